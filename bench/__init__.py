@@ -1,1 +1,1 @@
-"""Benchmarks by what they measure; every figure in docs/measured.md names the command that measures it."""
+"""Benchmarks; every figure in docs/measured.md names the command that measures it."""

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 @dataclass(frozen=True)
 class Figure:
     """`ratio` is the median of the rounds' own ratios, each between neighbours in time; spreads are minimum and
-    maximum over the rounds. `goal` bounds the ratio from the side that `met` was judged on.
+    maximum over the rounds. `goal` is the bound of the ratio that `met` was computed from.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Figure:
     spread: tuple[float, float]
     ratio_spread: tuple[float, float]
     rounds: int
-    # Ratio of the CPU seconds spent, which a neighbour on the machine disturbs less than the clock.
+    # The ratio of CPU seconds, which another process on the machine disturbs less than the clock.
     cpu_ratio: float | None = None
 
 
@@ -41,7 +41,9 @@ def figure(
     most: float | None = None,
     cpu: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Figure:
-    """The figure of `ours` against `theirs`, round by round; its ratio must be at `least` or at `most` so much."""
+    """Return the figure of `ours` against `theirs`, round by round; its ratio must be at `least` or at
+    `most` so much.
+    """
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     ratio = statistics.median(ratios)
     assert (least is None) != (most is None)
@@ -63,15 +65,15 @@ def figure(
 
 
 def publish(one: Figure) -> None:
-    """The JSON line on standard output."""
+    """Write the JSON line to standard output."""
     print(json.dumps(asdict(one)), flush=True)
 
 
 def progress(text: str) -> None:
-    """A line for who waits, on standard error."""
+    """Write a line for the user to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def _rounded(value: float) -> float:
-    """Four significant digits: more is noise."""
+    """Round to four significant digits: more is noise."""
     return float(f"{value:.4g}")

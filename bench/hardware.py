@@ -1,10 +1,10 @@
-"""`python -m bench.hardware --gpus 1 4 8`: what mixed precision and more GPUs bring, on a machine that has them.
+"""`python -m bench.hardware --gpus 1 4 8`: the speedup by mixed precision and more GPUs, on a machine that has them.
 
 Trains ResNet50 on synthetic images through `mptj run --local`, in turn: float32 on one GPU, mixed on one, mixed on each
 larger number. The goals are those that the project has set itself: mixed precision 3 times as fast on one GPU with
 Tensor Cores; 4 GPUs 3.8 times and 8 GPUs 7.3 times as fast as one. One JSON line a figure; progress on standard error.
 
-`--cpu` runs the same code on logical CPU devices with a small network, to see that it works; its figures mean nothing.
+`--cpu` runs the same code on logical CPU devices with a small network, as a test; its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from bench.rounds import ROOT, environment
 from bench.trainer.jobs import document
 from mptraining_records.convert.convert import convert
 
-# Of `--batch` examples a replica, in examples per second.
+# Goals: ratios of examples per second, with `--batch` examples for each replica.
 _MIXED = 3.0
 _SCALING = {2: 1.9, 4: 3.8, 8: 7.3}
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What is trained where; `side` in pixels, `batch` for each replica."""
+    """The training and its devices; `side` in pixels, `batch` for each replica."""
 
     accelerator: str
     application: dict[str, Any]
@@ -63,13 +63,13 @@ def main() -> None:
 
 
 def measure(machine: Machine, counts: list[int], *, rounds: int) -> list[Figure]:
-    """Examples per second: mixed over float32 on one device, and each number of devices over one."""
+    """Measure examples per second: mixed over float32 on one device, and each number of devices over one."""
     setups = {("float32", 1), (machine.mixed, 1), *((machine.mixed, count) for count in counts)}
     speeds: dict[tuple[str, int], list[float]] = {setup: [] for setup in sorted(setups)}
     with tempfile.TemporaryDirectory(prefix="mptraining-bench-") as name:
         folder = Path(name)
         pattern = _images(folder, machine)
-        # One round more, which fills caches and does not count.
+        # The first round fills caches and does not count.
         for number in range(rounds + 1):
             for (policy, count), found in speeds.items():
                 found.append(_speed(machine, folder, f"{policy}-{count}-{number}", pattern, policy, count))
@@ -102,7 +102,7 @@ def measure(machine: Machine, counts: list[int], *, rounds: int) -> list[Figure]
 
 
 def _images(folder: Path, machine: Machine) -> str:
-    """Noise, so that no decoder is measured; raw bytes in TFRecords, kept in memory by the trainer."""
+    """Write noise, so that no decoder is measured; raw bytes in TFRecords, kept in memory by the trainer."""
     numbers = np.random.default_rng(7)
     images = numbers.integers(0, 256, (machine.images, machine.side, machine.side, 3)).astype(np.uint8)
     np.savez(folder / "train.npz", image=images, label=numbers.integers(0, 10, machine.images))
@@ -120,7 +120,7 @@ def _speed(machine: Machine, folder: Path, name: str, pattern: str, policy: str,
     job, output = folder / f"{name}.yaml", folder / name
     job.write_text(yaml.safe_dump(written), encoding="utf-8")
     command = [sys.executable, "-m", "mptraining", "run", str(job), "--local", "--output", str(output)]
-    # Other than the rest of this folder, which hides GPUs.
+    # Unlike the rest of this folder, which hides GPUs.
     visible = environment() if machine.accelerator == "cpu" else {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, env=visible, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:

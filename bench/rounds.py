@@ -1,4 +1,4 @@
-"""Interleaved rounds over long-lived children: A B C A B C …, so that a noisy neighbour disturbs all alike."""
+"""Interleaved rounds over long-lived children: A B C A B C …, so that another process disturbs all alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Round:
-    """What one contender did in one round; CPU seconds are those of all its threads."""
+    """The result of one contender in one round; CPU seconds are those of all its threads."""
 
     steps: int
     seconds: float
@@ -41,7 +41,7 @@ def interleaved(
 ) -> dict[str, list[Round]]:
     """Start `python -m bench.trainer.child KIND SETTING` for each, and train in turn, about `seconds` each."""
     with ExitStack() as stack:
-        # Two at a time: compiling is most of a start, and there are few cores.
+        # Two at a time: a start is mostly compiling, and there are few cores.
         with ThreadPoolExecutor(2) as starters:
             started = list(starters.map(lambda setting: _Child(kind, setting), settings.values()))
         children = dict(zip(settings, started, strict=True))
@@ -55,12 +55,12 @@ def interleaved(
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, and TensorFlow told to keep quiet."""
+    """Return this process's environment with less output of TensorFlow."""
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
 class _Child:
-    """One contender's process. What it prints beside its answers is shown when it fails."""
+    """One contender's process. Its other output is shown when it fails."""
 
     def __init__(self, kind: str, setting: Mapping[str, Any]) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process

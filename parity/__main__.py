@@ -71,7 +71,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(programs: list[Program], results: Results, folder: Path, *, processes: int) -> list[Result]:
-    """Every program's result; what is not known yet is run, most at once in `processes` processes."""
+    """Return every program's result; run those without one, in at most `processes` processes."""
     queues = {
         generation: deque(
             program
@@ -87,7 +87,7 @@ def _run(programs: list[Program], results: Results, folder: Path, *, processes: 
         task = bar.add_task("programs", total=sum(map(len, queues.values())) + len(pairs))
         waiting = [0]
 
-        def said() -> None:
+        def report_finished() -> None:
             bar.advance(task)
             waiting[0] += 1
             if bar.disable and waiting[0] % 50 == 0:
@@ -104,7 +104,7 @@ def _run(programs: list[Program], results: Results, folder: Path, *, processes: 
                         answer = child.attempt(program)
                         with lock:
                             results.add(program, answer, workers=False)
-                            said()
+                            report_finished()
 
         threads = [
             threading.Thread(target=work, args=(("Keras3", "Legacy")[number % 2],)) for number in range(processes)
@@ -118,20 +118,20 @@ def _run(programs: list[Program], results: Results, folder: Path, *, processes: 
                 for program in pairs:
                     if program.generation == generation and _has_reference(results, program):
                         results.add(program, pair.attempt(program), workers=True)
-                        said()
+                        report_finished()
     found = [results.get(program, workers=False) for program in programs]
     found += [results.get(program, workers=True) for program in programs if program.workers]
     return [result for result in found if result is not None]
 
 
 def _has_reference(results: Results, program: Program) -> bool:
-    """Whether plain Keras trains it, and one device is not refused already."""
+    """Report whether plain Keras trains it, and one device is not refused already."""
     result = results.get(program, workers=False)
     return result is not None and result.verdict not in ("no program", "refused")
 
 
 def _print_simplest(different: list[Result], folder: Path, *, most: int) -> None:
-    """The simplest program of each kind of difference, as JSON and as source."""
+    """Print the simplest program of each kind of difference, as JSON and as source."""
     found: list[tuple[Program, str]] = []
     with Child("Keras3", folder) as keras3, Child("Legacy", folder) as legacy:
         children = {"Keras3": keras3, "Legacy": legacy}
@@ -162,7 +162,7 @@ def _print_simplest(different: list[Result], folder: Path, *, most: int) -> None
 
 
 def _kind(what: str) -> str:
-    """What of a difference shrinking must keep."""
+    """Return the part of a difference that shrinking must keep."""
     if what.startswith("fails"):
         return reason(what)[:60]
     words = ("reports", "weights differ", "weights,", "epochs are reported", "apart")

@@ -1,4 +1,4 @@
-"""The file of results: a JSON line for each finished program, and what they amount to."""
+"""The file of results: a JSON line for each finished program, and their summary."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 from parity.comparison.compare import reason
 from parity.programs.program import Program
 
-# What a result depends on besides the program.
+# The sources on which a result depends besides the program.
 _SOURCES = ("api/mptraining_api", "trainer/mptraining_records", "trainer/mptraining_trainer", "parity")
 
 
 def sources_digest(root: Path) -> str:
-    """Changes with any source file on which results depend."""
+    """Return a digest that changes with any source file on which results depend."""
     digest = hashlib.sha256()
     for folder in _SOURCES:
         for file in sorted((root / folder).rglob("*.py")):
@@ -28,7 +28,7 @@ def sources_digest(root: Path) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """One program's comparisons, as a child or a pair of workers answered."""
+    """One program's comparisons, as a child or a pair of workers returned them."""
 
     program: Program
     compared: tuple[dict[str, Any], ...]
@@ -46,7 +46,7 @@ class Result:
 
 
 class Results:
-    """Finished programs of these sources; those of others are run again."""
+    """Finished programs of these sources; results of other sources are ignored."""
 
     def __init__(self, file: Path, sources: str) -> None:
         self._file = file
@@ -57,11 +57,11 @@ class Results:
                 self._take(line)
 
     def get(self, program: Program, *, workers: bool) -> Result | None:
-        """The result of a program that was run before."""
+        """Return the result of a program that was run before."""
         return self._found.get((program.key, workers))
 
     def add(self, program: Program, answer: dict[str, Any], *, workers: bool) -> Result:
-        """Keeps an answer, in the file too."""
+        """Keep a response, in the file too."""
         line = json.dumps(
             {
                 "sources": self._sources,
@@ -81,7 +81,7 @@ class Results:
         try:
             found = json.loads(line)
         except json.JSONDecodeError:
-            # The last line of a run that was killed.
+            # The last line of a run that was killed may be cut.
             return None
         if found["sources"] != self._sources:
             return None
@@ -92,7 +92,7 @@ class Results:
 
 
 def report(results: Sequence[Result]) -> str:
-    """How many were run, equal, refused (with reasons counted) and different, by variant."""
+    """Return how many were run, equal, refused (with reasons counted) and different, by variant."""
     lines = [f"programs: {len({result.program.key for result in results})}"]
     by_variant: dict[str, Counter[str]] = {}
     for result in results:
@@ -112,7 +112,7 @@ def report(results: Sequence[Result]) -> str:
 
 
 def figures(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """One figure for each verdict, as `make bench-*` prints them."""
+    """Return one figure for each verdict, as `make bench-*` prints them."""
     counts = Counter(result.verdict for result in results)
     return [
         {"name": f"parity.{verdict.replace(' ', '_')}", "value": counts[verdict], "unit": "programs", "against": "fit"}

@@ -1,4 +1,4 @@
-"""`python -m bench.accuracy`: do mixed policies learn as well as float32? A part of `make soak`.
+"""`python -m bench.accuracy`: the accuracy under mixed policies against float32. A part of `make soak`.
 
 The same jobs under two policies, five seeds each, on scikit-learn's digits enlarged to 32x32x3: whole runs of the
 trainer, held-out accuracy. The table is printed, and with --write goes into docs/precision.md between its markers.
@@ -47,7 +47,7 @@ QUICK = (Trial("mlp", 1, "mixed_bfloat16", 1),)
 
 @dataclass(frozen=True)
 class Parity:
-    """Accuracies in percent by seed; `difference` is the policy's mean less float32's, `half` half of its interval."""
+    """Accuracies in percent by seed; `difference` is the policy's mean minus float32's, `half` half of its interval."""
 
     trial: Trial
     float32: tuple[float, ...]
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def table(found: Sequence[Parity]) -> str:
-    """In Markdown, percentages."""
+    """Return the table in Markdown, as percentages."""
     rows = [
         "| Net | Policy | float32 | under the policy | difference of means | 95% interval |",
         "|---|---|---|---|---|---|",
@@ -102,7 +102,7 @@ def table(found: Sequence[Parity]) -> str:
 
 
 def with_table(page: str, text: str) -> str:
-    """The page with another table between its markers. Raises ValueError when they are gone."""
+    """Replace the table between the page's markers. Raises ValueError when they are missing."""
     begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
     return f"{page[:begin]}\n{text}\n{page[end:]}"
 
@@ -127,9 +127,9 @@ def _measured(trial: Trial, folder: str, *, seeds: int) -> Parity:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(done.stderr[-2000:])
-        said = [json.loads(line) for line in done.stdout.splitlines()]
-        accuracies[policy] = tuple(100 * one["accuracy"] for one in said)
-        seconds = sum(one["seconds"] for one in said)
+        results = [json.loads(line) for line in done.stdout.splitlines()]
+        accuracies[policy] = tuple(100 * one["accuracy"] for one in results)
+        seconds = sum(one["seconds"] for one in results)
         progress(f"{trial.net} {trial.width} {policy}: {accuracies[policy]} in {seconds:.0f} s")
     return Parity(trial, accuracies["float32"], accuracies[trial.policy])
 

@@ -1,6 +1,6 @@
 """`python -m bench.accuracy.child FOLDER NET WIDTH POLICY EPOCHS SEED…`: whole jobs, one after the other.
 
-The answer to each is one JSON line on standard output: seed, accuracy on the validation data, seconds.
+The result of each is one JSON line on standard output: seed, accuracy on the validation data, seconds.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def main(folder: str, net: str, width: str, policy: str, epochs: str, *seeds: st
         if outcome.exit_code:
             sys.exit(f"{net} under {policy}, seed {seed}: {outcome.reason}")
         result = Result.read((output / RESULT).read_bytes())
-        said = {"seed": seed, "accuracy": result.metrics["val_accuracy"], "seconds": time.monotonic() - began}
-        print(json.dumps(said), file=answers)
+        line = {"seed": seed, "accuracy": result.metrics["val_accuracy"], "seconds": time.monotonic() - began}
+        print(json.dumps(line), file=answers)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-# Reached by Adam well before the last epoch.
+# Adam reaches it well before the last epoch.
 _RATE = 2e-3
 
 

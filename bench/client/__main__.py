@@ -1,4 +1,4 @@
-"""`make bench-client`: what a notebook waits for, and what it installs.
+"""`make bench-client`: the waiting times of a notebook, and the size of its installation.
 
 Every round is a fresh process. The API server is a real one on this machine; the first training step is one on the kind
 cluster of `make cluster images` with the operator installed, and skipped with a message where there is none. The size
@@ -31,22 +31,24 @@ def main() -> None:
     parser.add_argument("--only", choices=GROUPS, nargs="+", default=[], help="these figures alone")
     parser.add_argument("--rounds", type=int, help="instead of 7, and 5 on kind")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and namespaces are cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and namespaces are removed
     for name in arguments.only or (QUICK if arguments.quick else GROUPS):
         GROUPS[name](1 if arguments.quick else arguments.rounds)
 
 
 def _import(rounds: int | None) -> None:
-    """What `import` costs before anything is used of it: two lines that notebooks have."""
+    """The cost of `import` before anything is used of it: two lines that notebooks have."""
     for name, module in (("mptraining", "mptraining"), ("tensorflow_cloud", "mptraining.tensorflow_cloud")):
-        cpu_of_import(module)  # whose bytecode is compiled now, if ever
+        cpu_of_import(module)  # compiles the bytecode that has not been compiled yet
         _publish(
             f"import_{name}_cpu_seconds", [cpu_of_import(module) for _ in range(rounds or ROUNDS)], "s", IMPORT_SECONDS
         )
 
 
 def _created(rounds: int | None) -> None:
-    """From the call of `run` to its return: packed, the Kubernetes client loaded, ConfigMap and job made."""
+    """From the call of `run` to its return: the source packed, the Kubernetes client loaded, ConfigMap
+    and job created.
+    """
     with tempfile.TemporaryDirectory(prefix="mptraining-bench-") as folder, on_control_plane(Path(folder)) as place:
         seconds_to("created", place)
         _publish(
@@ -58,7 +60,7 @@ def _created(rounds: int | None) -> None:
 
 
 def _first_step(rounds: int | None) -> None:
-    """From the call of `run` to the moment at which the notebook reads that the first step was done."""
+    """From the call of `run` to the moment at which the notebook reads that the first step is complete."""
     with tempfile.TemporaryDirectory(prefix="mptraining-bench-") as folder, on_kind(Path(folder)) as place:
         if place is None:
             progress("no kind cluster with the operator installed: the first training step is left out")
@@ -68,7 +70,7 @@ def _first_step(rounds: int | None) -> None:
 
 
 def _size(rounds: int | None) -> None:
-    """What pip brings beside Colab's packages, installed."""
+    """The installed size of the packages that pip adds to Colab's."""
     del rounds
     found = newcomers()
     for name, size in sorted(found.items(), key=lambda each: -each[1]):
@@ -77,7 +79,7 @@ def _size(rounds: int | None) -> None:
 
 
 def _publish(what: str, values: Sequence[float], unit: str, most: float) -> None:
-    """A figure with its own goal: its ratio is the share of the goal."""
+    """Publish a figure with a goal of its own: its ratio is the share of the goal."""
     progress(f"  {what}: {', '.join(f'{value:.3g}' for value in values)} {unit}")
     publish(figure(f"client.{what}", values, [most] * len(values), unit=unit, against="goal", most=1.0))
 

@@ -1,7 +1,7 @@
-"""What pip brings into a notebook beside what Colab has, in bytes as installed.
+"""The packages that pip adds to Colab's in a notebook, in bytes as installed.
 
 pip resolves the wheel of this checkout for Colab's Python under the pins of tests/requirements-colab.lock; a package
-that has no pin there is a newcomer. Its size is that of its RECORD.
+that has no pin there is an additional one. Its size is that of its RECORD.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COLAB = ["--python-version=3.13", "--only-binary=:all:", *(f"--platform={each}"
 
 
 def newcomers() -> dict[str, int]:
-    """Bytes of each package that Colab lacks, mptraining itself among them. Needs a package index."""
+    """Return the bytes of each package that Colab lacks, including mptraining itself. Needs a package index."""
     with tempfile.TemporaryDirectory(prefix="mptraining-bench-") as name:
         folder = Path(name)
         _call(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder / "wheels"))
@@ -46,12 +46,12 @@ def newcomers() -> dict[str, int]:
 
 
 def pins(lock: str) -> dict[str, str]:
-    """Name and version of each line of a lock."""
+    """Return name and version of each line of a lock."""
     return {canonical(name): version for name, version in re.findall(r"^([\w.-]+)==([\w.+!]+)", lock, re.MULTILINE)}
 
 
 def installed(folder: Path) -> dict[str, int]:
-    """Bytes of each distribution in a folder, by its RECORD."""
+    """Return the bytes of each distribution in a folder, by its RECORD."""
     sizes = {}
     for record in sorted(folder.glob("*.dist-info/RECORD")):
         with record.open(encoding="utf-8", newline="") as file:
@@ -62,7 +62,7 @@ def installed(folder: Path) -> dict[str, int]:
 
 
 def canonical(name: str) -> str:
-    """As packages are compared: PEP 503."""
+    """Return the name in the form in which packages are compared: PEP 503."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -1,4 +1,4 @@
-"""Fresh processes that do what a notebook does, and the places where they do it."""
+"""Processes that do what a notebook does, and the folders and clusters that they use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.testbed.credentials import ADMIN_TOKEN
 NAMESPACE = "bench-clients"
 
 _IMPORT = "import time; began = time.process_time(); import {}; print(time.process_time() - began)"
-# Two layers, one step: what is measured is the way there.
+# Two layers, one step: the time before it is measured.
 _TRAIN = """
 import keras
 import numpy as np
@@ -51,29 +51,31 @@ print(seconds, cpu)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a program is submitted: a folder with `train.py`, and the kubeconfig of a namespace."""
+    """A folder with `train.py`, and the kubeconfig of a namespace, to submit a program."""
 
     folder: Path
     kubeconfig: Path
 
 
 def cpu_of_import(module: str) -> float:
-    """CPU seconds, of all threads, that `import module` takes in a new interpreter."""
+    """Return the CPU seconds, of all threads, that `import module` takes in a new interpreter."""
     return float(_output([sys.executable, "-c", _IMPORT.format(module)]))
 
 
 def seconds_to(moment: Literal["created", "first step"], place: Place) -> float:
-    """From the call of `tfc.run` in a new process; the module was imported before. Says how much of it was CPU time."""
+    """Return the seconds from the call of `tfc.run` in a new process, after the module was imported. Prints the CPU
+    time.
+    """
     command = [sys.executable, "-c", _RUN.format(spec=_SPEC), moment]
-    said = _output(command, folder=place.folder, KUBECONFIG=str(place.kubeconfig))
-    seconds, cpu = map(float, said.splitlines()[-1].split())
+    output = _output(command, folder=place.folder, KUBECONFIG=str(place.kubeconfig))
+    seconds, cpu = map(float, output.splitlines()[-1].split())
     progress(f"  {moment}: {seconds:.2f} s, of which this process computed {cpu:.2f} s")
     return seconds
 
 
 @contextmanager
 def on_control_plane(folder: Path) -> Iterator[Place]:
-    """etcd and API server of this machine alone: no operator looks at the jobs."""
+    """Use etcd and API server of this machine alone: no operator reconciles the jobs."""
     with ControlPlane(folder / "servers", Options(controller_manager=False)) as servers:
         servers.rest.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         kubeconfig = servers.kubeconfig("bench", ADMIN_TOKEN, namespace=NAMESPACE)
@@ -82,7 +84,7 @@ def on_control_plane(folder: Path) -> Iterator[Place]:
 
 @contextmanager
 def on_kind(folder: Path) -> Iterator[Place | None]:
-    """A separate namespace on the cluster of `make cluster`; None without one that knows MPTrainingJobs."""
+    """Use a separate namespace on the cluster of `make cluster`; None without one that serves MPTrainingJobs."""
     try:
         kubectl("get", "crd/mptrainingjobs.mptraining.dev", "--request-timeout=10s")
     except Failed as failed:

@@ -1,7 +1,7 @@
-"""`make bench-operator`: what the operator costs, against Kubeflow's training-operator and against Jobs made by hand.
+"""`make bench-operator`: the operator's cost, against Kubeflow's training-operator and against Jobs created by hand.
 
-etcd, API server, controller manager and scheduler are real; KWOK plays the nodes. One JSON line for each figure on
-standard output; what each contender took on standard error. The exit code is 0 whether goals are met or not.
+etcd, API server, controller manager and scheduler are real; KWOK simulates the nodes. One JSON line for each figure on
+standard output; each contender's times on standard error. The exit code is 0 whether goals are met or not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bench.operator.many_jobs import (
 
 @dataclass(frozen=True)
 class Effort:
-    """How many jobs and rounds. Goals are set for FULL's numbers of jobs."""
+    """The number of jobs and rounds. Goals are set for FULL's numbers of jobs."""
 
     few: int
     many: int
@@ -41,11 +41,11 @@ class Effort:
 
 
 FULL = Effort(few=100, many=1000, rounds=3, life=100, resident=5000, settled=2000)
-# Proves that every kind of figure comes out, not what it is.
+# Tests that every kind of figure is produced, not its value.
 QUICK = Effort(few=4, many=6, rounds=1, life=3, resident=6, settled=4)
 
 FIGURES = ("few", "many", "calls", "resident", "restart")
-# Each contender's cluster takes seconds to start; these make every kind of figure.
+# Each contender's cluster takes seconds to start; these produce every kind of figure.
 QUICK_FIGURES = ("many", "calls", "restart")
 ABSOLUTE = "1"
 
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--others", action="store_true", help="the other contenders alone, which makes no figures")
     parser.add_argument("--rounds", type=int, help="instead of 3, of each contender")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters and their folders are cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters and their folders are removed
     effort, began = QUICK if arguments.quick else FULL, time.monotonic()
     if arguments.rounds:
         effort = replace(effort, rounds=arguments.rounds)
@@ -85,7 +85,7 @@ def _figures(name: str, effort: Effort, *, ours: bool) -> None:
 
 
 def _few(effort: Effort, ours: bool) -> None:
-    """Against the defaults of a cluster."""
+    """Compare with the defaults of a cluster."""
     measured = _interleaved([*([OURS] if ours else []), PEER, PEER_RAISED, BY_HAND], effort.few, effort.rounds)
     if not ours:
         return
@@ -98,7 +98,7 @@ def _few(effort: Effort, ours: bool) -> None:
 
 
 def _many(effort: Effort, ours: bool) -> None:
-    """Against what Kubernetes itself needs, and against a peer with its limits out of the way."""
+    """Compare with Kubernetes itself, and with a peer without its rate limits."""
     measured = _interleaved([*([OURS] if ours else []), PEER_RAISED, BY_HAND], effort.many, effort.rounds)
     if not ours:
         return
@@ -110,18 +110,18 @@ def _many(effort: Effort, ours: bool) -> None:
 
 
 def _calls(effort: Effort, ours: bool) -> None:
-    """Of whole lives, from creation to Succeeded."""
+    """Count the calls of whole lives of jobs, from creation to Succeeded."""
     for contender in (PEER_RAISED, *([OURS] if ours else [])):
         calls = calls_of_a_life(contender, effort.life)
         total = sum(calls.values())
-        told = ", ".join(f"{name} {count:.2f}" for name, count in sorted(calls.items()))
-        progress(f"  {contender.name}: {total:.2f} calls a job: {told}")
+        by_verb = ", ".join(f"{name} {count:.2f}" for name, count in sorted(calls.items()))
+        progress(f"  {contender.name}: {total:.2f} calls a job: {by_verb}")
         if contender is OURS:
             _publish_absolute("api_calls_per_job", effort.life, [total], "calls", 7)
 
 
 def _interleaved(contenders: Sequence[Contender], jobs: int, rounds: int) -> dict[str, list[Mass]]:
-    """A B C A B C …, so that a noisy neighbour disturbs all alike."""
+    """Run A B C A B C …, so that another process on the machine disturbs all contenders alike."""
     measured: dict[str, list[Mass]] = {each.name: [] for each in contenders}
     for number in range(rounds):
         for contender in contenders:
@@ -152,7 +152,7 @@ def _publish_times(
 
 
 def _publish_absolute(what: str, jobs: int, values: Sequence[float], unit: str, most: float) -> None:
-    """A figure with its own goal: its ratio is the value."""
+    """Publish a figure with a goal of its own: its ratio is the value."""
     name = f"operator.{what}.{jobs}_jobs"
     publish(figure(name, values, [1.0] * len(values), unit=unit, against=ABSOLUTE, most=most))
 

@@ -1,5 +1,5 @@
-"""The cluster of a measurement: a new control plane, a scheduler, KWOK's nodes. Each round gets its own, so that no
-contender pays for what another has left behind.
+"""The cluster of a measurement: a new control plane, a scheduler, KWOK's nodes. Each round gets its own, so that the
+objects of one contender do not slow another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tests.testbed.nodes.kwok import start_kwok
 
 NAMESPACE = "bench"
 WORKERS = 2
-# The controller manager's own default, 20 calls a second, would be all that is seen of any contender that makes Jobs.
+# At the controller manager's own default of 20 calls a second only this limit would be measured of a contender with
+# Jobs.
 _OPTIONS = Options(scheduler=True, audit=True, client_qps=2000, concurrent_syncs=10)
 _NODES = 4
 # As many as keep the API server busy on two cores.
@@ -27,7 +28,7 @@ _CREATORS = 8
 
 @contextmanager
 def fleet(*, complete: bool = False) -> Iterator[ControlPlane]:
-    """A running cluster with the namespace `bench`; `complete`: pods succeed as soon as they run."""
+    """Start a cluster with the namespace `bench`; `complete`: pods succeed as soon as they run."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
         ControlPlane(Path(folder), _OPTIONS) as control_plane,
@@ -40,7 +41,7 @@ def fleet(*, complete: bool = False) -> Iterator[ControlPlane]:
 
 
 def create(control_plane: ControlPlane, path: str, bodies: list[Object]) -> None:
-    """Posts all as fast as the API server takes them, by a user whom it treats as fairly as the contenders: an
+    """Post all as fast as the API server accepts them, as a user with the same priority as the contenders: an
     administrator would be served before them.
     """
     rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["create"]}]
@@ -51,7 +52,7 @@ def create(control_plane: ControlPlane, path: str, bodies: list[Object]) -> None
 
 
 def number_of(control_plane: ControlPlane, path: str, **selectors: str) -> int:
-    """How many objects there are, without fetching them all where no selector asks for that."""
+    """Return the number of objects, without fetching them all unless a selector needs it."""
     listed = control_plane.rest.get(path, selectors if selectors else {"limit": "1"})
     return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount", 0))
 
@@ -59,8 +60,8 @@ def number_of(control_plane: ControlPlane, path: str, **selectors: str) -> int:
 def wait_for(
     condition: Callable[[], bool], what: str, *, of: Server | None, seconds: float, every: float = 0.25
 ) -> None:
-    """Raises TimeoutError; NotStarted as soon as the server that it is `of` has ended. `every` is coarse: asking costs
-    the API server something, and times are read from its log.
+    """Wait for a condition. Raises TimeoutError; NotStarted as soon as the server `of` has ended. `every` is coarse:
+    each request costs the API server time, and times are read from its log.
     """
     deadline = time.monotonic() + seconds
     while not condition():
@@ -72,13 +73,13 @@ def wait_for(
 
 
 def cpu_seconds(server: Server) -> float:
-    """What the process has computed since its start, in user and kernel mode."""
+    """Return the process's CPU time since its start, in user and kernel mode."""
     fields = Path(f"/proc/{server.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mib(server: Server) -> float:
-    """The process's resident memory in MiB."""
+    """Return the process's resident memory in MiB."""
     status = Path(f"/proc/{server.pid}/status").read_text(encoding="ascii")
     kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
     return int(kib) / 1024

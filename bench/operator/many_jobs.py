@@ -1,4 +1,4 @@
-"""Many jobs at once: how long each waits for its first child and for all its pods, and what that costs.
+"""Many jobs at once: each one's time until its first child and until all its pods, and the cost.
 
 All times are the API server's own, from its audit log: from the end of a job's creation to the end of its child's.
 """
@@ -24,8 +24,8 @@ _BATCH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 
 @dataclass(frozen=True)
 class Contender:
-    """Who turns jobs into pods. `user` is its name in the audit log, `resource` what it is given, `child` the first
-    thing that it makes of it.
+    """A controller that creates pods for jobs. `user` is its name in the audit log, `resource` the kind of its jobs,
+    `child` the kind of the first object that it creates for one.
     """
 
     name: str
@@ -72,7 +72,7 @@ BY_HAND = Contender(
 
 @dataclass(frozen=True)
 class Mass:
-    """One round. Seconds for each job; `calls` a job by (verb, resource), events and leases left out; memory in MiB
+    """One round. Seconds for each job; `calls` a job by (verb, resource), without events and leases; memory in MiB
     when all pods were there, CPU seconds until then, both of the contender's process and 0 for none.
     """
 
@@ -89,7 +89,7 @@ class Mass:
 
 
 def measure(contender: Contender, jobs: int, *, seconds: float = 300) -> Mass:
-    """A new cluster, the contender ready, `jobs` jobs until all their pods are there."""
+    """Start a cluster and the contender, create `jobs` jobs, and wait until all their pods exist."""
     with fleet() as control_plane:
         if contender.start is None:
             return _round(contender, control_plane, None, jobs, seconds)
@@ -102,7 +102,7 @@ def measure(contender: Contender, jobs: int, *, seconds: float = 300) -> Mass:
 
 
 def calls_of_a_life(contender: Contender, jobs: int, *, seconds: float = 300) -> dict[str, float]:
-    """What the contender asks of the API server for one job on average, from creation to Succeeded."""
+    """Return the contender's API calls for one job on average, from creation to Succeeded."""
     assert contender.start is not None
     with fleet(complete=True) as control_plane, contender.start(control_plane) as server:
         warm_up(contender, control_plane, server)
@@ -111,19 +111,19 @@ def calls_of_a_life(contender: Contender, jobs: int, *, seconds: float = 300) ->
         wait_for(
             lambda: succeeded(contender, control_plane) > jobs, f"{jobs} jobs succeeded", of=server, seconds=seconds
         )
-        # A second for what comes after the end: a last status, a clean-up.
+        # A second for calls after the end: a last status, a clean-up.
         wait_for(quiet(contender, control_plane), "no more calls", of=server, seconds=30, every=1)
         asked = calls(contender, control_plane.requests()[done:])
         return {name: count / jobs for name, count in asked.items()}
 
 
 def names(count: int) -> list[str]:
-    """Without hyphens: what stands before the first one in a child's name is its job."""
+    """Return names without hyphens: the part before the first one in a child's name is its job."""
     return [f"job{number:05}" for number in range(count)]
 
 
 def warm_up(contender: Contender, control_plane: ControlPlane, server: Server) -> None:
-    """One job, so that the contender is known to be at work."""
+    """Run one job, so that the contender is known to be ready."""
     control_plane.rest.post(contender.path, contender.job("warm"))
     wait_for(
         lambda: number_of(control_plane, _PODS) == WORKERS, "the first job's pods", of=server, seconds=60, every=0.05
@@ -131,7 +131,7 @@ def warm_up(contender: Contender, control_plane: ControlPlane, server: Server) -
 
 
 def succeeded(contender: Contender, control_plane: ControlPlane) -> int:
-    """How many jobs say so, the first one included."""
+    """Return the number of jobs that have succeeded, including the first one."""
     listed = control_plane.rest.get(contender.path)["items"]
     return sum(
         any(each["type"] == "Succeeded" and each["status"] == "True" for each in job["status"].get("conditions", ()))
@@ -141,7 +141,7 @@ def succeeded(contender: Contender, control_plane: ControlPlane) -> int:
 
 
 def calls(contender: Contender, requests: Iterable[Request]) -> Counter[str]:
-    """The contender's calls by verb and resource, without events, leases and what a watch asks once."""
+    """Return the contender's calls by verb and resource, without events, leases and the first requests of watches."""
     return Counter(
         f"{each.verb} {each.resource}{f'/{each.subresource}' if each.subresource else ''}"
         for each in requests
@@ -149,7 +149,7 @@ def calls(contender: Contender, requests: Iterable[Request]) -> Counter[str]:
     )
 
 
-# The lock of a leader and reviews of tokens grow with time and pods' reports, not with jobs.
+# A leader's lock and reviews of tokens grow with time and pods' reports, not with jobs.
 _BESIDES = ("events", "leases", "tokenreviews", "")
 
 
@@ -175,7 +175,7 @@ def _round(contender: Contender, control_plane: ControlPlane, server: Server | N
 
 
 def made(requests: Iterable[Request], resource: str) -> Iterable[Request]:
-    """Successful creations of a resource."""
+    """Return the successful creations of a resource."""
     return (
         each
         for each in requests
@@ -184,7 +184,7 @@ def made(requests: Iterable[Request], resource: str) -> Iterable[Request]:
 
 
 def arrivals(requests: Iterable[Request], resource: str) -> dict[str, list[float]]:
-    """When children of each job were made."""
+    """Return when the children of each job were created."""
     found: dict[str, list[float]] = {}
     for each in made(requests, resource):
         found.setdefault(each.name.split("-")[0], []).append(each.ended)
@@ -192,7 +192,7 @@ def arrivals(requests: Iterable[Request], resource: str) -> dict[str, list[float
 
 
 def quiet(contender: Contender, control_plane: ControlPlane) -> Callable[[], bool]:
-    """A question: whether the contender has asked nothing since the last time this was asked."""
+    """Return a predicate: whether the contender has made no request since its last call."""
     last = -1
 
     def same() -> bool:
@@ -205,7 +205,7 @@ def quiet(contender: Contender, control_plane: ControlPlane) -> Callable[[], boo
 
 
 def percentile(values: list[float], percent: int) -> float:
-    """By the nearest rank; 50 is the median."""
+    """Return the nearest-rank percentile; 50 is the median."""
     if percent == 50:
         return statistics.median(values)
     ordered = sorted(values)

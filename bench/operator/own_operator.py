@@ -1,4 +1,6 @@
-"""This project's operator as a contender, started the way its image starts it; and its batch/v1 Jobs made by hand."""
+"""This project's operator as a contender, started the way its image starts it; and its batch/v1 Jobs
+created by hand.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
 
 
 def own_job(name: str, workers: int) -> Object:
-    """An MPTrainingJob of so many workers."""
+    """Return an MPTrainingJob of so many workers."""
     return {
         "apiVersion": "mptraining.dev/v1alpha1",
         "kind": "MPTrainingJob",
@@ -35,13 +37,13 @@ def own_job(name: str, workers: int) -> Object:
     }
 
 
-# The Job that the operator made of its first job in this process, for `by_hand` to make the same.
+# The Job that the operator created for its first job in this process; `by_hand` creates the same.
 _made: Object = {}
 _GENERATED = ("controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name")
 
 
 def remember(job: Object) -> None:
-    """Takes over what the operator made, without what the API server added."""
+    """Keep the operator's Job, without the API server's own fields."""
     spec = copy.deepcopy(job["spec"])
     del spec["selector"]
     for label in _GENERATED:
@@ -50,7 +52,7 @@ def remember(job: Object) -> None:
 
 
 def by_hand(name: str, workers: int) -> Object:
-    """The batch/v1 Job that an attempt is: the operator's own where one has been seen, else as a person writes it."""
+    """Return the batch/v1 Job of an attempt: the operator's own if one has been seen, else as a person writes it."""
     if _made:
         return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": _made["spec"]}
     container = {"name": "trainer", "image": "none"}
@@ -71,7 +73,7 @@ def by_hand(name: str, workers: int) -> Object:
 
 @contextmanager
 def running_own_operator(control_plane: ControlPlane) -> Iterator[Server]:
-    """The started operator; it may still be waiting for its lease. May be used again on the same control plane."""
+    """Start the operator; it may still wait for its lease. May be used again on the same control plane."""
     kubeconfig = control_plane.folder / "operator.kubeconfig"
     if not kubeconfig.exists():
         control_plane.namespace(SYSTEM)

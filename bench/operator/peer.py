@@ -1,7 +1,7 @@
 """Kubeflow's training-operator, the last release with TFJob, as a contender.
 
-Outside of a cluster it wants a webhook configuration to fill in, a Secret to keep its certificate in, and that
-certificate as files; all of them are made here, and the webhook matches nothing.
+Outside of a cluster it needs a webhook configuration, a Secret for its certificate, and that
+certificate as files; all of them are created here, and the webhook matches no object.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ RAISED = ("--kube-api-qps", "2000", "--kube-api-burst", "4000", "--controller-th
 
 _SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/training-operator-webhook-cert"
 _EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-# The folder is a constant of the peer, whatever the temporary directory is.
+# The peer has this folder as a constant, whatever the temporary directory is.
 _SERVED = Path("/tmp/k8s-webhook-server/serving-certs")
-# Made by the peer at its first start, which takes seconds; kept for the next ones.
+# The peer creates it at its first start, which takes seconds; kept for the next ones.
 _certificate: dict[str, str] = {}
 
 
 def job(name: str, workers: int) -> Object:
-    """A TFJob of so many workers."""
+    """Return a TFJob of so many workers."""
     pod = {"spec": {"containers": [{"name": "tensorflow", "image": "none"}]}}
     worker = {"replicas": workers, "restartPolicy": "Never", "template": pod}
     return {
@@ -46,7 +46,7 @@ def job(name: str, workers: int) -> Object:
 
 @contextmanager
 def running(control_plane: ControlPlane, flags: Sequence[str] = ()) -> Iterator[Server]:
-    """The ready operator with its default flags and `flags`."""
+    """Start the operator with its default flags and `flags`; wait until it is ready."""
     for path in sorted(CRDS.glob("kubeflow.org_*.yaml")):
         control_plane.apply_crd(path)
     control_plane.namespace(SYSTEM)

@@ -1,6 +1,6 @@
 """The processes of `bench.operator.progress_cost`: an operator's replica, and the kubelet.
 
-Each line of standard input is a question, which one JSON line answers.
+Each line of standard input is a request, and its response is one JSON line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.testbed.nodes.node_server import Log, NodeServer
 
 NAMESPACE = "bench"
 AT_ONCE = 8
-# Of a log's end: a reading needs one Event, and a program may print between two of them.
+# The length of a log's end: a reading needs one Event, and a program may print between two of them.
 _TAIL_LINES, _LIMIT_BYTES = 20, 64 * 1024
 
 Answers = dict[str, Callable[[], dict[str, Any]]]
@@ -88,7 +88,7 @@ class Operator:
                 if (key := parse.owner(raw)) is not None:
                     self._cache.put_pod(key, parse.resource_version(raw), parse.pod(raw))
                     self._pods[key] = raw["metadata"]["name"]
-        # Writes are an operation of their own, and a review must outlive a slow measurement.
+        # Writes are a separate operation, and a review must stay valid during a slow measurement.
         chosen = {"port": 0, "service": "localhost", "writesPerSecond": 0.0001, "tokenCacheSeconds": 36_000}
         settings = OperatorSettings.parse({"progress": chosen})
         identity = Identity(name="operator-0", namespace="mptraining-system")
@@ -121,7 +121,7 @@ class Operator:
             return list(threads.map(timed, self._pods))
 
     def _read(self, key: Key) -> Progress:
-        """Read the end of worker 0's log, and make a status of its newest Event."""
+        """Read the end of worker 0's log, and return a status from its newest Event."""
         url = f"{self._server}/api/v1/namespaces/{key.namespace}/pods/{self._pods[key]}/log"
         query = {"container": "trainer", "tailLines": str(_TAIL_LINES), "limitBytes": str(_LIMIT_BYTES)}
         answer = self._http.request("GET", url, fields=query, timeout=600)

@@ -87,7 +87,7 @@ def a_minute(costs: Mapping[str, Cost], jobs: int) -> dict[str, dict[str, float]
 
 @contextmanager
 def cluster(jobs: int) -> Iterator[tuple[ControlPlane, list[Object]]]:
-    """A control plane with running jobs of one worker each, and their pods; no controller acts on them."""
+    """Start a control plane with running jobs of one worker each, and their pods; no controller manages them."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
         ControlPlane(Path(folder), Options(controller_manager=False)) as control_plane,
@@ -194,7 +194,7 @@ def _send_reports(endpoint: Mapping[str, Any], pods: Sequence[Object], tokens: S
     def send(pod: Object, token: str) -> float:
         began = time.perf_counter()
         if not hasattr(connections, "own"):
-            # It connects again after a response that ends the connection.
+            # It reconnects after a response that ends the connection.
             connections.own = http.client.HTTPSConnection("localhost", endpoint["port"], context=trusted, timeout=600)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         job = Key(NAMESPACE, pod["metadata"]["labels"][names.JOB])

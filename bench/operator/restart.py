@@ -1,4 +1,4 @@
-"""What many jobs cost the operator while nothing happens: its memory, and a restart among them."""
+"""The cost of many idle jobs for the operator: its memory, and a restart."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.testbed import ControlPlane, Request, Server
 
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _WRITES = ("create", "update", "patch", "delete", "deletecollection")
-# Made after the restart, so that it shows when the operator is through with all others.
+# Created after the restart: its child shows that the operator has reconciled all other jobs.
 _LATE = "late"
 
 
 @dataclass(frozen=True)
 class Restart:
     """`writes` concern none but jobs that need nothing; `settled` is the seconds from the lease to a new job's child;
-    `asked` from the operator's start to the same, its waiting for the lease included.
+    `asked` from the operator's start to the same, including its wait for the lease.
     """
 
     writes: list[str]
@@ -27,7 +27,7 @@ class Restart:
 
 
 def resident(contender: Contender, jobs: int, *, seconds: float = 900) -> float:
-    """The contender's memory in MiB with so many running jobs, when it has nothing more to do."""
+    """Return the contender's memory in MiB with so many running jobs, when it is idle."""
     assert contender.start is not None
     with fleet() as control_plane, contender.start(control_plane) as server:
         _settled_jobs(contender, control_plane, server, jobs, seconds)
@@ -35,7 +35,7 @@ def resident(contender: Contender, jobs: int, *, seconds: float = 900) -> float:
 
 
 def restart(jobs: int, *, seconds: float = 600) -> Restart:
-    """Stops the operator among so many running jobs and starts it again."""
+    """Stop the operator among so many running jobs and start it again."""
     with fleet() as control_plane:
         with running_own_operator(control_plane) as first:
             _settled_jobs(OURS, control_plane, first, jobs, seconds)

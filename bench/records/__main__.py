@@ -1,8 +1,8 @@
 """`make bench-records`: our reader of records against TensorFlow's, Python's and the network's own limit.
 
 All read from the same fake-gcs-server through the same proxy over TLS, 50 ms a request and 20 MB/s a stream, side by
-side: A B C A B C …, every time in a fresh process. One JSON line for each figure on standard output, what each reader
-took on standard error. The exit code is 0 whether goals are met or not.
+side: A B C A B C …, every time in a fresh process. One JSON line for each figure on standard output, each reader's
+times on standard error. The exit code is 0 whether goals are met or not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.records.goals import Effort
 from bench.records.measure import running
 
 FULL = Effort(size=Size(large=192, shards=16, small=96), rounds=7, few_rounds=3, resume_at=50, window=256)
-# Proves that every kind of figure comes out, not what it is.
+# Tests that every kind of figure is produced, not its value.
 QUICK = Effort(
     size=Size(large=6, shards=3, small=1, record=20_000), rounds=1, few_rounds=1, resume_at=2, window=32, batch=8
 )
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--only", choices=goals.GROUPS, nargs="+", default=[], help="these figures alone")
     parser.add_argument("--rounds", type=int, help="instead of 7, of each reader")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and data are cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and data are removed
     effort, began = QUICK if arguments.quick else FULL, time.monotonic()
     if arguments.rounds:
         effort = replace(effort, rounds=arguments.rounds, few_rounds=arguments.rounds)

@@ -27,7 +27,7 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Task:
-    """What to read, and how: the last of `epochs` is measured, or all of them with `from_the_start`.
+    """The task of a reader: the last of `epochs` is measured, or all of them with `from_the_start`.
 
     `shuffle` to `max_skipped` are for our reader alone.
     """
@@ -43,13 +43,13 @@ class Task:
     start: int = 0
     cache: str | None = None
     max_skipped: int = 0
-    # Instead of reading: how large tf.data's checkpoint is after so many examples.
+    # Instead of reading: the size of tf.data's checkpoint after so many examples.
     state_after: int | None = None
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured. `first_batch` counts from the start too; `peak` is the highest resident memory above that
+    """The measurements. `first_batch` counts from the start too; `peak` is the highest resident memory above that
     after imports, in bytes; CPU seconds are those of all threads and children.
     """
 
@@ -60,7 +60,7 @@ class Measured:
     records: int
     size: int
     digest: int
-    # Digest of each batch, in order, where the task wants them.
+    # Digest of each batch, in order, if the task requests them.
     batches: list[int]
     steps: int
     skipped: int
@@ -72,14 +72,14 @@ def main(task: Task) -> Measured:
     if peer is not None:
         peer.prepare()
     else:
-        # What our reader imports late: a trainer has it all once TensorFlow is there.
+        # Our reader's late imports: a trainer has loaded them all with TensorFlow.
         import google.cloud.storage  # noqa: F401
         import obstore.store  # noqa: F401
 
         import mptraining_records.storage.http_session  # noqa: F401
     gc.collect()
     before = _memory("VmRSS")
-    # 5 sets the peak to what is resident now, see proc(5).
+    # 5 sets the peak to the current resident memory, see proc(5).
     Path("/proc/self/clear_refs").write_text("5")
     if task.state_after is not None:
         size = saved_state(task.patterns, task.batch, shuffle=task.shuffle or 1, examples=task.state_after)
@@ -144,7 +144,7 @@ def _memory(name: str) -> int:
 
 
 if __name__ == "__main__":
-    # What libraries print must not mix with the answer.
+    # Output of libraries must not mix with the response.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     print(json.dumps(asdict(main(Task(**json.loads(sys.argv[1]))))), file=answers)

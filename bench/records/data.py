@@ -1,4 +1,4 @@
-"""What readers are measured on: random records, made once, as files of a folder that is a bucket too.
+"""The records for the measurements: random, written once, as files of a folder that is a bucket too.
 
 large    one object           shards   the same records in many
 small    4 kB a record        damaged-1, damaged-20   240 records, one byte flipped in so many of them
@@ -33,7 +33,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Data:
-    """One set of records: `size` is bytes of all payloads, `framed` of all files, `digest` as `digest_of` tells."""
+    """One set of records: `size` is bytes of all payloads, `framed` of all files, `digest` is that of `digest_of`."""
 
     name: str
     files: int
@@ -44,7 +44,7 @@ class Data:
     folder: Path
 
     def patterns(self, where: str) -> list[str]:
-        """Where "bucket" or "disk" keeps it."""
+        """Return its pattern in the "bucket" or on the "disk"."""
         return [f"gs://{BUCKET}/{self.name}/*.tfrecord" if where == "bucket" else f"{self.folder}/*.tfrecord"]
 
     @property
@@ -53,12 +53,12 @@ class Data:
 
 
 def digest_of(records: Sequence[bytes]) -> int:
-    """The same for any order, another for any record lost, doubled or changed."""
+    """Return a digest that is the same for any order and different for any record lost, doubled or changed."""
     return int(sum(map(google_crc32c.value, records))) % 2**61
 
 
 def make(root: Path, size: Size) -> dict[str, Data]:
-    """Writes all sets below `root`/bench; the same ones every time."""
+    """Write all sets below `root`/bench; the same ones every time."""
     large = list(_records(1, size.large * _MB, size.record))
     return {
         "large": _write(root, "large", large, 1),
@@ -77,7 +77,7 @@ def _records(seed: int, total: int, mean: int) -> Iterator[bytes]:
 
 
 def _write(root: Path, name: str, records: Sequence[bytes], files: int) -> Data:
-    """The records in `files` of about the same number, in order."""
+    """Write the records to `files` of about the same number, in order."""
     folder = root / BUCKET / name
     folder.mkdir(parents=True)
     framed = 0
@@ -90,7 +90,7 @@ def _write(root: Path, name: str, records: Sequence[bytes], files: int) -> Data:
 
 
 def _damaged(root: Path, count: int) -> Data:
-    """In each of `count` records a byte in the middle of the payload is flipped; `digest` is that of the others."""
+    """Flip a byte in the middle of the payload of `count` records; `digest` is that of the others."""
     records = list(_records(3, DAMAGED * 10_000 * 2, 10_000))[:DAMAGED]
     whole = _write(root, f"damaged-{count}", records, 1)
     (path,) = whole.folder.iterdir()

@@ -11,21 +11,21 @@ from bench.figures import figure, progress, publish
 from bench.records import own_reader
 from bench.records.child import OWN, Task
 from bench.records.data import DAMAGED, Data, Size
-from bench.records.measure import SHAPE, Bench, Outcome, said
+from bench.records.measure import SHAPE, Bench, Outcome, print_progress
 from tests.testbed.gcs.faults import Cut, Refuse, Rule
 
 ABSOLUTE = "1"
 _HAND_TUNED = ("reads-8", "reads-16")
-# More a second than TensorFlow's plain reader gives on the shaped network, less than a good one does.
+# Bytes a second: more than TensorFlow's plain reader reads on the shaped network, less than a good one does.
 _WANTED = 60e6
-# A rate is one of minutes, to which a start of half a second adds little.
+# A rate is measured over minutes, to which a start of half a second adds little.
 _EPOCHS = 3
 Groups = dict[str, list[Outcome]]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """`few_rounds` are for what hardly varies; `resume_at` in MB, `window` in records."""
+    """`few_rounds` are for figures that hardly vary; `resume_at` in MB, `window` in records."""
 
     size: Size
     rounds: int
@@ -44,7 +44,7 @@ def _one_object(bench: Bench, effort: Effort) -> None:
     for _ in range(effort.rounds):
         with bench.without_index(data):
             without.append(bench.read(OWN, data, batch=effort.batch))
-            said("own, without an index", without)
+            print_progress("own, without an index", without)
     _first_batch("one_object.no_index", {**read, OWN: without}, "plain", 0.2)
     _speeds("one_object.no_index", {**read, OWN: without}, {"plain": 8})
 
@@ -76,7 +76,7 @@ def _local(bench: Bench, effort: Effort) -> None:
 
 
 def _resume(bench: Bench, effort: Effort) -> None:
-    """The same epoch from the start and from the middle on, shuffled."""
+    """Measure the same epoch from the start and from the middle, shuffled."""
     data = bench.data["shards"]
     patterns, mean = data.patterns("bucket"), data.framed / data.count
     start = int(effort.resume_at * 1e6 / mean) // effort.batch * effort.batch
@@ -108,13 +108,13 @@ def _faults(bench: Bench, effort: Effort) -> None:
     for number in range(effort.rounds):
         clean.append(bench.run(task))
         _complete(clean[-1], data, _EPOCHS)
-        said("clean", clean)
+        print_progress("clean", clean)
         bench.proxy.set(SHAPE.model_copy(update={"rules": rules, "seed": number}))
         try:
             faulty.append(bench.run(task))
         finally:
             bench.proxy.set(SHAPE)
-        said(f"with {faulty[-1].seen.faults}", faulty)
+        print_progress(f"with {faulty[-1].seen.faults}", faulty)
     speeds = [[one.speed for one in some] for some in (faulty, clean)]
     publish(figure("records.faults.mb_per_second", *speeds, unit="MB/s", against="clean", least=0.85))
     wrong = [float(_wrong(one, data, _EPOCHS)) for one in faulty]
@@ -140,7 +140,7 @@ def _bad_records(bench: Bench, effort: Effort) -> None:
 
 
 def _cache(bench: Bench, effort: Effort) -> None:
-    """The second epoch, from the disk, against TensorFlow's reader on local files."""
+    """Measure the second epoch, from the disk, against TensorFlow's reader on local files."""
     data = bench.data["shards"]
     own: list[Outcome] = []
     local: list[Outcome] = []
@@ -148,20 +148,20 @@ def _cache(bench: Bench, effort: Effort) -> None:
         kept = bench.folder / "cache"
         own.append(bench.run(Task(OWN, data.patterns("bucket"), effort.batch, epochs=2, cache=str(kept))))
         _complete(own[-1], data)
-        said("own, second epoch", own)
+        print_progress("own, second epoch", own)
         shutil.rmtree(kept, ignore_errors=True)
         local.append(bench.run(Task("plain", data.patterns("disk"), effort.batch, epochs=2)))
-        said("local files, second epoch", local)
+        print_progress("local files, second epoch", local)
     speeds = [[one.speed for one in some] for some in (own, local)]
     publish(figure("records.cache.mb_per_second", *speeds, unit="MB/s", against="local files", least=0.8))
-    # The first epoch fetches everything once; whatever is more belongs to the second.
+    # The first epoch fetches everything once; further bytes belong to the second.
     more = [max(0.0, _object_bytes(one) - data.framed) for one in own]
     _absolute("cache.bytes_fetched_again", more, "B", most=0)
 
 
 def _busy(bench: Bench, effort: Effort) -> None:
-    """A training job of `_EPOCHS` that needs `_WANTED` bytes a second: the share of the time that its device computes,
-    the start included.
+    """Measure a training job of `_EPOCHS` that needs `_WANTED` bytes a second: the share of the time that its device
+    computes, including the start.
     """
     data = bench.data["shards"]
     step = effort.batch * data.size / data.count / _WANTED
@@ -198,7 +198,7 @@ def _interleaved(
     for _ in range(effort.rounds):
         for name, outcomes in read.items():
             outcomes.append(bench.read(name, data, where=where, batch=batch or effort.batch))
-            said(f"{data.name}, {name}", outcomes)
+            print_progress(f"{data.name}, {name}", outcomes)
     return read
 
 
@@ -208,13 +208,13 @@ def _complete(outcome: Outcome, data: Data, epochs: int = 1) -> None:
 
 
 def _wrong(outcome: Outcome, data: Data, epochs: int = 1) -> int:
-    """How many records are lost or doubled, 1 at least when they are not the right ones."""
+    """Return how many records are lost or doubled, at least 1 when they are not the right ones."""
     measured = outcome.measured
     return abs(measured.records - epochs * data.count) or int(measured.digest != epochs * data.digest % 2**61)
 
 
 def _object_bytes(outcome: Outcome) -> int:
-    """Bytes of shards that were sent, sidecars left out."""
+    """Return the bytes of shards that were sent, without sidecars."""
     return sum(
         count
         for name, count in outcome.seen.bytes_by_object.items()
@@ -225,7 +225,7 @@ def _object_bytes(outcome: Outcome) -> int:
 def _absolute(
     what: str, values: Sequence[float], unit: str, *, least: float | None = None, most: float | None = None
 ) -> None:
-    """A figure with its own goal: its ratio is the value."""
+    """Publish a figure with a goal of its own: its ratio is the value."""
     ones = [1.0] * len(values)
     publish(figure(f"records.{what}", values, ones, unit=unit, against=ABSOLUTE, least=least, most=most))
 

@@ -1,4 +1,4 @@
-"""Where readers are measured: one object server behind one shaped proxy, a fresh process for every reader's epoch."""
+"""The setup of the measurements: one object server behind one shaped proxy, a new process for every reader's epoch."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _SECONDS = 300
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the reader measured, and what the proxy saw of it."""
+    """The reader's measurement, and the proxy's counters."""
 
     measured: Measured
     seen: Counters
 
     @property
     def speed(self) -> float:
-        """MB (10^6 bytes) a second."""
+        """Return MB (10^6 bytes) a second."""
         return self.measured.size / self.measured.seconds / 1e6
 
     @property
@@ -49,7 +49,7 @@ class Outcome:
 
 
 class Bench:
-    """The servers with the data on them. A fresh one reads as fast as a used one: everything is in memory."""
+    """The servers with the data. A new one reads as fast as a used one: everything is in memory."""
 
     def __init__(self, proxy: StorageProxy, data: Mapping[str, Data], folder: Path) -> None:
         self.proxy = proxy
@@ -76,7 +76,7 @@ class Bench:
 
     @contextmanager
     def without_index(self, data: Data) -> Iterator[None]:
-        """Its sidecars are away for the time."""
+        """Remove its sidecars meanwhile."""
         from mptraining_records.storage import storage
 
         with self._unshaped(), mock.patch.dict(os.environ, self._own):
@@ -95,7 +95,7 @@ class Bench:
         self.proxy.set(shape)
 
     def run(self, task: Task) -> Outcome:
-        """The task in a separate process. Raises RuntimeError with what it printed when it fails."""
+        """Run the task in a separate process. Raises RuntimeError with its output when it fails."""
         self.proxy.reset()
         done = subprocess.run(
             [sys.executable, "-m", "bench.records.child", json.dumps(asdict(task))],
@@ -112,7 +112,9 @@ class Bench:
         return Outcome(Measured(**json.loads(done.stdout)), self.proxy.counters())
 
     def read(self, reader: str, data: Data, *, where: str = "bucket", batch: int = 32) -> Outcome:
-        """A whole epoch, and every record of it came once; a limit drops its records unread."""
+        """Read a whole epoch and check that every record appears once; the reader that measures the limit drops its
+        records unread.
+        """
         outcome = self.run(Task(reader, data.patterns(where), batch))
         measured = outcome.measured
         if reader == "raw-ranges":
@@ -134,7 +136,7 @@ class Bench:
 
 @contextmanager
 def running(size: Size) -> Iterator[Bench]:
-    """Makes the data and starts the servers."""
+    """Write the data and start the servers."""
     with tempfile.TemporaryDirectory(prefix="bench-records-") as name:
         root = Path(name)
         data = make(root / "data", size)
@@ -145,8 +147,8 @@ def running(size: Size) -> Iterator[Bench]:
             yield Bench(proxy, data, root)
 
 
-def said(name: str, outcomes: Sequence[Outcome]) -> None:
-    """One line of progress for the newest of a reader's outcomes."""
+def print_progress(name: str, outcomes: Sequence[Outcome]) -> None:
+    """Print one line of progress for the newest of a reader's outcomes."""
     one = outcomes[-1]
     measured = one.measured
     progress(

@@ -19,13 +19,13 @@ from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
 
 SEED = 7
-# What one process has open between its epochs, by patterns and cache.
+# Objects that a process keeps open between its epochs, by patterns and cache.
 _opened: dict[tuple[tuple[str, ...], str | None], RecordReader] = {}
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """What a run that skips damaged records tells: `named` are those that its manifest names."""
+    """The report of a run that skips damaged records: `named` are those that its manifest names."""
 
     named: int
 
@@ -40,10 +40,10 @@ def records(
     max_skipped: int = 0,
     skipped: list[Skipped] | None = None,
 ) -> Iterator[list[bytes]]:
-    """One epoch from position `start` on, in batches; `shuffle` is the window in records, None the stored order.
+    """Yield one epoch from position `start` on, in batches; `shuffle` is the window in records, None the stored order.
 
-    `cache` is a folder to keep the bytes in. Where `max_skipped` is not 0, up to so many damaged records are left
-    out, and `skipped` is given what became of them.
+    `cache` is a folder to keep the bytes in. If `max_skipped` is not 0, up to so many damaged records are
+    skipped, and `skipped` gets the report of them.
     """
     known = (tuple(patterns), cache)
     if known not in _opened:
@@ -78,18 +78,18 @@ def _full(text: str) -> None:
 
 
 def state(examples: int) -> bytes:
-    """What is kept to resume after so many examples."""
+    """Return the state that is needed to resume after so many examples."""
     return json.dumps(asdict(Position(SEED, 0, examples, "0" * 64))).encode()
 
 
 def reread_bound(count: int, shuffle: int, record_bytes: float) -> float:
-    """Bytes of one window and one block: what resuming may read again."""
+    """Return the bytes of one window and one block: the most that resuming may read again."""
     order = _order(count, shuffle)
     return (order.row_size + order.block) * record_bytes
 
 
 def publish_index(patterns: Sequence[str]) -> None:
-    """Writes the sidecars, as `mptj records index` does."""
+    """Write the sidecars, as `mptj records index` does."""
     for shard in dataset_index.build(patterns).shards:
         sidecar.save(shard)
 

@@ -1,4 +1,4 @@
-"""Readers to measure against: TensorFlow's own in the ways it is used, Python's, and two that no reader can beat.
+"""Readers for comparison: TensorFlow's own in its usual configurations, Python's, and two that no reader can beat.
 
 Each yields the records of an epoch in batches. Imports come first, in `imports`, so that they count neither as time
 nor as memory.
@@ -26,7 +26,7 @@ _BLOCK = 8 << 20
 
 @dataclass(frozen=True)
 class Peer:
-    """`by_tensorflow`: it goes by TensorFlow's gs:// file system. `environment` is how it was tuned by hand."""
+    """`by_tensorflow`: it uses TensorFlow's gs:// file system. `environment` is its manual tuning."""
 
     read: Callable[[Sequence[str], int], Batches]
     imports: tuple[str, ...] = ("tensorflow",)
@@ -34,7 +34,7 @@ class Peer:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def prepare(self) -> None:
-        """Imports all that reading needs."""
+        """Import all modules that reading needs."""
         for name in self.imports:
             importlib.import_module(name)
 
@@ -46,7 +46,7 @@ def _plain(patterns: Sequence[str], batch: int) -> Batches:
 
 
 def _interleave(patterns: Sequence[str], batch: int) -> Batches:
-    """As tutorials write it: everything at AUTOTUNE."""
+    """Read as tutorials do: everything at AUTOTUNE."""
     import tensorflow as tf
 
     files = tf.data.Dataset.from_tensor_slices(_files(patterns))
@@ -82,8 +82,8 @@ def _batches(dataset: Any, batch: int) -> Batches:
 
 
 def _gcsfs(patterns: Sequence[str], batch: int) -> Batches:
-    """A thread for each of eight files. A single one is fetched whole by 16 streams: gcsfs' open files, at their
-    best with 32 MiB reads, gave half of that.
+    """Read with a thread for each of eight files. A single one is fetched whole by 16 streams: gcsfs' open files, at
+    their best with 32 MiB reads, gave half of that.
     """
     import gcsfs
 
@@ -118,7 +118,7 @@ def _gcsfs(patterns: Sequence[str], batch: int) -> Batches:
 
 
 def _framed(file: Any) -> Iterator[bytes]:
-    """Records of an open file, their checksums compared."""
+    """Yield the records of an open file after comparing their checksums."""
     while header := file.read(framing.HEADER):
         length, _ = framing.header_format.unpack(header)
         body = file.read(length + framing.FOOTER)
@@ -134,7 +134,9 @@ def _grouped(records: Iterable[bytes], batch: int) -> Iterator[list[bytes]]:
 
 
 def _transfer_manager(patterns: Sequence[str], batch: int) -> Batches:
-    """google-cloud-storage's parallel download into local files, with its own defaults, then TFRecordDataset."""
+    """Read by google-cloud-storage's parallel download into local files, with its own defaults, then
+    TFRecordDataset.
+    """
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
     from google.cloud.storage import transfer_manager
@@ -142,7 +144,7 @@ def _transfer_manager(patterns: Sequence[str], batch: int) -> Batches:
     name, _, pattern = patterns[0].removeprefix("gs://").partition("/")
     client = storage.Client(project="test", credentials=AnonymousCredentials())
     bucket = client.bucket(name)
-    # The emulator takes no glob.
+    # The emulator supports no glob.
     listed = client.list_blobs(bucket, prefix=pattern.partition("*")[0])
     blobs = sorted((each for each in listed if Path(each.name).match(pattern)), key=lambda each: str(each.name))
     with tempfile.TemporaryDirectory() as folder:
@@ -157,7 +159,7 @@ def _transfer_manager(patterns: Sequence[str], batch: int) -> Batches:
 
 
 def _raw_ranges(patterns: Sequence[str], batch: int) -> Batches:
-    """The limit: all bytes by 8 MiB ranges on 32 streams, dropped unread. A batch is one range."""
+    """Read to the limit: all bytes by 8 MiB ranges on 32 streams, dropped unread. A batch is one range."""
     del batch
     import obstore
     from obstore.store import GCSStore
@@ -180,7 +182,7 @@ def _raw_ranges(patterns: Sequence[str], batch: int) -> Batches:
 
 
 def saved_state(patterns: Sequence[str], batch: int, *, shuffle: int, examples: int) -> int:
-    """Bytes of tf.data's checkpoint of an iterator that has given so many examples from a shuffle buffer."""
+    """Return the bytes of tf.data's checkpoint of an iterator after so many examples from a shuffle buffer."""
     import tensorflow as tf
 
     dataset = tf.data.TFRecordDataset(_files(patterns), num_parallel_reads=8).shuffle(shuffle, seed=1).batch(batch)
@@ -193,7 +195,7 @@ def saved_state(patterns: Sequence[str], batch: int, *, shuffle: int, examples: 
 
 
 _BLOCKS = {"GCS_READ_CACHE_BLOCK_SIZE_MB": "8"}
-# It would ask by gRPC of which kind the bucket is, which no emulator answers.
+# Otherwise it would request the kind of the bucket by gRPC, which no emulator supports.
 _GCSFS = {"DEFAULT_GCSFS_CONCURRENCY": "16", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 PEERS = {
     "plain": Peer(_plain),

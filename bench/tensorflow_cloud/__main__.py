@@ -1,8 +1,8 @@
-"""Runs the programs one after the other and writes what became of each.
+"""Runs the programs one after the other and writes their outcomes.
 
     python -m bench.tensorflow_cloud CHECKOUT [--only WORD] [--work FOLDER] [--markdown FILE]
 
-The logs stay in FOLDER/NAME/log.txt.
+The logs are in FOLDER/NAME/log.txt.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CELL = re.compile(r"CELL \d+: .*")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program: jobs as they ended, and the last line that says why one did not."""
+    """The outcome of a program: its jobs' ends, and the last line of the error if there is one."""
 
     ran: bool
     jobs: list[str]
@@ -86,7 +86,7 @@ def _fill_in(file: Path, replaced: Mapping[str, str], buckets: Path) -> None:
     text = file.read_text(encoding="utf-8")
     for old, new in {"gs://": f"{buckets}/", **replaced}.items():
         text = text.replace(old, new)
-    # Names that the author left for the user to fill in: '[gcs-bucket-name]'.
+    # Names that the user must fill in: '[gcs-bucket-name]'.
     text = _BLANK.sub("mine", text)
     file.write_text(text, encoding="utf-8")
 
@@ -110,7 +110,7 @@ def _environment(program: Program, place: Path, packages: str) -> dict[str, str]
 
 
 def _job(file: Path) -> str:
-    """A job in a few words: its nodes and devices, its Keras, and how it ended."""
+    """Describe a job in a few words: its nodes and devices, its Keras, and its end."""
     job = json.loads(file.read_text(encoding="utf-8"))
     result = file.with_name("result.json")
     reason = json.loads(result.read_text(encoding="utf-8"))["reason"] if result.exists() else "not ended"
@@ -121,12 +121,12 @@ def _job(file: Path) -> str:
 def _why(text: str) -> str:
     cells = _CELL.findall(text)
     lines = [line for line in text.splitlines() if line.strip()]
-    said = cells[-1] if cells else lines[-1] if lines else "no output"
-    return said if len(said) < 120 else said[:117] + "…"
+    reason = cells[-1] if cells else lines[-1] if lines else "no output"
+    return reason if len(reason) < 120 else reason[:117] + "…"
 
 
 def _asked(job: Mapping[str, Any]) -> str:
-    """A job that was checked and not started, in a few words."""
+    """Describe a job that was checked and not started, in a few words."""
     kind, count = job["accelerator"]["type"], job["replicas"] // job["processes"]
     return f"checked: {job['processes']} x {count} {kind}, {job['strategy']}"
 
@@ -136,9 +136,9 @@ def table(programs: Sequence[Program], outcomes: Mapping[str, Outcome]) -> str:
     for program in programs:
         each = outcomes.get(program.name)
         if each is not None:
-            said = "; ".join(filter(None, [program.changed, "" if each.ran else program.because, each.why]))
+            notes = "; ".join(filter(None, [program.changed, "" if each.ran else program.because, each.why]))
             jobs = ", ".join(each.jobs) or "none"
-            rows.append(f"| {program.name} | {'yes' if each.ran else 'no'} | {jobs} | {said.replace('|', '/')} |")
+            rows.append(f"| {program.name} | {'yes' if each.ran else 'no'} | {jobs} | {notes.replace('|', '/')} |")
     return "\n".join(rows) + "\n"
 
 
@@ -163,7 +163,7 @@ def main() -> None:
         if given.only is None or (given.only and given.only in program.name):
             last = run(program, checkout, work, given.packages)
             print(f"{program.name}: {'ran' if last.ran else last.why} {last.jobs} {last.seconds:.0f} s", flush=True)
-            # What was run before counts until it is run again.
+            # Outcomes of earlier runs count until the program is run again.
             stored = {name: asdict(each) for name, each in _kept(kept).items()} | {program.name: asdict(last)}
             kept.write_text(json.dumps(stored, indent=1), encoding="utf-8")
     if given.markdown is not None:

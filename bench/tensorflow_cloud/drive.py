@@ -15,7 +15,7 @@ from typing import Any
 
 
 def notebook(file: str) -> int:
-    """Runs all cells, as `Run all` does up to the first error. Returns the number of cells that failed."""
+    """Run all cells, as `Run all` does up to the first error. Returns the number of cells that failed."""
     from IPython.core.interactiveshell import InteractiveShell
 
     os.environ["JPY_SESSION_NAME"] = str(Path(file).resolve())
@@ -27,7 +27,7 @@ def notebook(file: str) -> int:
     codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     for number, source in enumerate(codes, start=1):
         if "do_shutdown" in source:
-            # It restarts the kernel for what pip has installed.
+            # It restarts the kernel to use packages that pip has installed.
             continue
         done = shell.run_cell(source, store_history=True)
         if not done.success:

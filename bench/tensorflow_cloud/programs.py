@@ -1,4 +1,4 @@
-"""The programs of tensorflow-cloud's repository, and what each needs that is not in it."""
+"""The programs of tensorflow-cloud's repository, and the files that each needs besides."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _EXAMPLES = f"{_PYTHON}/core/tests/examples"
 class Program:
     """One program.
 
-    `file` is its path in the repository, `folder` is copied and is the current folder. `replaced` are words that are
-    other ones here, `changed` says it for the table. `because` is what is known of a program that cannot run anywhere
+    `file` is its path in the repository, `folder` is copied and is the current folder. `replaced` are words with
+    replacements, `changed` describes them in the table. `because` is the reason why a program cannot run anywhere
     today.
     """
 

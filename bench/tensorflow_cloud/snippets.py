@@ -19,7 +19,7 @@ DOCUMENTS = (
 
 
 def snippets(checkout: Path, work: Path) -> Iterator[Program]:
-    """Writes them into folders of their own under `work`; a block alone imports what the one before it did."""
+    """Write them into folders of their own under `work`; a block without imports has those of the previous one."""
     readme = [dedent(block) for block in _BLOCK.findall((checkout / "README.md").read_text(encoding="utf-8"))]
     example = next(block for block in readme if "mnist.load_data" in block)
     cell: dict[str, object] = {

@@ -1,11 +1,11 @@
-"""What this machine cannot have, as modules and commands that are put before the real ones: data, weights, Colab."""
+"""Modules and commands in place of those that this machine cannot have: data, weights, Colab."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-# Imported by every Python that has the folder on its path, so by the workers too.
+# Every Python with the folder on its path imports this, so the workers too.
 _SITE = '''
 import importlib.abc
 import importlib.machinery
@@ -108,26 +108,26 @@ _MODULES = {
     "matplotlib/__init__.py": "",
     "matplotlib/pyplot.py": _PYPLOT,
 }
-# Only where the notebook is one of Colab's: `google.colab` among the modules means that Colab runs it.
+# Only if the notebook is one of Colab's: the module `google.colab` means that Colab runs it.
 _OF_COLAB = {
     "google/colab/__init__.py": "from google.colab import auth, files, _message\n",
     "google/colab/files.py": _COLAB,
     "google/colab/auth.py": _COLAB,
     "google/colab/_message.py": _COLAB,
 }
-# Commands of a notebook that would reach into the network.
+# A notebook's commands that would use the network.
 _COMMANDS = ("pip", "pip3", "gcloud", "docker", "git", "gsutil", "tensorboard")
 
 
 def write(folder: Path, *, colab: bool) -> None:
-    """The stubs into `folder`: modules, and commands in its `bin`."""
+    """Write the stubs into `folder`: modules, and commands in its `bin`."""
     for path, text in (_MODULES | (_OF_COLAB if colab else {})).items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     (folder / "bin").mkdir()
-    said = "#!/bin/sh\necho NAME is not called here: $*\n"
-    commands = {name: said.replace("NAME", name) for name in _COMMANDS}
+    script = "#!/bin/sh\necho NAME is not called here: $*\n"
+    commands = {name: script.replace("NAME", name) for name in _COMMANDS}
     # `python3 -m pip install`, in a notebook's subprocess.
     commands["python3"] = f'#!/bin/sh\n[ "$2" = pip ] && exit 0\nexec {sys.executable} "$@"\n'
     for name, text in commands.items():

@@ -1,6 +1,6 @@
-"""`make bench-trainer`: what the training loop costs, against Keras' own `fit` and a hand-written tf.function.
+"""`make bench-trainer`: the cost of the training loop, against Keras' own `fit` and a hand-written tf.function.
 
-Also what saving and op determinism cost, and what a mixed policy and a second worker bring.
+Also the cost of saving and of op determinism, and the gain of a mixed policy and a second worker.
 
 One JSON line for each figure on standard output; progress on standard error. The exit code is 0 whether goals are met
 or not: a benchmark measures, and a noisy machine breaks no build.
@@ -19,7 +19,7 @@ from bench.trainer.telemetry_and_checkpoints import Interval
 
 @dataclass(frozen=True)
 class Effort:
-    """How often and how long things are measured; seconds are those of one round of one contender."""
+    """The number and duration of measurements; seconds are those of one round of one contender."""
 
     speed_rounds: int
     mlp_seconds: float
@@ -42,7 +42,7 @@ FULL = Effort(
     speed_rounds=7,
     mlp_seconds=0.3,
     resnet_seconds=0.6,
-    # More and shorter rounds where a difference of 3% is to be seen.
+    # More and shorter rounds where a difference of 3% must be visible.
     keeping_rounds=9,
     intervals=tuple(zip(telemetry_and_checkpoints.INTERVALS, (0.8, 2.0), strict=True)),
     first_step_rounds=7,
@@ -55,7 +55,7 @@ FULL = Effort(
     overlap_rounds=7,
     overlap_steps=80,
 )
-# Proves that every kind of figure comes out, not what it is; each process costs seconds to start.
+# Tests that every kind of figure is produced, not its value; each process costs seconds to start.
 QUICK = Effort(
     speed_rounds=1,
     mlp_seconds=0.01,

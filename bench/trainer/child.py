@@ -1,7 +1,7 @@
-"""A benchmark's child: `python -m bench.trainer.child KIND SETTING` keeps one contender ready and times it when asked.
+"""A benchmark's child: `python -m bench.trainer.child KIND SETTING` keeps one contender ready and times it on request.
 
-Every line on standard input is a number of seconds; the answer is one JSON line with what about that long a piece of
-training measured. The first line it writes says that it is ready. KIND is `step` or `course`.
+Every line on standard input is a number of seconds; the response is one JSON line with the measurement of a training
+of about that length. The first line that it writes means that it is ready. KIND is `step` or `course`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.trainer.whole_run import CourseContender, CourseSetting
 
 
 def main(kind: str, setting: str) -> None:
-    # What TensorFlow and Keras print must not mix with the answers.
+    # Output of TensorFlow and Keras must not mix with the responses.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     arguments = json.loads(setting)

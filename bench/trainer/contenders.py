@@ -1,6 +1,6 @@
 """The ways to train a task that are timed against each other: this loop, `fit`, a bare tf.function.
 
-Each `Contender` does a given number of steps and says how long they took; `bench.trainer.child` asks them.
+Each `Contender` runs a given number of steps and returns their time; `bench.trainer.child` calls them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mptraining_trainer.loop.train_loop import Loop, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel
 
 Kind = Literal["loop", "fit", "bare"]
-# trainer: the one that the trainer makes for a job of so many devices.
+# trainer: the strategy that the trainer creates for a job of so many devices.
 StrategyName = Literal["trainer", "default", "mirrored"]
 
 
@@ -35,14 +35,14 @@ class Setting:
     replicas: int = 1
     strategy: StrategyName = "default"
     fused: int | None = None
-    # `fit` alone: Keras 3 compiles a step with XLA on its own account unless told not to.
+    # `fit` alone: Keras 3 compiles a step with XLA by default.
     jit: bool | None = None
     policy: str = "float32"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Wall-clock and CPU seconds (of all threads) that `steps` steps took."""
+    """Wall-clock and CPU seconds (of all threads) of `steps` steps."""
 
     steps: int
     seconds: float
@@ -50,7 +50,7 @@ class Measured:
 
 
 class Contender(Protocol):
-    """Takes its steps in multiples of `multiple`."""
+    """Runs steps in multiples of `multiple`."""
 
     multiple: int
 
@@ -58,7 +58,7 @@ class Contender(Protocol):
 
 
 def make(setting: Setting) -> Contender:
-    """The contender, its model and data ready; nothing is compiled yet."""
+    """Return the contender with its model and data; nothing is compiled yet."""
     strategy = make_strategy(setting.strategy, setting.replicas)
     keras = load(setting.keras)
     keras.set_seed(7)
@@ -93,7 +93,7 @@ class Stopwatch:
 
 
 def make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any, Any, Any]:
-    """The loop as the trainer builds it, with its model, optimizer and distributed iterator."""
+    """Return the loop as the trainer builds it, with its model, optimizer and distributed iterator."""
     with strategy.scope():
         model = tasks.model(keras.module, task)
         optimizer = tasks.optimizer(keras.module, task)
@@ -138,9 +138,9 @@ class LoopContender:
 
 
 class FitContender:
-    """`model.fit` without a progress bar, which is kind to it. Epoch 0 warms up, epoch 1 is timed."""
+    """`model.fit` without a progress bar, which favours it. Epoch 0 warms up, epoch 1 is timed."""
 
-    # Under several steps per execution `fit` wants whole executions.
+    # With several steps per execution `fit` requires whole executions.
     multiple = 32
 
     def __init__(self, setting: Setting, keras: Keras, strategy: Any) -> None:
@@ -182,7 +182,7 @@ def _epoch_timer(keras: Keras) -> Any:
 
 
 class BareContender:
-    """What an expert writes by hand: fused steps over the iterator, the loss and one metric, one read."""
+    """Code that an expert writes by hand: fused steps over the iterator, the loss and one metric, one read."""
 
     multiple = 32
 

@@ -1,4 +1,4 @@
-"""What op determinism costs the input pipeline, through the real trainer on a CPU.
+"""The cost of op determinism for the input pipeline, through the real trainer on a CPU.
 
 Jobs run by `mptj run --local`, in turn. Each example goes through a map function, and a step waits about as long as a
 batch of them takes, as a host waits for a GPU: overlapped, a step takes as long as one of the two, else as both.
@@ -26,18 +26,18 @@ from bench.rounds import ROOT, environment
 from mptraining_records.convert.convert import convert
 
 _SIDE, _BATCH, _EXAMPLES = 224, 32, 512
-# What a step may take with determinism, of what it takes without.
+# The permitted time of a step with determinism, as a multiple of the time without.
 _MOST = 1.1
 _CONTENDERS = {"Never": ("Never", "own"), "Always": ("Always", "own"), "tensorflow": ("Always", "tensorflow")}
 
 
 def measure(*, rounds: int, steps: int) -> list[Figure]:
-    """Seconds a step by `result.json`: with determinism against without, ours and TensorFlow's own source."""
+    """Measure seconds a step by `result.json`: with determinism against without, ours and TensorFlow's own source."""
     progress("the input pipeline under op determinism")
     with tempfile.TemporaryDirectory(prefix="mptraining-bench-") as name:
         folder = Path(name)
         pattern = _images(folder)
-        # The pipeline alone: what the step is then made to wait.
+        # The pipeline alone: its time is the wait that the step then simulates.
         alone = _seconds(folder, "alone", pattern, "Never", "own", 0.0, steps)
         progress(f"  the pipeline alone: {alone * 1e3:.1f} ms a batch; the step waits as long")
         taken: dict[str, list[float]] = {contender: [] for contender in _CONTENDERS}
@@ -45,8 +45,8 @@ def measure(*, rounds: int, steps: int) -> list[Figure]:
             for contender, (deterministic, source) in _CONTENDERS.items():
                 run = f"{contender}-{number}"
                 taken[contender].append(_seconds(folder, run, pattern, deterministic, source, alone, steps))
-            said = ", ".join(f"{contender} {found[-1] * 1e3:.1f}" for contender, found in taken.items())
-            progress(f"  round {number + 1} of {rounds}: {said} ms a step")
+            times = ", ".join(f"{contender} {found[-1] * 1e3:.1f}" for contender, found in taken.items())
+            progress(f"  round {number + 1} of {rounds}: {times} ms a step")
     both = [2 * alone] * rounds
     return [
         figure(
@@ -85,7 +85,7 @@ def _images(folder: Path) -> str:
 
 
 def _seconds(folder: Path, name: str, pattern: str, deterministic: str, source: str, wait: float, steps: int) -> float:
-    """Seconds a step of one job, by its `result.json`."""
+    """Return the seconds a step of one job, by its `result.json`."""
     written = _document(pattern, deterministic, source, wait, steps)
     job, output = folder / f"{name}.yaml", folder / name
     job.write_text(yaml.safe_dump(written), encoding="utf-8")
@@ -113,7 +113,7 @@ def _document(pattern: str, deterministic: str, source: str, wait: float, steps:
                     "arguments": {"seconds": wait, "source": source},
                 }
             },
-            # Read and mapped in every pass, as data is that does not fit into memory.
+            # Read and mapped in every pass, as for data that does not fit into memory.
             "data": {"train": [pattern], "cache": "None", "preprocess": "bench.trainer.overlap_program:augment"},
             "training": {
                 "totalSteps": steps,

@@ -19,14 +19,14 @@ from bench.rounds import ROOT, environment
 from bench.trainer.jobs import document
 from mptraining_records.convert.convert import convert
 
-# As many as make the reading of records visible, as a data set's first minutes are read by both.
+# Enough that the reading of records is visible, since both read the first minutes of a data set.
 _EXAMPLES = 10_000
 _BATCH = 64
 _MOST = 1.5
 
 
 def measure(*, rounds: int, examples: int = _EXAMPLES) -> Figure:
-    """Seconds to the first step on the same records, in turn, after one round of each that does not count."""
+    """Measure seconds to the first step on the same records, in turn, after one round of each that does not count."""
     progress(f"time to the first step, {examples} records")
     with tempfile.TemporaryDirectory(prefix="mptraining-bench-") as name:
         folder = Path(name)
@@ -53,7 +53,7 @@ def measure(*, rounds: int, examples: int = _EXAMPLES) -> Figure:
 
 
 def records(folder: Path, examples: int) -> str:
-    """Random images in TFRecords; the pattern that finds them."""
+    """Write random images as TFRecords; return their pattern."""
     numbers = np.random.default_rng(7)
     images = numbers.integers(0, 256, (examples, 28, 28, 1)).astype(np.uint8)
     np.savez(folder / "train.npz", image=images, label=numbers.integers(0, 10, examples))
@@ -62,7 +62,7 @@ def records(folder: Path, examples: int) -> str:
 
 
 def _with_mptj(job: Path, output: Path) -> tuple[float, ...]:
-    """Seconds until the worker says Started and says the Progress of its first step."""
+    """Return the seconds until the worker reports Started and the Progress of its first step."""
     began = time.time()
     _run([sys.executable, "-m", "mptraining", "run", str(job), "--local", "--output", str(output)])
     lines = [line for file in (output / "events").iterdir() for line in file.read_text().splitlines()]
@@ -75,8 +75,8 @@ def _with_mptj(job: Path, output: Path) -> tuple[float, ...]:
 
 def _with_plain_script(pattern: str) -> tuple[float, ...]:
     began = time.time()
-    said = _run([sys.executable, str(ROOT / "bench" / "trainer" / "plain_script.py"), pattern])
-    return tuple(float(moment) - began for moment in said.split()[-2:])
+    printed = _run([sys.executable, str(ROOT / "bench" / "trainer" / "plain_script.py"), pattern])
+    return tuple(float(moment) - began for moment in printed.split()[-2:])
 
 
 def _run(command: Sequence[str]) -> str:

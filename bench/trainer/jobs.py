@@ -15,7 +15,7 @@ SEAT = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="b
 
 
 def document(name: str, *, train: str, batch: int, training: dict[str, Any], replicas: int = 1) -> dict[str, Any]:
-    """An MPTrainingJob as a user writes it, everything else at its default."""
+    """Return an MPTrainingJob as a user writes it, everything else at its default."""
     return {
         "apiVersion": "mptraining.dev/v1alpha1",
         "kind": "MPTrainingJob",
@@ -30,7 +30,7 @@ def document(name: str, *, train: str, batch: int, training: dict[str, Any], rep
 
 
 def resolved(*, batch: int, replicas: int, steps_per_execution: int | None) -> ResolvedJob:
-    """The job by which a `Loop` on this machine is set up; its data and program are not looked at."""
+    """Return the job by which a `Loop` on this machine is set up; its data and program are not used."""
     training: dict[str, Any] = {"epochs": 1}
     if steps_per_execution is not None:
         training["stepsPerExecution"] = steps_per_execution
@@ -39,5 +39,5 @@ def resolved(*, batch: int, replicas: int, steps_per_execution: int | None) -> R
 
 
 def trainers_strategy(replicas: int) -> Any:
-    """The strategy that the trainer makes for a CPU job of so many replicas."""
+    """Return the strategy that the trainer creates for a CPU job of so many replicas."""
     return make_strategy(resolved(batch=32, replicas=replicas, steps_per_execution=None), SEAT, os.environ)

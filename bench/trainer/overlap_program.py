@@ -1,6 +1,6 @@
 """Program of `bench.trainer.determinism`: a map function that takes CPU time, a step that waits as for a GPU.
 
-The trainer imports it by its entry point, so nothing here is patched but what `source: tensorflow` says.
+The trainer imports it by its entry point, so nothing here is patched but the part for `source: tensorflow`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SIDE, CLASSES = 96, 10
 
 
 class Device(keras.layers.Layer):  # type: ignore[misc]
-    """Passes its input on after `seconds`, in which the processor has nothing to do."""
+    """Returns its input after `seconds`, in which the processor is idle."""
 
     def __init__(self, seconds: float, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -34,7 +34,7 @@ class Device(keras.layers.Layer):  # type: ignore[misc]
 
 
 def build(seconds: float, source: str) -> Any:
-    """A small model whose step takes about `seconds`; `source` says whose from_generator feeds it."""
+    """Return a small model whose step takes about `seconds`; `source` selects the from_generator that feeds it."""
     if source == "tensorflow":
         _as_it_was()
     inputs = keras.Input((SIDE, SIDE, 3))
@@ -46,7 +46,7 @@ def build(seconds: float, source: str) -> Any:
 
 
 def augment(image: Any, label: Any, seed: Any) -> tuple[Any, Any]:
-    """What image classifiers do to an example."""
+    """Augment an example as image classifiers do."""
     image = tf.image.resize(tf.cast(image, tf.float32), [SIDE, SIDE], antialias=True)
     image = tf.image.stateless_random_flip_left_right(image, seed)
     image = tf.image.stateless_random_contrast(image, 0.8, 1.2, seed)
@@ -54,7 +54,7 @@ def augment(image: Any, label: Any, seed: Any) -> tuple[Any, Any]:
 
 
 def _as_it_was() -> None:
-    """The trainer's pipelines over `tf.data.Dataset.from_generator`, with which they began."""
+    """Use `tf.data.Dataset.from_generator` in the trainer's pipelines, as in its first versions."""
     from mptraining_trainer.data import pipeline as pipelines
 
     def from_generator(generate: Any, signature: Any) -> Any:

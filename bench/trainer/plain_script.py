@@ -1,4 +1,5 @@
-"""What a person writes without us: `plain_script.py GLOB` trains the same network on the same TFRecords with `fit`.
+"""A user's script without this project: `plain_script.py GLOB` trains the same network on the same TFRecords with
+`fit`.
 
 Prints when TensorFlow was imported and when the first batch was trained, in seconds since 1970, and ends there.
 """
@@ -23,7 +24,7 @@ def parse(record: Any) -> tuple[Any, Any]:
 
 
 def main(pattern: str) -> None:
-    said = {"imported": time.time()}
+    moments = {"imported": time.time()}
     keras = tf.keras
     dataset = tf.data.TFRecordDataset(tf.io.gfile.glob(pattern))
     dataset = dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE).shuffle(10_000).repeat()
@@ -46,11 +47,11 @@ def main(pattern: str) -> None:
 
     class FirstBatch(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
         def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-            said.setdefault("first_step", time.time())
+            moments.setdefault("first_step", time.time())
             self.model.stop_training = True
 
     model.fit(dataset, steps_per_epoch=1, verbose=0, callbacks=[FirstBatch()])
-    print(f"{said['imported']} {said['first_step']}", flush=True)
+    print(f"{moments['imported']} {moments['first_step']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Figure 5: how long the loop stands still for a checkpoint of 200 MB, and how long a restart takes to read it."""
+"""Figure 5: the pause of the loop for a checkpoint of 200 MB, and the time in which a restart reads it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPOCH = 1875
 
 
 def measure(*, rounds: int, task: str = "large-mlp") -> Iterator[Figure]:
-    """Against a copy of the state in memory, against an epoch without a save, against reading the same files."""
+    """Measure against a copy of the state in memory, an epoch without a save, and reading the same files."""
     progress(f"{task}: saving and restoring its state")
     done = subprocess.run(
         [sys.executable, "-m", "bench.trainer.saving_child", str(rounds), task],
@@ -46,7 +46,7 @@ def measure(*, rounds: int, task: str = "large-mlp") -> Iterator[Figure]:
         against=f"without saves, an epoch being {EPOCH} steps",
         most=1.03,
     )
-    # No goal was set for this one: a restore should cost little more than its files.
+    # This figure has no goal: a restore should cost little more than reading its files.
     yield figure(
         "trainer.resume_seconds",
         found["restore"],

@@ -64,7 +64,7 @@ def _seconds(done: Callable[[], Any]) -> float:
 
 
 def _read(folder: Path) -> None:
-    """What a restore that trusts nothing cannot do without: every byte read, its checksum computed."""
+    """Read every byte and compute its checksum: the least that a restore with verification needs."""
     for path in folder.iterdir():
         google_crc32c.value(path.read_bytes())
 

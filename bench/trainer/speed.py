@@ -19,19 +19,19 @@ FUSED = 32
 # This loop may cost as much over the tf.function that an expert writes.
 _OVER_BARE = 0.95
 _FUSED_WIDE = 8
-# Where the processor computes in bfloat16.
+# For processors that compute in bfloat16.
 _LEAST = {"wide-mlp": 1.5, "wide-resnet": 1.2}
 
 
-# What a test of the benchmark keeps: every kind of contender, and no more processes than that takes.
+# The part for a test of the benchmark: every kind of contender, and no more processes than that takes.
 _FEW = ("loop", "bare tf.function", "fit")
 
 
 def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
-    """Settings of `bench.trainer.contenders` by the name that a figure calls them.
+    """Return settings of `bench.trainer.contenders` by their names in a figure.
 
     With several replicas Keras 3 cannot fuse steps (facts: keras#19246) and its XLA step fails, so `fit` is
-    told not to compile.
+    configured not to compile.
     """
     several = replicas > 1
     common = {"task": task, "replicas": replicas, "strategy": "mirrored" if several else "default"}
@@ -53,8 +53,8 @@ def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
 
 
 def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float, few: bool = False) -> list[Figure]:
-    """Figures of one task: over `fit`'s default, over the best `fit` (of all, and on the same generation of Keras),
-    beside the bare tf.function. `few` leaves out the contenders that only repeat what others prove.
+    """Measure one task: over `fit`'s default, over the best `fit` (of all, and on the same generation of Keras),
+    beside the bare tf.function. `few` skips contenders whose result follows from others.
     """
     progress(f"{task}, {replicas} replica(s): steps per second")
     settings = contenders(task, replicas)
@@ -66,7 +66,7 @@ def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float, few: 
     cpu = {name: [each.cpu_per_step for each in all_rounds] for name, all_rounds in measured.items()}
 
     def best(generation: str) -> str:
-        """The fastest `fit` among those whose name begins so."""
+        """Return the fastest `fit` among those whose name has this prefix."""
         fits = [name for name in speeds if "fit" in name and name.startswith(generation)]
         return max(fits, key=lambda name: statistics.median(speeds[name]))
 
@@ -105,9 +105,9 @@ def _table(measured: Mapping[str, list[Round]]) -> None:
 
 
 def measure_policies(task: WideTask, *, rounds: int, seconds: float) -> Figure:
-    """Steps per second of the policy that this CPU is for, over those of the other one.
+    """Measure steps per second of this CPU's best policy over those of the other one.
 
-    Without bfloat16 in hardware float32 has to be the faster one: what `precision: Measure` must find out.
+    Without bfloat16 in hardware float32 must be the faster one: `precision: Measure` must select it.
     """
     progress(f"{task}: float32 against mixed_bfloat16")
     common: dict[str, Any] = {"kind": "loop", "task": task, "strategy": "trainer", "fused": _FUSED_WIDE}

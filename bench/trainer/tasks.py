@@ -19,7 +19,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Task:
-    """`batch` examples go to each replica; `examples` are kept in memory."""
+    """`batch` is the examples of each replica; `examples` are kept in memory."""
 
     name: TaskName
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class Task:
 TASKS: dict[TaskName, Task] = {
     "mlp": Task("mlp", (32,), 32, 8192, (64, 64)),
     "resnet": Task("resnet", (32, 32, 3), 32, 2048, (8, 16, 32)),
-    # Enough arithmetic for a precision to matter.
+    # Enough arithmetic that the precision matters.
     "wide-mlp": Task("wide-mlp", (1024,), 256, 2048, (1024, 1024, 1024)),
     "wide-resnet": Task("wide-resnet", (32, 32, 3), 32, 512, (64, 128, 256)),
     # 16.8 million weights, 201 MB with Adam's two slots.
@@ -41,7 +41,7 @@ TASKS: dict[TaskName, Task] = {
 
 
 def model(keras: Any, task: Task) -> Any:
-    """Logits of the task's model; `keras` is the module of either generation."""
+    """Return logits of the task's model; `keras` is the module of either generation."""
     inputs = keras.layers.Input(task.shape)
     x = (_residual_layers if len(task.shape) == 3 else _dense_layers)(keras, inputs, task.widths)
     return keras.Model(inputs, keras.layers.Dense(CLASSES, dtype="float32")(x), name=task.name)
@@ -86,7 +86,9 @@ def accuracy(keras: Any) -> Any:
 
 
 def dataset(task: Task, batch: int, *more: Any) -> Any:
-    """Endless batches (inputs, labels, *more) from memory, prepared ahead. Autotuning is off: it spoils timings."""
+    """Return endless batches (inputs, labels, *more) from memory, prefetched. Autotuning is off: it
+    disturbs timings.
+    """
     numbers = np.random.default_rng(7)
     inputs = numbers.normal(size=(task.examples, *task.shape)).astype(np.float32)
     labels = numbers.integers(0, CLASSES, task.examples)

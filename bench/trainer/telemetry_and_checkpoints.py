@@ -1,4 +1,4 @@
-"""Figure 2: what telemetry and checkpoints together cost a job on a local disk."""
+"""Figure 2: the cost of telemetry and checkpoints together for a job on a local disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INTERVALS = (Interval("mlp", 1875), Interval("resnet", 500))
 
 
 def measure(interval: Interval, *, rounds: int, seconds: float) -> Figure:
-    """Seconds a step of a course that keeps everything over those of one that keeps nothing."""
+    """Measure seconds a step with telemetry and checkpoints over those without."""
     progress(f"{interval.task}: a checkpoint every {interval.epoch} steps and telemetry, against neither")
     measured = interleaved(
         "course",

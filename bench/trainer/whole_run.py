@@ -1,7 +1,7 @@
-"""A whole course of training, as the trainer runs it between Started and Finished, with or without what it keeps.
+"""A whole course of training, as the trainer runs it between Started and Finished, with or without its output.
 
 With: events to a log and into a run folder, progress at the default interval, a checkpoint after every epoch. Without:
-the same steps, and nothing said or saved.
+the same steps, without events and checkpoints.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PROGRESS_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class CourseSetting:
-    """`epoch` steps lie between two checkpoints; `keeps` is False for the contender that says and saves nothing."""
+    """`epoch` steps are between two checkpoints; `keeps` is False for the contender without events and checkpoints."""
 
     task: tasks.TaskName
     epoch: int
@@ -104,13 +104,13 @@ class CourseContender:
 
 class _Silent(Telemetry):
     def emit(self, kind: type[Event], **fields: Any) -> None:
-        """Nothing."""
+        """Drop the event."""
 
 
 class _Unsaved(Checkpointer):
     def save(self, state: CheckpointState) -> None:
-        """Nothing."""
+        """Save nothing."""
 
 
 def _stay() -> None:
-    """The action if a preempted worker does not leave in time: none, since a benchmark is not preempted."""
+    """Replace the exit of a preempted worker that does not end in time: a benchmark is not preempted."""

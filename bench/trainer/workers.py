@@ -21,7 +21,7 @@ _LEAST = 0.5
 
 
 def measure(*, rounds: int, steps: int, examples: int) -> Figure:
-    """Steps per second by `result.json`, each worker with its own batch, in turn."""
+    """Measure steps per second by `result.json`, each worker with its own batch, in turn."""
     progress("two workers against one")
     with tempfile.TemporaryDirectory(prefix="mptraining-bench-") as name:
         folder = Path(name)

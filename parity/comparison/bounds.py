@@ -1,4 +1,4 @@
-"""How far a training here may be from plain `fit`, and why: one table, looked through from top to bottom."""
+"""The bounds of a training here against plain `fit`, and their reasons: one table, scanned from top to bottom."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 from parity.programs.program import Program
 
-# Divide by the square root of a mean of squares: where a gradient is nearly zero, a change in its last digit changes
-# the update by a share of the learning rate.
+# These divide by the square root of a mean of squares: where a gradient is nearly zero, a change in its last digit
+# changes the update by a share of the learning rate.
 _ADAPTIVE = frozenset({"Adam", "AdamW", "RMSprop", "Adadelta", "Adamax", "Nadam", "Adafactor", "Adagrad", "Ftrl"})
 
 
-# A few last digits of float32: what a comparison of bits finds is no instability of the program.
+# A few last digits of float32: a difference that only a comparison of bits finds is no instability of the program.
 NOISE = 1e-6
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Where a program is trained: `replicas` on logical CPU devices, or one on each of `workers` processes."""
+    """The place of a training: `replicas` on logical CPU devices, or one on each of `workers` processes."""
 
     name: str
     replicas: int = 1
@@ -139,7 +139,7 @@ _NUMBERS_OF_THEIR_OWN: tuple[tuple[_Applies, str], ...] = (
 
 
 def bound(program: Program, variant: Variant) -> Bound:
-    """The first row of the table that applies."""
+    """Return the first row of the table that applies."""
     limit = next(found for applies, found in _TABLE if applies(program, variant))
     for applies, because in _NUMBERS_OF_THEIR_OWN:
         if applies(program, variant):

@@ -16,15 +16,15 @@ from parity.training.environment import Numbers
 Verdict = Literal["equal", "refused", "different", "not compared", "no program"]
 
 
-# Written into the logs by callbacks that set the rate, for those that follow: no metrics of the model.
+# Callbacks that set the rate write these into the logs for later callbacks: they are no metrics of the model.
 _RATES = frozenset({"lr", "learning_rate"})
-# A refusal that only repeats what the program, or Keras in it, raised.
+# Refusals that only repeat an error of the program, or of Keras in it.
 _RAISED = re.compile(r" raised [A-Z]\w+: ")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """`what` says what differs, or the sentence of the refusal; differences are shares, as in `Bound`."""
+    """`what` is the difference, or the sentence of the refusal; differences are shares, as in `Bound`."""
 
     variant: str
     verdict: Verdict
@@ -34,7 +34,7 @@ class Compared:
     seconds: float = 0.0
 
     def to_document(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {key: value for key, value in asdict(self).items() if value not in ("", None)}
 
 
@@ -45,7 +45,7 @@ _SKIPPED = (
 
 
 def compare(program: Program, variant: Variant, reference: Numbers, ours: Numbers) -> Compared:
-    """The verdict on `ours`, which may be refused or failed; `reference` is what plain Keras made of it."""
+    """Return the verdict on `ours`, which may be refused or failed; `reference` is the result of plain Keras."""
     limit = bound(program, variant)
     weights = _weights_apart(reference.weights, ours.weights)
     metrics, worst = _metrics_apart(reference.epochs, ours.epochs)
@@ -58,7 +58,7 @@ def compare(program: Program, variant: Variant, reference: Numbers, ours: Number
 
 
 def _without_numbers(program: Program, limit: Bound, reference: Numbers, ours: Numbers) -> tuple[Verdict | None, str]:
-    """A verdict that needs no numbers, and why; None where they decide."""
+    """Return a verdict that needs no numbers, and its reason; None if the numbers decide."""
     verdict: Verdict | None = None
     what = ""
     if reference.failed is not None:
@@ -79,7 +79,9 @@ def _without_numbers(program: Program, limit: Bound, reference: Numbers, ours: N
 
 
 def apart(one: Numbers, other: Numbers) -> tuple[float, float]:
-    """How far two trainings of the same program are apart: weights, metrics; infinite where they have other shapes."""
+    """Return the difference between two trainings of the same program: weights, metrics; infinite for
+    different shapes.
+    """
     weights, (metrics, _) = _weights_apart(one.weights, other.weights), _metrics_apart(one.epochs, other.epochs)
     return (
         weights if isinstance(weights, float) else math.inf,
@@ -88,7 +90,7 @@ def apart(one: Numbers, other: Numbers) -> tuple[float, float]:
 
 
 def reason(refusal: str) -> str:
-    """A refusal without the names and numbers of this program, so that equal reasons count as one."""
+    """Return a refusal without the names and numbers of this program, so that equal reasons count as one."""
     plain = re.sub(r"parity_[0-9a-f]+", "PROGRAM", refusal)
     plain = re.sub(r"/\S+", "PATH", plain)
     return re.sub(r"\b\d[\d.e+-]*", "N", plain)[:200]
@@ -116,7 +118,7 @@ def _weights_apart(reference: tuple[Any, ...], ours: tuple[Any, ...]) -> float |
 def _metrics_apart(
     reference: tuple[dict[str, float], ...], ours: tuple[dict[str, float], ...]
 ) -> tuple[float | str, str]:
-    """The largest difference, and which metric of which epoch it is."""
+    """Return the largest difference, and its metric and epoch."""
     if len(reference) != len(ours):
         return f"{len(ours)} epochs are reported, {len(reference)} by Keras", ""
     names = {name for epoch in reference for name in epoch}
@@ -124,7 +126,7 @@ def _metrics_apart(
     for number, (one, other) in enumerate(zip(reference, ours, strict=True), start=1):
         if missing := sorted(name for name in set(one) - set(other) - _RATES if math.isfinite(one[name])):
             return f"epoch {number} reports no {', '.join(missing)}; reported: {', '.join(sorted(other))}", ""
-        # The loss that a step makes smaller is reported here even where tf_keras reports none.
+        # The loss that a step minimizes is reported here even if tf_keras reports none.
         if more := sorted(set(other) - names - _RATES - {"loss", "val_loss"}):
             return f"epoch {number} reports {', '.join(more)}; Keras: {', '.join(sorted(one))}", ""
         for name, value in one.items():

@@ -18,7 +18,7 @@ from parity.training.environment import Numbers, arrays_of, module_of
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of a program in each variant; `reference` is what plain `fit` made of it."""
+    """The result of a program in each variant; `reference` is the result of plain `fit`."""
 
     program: Program
     compared: tuple[Compared, ...]
@@ -31,17 +31,17 @@ class Tried:
 
     @property
     def different(self) -> tuple[Compared, ...]:
-        """The variants that are neither equal nor refused."""
+        """Return the variants that are neither equal nor refused."""
         return tuple(one for one in self.compared if one.verdict == "different")
 
 
 def variants(program: Program) -> tuple[Variant, ...]:
-    """Where it is trained in this process; two workers are processes of their own."""
+    """Return the variants that this process trains; two workers are separate processes."""
     return (ONE,) if program.batch % 2 else (ONE, TWO)
 
 
 def attempt(program: Program, folder: Path, wanted: tuple[Variant, ...] | None = None) -> Tried:
-    """Trains and compares it; `folder` keeps records and the program's module. Call `trainer_run.prepare` before."""
+    """Train and compare it; `folder` keeps records and the program's module. Call `trainer_run.prepare` before."""
     began = time.monotonic()
     with module_of(program, folder / "programs") as module, _inside(folder / "scratch"):
         arrays, validation = arrays_of(program, module)
@@ -72,9 +72,9 @@ def attempt(program: Program, folder: Path, wanted: tuple[Variant, ...] | None =
 
 
 def _without_graph_optimizer(one: Compared, plain: Callable[[], Numbers], trained: Callable[[], Numbers]) -> Compared:
-    """Equal where both trainings agree to the bit once TensorFlow's graph optimizer is off.
+    """Return `one`, as equal if both trainings agree to the bit without TensorFlow's graph optimizer.
 
-    It fuses operations by what is around them, and the graph of a job has more around a step than that of `fit`.
+    It fuses operations depending on their neighbours, and a job's graph has more operations around a step than `fit`'s.
     """
     import tensorflow as tf
 
@@ -94,10 +94,10 @@ _UNSTABLE = 10
 
 
 def _unless_unstable(one: Compared, reference: Numbers, plain: Callable[..., Numbers]) -> Compared:
-    """Not compared where plain Keras itself moves about as far when the last digit of its first weights is another.
+    """Return `one`, as not compared if plain Keras itself changes as much by the last digit of its first weights.
 
-    What moves then is rounding that the program amplifies: an adaptive optimizer's step by a gradient of nearly zero, a
-    training that diverges.
+    The difference is then rounding that the program amplifies: an adaptive optimizer's step by a gradient of nearly
+    zero, or a training that diverges.
     """
     moved = plain(nudged=True)
     weights, metrics = apart(reference, moved)
@@ -113,7 +113,7 @@ def _unless_unstable(one: Compared, reference: Numbers, plain: Callable[..., Num
 
 @contextmanager
 def _inside(folder: Path) -> Iterator[None]:
-    """Callbacks write where they are."""
+    """Change into `folder`, where callbacks write their files."""
     folder.mkdir(parents=True, exist_ok=True)
     before = Path.cwd()
     os.chdir(folder)

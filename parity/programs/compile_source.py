@@ -1,4 +1,4 @@
-"""The source of what `compile` and `fit` are given: losses, metrics, optimizers, callbacks, with own ones."""
+"""The source of the arguments of `compile` and `fit`: losses, metrics, optimizers, callbacks, with custom ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def definitions(p: Program) -> str:
     found = [text for name, text in _CALLBACK_CLASSES.items() if name in p.callbacks]
     if "own_metric" in (*p.metrics, *p.weighted_metrics):
         found.append(_METRIC)
-    # Keras 3 casts labels for an own function, tf_keras only where they are floating.
+    # Keras 3 casts labels for a custom function, tf_keras only if they are floating.
     true = "tf.cast(y_true, y_pred.dtype)" if p.legacy and p.dtype != "float32" else "y_true"
     row = f"tf.reduce_mean(tf.square({true} - y_pred), axis=-1)"
     if p.task in ("classes", "tokens"):
@@ -156,7 +156,7 @@ def compiled(p: Program) -> list[str]:
         arguments += ["metrics=" + pair(_metrics(p.metrics), '["mae"]')] if p.metrics else []
         arguments += ["weighted_metrics=" + pair(_metrics(p.weighted_metrics), '["mse"]')] if p.weighted_metrics else []
     if not p.legacy:
-        # XLA's own order of additions; compiling takes longer than all the rest.
+        # XLA has its own order of additions; compiling takes longer than all the rest.
         arguments.append("jit_compile=False")
     return [f"model.compile({', '.join(arguments)})"]
 

@@ -1,4 +1,4 @@
-"""The source of a program's model: layers, own layers, own model classes with their overrides."""
+"""The source of a program's model: layers, custom layers, custom model classes with their overrides."""
 
 from __future__ import annotations
 

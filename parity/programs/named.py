@@ -37,7 +37,7 @@ _CASES: dict[str, Program] = {
         metrics=("accuracy",),
         weighted_metrics=("sparse_categorical_accuracy",),
     ),
-    # Found by the drawn programs: the loss of a mask sums over the replicas, which alternate there.
+    # Found by the drawn programs: the loss of a mask is a sum over the replicas, which alternate there.
     "a mask and an activity regularizer": replace(
         _TWO_EPOCHS,
         inputs="sequence",
@@ -55,7 +55,7 @@ _CASES: dict[str, Program] = {
 
 
 def named_programs() -> list[Program]:
-    """Every case in both generations."""
+    """Return every case in both generations."""
     found = [
         replace(program, name=name, generation=generation)
         for name, program in _CASES.items()
@@ -65,7 +65,7 @@ def named_programs() -> list[Program]:
     return found
 
 
-# For each choice, the first of these with which it makes a program.
+# For each choice, the first of these that makes it a valid program.
 _BASES = (
     replace(_TWO_EPOCHS, validation="each"),
     replace(_TWO_EPOCHS, validation="each", remainder="PadAndMask", rows=29),
@@ -84,7 +84,7 @@ _BASES = (
 
 
 def single_choices() -> list[Program]:
-    """Every value of every field alone, in both generations: what is wrong with one choice is seen here."""
+    """Return every value of every field alone, in both generations: they show the errors of a single choice."""
     values: dict[str, tuple[object, ...]] = {
         "form": choices.FORMS,
         "inputs": choices.INPUTS,

@@ -80,7 +80,7 @@ LOSSES: dict[str, tuple[str, ...]] = {
     "onehot": ("categorical_crossentropy", "kl_divergence", "categorical_hinge", "mean_squared_error"),
     "tokens": ("sparse_categorical_crossentropy",),
     "image": ("mean_squared_error", "mean_absolute_error", "huber"),
-    # Its own compute_loss or train_step has the loss.
+    # Its custom compute_loss or train_step has the loss.
     "unlabelled": ("mean_squared_error",),
 }
 METRICS: dict[str, tuple[str, ...]] = {
@@ -98,7 +98,7 @@ OWN_METRICS = ("own_function", "own_metric")
 
 @dataclass(frozen=True)
 class Program:
-    """What an author of a Keras program decides. `problem` says why a combination is no program."""
+    """The choices of a Keras program's author. `problem` is the reason why a combination is no program."""
 
     generation: str = "Keras3"
     # The model
@@ -107,7 +107,7 @@ class Program:
     extras: tuple[str, ...] = ()
     outputs: str = "one"
     override: str = "none"
-    # What is predicted, and the labels
+    # The prediction, and the labels
     task: str = "regression"
     head: str = "plain"
     dtype: str = "float32"
@@ -140,11 +140,11 @@ class Program:
     policy: str = "float32"
     strategy: str = "Auto"
     workers: bool = False
-    # A named case of issue 14, for people; it is part of no comparison.
+    # A named case of issue 14, for people; comparisons ignore it.
     name: str = field(default="", compare=False)
 
     def to_json(self) -> str:
-        """One line, without fields that have their simplest value."""
+        """Return one line, without fields that have their simplest value."""
         plain = Program()
         written = {key: value for key, value in dataclasses.asdict(self).items() if value != getattr(plain, key)}
         return json.dumps(written, sort_keys=True)
@@ -159,7 +159,7 @@ class Program:
 
     @property
     def key(self) -> str:
-        """The program's identity in a file of results: the same for the same choices, whatever its name."""
+        """Return the program's identity in a file of results: the same for the same choices, whatever its name."""
         return hashlib.sha256(dataclasses.replace(self, name="").to_json().encode()).hexdigest()[:16]
 
     @property
@@ -168,7 +168,7 @@ class Program:
 
     @property
     def second_task(self) -> str | None:
-        """The task of the second output."""
+        """Return the task of the second output."""
         return None if self.outputs == "one" else "regression"
 
     @property
@@ -181,7 +181,7 @@ class Program:
 
 
 def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912, PLR0915 - a list of rules
-    """Why Keras has no such program, or why it would say nothing; None for a program."""
+    """Return why Keras has no such program, or why its result would be meaningless; None for a program."""
     p = program
     if p.several and p.form == "sequential":
         return "a Sequential model has one input"

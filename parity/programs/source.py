@@ -1,6 +1,6 @@
 """A Program as runnable Python source: `arrays`, `split`, `build` and a plain `model.fit`.
 
-The same text is what plain Keras and the trainer run, and what is printed for a program that differs.
+Plain Keras and the trainer run the same text; it is printed for a program that differs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CLASS_WEIGHT = {0: 1.0, 1: 2.5, 2: 0.5}
 
 
 def source(program: Program) -> str:
-    """Python source that `python FILE` runs as plain Keras."""
+    """Return Python source that `python FILE` runs as plain Keras."""
     parts = [_head(program), _arrays(program), _split(program)]
     parts += [text for text in (classes(program), definitions(program)) if text]
     parts += [_build(program), _fit(program)]
@@ -144,7 +144,7 @@ def _build(p: Program) -> str:
 
 
 def fit_arguments(p: Program) -> dict[str, object]:
-    """What plain `model.fit` is given besides data and callbacks."""
+    """Return the arguments of plain `model.fit` besides data and callbacks."""
     arguments: dict[str, object] = {
         "batch_size": p.batch * p.accumulation,
         "epochs": p.epochs,
@@ -160,7 +160,7 @@ def fit_arguments(p: Program) -> dict[str, object]:
     return arguments
 
 
-# Rows that are validated: the last batch is never full.
+# Number of validation rows: the last batch is never full.
 VALIDATION_ROWS = 17
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-# A name of each kind of feature; labels are also the names of outputs.
+# The name of each kind of feature; labels are also the names of outputs.
 LABEL, SECOND, WEIGHT = "label", "second", "weight"
 TOKENS, WIDTH, CLASSES = 5, 6, 3

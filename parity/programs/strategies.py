@@ -17,17 +17,17 @@ T = TypeVar("T")
 _SETTINGS: dict[str, Any] = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 
 
-# A program differs in so many choices from each of so many before it.
+# A program differs in so many choices from each of so many previous ones.
 _APART, _COMPARED = 3, 30
 
 
 def programs(generation: str | None = None) -> st.SearchStrategy[Program]:
-    """Programs of one generation of Keras, or of both."""
+    """Return a strategy for programs of one generation of Keras, or of both."""
     return _programs(generation)
 
 
 def drawn(count: int, number: int, generation: str | None = None) -> list[Program]:
-    """So many different programs; the same ones for the same seed `number`."""
+    """Return so many different programs; the same ones for the same seed `number`."""
     found: dict[str, Program] = {}
     while len(found) < count:
 
@@ -35,7 +35,8 @@ def drawn(count: int, number: int, generation: str | None = None) -> list[Progra
         @settings(max_examples=2 * count, phases=[Phase.generate], derandomize=False, **_SETTINGS)
         @given(programs(generation))
         def collect(program: Program) -> None:
-            # Hypothesis also changes one choice of an example that it drew before: they would all say the same.
+            # Hypothesis also changes one choice of an example that it drew before: those programs would show the same
+            # difference.
             last = list(found.values())[-_COMPARED:]
             if len(found) < count and all(_apart(program, other) >= _APART for other in last):
                 found.setdefault(program.key, program)
@@ -46,9 +47,10 @@ def drawn(count: int, number: int, generation: str | None = None) -> list[Progra
 
 
 def simplest(program: Program, differs: Callable[[Program], bool], *, tries: int = 80) -> Program:
-    """The simplest program that still differs, with no choice but those of `program`.
+    """Return the simplest program that still differs, with no choice but those of `program`.
 
-    Hypothesis draws which of its choices are kept, and shrinks towards none of them. `differs` is asked once a program.
+    Hypothesis draws which of its choices are kept, and shrinks towards none of them. `differs` is called once for each
+    program.
     """
     known: dict[str, bool] = {program.key: True}
 
@@ -68,7 +70,7 @@ def simplest(program: Program, differs: Callable[[Program], bool], *, tries: int
 
 
 def contains(program: Program, simple: Program) -> bool:
-    """Whether `program` makes every choice that `simple` makes: what is wrong with the one may be with the other."""
+    """Report whether `program` makes every choice that `simple` makes: then both may differ for the same reason."""
     plain = Program()
     for each in dataclasses.fields(Program):
         value, other = getattr(simple, each.name), getattr(program, each.name)
@@ -104,7 +106,7 @@ def _mostly() -> st.SearchStrategy[bool]:
 
 
 def _rarely(values: Sequence[T], simple: int) -> st.SearchStrategy[T]:
-    """The first value `simple` times as often as each other one."""
+    """Draw the first value `simple` times as often as each other one."""
     return st.sampled_from([*[values[0]] * simple, *values[1:]])
 
 
@@ -182,7 +184,7 @@ def _losses(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
     else:
         form = draw(st.sampled_from(choices.LOSS_FORMS))
         if form not in ("string", "class", "keras_function"):
-            # Own losses are the mean squared error or a crossentropy.
+            # Custom losses are the mean squared error or a crossentropy.
             loss = LOSSES[p["task"]][0]
     found: dict[str, Any] = {"loss": loss, "loss_form": form}
     if form in ("class", "subclass", "subclass_kwargs") and draw(_one_in(2)):

@@ -1,6 +1,6 @@
-"""`python -m parity.training.child GENERATION FOLDER`: trains the programs that standard input names, one a line.
+"""`python -m parity.training.child GENERATION FOLDER`: trains the programs on standard input, one a line.
 
-The answer to each is one JSON line: key, comparisons, seconds, memory. One generation of Keras in a process, since
+The response to each is one JSON line: key, comparisons, seconds, memory. One generation of Keras in a process, since
 TF_USE_LEGACY_KERAS holds for all of it.
 """
 
@@ -17,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-# Above this many bytes a process has to end: TensorFlow keeps graphs of programs that are gone.
+# Above this many bytes a process has to end: TensorFlow keeps graphs of programs that no longer exist.
 LARGEST = 3 << 30
 
 
 def quiet(generation: str) -> None:
-    """To be called before TensorFlow is imported."""
+    """Reduce TensorFlow's output and threads; call it before TensorFlow is imported."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     # Two processes share two cores: threads that wait for each other take a tenth of the time.
@@ -32,7 +32,7 @@ def quiet(generation: str) -> None:
 
 
 def open_answers(generation: str) -> TextIO:
-    """Return the standard output for answers; what else is printed there, and warnings, are dropped."""
+    """Return the standard output for responses; other output, and warnings, are dropped."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     quiet(generation)
@@ -57,7 +57,8 @@ def main(generation: str, folder: str) -> None:
         program = Program.from_json(line)
         tried = attempt(program, Path(folder))
         if number == 0:
-            # TensorFlow's and Keras' half million objects stay: each program makes Python look for garbage.
+            # TensorFlow's and Keras' half million objects are permanent: without this each program's garbage collection
+            # scans them.
             gc.freeze()
         if program.workers:
             keep_reference(Path(folder), program.key, tried.reference)
@@ -72,14 +73,14 @@ def main(generation: str, folder: str) -> None:
 
 
 def keep_reference(folder: Path, key: str, reference: Any) -> None:
-    """Keeps what plain `fit` made of a program, for its two workers."""
+    """Keep the result of plain `fit` for the program's two workers."""
     file = folder / "references" / f"{key}.pickle"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(pickle.dumps(replace(reference)))
 
 
 def reference_of(folder: Path, key: str) -> Any:
-    """What `keep_reference` kept; None when there is nothing."""
+    """Return the result that `keep_reference` kept, or None."""
     file = folder / "references" / f"{key}.pickle"
     return pickle.loads(file.read_bytes()) if file.exists() else None
 

@@ -24,7 +24,7 @@ Arrays = dict[str, Any]
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a training leaves behind: the weights, and the metrics of each epoch that were reported.
+    """The result of a training: the weights, and the reported metrics of each epoch.
 
     `skipped` says that loss scaling skipped steps. `refused` is the sentence of a refusal before the first step,
     `failed` that of any other end.
@@ -40,7 +40,7 @@ class Numbers:
 
 @contextmanager
 def module_of(program: Program, folder: Path) -> Iterator[ModuleType]:
-    """The program's source as an imported module in `folder`."""
+    """Import the program's source as a module in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"parity_{program.key}"
     file = folder / f"{name}.py"
@@ -58,13 +58,13 @@ def module_of(program: Program, folder: Path) -> Iterator[ModuleType]:
 
 
 def arrays_of(program: Program, module: ModuleType) -> tuple[Arrays, Arrays | None]:
-    """Training and validation arrays by feature."""
+    """Return training and validation arrays by feature."""
     validation = module.arrays(VALIDATION_ROWS, 2) if program.validation != "none" else None
     return module.arrays(program.rows, 1), validation
 
 
 def records_of(arrays: Arrays, folder: Path) -> str:
-    """A pattern of TFRecords with these arrays, written once for equal arrays."""
+    """Return a pattern of TFRecords with these arrays, written once for equal arrays."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
@@ -77,7 +77,7 @@ def records_of(arrays: Arrays, folder: Path) -> str:
 
 
 def features_of(arrays: Arrays) -> list[dict[str, Any]]:
-    """`data.features` with each array's own dtype."""
+    """Return `data.features` with each array's own dtype."""
     return [
         {"name": name, "dtype": str(array.dtype), "shape": list(array.shape[1:])}
         | ({"decode": "raw"} if array.dtype == np.uint8 and array.ndim > 1 else {})
@@ -86,14 +86,14 @@ def features_of(arrays: Arrays) -> list[dict[str, Any]]:
 
 
 def labels_of(arrays: Arrays) -> list[str]:
-    """Names of the features that are labels, in the order of the outputs."""
+    """Return the names of the features that are labels, in the order of the outputs."""
     return [name for name in (LABEL, SECOND) if name in arrays]
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, without line breaks and of a readable length."""
+    """Return an error's message without line breaks and of a readable length."""
     text = " ".join(str(error).split())
-    # A traceback of a graph begins with places and ends with what happened.
+    # A traceback of a graph begins with locations and ends with the error.
     return text if len(text) <= 500 else f"{text[:120]} ... {text[-360:]}"
 
 

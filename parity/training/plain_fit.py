@@ -12,14 +12,14 @@ from parity.programs.program import Program
 from parity.programs.source import fit_arguments
 from parity.training.environment import SEED, Arrays, Numbers, one_line
 
-# Keras' own, in both generations. It grows after 2,000 steps, which no program here has.
+# Keras' own interval, in both generations. The scale grows after 2,000 steps, which no program here has.
 INITIAL_SCALE = 2.0**15
 
 
 def train(
     program: Program, module: ModuleType, arrays: Arrays, validation: Arrays | None, *, nudged: bool = False
 ) -> Numbers:
-    """Trains as the program's own `__main__` does. What Keras raises is `failed`.
+    """Train as the program's own `__main__` does. An error of Keras is `failed`.
 
     `nudged`: from weights that differ in the last digit.
     """
@@ -61,14 +61,14 @@ def _nudge(model: Any) -> None:
 
 
 def _scale(optimizer: Any) -> float:
-    """The loss scale, which each skipped step halves; the initial one without loss scaling."""
+    """Return the loss scale, which each skipped step halves; the initial one without loss scaling."""
     scale = getattr(optimizer, "dynamic_scale", None)
     scale = getattr(optimizer, "loss_scale", INITIAL_SCALE) if scale is None else scale
     return float(np.asarray(scale))
 
 
 def _epochs(history: dict[str, list[Any]], numbers: list[int], *, validated_every: int) -> tuple[dict[str, float], ...]:
-    """The metrics of each epoch; validation's only in the epochs that were validated."""
+    """Return the metrics of each epoch; validation's only in the epochs that were validated."""
     count = len(numbers)
     epochs: list[dict[str, float]] = [{} for _ in range(count)]
     validated = [place for place, number in enumerate(numbers) if (number + 1) % validated_every == 0]

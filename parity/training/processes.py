@@ -20,13 +20,13 @@ from parity.programs.program import Program
 SECONDS = 300.0
 _KILLED = "the process died"
 # A process is replaced once it is larger, in bytes, and after so many programs: TensorFlow keeps graphs of programs
-# that are gone, and after 160 of them one takes three times as long.
+# that no longer exist, and after 160 of them one takes three times as long.
 _LARGEST = 3 << 30
 _PROGRAMS = 40
 
 
 class Lines:
-    """A process that answers each line with one JSON line."""
+    """A process that responds to each line with one JSON line."""
 
     def __init__(self, module: str, arguments: Sequence[str], log: Path) -> None:
         environment = {name: value for name, value in os.environ.items() if name not in ("TF_CONFIG",)}
@@ -46,14 +46,14 @@ class Lines:
         self._reader.start()
 
     def ask(self, line: str) -> None:
-        """Writes one line; a process that died answers nothing."""
+        """Write one line; a process that died does not respond."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
 
     def answer(self, seconds: float) -> dict[str, Any]:
-        """The next answer, or `{"died": why}`; the process is then gone."""
+        """Return the next response, or `{"died": why}`; the process has then ended."""
         try:
             text = self._answers.get(timeout=seconds)
         except queue.Empty:
@@ -66,7 +66,7 @@ class Lines:
         return found
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.kill()
@@ -101,7 +101,7 @@ class Child:
             self._lines = None
 
     def attempt(self, program: Program) -> dict[str, Any]:
-        """The child's answer; a process that dies or hangs is a difference of the program."""
+        """Return the child's response; a process that dies or hangs is a difference of the program."""
         if self._lines is None:
             log = self._folder / f"{self._generation}.log"
             self._lines = Lines("parity.training.child", [self._generation, str(self._folder)], log)
@@ -135,7 +135,7 @@ class Pair:
         self._workers = []
 
     def attempt(self, program: Program) -> dict[str, Any]:
-        """Worker 0's answer; the pair is replaced when training failed, since one may wait for the other."""
+        """Return worker 0's response; the pair is replaced when training failed, since one may wait for the other."""
         if not self._workers:
             hosts = [f"localhost:{port}" for port in _free_ports(2)]
             self._workers = [

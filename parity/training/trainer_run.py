@@ -1,7 +1,7 @@
-"""A program trained by this trainer, in this process: the real `train`, with its edges to the outside replaced.
+"""A program trained by this trainer, in this process: the real `train`, with two replacements.
 
-Replaced are: the devices, of which a process has one set and one strategy of each kind; and the upload of the exported
-model, in whose place the weights that would be exported are kept.
+The devices are replaced, because a process has one set of them and one strategy of each kind; and the upload of the
+exported model, because the weights that would be exported are kept instead.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _bases = iter(range(10_000, 1 << 30, 10_000))
 
 
 def prepare() -> None:
-    """To be called once in a process that is not one of several workers, before TensorFlow is used."""
+    """Set up a process that is not one of several workers; call it once, before TensorFlow is used."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * DEVICES)
     replace_edges()
@@ -76,7 +76,7 @@ def prepare() -> None:
 
 
 def replace_edges() -> None:
-    """See the module."""
+    """Replace devices and upload, see the module."""
     vars(trainer_train)["make_strategy"] = _strategy
     vars(trainer_train)["publish"] = _keep
 
@@ -91,7 +91,7 @@ def job_of(
     replicas: int,
     nodes: int,
 ) -> ResolvedJob:
-    """The program as a job. Raises InvalidSpec."""
+    """Return the program as a job. Raises InvalidSpec."""
     names = labels_of(arrays)
     accelerator: dict[str, Any] = {"type": "cpu"}
     if replicas > 1:
@@ -148,7 +148,7 @@ def train(
     identity: WorkerIdentity | None = None,
     output: str | None = None,
 ) -> Numbers:
-    """Trains it as a job; `identity` is this worker's where there are several, which share the folder `output`."""
+    """Train it as a job; `identity` is this worker's if there are several, which share the folder `output`."""
     began = time.monotonic()
     said: list[Any] = []
     _published.clear()

@@ -1,6 +1,6 @@
 """`python -m parity.training.worker GENERATION FOLDER INDEX HOST:PORT HOST:PORT`: one of two workers.
 
-Reads and answers as `child` does; worker 0 compares with the reference that a child has kept.
+It reads and responds as `child` does; worker 0 compares with the reference that a child has kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(generation: str, folder: str, index: str, *hosts: str) -> None:
         if identity.is_chief:
             shutil.rmtree(output, ignore_errors=True)
         if number:
-            # TensorFlow has the ports now, and both workers are there.
+            # TensorFlow has the ports now, and both workers have started.
             vars(trainer_train)["wait_for_peers"] = lambda *_, **__: None
         with module_of(program, Path(folder, f"programs-{index}")) as module:
             arrays, validation = arrays_of(program, module)

@@ -1,4 +1,4 @@
-"""The catalogue: what may be asked for, and how a slice becomes pods."""
+"""The catalogue of accelerators, and the pods of a slice."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_every_tpu_wants_multiples_of_128_and_no_float16() -> None:
         ("cpu", "cpu"),
     ],
 )
-def test_people_say_an_alias(alias: str, name: str) -> None:
+def test_an_alias_is_an_accelerator(alias: str, name: str) -> None:
     assert canonical_name(alias) == name
 
 
-def test_no_alias_means_two_accelerators() -> None:
+def test_no_alias_names_two_accelerators() -> None:
     words = [word for accelerator in catalogue().values() for word in (accelerator.name, *accelerator.aliases)]
     assert len(words) == len(set(words))
 

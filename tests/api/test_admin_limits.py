@@ -1,4 +1,4 @@
-"""The administrator's limits: what is refused, and in which words."""
+"""The administrator's limits: refusals and their messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TPU = {"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "4x4"}, "node
 
 
 def answer(limits: dict[str, Any], namespace: str = "team", cpu_fallback: bool = False, **spec: Any) -> str:
-    """What is said against the job; empty when it is allowed."""
+    """Return the refusal of the job; empty when it is allowed."""
     document = {"metadata": {"name": "flowers", "namespace": namespace}, "spec": {**SPEC, **spec}}
     job = MPTrainingJob.parse(document)
     resolved = resolve(job, ClusterSettings(cpu_fallback=cpu_fallback, experimental_multi_host_tpu=True))
@@ -130,7 +130,7 @@ def test_the_operators_own_namespace_is_refused_whatever_the_limits() -> None:
         ({"nodesPerNamspace": 1}, "nodesPerNamspace"),
     ],
 )
-def test_a_limit_that_says_nothing_is_named(limits: dict[str, Any], field: str) -> None:
+def test_an_empty_limit_is_named(limits: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         JobLimits.parse(limits)
     assert caught.value.where == field

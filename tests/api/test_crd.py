@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition: structural, bounded, small, and the file in step with the models."""
+"""The CustomResourceDefinition: structural, bounded, small, and its file is in step with the models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str,
 
 
 def test_every_string_list_and_map_is_bounded() -> None:
-    # The API server knows the bounds of metadata itself.
+    # The API server itself bounds metadata.
     unbounded = [
         path
         for path, node in nodes(ROOT)
@@ -57,7 +57,7 @@ def test_every_field_of_the_spec_is_described() -> None:
             assert "description" in node, path
 
 
-def test_accelerators_are_the_catalogues_business() -> None:
+def test_accelerators_are_checked_by_the_catalogue() -> None:
     assert "enum" not in ROOT["properties"]["spec"]["properties"]["accelerator"]["properties"]["type"]
 
 
@@ -68,7 +68,7 @@ def test_free_form_objects_keep_what_they_hold() -> None:
     assert limits["additionalProperties"] == {"x-kubernetes-int-or-string": True}
 
 
-def test_every_rule_stands_at_its_place() -> None:
+def test_every_rule_is_at_its_place() -> None:
     placed = [rule["rule"] for _, node in nodes(ROOT) for rule in node.get("x-kubernetes-validations", ())]
     assert sorted(placed) == sorted(rule.cel for rule in rules())
 
@@ -103,7 +103,7 @@ def test_the_file_in_manifests_is_up_to_date() -> None:
     assert file.read_text(encoding="utf-8") == to_yaml(), "run `python -m mptraining_api.crd`"
 
 
-def test_check_tells_a_stale_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_a_stale_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "crd.yaml"
     assert main([str(file), "--check"]) == 1
     assert "stale" in capsys.readouterr().err

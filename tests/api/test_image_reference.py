@@ -1,4 +1,4 @@
-"""Names of images mean what they mean to a container runtime."""
+"""Names of images are parsed as a container runtime parses them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_is_no_registry(text: str) -> None:
         ("gcr.io:443/p/trainer", "gcr.io", False),
     ],
 )
-def test_an_image_lies_in_a_registry(image: str, location: str, inside: bool) -> None:
+def test_an_image_is_in_a_registry(image: str, location: str, inside: bool) -> None:
     assert is_in_registry(parse_image(image), parse_location(location)) is inside
 
 

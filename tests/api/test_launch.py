@@ -1,4 +1,4 @@
-"""From a resolved job to processes that differ in their index alone."""
+"""The processes of a resolved job, which differ only in their index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way a metric improves, by its name alone."""
+"""The direction in which a metric improves, by its name alone."""
 
 from __future__ import annotations
 

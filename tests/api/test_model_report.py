@@ -1,4 +1,4 @@
-"""The arithmetic of `mptj check --deep`, over facts as the trainer says them."""
+"""The arithmetic of `mptj check --deep`, over facts that the trainer reports."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_what_stays_in_float32_and_what_does_not_is_named() -> None:
     assert (plain.kept_float32, plain.softmax_not_float32, plain.output_not_float32) == ((), (), ())
 
 
-def test_memory_is_held_against_float32() -> None:
+def test_memory_is_compared_with_float32() -> None:
     found = report(facts(dense("one", 8, 100), dense("head", 100, 4, "float32")), job())
     plain, mixed = found.memory
     assert (plain.policy, mixed.policy) == ("float32", "mixed_float16")

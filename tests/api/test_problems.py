@@ -1,4 +1,4 @@
-"""What a mistake is answered with."""
+"""Messages about mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose run a folder is."""
+"""The owner of a run folder."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def job(name: str = "flowers", **spec: Any) -> ResolvedJob:
         {"nodes": 2},
         {"accelerator": {"type": "cpu"}},
         {"data": {"train": ["gs://b/t"], "validation": ["gs://b/v"]}},
-        # What was left out is what it stands for.
+        # An omitted field equals its default.
         {"program": {"application": {"name": "ResNet50", "weights": "none"}}},
     ],
 )
-def test_the_same_work_goes_on(spec: dict[str, Any]) -> None:
+def test_the_same_work_resumes(spec: dict[str, Any]) -> None:
     assert difference(job(), job(**spec)) is None
 
 
@@ -47,11 +47,11 @@ def test_the_same_work_goes_on(spec: dict[str, Any]) -> None:
         (job(data={"train": ["gs://b/t"], "label": "class"}), "spec.data.label"),
     ],
 )
-def test_other_work_is_told_by_its_field(other: ResolvedJob, said: str) -> None:
+def test_other_work_is_named_by_its_field(other: ResolvedJob, said: str) -> None:
     found = difference(job(), other)
     assert found is not None
     assert said in found
 
 
-def test_events_of_attempts_workers_and_parts_lie_apart() -> None:
+def test_events_of_attempts_workers_and_parts_are_separate() -> None:
     assert events_file(2, "uid", 1, 0) == "events/2-uid-1-0.jsonl"

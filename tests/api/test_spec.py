@@ -1,4 +1,4 @@
-"""Reading a job file: what is said of a bad one."""
+"""Parsing a job file: the messages about a bad one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_job_goes_back_to_what_was_written() -> None:
     assert MPTrainingJob.parse(document) == job
 
 
-def test_other_objects_may_stand_beside_the_job() -> None:
+def test_a_file_may_have_other_objects_besides_the_job() -> None:
     claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: runs}\n---\n"
     assert MPTrainingJob.parse_yaml(claim + GOOD) == MPTrainingJob.parse_yaml(GOOD)
     with pytest.raises(InvalidSpec, match="2 documents; expected exactly one MPTrainingJob"):

@@ -36,7 +36,7 @@ def document(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def refusal(row: dict[str, Any], step: str) -> str | None:
-    """What is said against the row by the schema's side or by `resolve`; None when it is taken."""
+    """Return the row's refusal by the schema's rules or by `resolve`; None when it is accepted."""
     try:
         job = MPTrainingJob.parse(document(row))
         check(job)
@@ -48,7 +48,7 @@ def refusal(row: dict[str, Any], step: str) -> str | None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
-def test_the_schema_and_the_rules_say_what_the_table_says(row: dict[str, Any]) -> None:
+def test_the_schema_and_the_rules_agree_with_the_table(row: dict[str, Any]) -> None:
     said = refusal(row, "schema")
     if row["schema"] == "valid":
         assert said is None
@@ -58,7 +58,7 @@ def test_the_schema_and_the_rules_say_what_the_table_says(row: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["schema"] == "valid"], ids=lambda row: row["name"])
-def test_resolve_says_what_the_table_says(row: dict[str, Any]) -> None:
+def test_resolve_agrees_with_the_table(row: dict[str, Any]) -> None:
     said = refusal(row, "resolve")
     if row["resolve"] == "valid":
         assert said is None
@@ -73,7 +73,7 @@ def test_every_row_has_a_name_of_its_own() -> None:
 
 
 def test_every_rule_is_broken_by_some_row() -> None:
-    """But for the transition rule, which a single object cannot break."""
+    """Except the transition rule, which a single object cannot break."""
     said = [refusal(row, "schema") or "" for row in ROWS if row["schema"] == "invalid"]
     unbroken = [rule.message for rule in rules() if not any(rule.message in text for text in said)]
     assert unbroken == ["no change but runPolicy.suspend after the job has started"]

@@ -189,7 +189,7 @@ def test_extra_labels_are_on_every_object_and_every_object_says_what_it_belongs_
     assert "team" not in selector, "a selector can never be changed"
 
 
-def test_replicas_are_spread_and_one_of_them_stays() -> None:
+def test_replicas_are_spread_and_one_of_them_remains() -> None:
     spread = pod()["spec"]["topologySpreadConstraints"]
     assert [each["topologyKey"] for each in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
     assert objects()["PodDisruptionBudget", "mptraining-operator"]["spec"]["minAvailable"] == 1
@@ -197,13 +197,13 @@ def test_replicas_are_spread_and_one_of_them_stays() -> None:
     assert ("PodDisruptionBudget", "mptraining-operator") not in objects({"replicas": 1})
 
 
-def test_a_change_of_settings_starts_the_replicas_anew() -> None:
+def test_a_change_of_settings_restarts_the_replicas() -> None:
     before = pod()["metadata"]["annotations"]["checksum/settings"]
     assert pod({"settings": {"cpuFallback": True}})["metadata"]["annotations"]["checksum/settings"] != before
     assert pod({"commonLabels": {"a": "b"}})["metadata"]["annotations"]["checksum/settings"] == before
 
 
-def test_only_workers_and_whoever_reads_metrics_reach_the_replicas() -> None:
+def test_only_workers_and_readers_of_metrics_reach_the_replicas() -> None:
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     ingress = objects({"networkPolicy": {"metricsFrom": [peer]}})["NetworkPolicy", "mptraining-operator"]["spec"][
         "ingress"

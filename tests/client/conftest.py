@@ -1,4 +1,4 @@
-"""Job files, run folders and a trainer that only speaks: real files and real processes, without
+"""Job files, run folders and a stub of the trainer that only prints Events: real files and real processes, without
 TensorFlow.
 """
 
@@ -33,8 +33,8 @@ spec:
   training: {epochs: EPOCHS, batchSize: {global: 64}}
 """
 
-# What every stub begins with: the launch contract's variables and a way to say an event.
-SPEAKING = """\
+# The beginning of every stub: the launch contract's variables and a function that prints an event.
+STUB_BEGINNING = """\
 import json, os, signal, subprocess, sys, time
 index = int(os.environ["JOB_COMPLETION_INDEX"])
 attempt = int(os.environ["MPTRAINING_ATTEMPT"])
@@ -64,11 +64,11 @@ def job_file(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def stub(tmp_path: Path) -> Callable[[str], tuple[str, str]]:
-    """A trainer's command whose behaviour is the given Python, after SPEAKING."""
+    """Returns a trainer's command that runs the given Python after the common beginning."""
 
     def write(code: str) -> tuple[str, str]:
         path = tmp_path / "stub.py"
-        path.write_text(SPEAKING + textwrap.dedent(code))
+        path.write_text(STUB_BEGINNING + textwrap.dedent(code))
         return sys.executable, str(path)
 
     return write
@@ -76,7 +76,7 @@ def stub(tmp_path: Path) -> Callable[[str], tuple[str, str]]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Callable[..., dict[str, str]]:
-    """Of an `mptj` process; with `trainer`, `python -m mptraining_trainer` is that stub."""
+    """Returns the environment of an `mptj` process; with `trainer`, `python -m mptraining_trainer` is that stub."""
 
     def make(trainer: str | None = None) -> dict[str, str]:
         roots = [str(ROOT / part) for part in ("api", "trainer", "client")]
@@ -84,7 +84,7 @@ def environment(tmp_path: Path) -> Callable[..., dict[str, str]]:
             package = tmp_path / "stub" / "mptraining_trainer"
             package.mkdir(parents=True)
             (package / "__init__.py").touch()
-            (package / "__main__.py").write_text(SPEAKING + textwrap.dedent(trainer))
+            (package / "__main__.py").write_text(STUB_BEGINNING + textwrap.dedent(trainer))
             roots.insert(0, str(package.parent))
         return os.environ | {"PYTHONPATH": os.pathsep.join(roots), "PYTHONUNBUFFERED": "1"}
 
@@ -93,7 +93,7 @@ def environment(tmp_path: Path) -> Callable[..., dict[str, str]]:
 
 @pytest.fixture
 def run_in(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a run folder of `steps` steps, one a second, a validation every 10; without a result if
+    """Write a run folder of `steps` steps, one a second, a validation every 10; without a result if
     unfinished.
     """
 
@@ -125,7 +125,7 @@ RESULT: dict[str, Any] = {
 
 
 def summary(*, steps: int, first: int = 0, attempt: int = 1, begin: float = 1000.0) -> list[Event]:
-    """An attempt's events: Started at `begin`, then a step a second."""
+    """Return an attempt's events: Started at `begin`, then a step a second."""
     common: dict[str, Any] = {"attempt": attempt, "incarnation": "a-b", "worker": 0}
     started = Started(
         time=begin, strategy="Mirrored", precision="float32", keras="Keras3", tensorflow="2.21.0",

@@ -75,7 +75,7 @@ def test_a_result_of_an_earlier_attempt_is_not_the_outcome(
     assert row(compared, "loss").values == (1 / 12,)
 
 
-def test_notes_say_what_the_numbers_hide(run_in: RunIn, comparison: Comparison) -> None:
+def test_notes_explain_the_numbers(run_in: RunIn, comparison: Comparison) -> None:
     assert comparison.notes == ("bf16: no speed-up to be expected: this CPU has no native bfloat16",)
     big = run_in("big", result={"global_batch_size": 256, "notices": ("slow disk",)})
     half = run_in("half", result={"precision": "mixed_float16"})

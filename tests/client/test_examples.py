@@ -1,4 +1,4 @@
-"""The example that needs no data of its own trains as it stands, code in `source/` beside it."""
+"""The example without data of its own trains unchanged, with its code in `source/` beside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 def test_the_script_example_trains_on_this_machine(tmp_path: Path) -> None:
     folder = tmp_path / "examples"
     shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("runs"))
-    # From another folder: paths count from the job file's.
+    # From another folder: paths are relative to the job file's.
     command = [sys.executable, "-m", "mptraining", "run", "examples/cpu-script.yaml", "--local"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
@@ -37,5 +37,5 @@ def test_one_file_of_code_builds_models_of_both_generations(example: str, genera
     done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    # A model of the other generation is refused; the names that the two give tell them apart as well.
+    # A model of the other generation is refused; the two also give the model different names.
     assert (found["job"]["keras"], found["model"]["model"]) == (generation, name)

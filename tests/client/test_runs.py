@@ -26,7 +26,7 @@ def test_a_whole_run(run_in: RunIn) -> None:
     assert run.gaps == ()
 
 
-def test_an_unfinished_run_is_what_its_events_say(run_in: RunIn) -> None:
+def test_an_unfinished_run_is_read_from_its_events(run_in: RunIn) -> None:
     run = load_run(str(run_in(steps=20, done=False)))
     assert run.result is None
     assert run.metrics == {"loss": 1 / 20, "val_loss": 1.1 / 20, "val_accuracy": 0.8}

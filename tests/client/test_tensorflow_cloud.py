@@ -1,4 +1,4 @@
-"""`mptraining.tensorflow_cloud`: what a call makes of its arguments, and what the same call does inside the job."""
+"""`mptraining.tensorflow_cloud`: the job of a call, and the effect of the same call inside the job."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Job(dict[str, Any]):
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a script, and a cluster that takes everything; outside of a job and of a notebook."""
+    """A folder with a script, and a cluster that accepts everything; outside of a job and of a notebook."""
     monkeypatch.chdir(tmp_path)
     for name in ("TF_KERAS_RUNNING_REMOTELY", "MPTRAINING_JOB_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -56,7 +56,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_its_arguments_are_tensorflow_cloud_s_and_stand_in_their_order() -> None:
+def test_its_arguments_are_tensorflow_cloud_s_in_their_order() -> None:
     parameters = list(inspect.signature(tfc.run).parameters.values())
     first = [each for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     assert {each.name: each.default for each in first} == ARGUMENTS
@@ -117,7 +117,7 @@ def test_a_script_that_submits_itself_ends_there(here: Path, monkeypatch: pytest
     assert caught.value.code == 0
 
 
-def test_a_notebook_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_continues(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Shell:
         input_hist_raw = ("", "import tensorflow_cloud as tfc", "tfc.run()")
         user_ns: Mapping[str, str] = {}
@@ -150,7 +150,7 @@ def test_tuners_have_an_id_of_their_own_each(here: Path) -> None:
     found = tfc.run_cloudtuner(2, entry_point="train.py", spec=spec, name="search")
     assert found["job_ids"] == ["search-0", "search-1"]
     assert found["docker_image"] is None
-    # Not as an argument, which breaks a script's argparse.
+    # Not as an argument, which a script's argparse would refuse.
     assert all("arguments" not in job.document["spec"]["program"]["script"] for job in found["jobs"])
     environments = [job.document["spec"]["podTemplate"]["env"] for job in found["jobs"]]
     assert [env[0]["name"] for env in environments] == ["A", "A"]
@@ -162,7 +162,7 @@ def test_tuners_have_an_id_of_their_own_each(here: Path) -> None:
         tfc.run_cloudtuner(0, entry_point="train.py")
 
 
-# The rest of its package.
+# The other modules of its package.
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_tuners_have_an_id_of_their_own_each(here: Path) -> None:
         ("from {} import ruin", "cannot import name 'ruin'"),
     ],
 )
-def test_what_is_gone_says_what_to_write_instead(
+def test_a_removed_name_has_a_replacement_in_its_error(
     monkeypatch: pytest.MonkeyPatch, root: str, module: Any, line: str, said: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow_cloud", module)
@@ -193,7 +193,7 @@ def test_what_is_gone_says_what_to_write_instead(
         exec(line.format(root), {})
 
 
-def test_what_is_gone_is_no_attribute() -> None:
+def test_a_removed_name_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="has no CloudTuner here: it needs AI Platform Vizier"):
         _ = tfc.CloudTuner
     assert not hasattr(tfc, "CloudTuner")
@@ -284,7 +284,7 @@ def python(code: str, environment: dict[str, str], folder: Path) -> subprocess.C
     )
 
 
-def test_a_notebook_s_import_line_stays_and_costs_little(environment: Environment, tmp_path: Path) -> None:
+def test_a_notebook_s_import_line_is_unchanged_and_fast(environment: Environment, tmp_path: Path) -> None:
     code = (
         "import mptraining.colab, tensorflow_cloud as tfc, os, sys, json\n"
         "import tensorflow_cloud\n"
@@ -293,7 +293,7 @@ def test_a_notebook_s_import_line_stays_and_costs_little(environment: Environmen
         "cores = tfc.COMMON_MACHINE_CONFIGS['T4_1X'].cpu_cores\n"
         "print(json.dumps([tfc.__name__, heavy, spent.user + spent.system, cores]))"
     )
-    # Also the processor's own time grows where others share its caches: the least of some is what the code takes.
+    # The processor's own time grows too when others share its caches: the minimum of several runs is the code's own.
     told = environment()
     for _ in range(5):
         done = python(code, told, tmp_path)
@@ -346,7 +346,7 @@ def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
     colab.run_here()
     tfc.run("train.py")
     assert len(made) == 1
-    # What a call itself says wins.
+    # An argument of the call itself wins.
     assert tfc.run("train.py", backend="cluster")["job_id"]
     assert tfc.run("train.py", where=object())["job_id"]  # type: ignore[arg-type]
     assert len(made) == 1

@@ -1,4 +1,4 @@
-"""The operator as a process of its own beside a real API server; `Life` is what a test does with it.
+"""The operator as a separate process beside a real API server; `OperatorNamespace` drives it from a test.
 
 The operator has exactly the rights of manifests/install.yaml. Most tests share one that serves one namespace; a test
 that stops, kills or doubles the operator, or sets a quota, has a namespace and operators of its own (`alone`).
@@ -37,12 +37,12 @@ SETTINGS: dict[str, Any] = {
     "graceSeconds": 1,
     "progress": {"port": 0},
     "restart": {"programSeconds": 0.2, "infrastructureSeconds": 0.1},
-    # A leader that is alone must not lose its Lease because the machine is busy for some seconds. Whoever lets a second
-    # replica wait for the end of the first says how long.
+    # A single leader must not lose its Lease because the machine is busy for some seconds. A test in which a second
+    # replica waits for the first one's Lease to expire sets a shorter duration.
     "lease": {"durationSeconds": 60, "renewSeconds": 0.5},
 }
-# How long anything may take that is waited for: on an idle machine a second or two. What must happen within a time of
-# its own says so.
+# The longest time that a test waits for anything: on an idle machine it takes a second or two. A test of a time limit
+# passes its own.
 PATIENCE = 120.0
 SPEC: dict[str, Any] = {
     "accelerator": {"type": "cpu"},
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def document(name: str, **spec: Any) -> dict[str, Any]:
-    """An MPTrainingJob of two workers on CPUs, with these sections of the spec instead of its own."""
+    """Return an MPTrainingJob of two workers on CPUs; `spec` replaces sections of its spec."""
     sections = {key: value for key, value in {**SPEC, **spec}.items() if value is not None}
     return {
         "apiVersion": "mptraining.dev/v1alpha1",
@@ -72,7 +72,7 @@ def document(name: str, **spec: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Operator:
-    """One replica, as a process; `name` is what it calls itself in its Lease."""
+    """One replica, as a process; `name` is its identity in the Lease."""
 
     server: Server
     name: str
@@ -81,7 +81,7 @@ class Operator:
         self.server.stop(seconds=0)
 
     def stop(self) -> None:
-        # It has five seconds to finish what is in hand; killed before the end it would keep its Lease.
+        # The operator has five seconds to finish its current work; if it were killed before, it would keep its Lease.
         self.server.stop(seconds=60)
 
     @property
@@ -89,8 +89,8 @@ class Operator:
         return self.server.log.read_text(encoding="utf-8", errors="replace")
 
 
-class Life:
-    """One namespace with its kubelet; jobs are made, watched and taken apart by name."""
+class OperatorNamespace:
+    """One namespace with its operators and its kubelet; creates, watches and deletes jobs by name."""
 
     def __init__(self, control_plane: ControlPlane, namespace: str, folder: Path, **settings: Any) -> None:
         self.control_plane = control_plane
@@ -104,9 +104,9 @@ class Life:
         self.operators: list[Operator] = []
         self.kubelet: Kubelet | None = None
 
-    def with_kubelet(self, *, bind: bool = True) -> Life:
-        """Pods run as the scripts of `create` say; without it somebody else plays the kubelet. `bind` False: a
-        scheduler finds their nodes.
+    def with_kubelet(self, *, bind: bool = True) -> OperatorNamespace:
+        """Start a kubelet that runs pods as the scripts of `create` say; without it another server is the kubelet. With
+        `bind` False a scheduler assigns the nodes.
         """
         self.kubelet = self.control_plane.kubelet(self._behaviour, namespace=self.namespace, bind=bind).start()
         return self
@@ -116,7 +116,7 @@ class Life:
     def operator(
         self, *, server: str | None = None, ready: bool = True, account: str = OPERATOR, **settings: Any
     ) -> Operator:
-        """Starts a replica; `server` is another address of the API server, such as a fault proxy's."""
+        """Start a replica; `server` is another address of the API server, such as a fault proxy's."""
         number = next(self._numbers)
         file = self._folder / f"{self.namespace}-{number}.yaml"
         chosen = {**self.settings, **settings}
@@ -148,7 +148,7 @@ class Life:
     # -- jobs ---------------------------------------------------------------------------------------------------
 
     def create(self, name: str, script: Callable[[Pod], Behaviour] | None = None, **spec: Any) -> None:
-        """Makes the job; `script` says what the pods of all its attempts do (default: run on)."""
+        """Create the job; `script` returns the behaviour of the pods of all its attempts (default: keep running)."""
         if script is not None:
             self.scripts[name] = script
         self.rest.post(self.jobs, document(name, **spec))
@@ -168,19 +168,19 @@ class Life:
         return found
 
     def condition(self, name: str, type: str) -> dict[str, Any]:
-        """The condition, or an empty one."""
+        """Return the condition, or an empty one."""
         return condition(self.status(name), type)
 
     def until(self, name: str, holds: Callable[[dict[str, Any]], Any], *, seconds: float = PATIENCE) -> dict[str, Any]:
-        """The job's status as soon as `holds` says so of it."""
+        """Wait until `holds` accepts the job's status; return the status."""
         return eventually(lambda: self.status(name), holds, what=f"{name} in {self.namespace}", seconds=seconds)
 
     def phase(self, name: str, *phases: str, seconds: float = PATIENCE) -> dict[str, Any]:
-        """The status in one of these phases."""
+        """Wait until the status is in one of these phases; return it."""
         return self.until(name, lambda status: status.get("phase") in phases, seconds=seconds)
 
     def running(self, name: str, attempt: int = 1, seconds: float = PATIENCE) -> dict[str, Any]:
-        """The status once all workers of that attempt run."""
+        """Wait until all workers of that attempt run; return the status."""
         return self.until(
             name,
             lambda status: status.get("currentAttempt") == attempt and status.get("phase") == "Running",
@@ -188,7 +188,7 @@ class Life:
         )
 
     def waits(self, name: str, reason: str, words: str = "") -> str:
-        """The message of the condition Running as soon as it waits for that reason and says these words."""
+        """Wait until the condition Running has that reason and its message contains `words`; return the message."""
 
         def holds(status: dict[str, Any]) -> bool:
             found = condition(status, "Running")
@@ -207,7 +207,7 @@ class Life:
     # -- children -----------------------------------------------------------------------------------------------
 
     def child(self, kind: str, name: str) -> dict[str, Any] | None:
-        """One object of the namespace, or None: `child("batch/v1 jobs", "flowers-1")`."""
+        """Return one object of the namespace, or None: `child("batch/v1 jobs", "flowers-1")`."""
         group, plural = kind.split() if " " in kind else ("v1", kind)
         prefix = f"/apis/{group}" if "/" in group else f"/api/{group}"
         try:
@@ -219,17 +219,17 @@ class Life:
         return found
 
     def batch_jobs(self, name: str) -> list[dict[str, Any]]:
-        """The Indexed Jobs of the job, by attempt."""
+        """Return the Indexed Jobs of the job, by attempt."""
         query = {"labelSelector": f"mptraining.dev/job={name}"}
         listed = self.rest.get(f"/apis/batch/v1/namespaces/{self.namespace}/jobs", query)["items"]
         return sorted(listed, key=lambda each: int(each["metadata"]["labels"]["mptraining.dev/attempt"]))
 
     def wait(self, look: Callable[[], Any], holds: Callable[[Any], Any], seconds: float = PATIENCE) -> Any:
-        """What `look` sees as soon as `holds` says so of it."""
+        """Wait until `holds` accepts the result of `look`; return that result."""
         return eventually(look, holds, seconds=seconds)
 
     def released(self, name: str) -> None:
-        """Waits until no Indexed Job of the job runs and no pod of it lives."""
+        """Wait until no Indexed Job and no pod of the job runs."""
 
         def alive() -> list[str]:
             pods = self.control_plane.pods.select(self.namespace, **{"mptraining.dev/job": name})
@@ -239,27 +239,29 @@ class Life:
         self.wait(alive, lambda left: not left)
 
     def events(self, name: str) -> list[str]:
-        """`Reason: message` of the Kubernetes events about the job. They come after the status: see `told`."""
+        """Return `Reason: message` of the Kubernetes events about the job. They are written after the status: see
+        `wait_for_event`.
+        """
         query = {"fieldSelector": f"involvedObject.kind=MPTrainingJob,involvedObject.name={name}"}
         listed = self.rest.get(f"/api/v1/namespaces/{self.namespace}/events", query)["items"]
         return [f"{each['reason']}: {each['message']}" for each in listed]
 
-    def told(self, name: str, words: str) -> list[str]:
-        """The events as soon as one of them begins with these words."""
+    def wait_for_event(self, name: str, words: str) -> list[str]:
+        """Wait until one of the events begins with these words; return all of them."""
         found: list[str] = self.wait(
             lambda: self.events(name), lambda events: any(each.startswith(words) for each in events)
         )
         return found
 
     def end(self, name: str, behaviour: Behaviour) -> None:
-        """All pods of the attempt's Indexed Job `name` do that from now on: a pod that ends by a clock of its own may
-        have ended before anybody has seen it run.
+        """Change the behaviour of all pods of the attempt's Indexed Job `name`. A pod that ends after a fixed time may
+        end before a test has seen it run.
         """
         assert self.kubelet is not None
         self.kubelet.tell_job(self.namespace, name, behaviour)
 
     def lease(self, name: str) -> dict[str, Any]:
-        """The spec of the operators' Lease `name`."""
+        """Return the spec of the operators' Lease `name`."""
         found: dict[str, Any] = self.rest.get(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{name}")["spec"]
         return found
 
@@ -269,14 +271,14 @@ class Life:
 
 
 def condition(status: Mapping[str, Any], type: str) -> dict[str, Any]:
-    """The condition of a status, or an empty one."""
+    """Return the condition of a status, or an empty one."""
     return next((dict(each) for each in status.get("conditions", ()) if each["type"] == type), {})
 
 
 def eventually(
     look: Callable[[], Any], holds: Callable[[Any], Any], *, what: str = "it", seconds: float = PATIENCE
 ) -> Any:
-    """What `look` sees as soon as `holds` says so of it; fails with the last look."""
+    """Wait until `holds` accepts the result of `look` and return it; fail with the last result."""
     deadline = time.monotonic() + seconds
     while True:
         seen = look()
@@ -287,51 +289,53 @@ def eventually(
 
 
 def attempt_of(pod: Pod) -> int:
-    """The attempt whose Indexed Job owns the pod."""
+    """Return the attempt whose Indexed Job owns the pod."""
     return int(pod.job.rpartition("-")[2])
 
 
 @pytest.fixture(scope="session")
-def new_life(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Life]:
-    """Makes a `Life` in a new namespace of any control plane: `new_life(control_plane, "namespace", **settings)`."""
+def new_namespace(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., OperatorNamespace]:
+    """Creates an `OperatorNamespace` on any control plane: `new_namespace(control_plane, "namespace", **settings)`."""
 
-    def make(control_plane: ControlPlane, namespace: str, **settings: Any) -> Life:
-        return Life(control_plane, control_plane.namespace(namespace), tmp_path_factory.mktemp(namespace), **settings)
+    def make(control_plane: ControlPlane, namespace: str, **settings: Any) -> OperatorNamespace:
+        return OperatorNamespace(
+            control_plane, control_plane.namespace(namespace), tmp_path_factory.mktemp(namespace), **settings
+        )
 
     return make
 
 
 @pytest.fixture(scope="session")
 def node_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeServer]:
-    """Answers for logs and exec of all pods."""
+    """The server of logs and exec for all pods."""
     with NodeServer(tmp_path_factory.mktemp("node-server")) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def installed(control_plane: ControlPlane, node_server: NodeServer) -> ControlPlane:
-    """The control plane with the operator's namespace, account and rights; its Deployment has nowhere to run."""
+    """The control plane with the operator's namespace, account and rights; no node runs its Deployment."""
     install(control_plane)
     control_plane.nodes.create("cluster-node", server=node_server)
     return control_plane
 
 
 @pytest.fixture(scope="session")
-def shared(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
-    """One operator for all tests that leave it alone."""
-    life = Life(installed, installed.namespace("life"), tmp_path_factory.mktemp("life")).with_kubelet()
+def shared(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorNamespace]:
+    """One operator for all tests that neither stop nor reconfigure it."""
+    ns = OperatorNamespace(installed, installed.namespace("life"), tmp_path_factory.mktemp("life")).with_kubelet()
     try:
-        life.operator()
-        yield life
+        ns.operator()
+        yield ns
     finally:
-        life.close()
-    for each in life.operators:
+        ns.close()
+    for each in ns.operators:
         assert "Traceback" not in each.log, each.log[-3000:]
 
 
 @pytest.fixture(scope="session")
 def scheduled(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: None) -> Iterator[ControlPlane]:
-    """A control plane with the real scheduler; kubelets of the nodes that are made so are played by KWOK.
+    """A control plane with the real scheduler; KWOK is the kubelet of the nodes that are created with `kwok=True`.
 
     Tests share it: nodes that only some pods may use have a taint.
     """
@@ -344,18 +348,18 @@ def scheduled(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: N
 
 
 @pytest.fixture
-def alone(installed: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Life]:
+def alone(installed: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[OperatorNamespace]:
     """A namespace without an operator; the test starts its own."""
-    life = Life(installed, namespace, tmp_path).with_kubelet()
+    ns = OperatorNamespace(installed, namespace, tmp_path).with_kubelet()
     try:
-        yield life
+        yield ns
     finally:
-        life.close()
+        ns.close()
 
 
 @pytest.fixture
-def life(shared: Life) -> Iterator[Life]:
-    """The shared namespace; jobs of this test are deleted after it."""
+def ns(shared: OperatorNamespace) -> Iterator[OperatorNamespace]:
+    """The namespace of the shared operator; jobs of this test are deleted after it."""
     before = {each["metadata"]["name"] for each in shared.rest.get(shared.jobs)["items"]}
     yield shared
     for each in shared.rest.get(shared.jobs)["items"]:

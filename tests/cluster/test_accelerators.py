@@ -1,4 +1,4 @@
-"""The real scheduler places each accelerator's pods, or says why not; the machines exist on paper alone."""
+"""The real scheduler places each accelerator's pods, or reports why it cannot; the nodes are simulated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 TAINTED = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
 TPU_TAINTED = [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
 
-# accelerator, nodes of the job, what each of its machines has
+# accelerator, nodes of the job, resources of each node
 JOBS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "v100": (
         {"type": "nvidia-tesla-v100", "countPerNode": 8},
@@ -58,30 +58,30 @@ JOBS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def cluster(scheduled: ControlPlane, new_life: Any) -> Iterator[Any]:
-    life = new_life(scheduled, "accelerators", experimentalMultiHostTPU=True)
-    life.operator()
-    yield life
-    life.close()
+def cluster(scheduled: ControlPlane, new_namespace: Any) -> Iterator[Any]:
+    ns = new_namespace(scheduled, "accelerators", experimentalMultiHostTPU=True)
+    ns.operator()
+    yield ns
+    ns.close()
 
 
 def job(name: str) -> dict[str, Any]:
     accelerator, nodes, _ = JOBS[name]
     spec: dict[str, Any] = {"accelerator": accelerator, "runPolicy": {"pendingTimeoutSeconds": 600}}
-    # A TPU's topology decides its own.
+    # The number of a TPU's nodes follows from its topology.
     return spec | ({"nodes": None} if "topology" in accelerator else {"nodes": nodes})
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_refused_without_the_machines_and_placed_on_them(cluster: Any, name: str) -> None:
     accelerator, nodes, machine = JOBS[name]
-    # A machine of the wrong kind, and one without the taint: neither may take the pods.
+    # A node of the wrong kind, and one without the taint: neither may get the pods.
     cluster.control_plane.nodes.create(f"{name}-plain", kwok=True)
     cluster.create(name, **job(name))
-    # Before the scheduler knows of the new machine it may have other words.
+    # Before the scheduler knows of the new node, its message may be another.
     cluster.waits(name, "Unschedulable", "didn't match Pod's node affinity/selector")
 
-    # One machine too few: half a gang stays half a gang and says so.
+    # With one node too few half of the gang waits, and the message reports it.
     for number in range(nodes - 1):
         cluster.control_plane.nodes.create(f"{name}-{number}", kwok=True, **machine)
     if nodes > 1:
@@ -105,14 +105,14 @@ def test_refused_without_the_machines_and_placed_on_them(cluster: Any, name: str
     cluster.delete(name)
 
 
-def test_with_the_fallback_the_same_job_runs_on_cpus(scheduled: ControlPlane, new_life: Any) -> None:
+def test_with_the_fallback_the_same_job_runs_on_cpus(scheduled: ControlPlane, new_namespace: Any) -> None:
     scheduled.nodes.create("laptop", kwok=True)
-    life = new_life(scheduled, "fallback", cpuFallback=True)
+    ns = new_namespace(scheduled, "fallback", cpuFallback=True)
     try:
-        life.operator()
-        life.create("t4", accelerator={"type": "nvidia-tesla-t4", "countPerNode": 4}, nodes=2)
-        status = life.running("t4")
+        ns.operator()
+        ns.create("t4", accelerator={"type": "nvidia-tesla-t4", "countPerNode": 4}, nodes=2)
+        status = ns.running("t4")
         assert (status["precision"], status["workers"], status["globalBatchSize"]) == ("float32", 2, 64)
-        assert life.condition("t4", "FellBackToCPU")["reason"] == "FellBackToCPU"
+        assert ns.condition("t4", "FellBackToCPU")["reason"] == "FellBackToCPU"
     finally:
-        life.close()
+        ns.close()

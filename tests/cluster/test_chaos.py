@@ -1,6 +1,7 @@
-"""A short chaos without containers: operators killed, API server restarted, watches cut, clocks wrong, pods deleted.
+"""A short chaos run without containers: killed operators, a restarted API server, cut watches, wrong clocks, deleted
+pods.
 
-`make soak` does much more of it, and on real nodes. Its servers are its own, because it stops them.
+`make soak` runs much more of it, and on real nodes. The test has servers of its own, because it stops them.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ def test_every_job_ends_as_it_is_written_whatever_happens(control_plane_servers:
         audited = servers.control_plane.requests()
         logs = servers.logs()
     assert ran.complaints == (), logs[-5000:]
-    assert sum(each.kind is Kind.KILL for each in ran.strokes) == KILLS
-    # Whether there is a pod to delete at that moment is up to the machine.
-    assert {each.kind for each in ran.strokes} >= {Kind.KILL, Kind.SWITCH, Kind.CUT, Kind.API}
+    assert sum(each.kind is Kind.KILL for each in ran.faults) == KILLS
+    # Whether there is a pod to delete at that moment depends on the machine.
+    assert {each.kind for each in ran.faults} >= {Kind.KILL, Kind.SWITCH, Kind.CUT, Kind.API}
     assert any(ran.offsets), "a clock was wrong"
     children = {
         each.seen.name for step in ran.evidence.steps for each in step.changes if isinstance(each.seen, ChildSeen)
     }
     assert len(children) >= 30, "as many attempts as are written"
-    # What no watch can have missed: the API server's own list, without those whose answer it was killed before.
+    # The reference is the API server's own list, without the requests that it did not answer because it was killed.
     made = [each.name for each in audited if (each.verb, each.resource, each.code) == ("create", "jobs", 201)]
     assert made
     assert len(made) == len(set(made)), "no Indexed Job was made twice"

@@ -1,4 +1,4 @@
-"""Between operator and API server everything goes wrong once: nothing is lost, nothing is doubled."""
+"""Every kind of fault between operator and API server: no object is lost and none is created twice."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def proxy(installed: ControlPlane) -> Iterator[FaultProxy]:
 
 
 def twice(pod: Pod) -> Behaviour:
-    """The first attempt fails, the second succeeds: every kind of write is needed."""
+    """A first attempt that fails and a second one that succeeds: together they need every kind of write."""
     return Exit(1 if pod.job.endswith("-1") else 0, after=0.2)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_write_fails_once(alone: Any, proxy: FaultProxy, fault: str) -> None:
-    """For each kind of write, the first try."""
+    """The first request of each kind of write fails."""
     alone.operator(server=proxy.url)
     for resource, verb, subresource in (
         ("configmaps", "create", ""),
@@ -100,8 +100,8 @@ def test_watches_that_end_after_each_event(alone: Any, proxy: FaultProxy, fault:
         assert len(status["attempts"]) == 2
 
 
-def test_deletions_that_nobody_tells_of_are_found_by_listing(alone: Any, proxy: FaultProxy) -> None:
-    """A suspended job's Indexed Job is gone, and the event was lost: without a new list it would wait for ever."""
+def test_deletions_without_an_event_are_found_by_listing(alone: Any, proxy: FaultProxy) -> None:
+    """A suspended job's Indexed Job is gone and the event was lost: without a new list the job would wait for ever."""
     alone.operator(server=proxy.url, relistSeconds=2)
     proxy.add(HideEvents("DELETED"), verb="watch")
     proxy.cut_watches()
@@ -132,7 +132,7 @@ def test_a_leader_that_cannot_renew_its_lease_stops_before_another_leads(alone: 
     second = alone.operator(lease={**alone.settings["lease"], **lease})
     proxy.add(DropBefore(), resource="leases")
     alone.wait(lambda: second.log, lambda log: "leading" in log)
-    # It ends with these words; all that the busy machine may still have to do is to clear it away.
+    # These are its last words; after them a busy machine may still need time for the process to end.
     assert "no longer leading" in first.log
     assert first.server.wait(60) == 1
     alone.create("flowers", lambda pod: Exit(0))

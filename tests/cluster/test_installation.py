@@ -1,4 +1,4 @@
-"""What an administrator installs, on a real API server: the rights of one namespace alone, the limits, the examples."""
+"""The installation on a real API server: the rights of a single namespace, the limits, the examples."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BOUND = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAcc
 
 
 @pytest.fixture(scope="module")
-def narrow(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory, new_life: Any) -> Iterator[Any]:
-    """An operator for one namespace, with the rights that the chart gives it there and no others."""
+def narrow(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory, new_namespace: Any) -> Iterator[Any]:
+    """An operator for one namespace, with only the rights that the chart gives it there."""
     absent = missing(["helm"])
     if absent:
         pytest.skip(absent)
@@ -37,7 +37,7 @@ def narrow(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory, ne
         "progress": {"service": "narrow"},
         "limits": {"accelerators": ["cpu"], "registries": ["gcr.io/team"], "nodesPerJob": 3, "nodesPerNamespace": 3},
     }
-    life = new_life(installed, "narrow", progress={"port": 0, "service": "narrow"}, limits=settings["limits"])
+    ns = new_namespace(installed, "narrow", progress={"port": 0, "service": "narrow"}, limits=settings["limits"])
     rendered = documents(render({"settings": settings, "crds": {"install": False}}, release="narrow"))
     rights = [each for each in rendered if each["kind"] in BOUND]
     installed.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(rights))
@@ -47,14 +47,14 @@ def narrow(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory, ne
         may(user, "update", "coordination.k8s.io", "leases", SYSTEM, "operator-narrow"),
         may(user, "create", "authentication.k8s.io", "tokenreviews", None),
     ):
-        # A moment after the roles are there; the operator would ask again, and its log would say so.
+        # The roles take effect a moment after they are created; the operator would retry, and log it.
         wait_until_allowed(installed.rest, asked)
-    life.with_kubelet()
+    ns.with_kubelet()
     try:
-        life.operator(account=ACCOUNT)
-        yield life
+        ns.operator(account=ACCOUNT)
+        yield ns
     finally:
-        life.close()
+        ns.close()
 
 
 def test_with_the_rights_of_one_namespace_jobs_run_there(narrow: Any) -> None:
@@ -77,7 +77,7 @@ def test_with_the_rights_of_one_namespace_jobs_run_there(narrow: Any) -> None:
         ("create", "rolebindings.rbac.authorization.k8s.io", SYSTEM),
     ],
 )
-def test_and_nothing_else_may_be_done(narrow: Any, verb: str, resource: str, where: str) -> None:
+def test_other_requests_are_refused(narrow: Any, verb: str, resource: str, where: str) -> None:
     account = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
     asked = narrow.control_plane.kubectl("auth", "can-i", verb, resource, "-n", where, f"--as={account}", check=False)
     assert asked.stdout.strip() == "no"
@@ -136,11 +136,11 @@ def test_the_check_of_helm_test_finds_what_works_and_what_does_not(narrow: Any) 
     assert all("forbidden" in each.text for each in found)
 
 
-def narrow_wait(life: Any) -> Any:
-    """Until the leader has renewed its Lease, rather than so many seconds."""
+def narrow_wait(ns: Any) -> Any:
+    """Wait until the leader has renewed its Lease, rather than for a fixed time."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/operator-narrow"
-    before = life.rest.get(path)["spec"]["renewTime"]
-    return lambda seconds: life.wait(lambda: life.rest.get(path)["spec"]["renewTime"], lambda now: now != before)
+    before = ns.rest.get(path)["spec"]["renewTime"]
+    return lambda seconds: ns.wait(lambda: ns.rest.get(path)["spec"]["renewTime"], lambda now: now != before)
 
 
 def test_the_folder_of_manifests_is_a_base_for_kustomize(control_plane: ControlPlane) -> None:
@@ -150,12 +150,12 @@ def test_the_folder_of_manifests_is_a_base_for_kustomize(control_plane: ControlP
     def by_name(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
         return {(each["kind"], each["metadata"]["name"]): each for each in found}
 
-    # In another order of kinds and keys.
+    # Kinds and keys have another order.
     assert by_name(built) == by_name(plain)
 
 
 def test_the_api_server_takes_every_example(installed: ControlPlane, namespace: str) -> None:
-    """Strictly, and with the resource's rules; nothing is made of them."""
+    """Strictly, and with the resource's rules, as a dry run."""
     for file in sorted(EXAMPLES.glob("*.yaml")):
         try:
             done = installed.kubectl(

@@ -1,6 +1,6 @@
-"""Every verb of `mptj` against the real API server, with the operator and a kubelet that is played.
+"""Every verb of `mptj` against the real API server, with the operator and a simulated kubelet.
 
-Logs and exec go the real way, from the API server to the node; what answers there is `tests.testbed.nodes.node_server`.
+Logs and exec requests pass through the API server to the node, where `tests.testbed.nodes.node_server` answers.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Mptj = Callable[..., Done]
 
 
 @pytest.fixture
-def mptj(life: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Mptj:
-    """Types a command in the namespace of `life`; what `main` leaves with and what it printed."""
-    kubeconfig = life.control_plane.kubeconfig("mptj", life.rest.token, namespace=life.namespace)
+def mptj(ns: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Mptj:
+    """Runs a command in the shared namespace; returns the exit code of `main` and the printed text."""
+    kubeconfig = ns.control_plane.kubeconfig("mptj", ns.rest.token, namespace=ns.namespace)
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -50,24 +50,24 @@ def mptj(life: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
             main(list(arguments))
-        said = capsys.readouterr()
-        return Done(int(left.value.code or 0), said.out, said.err)
+        printed = capsys.readouterr()
+        return Done(int(left.value.code or 0), printed.out, printed.err)
 
     return call
 
 
 @pytest.fixture
-def submitted(life: Any) -> Iterator[Callable[[str, Any], None]]:
-    """Says what the pods of a job are going to do that `mptj` submits."""
+def submitted(ns: Any) -> Iterator[Callable[[str, Any], None]]:
+    """Sets the behaviour of the pods of a job that `mptj` submits."""
     names: list[str] = []
 
     def script(name: str, behaviour: Callable[[Pod], Behaviour]) -> None:
-        life.scripts[name] = behaviour
+        ns.scripts[name] = behaviour
         names.append(name)
 
     yield script
     for name in names:
-        life.scripts.pop(name, None)
+        ns.scripts.pop(name, None)
 
 
 def write(folder: Path, document: dict[str, Any]) -> str:
@@ -76,10 +76,10 @@ def write(folder: Path, document: dict[str, Any]) -> str:
     return str(path)
 
 
-def said(index: int, attempt: int, *kinds: Any) -> list[str]:
-    """A worker's log: a line of the program, then events of an attempt."""
+def worker_log(index: int, attempt: int, *kinds: Any) -> list[str]:
+    """Return a worker's log: a line of the program, then events of an attempt."""
     common: dict[str, Any] = {"attempt": attempt, "incarnation": "x", "worker": index}
-    told: list[Any] = [
+    logged: list[Any] = [
         Started(
             time=1.0, strategy="MultiWorkerMirrored", precision="float32", keras="Keras3", tensorflow="2.21.0",
             devices=("CPU:0",), workers=2, replicas_in_sync=2, global_batch_size=64, total_steps=20, **common,
@@ -93,7 +93,7 @@ def said(index: int, attempt: int, *kinds: Any) -> list[str]:
         ),
         *(each(time=30.0, **common) for each in kinds),
     ]  # fmt: skip
-    return [f"worker {index} loads flowers", *(each.to_json() for each in told)]
+    return [f"worker {index} loads flowers", *(each.to_json() for each in logged)]
 
 
 def finished(**fields: Any) -> Finished:
@@ -101,13 +101,13 @@ def finished(**fields: Any) -> Finished:
 
 
 @pytest.fixture
-def talking(node_server: NodeServer) -> Callable[..., Callable[[Pod], Behaviour]]:
-    """Pods that say an attempt's events and then do `then`."""
+def pods_that_log(node_server: NodeServer) -> Callable[..., Callable[[Pod], Behaviour]]:
+    """Pods that log an attempt's events and then do `then`."""
 
     def make(then: Callable[[Pod], Behaviour] = lambda pod: Exit(0, after=0.5), *kinds: Any) -> Any:
         def script(pod: Pod) -> Behaviour:
             log = node_server.log(pod.namespace, pod.name)
-            log.say(*said(pod.index or 0, int(pod.job.rpartition("-")[2]), *kinds))
+            log.say(*worker_log(pod.index or 0, int(pod.job.rpartition("-")[2]), *kinds))
             log.close()
             return then(pod)
 
@@ -116,13 +116,15 @@ def talking(node_server: NodeServer) -> Callable[..., Callable[[Pod], Behaviour]
     return make
 
 
-def test_submit_list_status_wait_and_logs(life: Any, mptj: Mptj, submitted: Any, talking: Any, tmp_path: Path) -> None:
-    """One job through the verbs of every day."""
-    submitted("everyday", talking(lambda pod: Exit(0, after=1.0), finished))
-    document = life.document("everyday", output={"uri": "/runs/everyday"})
+def test_submit_list_status_wait_and_logs(
+    ns: Any, mptj: Mptj, submitted: Any, pods_that_log: Any, tmp_path: Path
+) -> None:
+    """One job through the verbs that every user needs."""
+    submitted("everyday", pods_that_log(lambda pod: Exit(0, after=1.0), finished))
+    document = ns.document("everyday", output={"uri": "/runs/everyday"})
     made = mptj("submit", write(tmp_path, document), "--output", "name")
     assert (made.code, made.out) == (0, "mptrainingjob.mptraining.dev/everyday\n"), made.err
-    # As kubectl prints it, a name may be passed on.
+    # As in kubectl's output, a name may be piped to the next command.
     ended = mptj("wait", "mptrainingjob.mptraining.dev/everyday", "--plain")
     assert ended.code == 0, ended.err
     for text in ("training starts: MultiWorkerMirrored on 2 workers", "step 20/20  epoch 1  loss 0.05", "Succeeded"):
@@ -136,7 +138,7 @@ def test_submit_list_status_wait_and_logs(life: Any, mptj: Mptj, submitted: Any,
     assert "mptrainingjob.mptraining.dev/everyday\n" in mptj("list", "-o", "name").out
     assert {"everyday"} <= {each["metadata"]["name"] for each in json.loads(mptj("list", "-o", "json").out)["items"]}
     everywhere = mptj("list", "--all-namespaces").out
-    assert any(line.split()[:2] == [life.namespace, "everyday"] for line in everywhere.splitlines())
+    assert any(line.split()[:2] == [ns.namespace, "everyday"] for line in everywhere.splitlines())
 
     status = mptj("status", "everyday").out
     assert status.startswith("everyday: Succeeded, attempt 1\n")
@@ -152,49 +154,49 @@ def test_submit_list_status_wait_and_logs(life: Any, mptj: Mptj, submitted: Any,
     assert json.loads(second[1])["kind"] == "Started"
 
 
-def test_logs_are_followed_over_a_restart(life: Any, mptj: Mptj, talking: Any) -> None:
+def test_logs_are_followed_over_a_restart(ns: Any, mptj: Mptj, pods_that_log: Any) -> None:
     def ends(pod: Pod) -> Behaviour:
         if pod.job.endswith("-1"):
             return Exit(1, after=0.5) if pod.index == 0 else Run()
         return Exit(0, after=0.5)
 
-    life.create("restarts", talking(ends))
+    ns.create("restarts", pods_that_log(ends))
     followed = mptj("logs", "restarts", "--follow", "--worker", "0", "--attempt", "1")
     assert followed.code == 0
     assert followed.out.count("worker 0 loads flowers") == 2
 
 
-def test_a_log_that_is_cut_off_goes_on_without_a_line_twice(life: Any, node_server: NodeServer, mptj: Mptj) -> None:
-    life.create("cut", lambda pod: Run(), nodes=1)
-    life.running("cut")
-    (pod,) = life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": "cut"})
-    log = node_server.log(life.namespace, pod.name)
+def test_a_log_that_is_cut_off_resumes_without_repeating_a_line(ns: Any, node_server: NodeServer, mptj: Mptj) -> None:
+    ns.create("cut", lambda pod: Run(), nodes=1)
+    ns.running("cut")
+    (pod,) = ns.control_plane.pods.select(ns.namespace, **{"mptraining.dev/job": "cut"})
+    log = node_server.log(ns.namespace, pod.name)
     log.say("one", "two")
     job = mptraining.attach("cut")
     lines = job.log_lines(follow=True)
     assert [next(lines), next(lines)] == ["one", "two"]
     log.cut()
     log.say("three")
-    # The next word about the job makes the connection anew, once the end of the old one was noticed.
-    with spoken_of(life, "cut"):
+    # The client reconnects at the next change of the job, once it has noticed that the connection ended.
+    with job_that_changes(ns, "cut"):
         assert next(lines) == "three"
     log.close()
-    life.kubelet.tell(pod, Exit(0))
+    ns.kubelet.tell(pod, Exit(0))
     assert list(lines) == []
 
 
 @contextmanager
-def spoken_of(life: Any, name: str) -> Iterator[None]:
-    """Meanwhile the job changes again and again."""
+def job_that_changes(ns: Any, name: str) -> Iterator[None]:
+    """Change the job again and again in the background."""
     enough = threading.Event()
 
-    def speak() -> None:
+    def change() -> None:
         for number in itertools.count():
-            life.patch(name, {"metadata": {"annotations": {"touched": str(number)}}})
+            ns.patch(name, {"metadata": {"annotations": {"touched": str(number)}}})
             if enough.wait(0.2):
                 return
 
-    thread = threading.Thread(target=speak)
+    thread = threading.Thread(target=change)
     thread.start()
     try:
         yield
@@ -204,14 +206,12 @@ def spoken_of(life: Any, name: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("code", "reason", "advice"), [(2, "InvalidData", "spec.data"), (3, "Diverged", "clipnorm")])
-def test_wait_leaves_with_the_jobs_code_and_says_why(
-    life: Any, mptj: Mptj, code: int, reason: str, advice: str
-) -> None:
+def test_wait_leaves_with_the_jobs_code_and_says_why(ns: Any, mptj: Mptj, code: int, reason: str, advice: str) -> None:
     last = Finished(
         time=1.0, attempt=1, incarnation="x", worker=0, reason=reason, exit_code=code, message="nothing matches 'gs://b/*'"
     )  # fmt: skip
     name = reason.lower()
-    life.create(name, lambda pod: Exit(code, after=0.3, message=last.to_json()) if pod.index == 0 else Run())
+    ns.create(name, lambda pod: Exit(code, after=0.3, message=last.to_json()) if pod.index == 0 else Run())
     ended = mptj("wait", name)
     assert ended.code == code
     assert f"Failed: {reason}: " in ended.out
@@ -220,15 +220,15 @@ def test_wait_leaves_with_the_jobs_code_and_says_why(
     assert advice in mptj("status", name).out
 
 
-def test_wait_has_a_time_and_ctrl_c_ends_nothing_but_itself(life: Any, mptj: Mptj) -> None:
-    life.create("endless", lambda pod: Run())
-    life.running("endless")
-    # Long enough for a first look.
+def test_wait_has_a_timeout_and_ctrl_c_ends_only_the_wait(ns: Any, mptj: Mptj) -> None:
+    ns.create("endless", lambda pod: Run())
+    ns.running("endless")
+    # Long enough for the first request.
     late = mptj("wait", "endless", "--timeout", "3")
     assert late.code == 124
     assert "mptj: endless: still Running after 3 s. The job continues; wait again: mptj wait endless" in late.err
     process = subprocess.Popen(
-        # What a shell runs in the background ignores Ctrl-C, and so would its children.
+        # A shell starts background processes with SIGINT ignored, and their children inherit it.
         ["env", "--default-signal=INT", sys.executable, "-m", "mptraining", "wait", "endless"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
@@ -241,51 +241,51 @@ def test_wait_has_a_time_and_ctrl_c_ends_nothing_but_itself(life: Any, mptj: Mpt
         process.kill()
     assert process.returncode == 130
     assert "Detached; the job continues. Attach again: mptj wait endless   Cancel it: mptj cancel endless" in err
-    assert life.status("endless")["phase"] == "Running"
+    assert ns.status("endless")["phase"] == "Running"
 
 
-def pods_of(life: Any, name: str) -> list[str]:
-    """The job's pods, whatever state they are in."""
-    return [pod.name for pod in life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": name})]
+def pods_of(ns: Any, name: str) -> list[str]:
+    """Return the job's pods in any state."""
+    return [pod.name for pod in ns.control_plane.pods.select(ns.namespace, **{"mptraining.dev/job": name})]
 
 
-def test_suspend_resume_and_cancel(life: Any, mptj: Mptj) -> None:
-    life.create("paused", lambda pod: Run())
-    life.running("paused")
+def test_suspend_resume_and_cancel(ns: Any, mptj: Mptj) -> None:
+    ns.create("paused", lambda pod: Run())
+    ns.running("paused")
     assert "to continue it: mptj resume paused" in mptj("suspend", "paused").out
-    life.phase("paused", "Suspended")
-    life.wait(lambda: pods_of(life, "paused"), lambda left: not left)
+    ns.phase("paused", "Suspended")
+    ns.wait(lambda: pods_of(ns, "paused"), lambda left: not left)
     status = mptj("status", "paused").out
     assert "paused: Suspended" in status
     assert "advice      to continue: mptj resume paused" in status
     assert mptj("resume", "paused").code == 0
-    life.running("paused", attempt=2)
-    assert len(pods_of(life, "paused")) == 2
+    ns.running("paused", attempt=2)
+    assert len(pods_of(ns, "paused")) == 2
     assert mptj("cancel", "paused").out == "cancelled: paused\n"
-    life.wait(lambda: pods_of(life, "paused"), lambda left: not left)
+    ns.wait(lambda: pods_of(ns, "paused"), lambda left: not left)
     gone = mptj("status", "paused")
     assert gone.code == 2
     assert "paused: no job of this name" in gone.err
 
 
-def test_a_job_that_is_over_is_neither_suspended_nor_resumed(life: Any, mptj: Mptj) -> None:
-    life.create("over", lambda pod: Exit(0))
-    life.phase("over", "Succeeded")
+def test_a_job_that_is_over_is_neither_suspended_nor_resumed(ns: Any, mptj: Mptj) -> None:
+    ns.create("over", lambda pod: Exit(0))
+    ns.phase("over", "Succeeded")
     for verb in ("suspend", "resume"):
         refused = mptj(verb, "over")
         assert refused.code == 2
         assert "over: the job has ended (Succeeded). To run it again: mptj cancel over" in refused.err
 
 
-def test_a_job_that_goes_while_it_is_followed_ends_the_waiting(life: Any, mptj: Mptj) -> None:
-    life.create("goes", lambda pod: Run())
-    life.running("goes")
+def test_a_job_that_goes_while_it_is_followed_ends_the_waiting(ns: Any, mptj: Mptj) -> None:
+    ns.create("goes", lambda pod: Run())
+    ns.running("goes")
     waiting = subprocess.Popen(
         [sys.executable, "-m", "mptraining", "wait", "goes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert waiting.stdout is not None
     waiting.stdout.readline()
-    life.delete("goes")
+    ns.delete("goes")
     try:
         _, err = waiting.communicate(timeout=600)
     finally:
@@ -294,11 +294,11 @@ def test_a_job_that_goes_while_it_is_followed_ends_the_waiting(life: Any, mptj: 
     assert "goes: the job was deleted while it was followed" in err
 
 
-def test_jobs_are_compared_by_what_their_pods_said(life: Any, mptj: Mptj, talking: Any) -> None:
+def test_jobs_are_compared_by_their_pods_logs(ns: Any, mptj: Mptj, pods_that_log: Any) -> None:
     for name in ("one", "other"):
-        life.create(name, talking(lambda pod: Exit(0, after=0.3), finished))
+        ns.create(name, pods_that_log(lambda pod: Exit(0, after=0.3), finished))
     for name in ("one", "other"):
-        life.phase(name, "Succeeded")
+        ns.phase(name, "Succeeded")
     table = mptj("compare", "one", "other")
     assert table.code == 0, table.err
     assert [word for word in table.out.split() if word.isalpha()][:2] == ["one", "other"]
@@ -309,21 +309,21 @@ def test_jobs_are_compared_by_what_their_pods_said(life: Any, mptj: Mptj, talkin
     assert (neither.code, "nobody: no job of this name" in neither.err) == (2, True)
 
 
-def test_from_python(life: Any, mptj: Mptj, submitted: Any, talking: Any, capsys: Any) -> None:
-    del mptj  # for its surroundings
-    submitted("snake", talking(lambda pod: Exit(0, after=0.5), finished))
-    job = mptraining.submit(life.document("snake"))
+def test_from_python(ns: Any, mptj: Mptj, submitted: Any, pods_that_log: Any, capsys: Any) -> None:
+    del mptj  # the client loads it from its environment
+    submitted("snake", pods_that_log(lambda pod: Exit(0, after=0.5), finished))
+    job = mptraining.submit(ns.document("snake"))
     assert (job["job_id"], job["docker_image"], dict(job)) == ("snake", None, dict(job))
     assert "No output.uri" in job.warnings[0]
     again = mptraining.attach("snake")
-    assert (repr(again), again.uid) == (f"<Job {life.namespace}/snake>", job.uid)
+    assert (repr(again), again.uid) == (f"<Job {ns.namespace}/snake>", job.uid)
     seen = again.wait()
     assert (seen.succeeded, seen.exit_code) == (True, 0)
     assert [each.outcome for each in job.attempts] == ["Succeeded"]
     assert [point.step for point in job.history.points] == [10, 20]
-    # The operator says it after it has written the status.
+    # The operator writes the event after the status.
     expected = {"Started", "Succeeded", "SuccessfulCreate"}
-    life.wait(lambda: {each.reason for each in job.events()}, lambda said: expected <= said)
+    ns.wait(lambda: {each.reason for each in job.events()}, lambda reasons: expected <= reasons)
     assert "Succeeded" in str(job.status())
     job.logs(worker=1)
     assert "worker 1 loads flowers" in capsys.readouterr().out
@@ -332,18 +332,18 @@ def test_from_python(life: Any, mptj: Mptj, submitted: Any, talking: Any, capsys
         job.model()
 
 
-def test_a_kept_model_is_fetched_from_its_pod(life: Any, mptj: Mptj, node_server: NodeServer, tmp_path: Path) -> None:
-    """The pod's process is the trainer's own `keep`; exec runs the trainer's own verbs."""
+def test_a_kept_model_is_fetched_from_its_pod(ns: Any, mptj: Mptj, node_server: NodeServer, tmp_path: Path) -> None:
+    """The pod's process is the trainer's own `keep`; exec runs the trainer's own commands."""
     (tmp_path / "scratch" / "model").mkdir(parents=True)
     (tmp_path / "scratch" / "model" / "model.json").write_text('{"name": "kept"}')
     (tmp_path / "scratch" / "model" / "weights.npz").write_bytes(os.urandom(300_000))
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     waits = Notice(time=3.0, attempt=1, incarnation="x", worker=0, topic="ModelWaits", message="kept 600 s")
-    life.create("kept", lambda pod: Run(), nodes=1)
-    life.running("kept")
-    (pod,) = life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": "kept"})
-    log = node_server.log(life.namespace, pod.name)
-    node_server.commands[life.namespace, pod.name] = environment
+    ns.create("kept", lambda pod: Run(), nodes=1)
+    ns.running("kept")
+    (pod,) = ns.control_plane.pods.select(ns.namespace, **{"mptraining.dev/job": "kept"})
+    log = node_server.log(ns.namespace, pod.name)
+    node_server.commands[ns.namespace, pod.name] = environment
     early = mptj("wait", "kept", "--timeout", "0.2", "--model", "fetched")
     assert early.code == 124
 
@@ -354,13 +354,13 @@ def test_a_kept_model_is_fetched_from_its_pod(life: Any, mptj: Mptj, node_server
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
-        # Said before the process that keeps it is up: it is asked again.
+        # The message precedes the process that keeps the model, so the request is retried.
         log.say(waits.to_json())
         assert kept.wait(240) == 0, "the pod may go: the model has arrived"
     finally:
         kept.kill()
     log.close()
-    life.kubelet.tell(pod, Exit(0))
+    ns.kubelet.tell(pod, Exit(0))
     try:
         out, _ = waiting.communicate(timeout=600)
     finally:
@@ -372,9 +372,9 @@ def test_a_kept_model_is_fetched_from_its_pod(life: Any, mptj: Mptj, node_server
     assert [each[-1] for each in node_server.asked if each[-1] != "model"[:0]][-2:] == ["model", "model-fetched"]
 
 
-def test_kubectl_mptj_is_the_same_program(life: Any, mptj: Mptj) -> None:
-    """kubectl finds the plugin, and the one that completes it, on PATH."""
-    life.create("completed", lambda pod: Run())
+def test_kubectl_mptj_is_the_same_program(ns: Any, mptj: Mptj) -> None:
+    """kubectl finds the plugin and its completion on PATH."""
+    ns.create("completed", lambda pod: Run())
     folder = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     kubectl = Path(__file__).parents[2] / "build" / "bin" / "kubectl"
@@ -394,19 +394,19 @@ def test_kubectl_mptj_is_the_same_program(life: Any, mptj: Mptj) -> None:
 
 
 def test_progress_comes_from_the_status_where_logs_may_not_be_read(
-    life: Any, mptj: Mptj, monkeypatch: pytest.MonkeyPatch
+    ns: Any, mptj: Mptj, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = [{"apiGroups": ["mptraining.dev"], "resources": ["mptrainingjobs"], "verbs": ["get", "list", "watch"]}]
-    token = life.control_plane.service_account(life.namespace, "reader", rules=rules)
-    kubeconfig = life.control_plane.kubeconfig("reader", token, namespace=life.namespace)
-    life.create("silent", lambda pod: Run())
-    life.running("silent")
+    token = ns.control_plane.service_account(ns.namespace, "reader", rules=rules)
+    kubeconfig = ns.control_plane.kubeconfig("reader", token, namespace=ns.namespace)
+    ns.create("silent", lambda pod: Run())
+    ns.running("silent")
     progress = {
         "attempt": 1, "step": 5, "totalSteps": 20, "epoch": 1, "percentComplete": 25,
         "metrics": [{"name": "loss", "value": "0.5"}],
     }  # fmt: skip
-    life.patch("silent", {"status": {"progress": progress}}, "status")
-    life.scripts["silent"] = lambda pod: Exit(0)
+    ns.patch("silent", {"status": {"progress": progress}}, "status")
+    ns.scripts["silent"] = lambda pod: Exit(0)
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     followed = mptj("wait", "silent", "--timeout", "3")
     assert followed.code == 124

@@ -1,4 +1,4 @@
-"""`mptj submit` from flags alone: the program is shipped, and the cluster holds the job that was typed."""
+"""`mptj submit` from flags alone: the program is uploaded, and the cluster has the job that the flags describe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Typed = Callable[..., dict[str, Any]]
 def typed(
     control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
 ) -> Typed:
-    """Submits in a folder with a script and a module; the job that the API server has then."""
+    """Submits in a folder with a script and a module; returns the job as the API server has it."""
     (tmp_path / "train.py").write_text("print('trains')\n")
     (tmp_path / "flowers").mkdir()
     (tmp_path / "flowers" / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""What stands between a user and their cluster, by the real API server's own answers: each says what to do next."""
+"""Refusals by the real API server: each message says what the user can do next."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from tests.testbed import ControlPlane, Options, Refused
 from tests.testbed.kubernetes.access import may, wait_until, wait_until_allowed
 from tests.testbed.kubernetes.installation import install
 
-Told = Callable[..., str]
+Refusal = Callable[..., str]
 VERBS = ("submit", "list", "status", "logs", "wait", "cancel", "suspend", "resume")
 
 
 @pytest.fixture
 def refused(
     control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
-) -> Told:
-    """What a command that leaves with `code` says on standard error, in one line; as admin unless told otherwise."""
+) -> Refusal:
+    """Runs a command that exits with `code`; returns its one line of standard error. As admin unless a kubeconfig is
+    given.
+    """
 
     def call(*arguments: str, code: int = 2, kubeconfig: Path | None = None) -> str:
         admin = control_plane.kubeconfig("refused", control_plane.rest.token, namespace=namespace)
@@ -35,10 +37,10 @@ def refused(
             main(list(arguments))
         err = str(capsys.readouterr().err)
         assert left.value.code == code, err
-        told = [line for line in err.splitlines() if line.startswith("mptj: ")]
-        assert len(told) == (code != 0), err
+        messages = [line for line in err.splitlines() if line.startswith("mptj: ")]
+        assert len(messages) == (code != 0), err
         assert "Traceback" not in err
-        return told[0] if told else err
+        return messages[0] if messages else err
 
     return call
 
@@ -64,7 +66,7 @@ def document() -> Callable[..., dict[str, Any]]:
     return make
 
 
-def test_no_crd(refused: Told, document: Any, tmp_path: Path, control_plane_servers: None) -> None:
+def test_no_crd(refused: Refusal, document: Any, tmp_path: Path, control_plane_servers: None) -> None:
     with ControlPlane(tmp_path / "bare", Options(crd=False, controller_manager=False)) as bare:
         kubeconfig = bare.kubeconfig("bare", bare.rest.token)
         for arguments in (("list",), ("submit", job_file(tmp_path, document)), ("status", "flowers")):
@@ -74,7 +76,7 @@ def test_no_crd(refused: Told, document: Any, tmp_path: Path, control_plane_serv
 
 
 def test_no_permission_names_the_role(
-    refused: Told, control_plane: ControlPlane, namespace: str, document: Any, tmp_path: Path
+    refused: Refusal, control_plane: ControlPlane, namespace: str, document: Any, tmp_path: Path
 ) -> None:
     token = control_plane.service_account(namespace, "ada")
     kubeconfig = control_plane.kubeconfig("ada", token, namespace=namespace)
@@ -85,17 +87,17 @@ def test_no_permission_names_the_role(
         command = said.partition(": kubectl ")[2]
         assert command.startswith("create rolebinding ")
         assert f"--clusterrole={role} --serviceaccount={namespace}:ada --namespace={namespace}" in command
-        # The words are a command that works, once the roles of install.yaml are there.
+        # The message contains a command that works once the roles of install.yaml exist.
         install(control_plane)
         control_plane.kubectl(*command.split())
         user = f"system:serviceaccount:{namespace}:ada"
         asked = may(user, verb, "mptraining.dev", "mptrainingjobs", namespace)
-        # Roles are put together by a controller, and the API server's caches follow.
+        # A controller aggregates the roles, and the API server's caches follow later.
         wait_until_allowed(control_plane.rest, asked)
         refused(*arguments, code=0, kubeconfig=kubeconfig)
 
 
-def test_credentials_that_are_not_accepted(refused: Told, control_plane: ControlPlane) -> None:
+def test_credentials_that_are_not_accepted(refused: Refusal, control_plane: ControlPlane) -> None:
     said = refused("list", kubeconfig=control_plane.kubeconfig("nobody", "no-such-token"))
     assert "does not accept these credentials. Log in again" in said
     path = control_plane.kubeconfig("anonymous", "")
@@ -104,9 +106,9 @@ def test_credentials_that_are_not_accepted(refused: Told, control_plane: Control
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_cluster_unreachable(
-    verb: str, refused: Told, control_plane: ControlPlane, document: Any, tmp_path: Path
+    verb: str, refused: Refusal, control_plane: ControlPlane, document: Any, tmp_path: Path
 ) -> None:
-    """Something that refuses connections; 75 says that the same command may work later."""
+    """The address refuses connections; exit code 75 means that the same command may succeed later."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         server = f"https://127.0.0.1:{free.getsockname()[1]}"
@@ -118,9 +120,9 @@ def test_cluster_unreachable(
 
 
 def test_no_accelerator_nodes_says_which_there_are(
-    refused: Told, control_plane: ControlPlane, document: Any, tmp_path: Path
+    refused: Refusal, control_plane: ControlPlane, document: Any, tmp_path: Path
 ) -> None:
-    """A warning: an autoscaler may make the node, and the operator may fall back to CPUs."""
+    """A warning, no refusal: an autoscaler may create the node, and the operator may fall back to CPUs."""
     control_plane.nodes.create(
         "t4", labels={"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}, capacity={"nvidia.com/gpu": "4"}
     )
@@ -134,7 +136,7 @@ def test_no_accelerator_nodes_says_which_there_are(
         control_plane.nodes.remove("t4")
 
 
-def test_status_says_it_too(refused: Told, document: Any, tmp_path: Path, capsys: Any) -> None:
+def test_status_says_it_too(refused: Refusal, document: Any, tmp_path: Path, capsys: Any) -> None:
     v100 = job_file(tmp_path, document, "waits", accelerator={"type": "nvidia-tesla-v100"})
     refused("submit", v100, code=0)
     with pytest.raises(SystemExit):
@@ -142,7 +144,7 @@ def test_status_says_it_too(refused: Told, document: Any, tmp_path: Path, capsys
     assert "no node has nvidia-tesla-v100 now: no node of the cluster has an accelerator" in capsys.readouterr().out
 
 
-def test_names_that_are_taken_or_nobodys(refused: Told, document: Any, tmp_path: Path, namespace: str) -> None:
+def test_names_that_are_taken_or_unknown(refused: Refusal, document: Any, tmp_path: Path, namespace: str) -> None:
     file = job_file(tmp_path, document, "taken")
     refused("submit", file, code=0)
     said = refused("submit", file)
@@ -154,11 +156,11 @@ def test_names_that_are_taken_or_nobodys(refused: Told, document: Any, tmp_path:
 
 
 def test_what_the_namespace_does_not_allow_leaves_nothing_behind(
-    refused: Told, control_plane: ControlPlane, namespace: str, tmp_path: Path
+    refused: Refusal, control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
     control_plane.rest.post(path, {"metadata": {"name": "none"}, "spec": {"hard": {"configmaps": "1"}}})
-    # The namespace has one already, and the quota counts once its controller has looked and admission has heard of it.
+    # The namespace has one already; the quota counts it once the quota controller has run and admission has its result.
     wait_until(lambda: control_plane.rest.get(f"{path}/none").get("status", {}).get("used"), "the quota is counted")
     one = {"metadata": {"name": "one-too-many"}}
     wait_until(lambda: refuses(control_plane, f"/api/v1/namespaces/{namespace}/configmaps", one), "the quota counts")
@@ -171,7 +173,7 @@ def test_what_the_namespace_does_not_allow_leaves_nothing_behind(
 
 
 def refuses(control_plane: ControlPlane, path: str, body: dict[str, Any]) -> bool:
-    """Whether the API server would take it; nothing is kept."""
+    """Report whether the API server refuses it, as a dry run."""
     try:
         control_plane.rest.post(path, body, {"dryRun": "All"})
     except Refused:
@@ -179,7 +181,7 @@ def refuses(control_plane: ControlPlane, path: str, body: dict[str, Any]) -> boo
     return False
 
 
-def test_a_job_that_can_never_work_is_not_sent(refused: Told, document: Any, tmp_path: Path) -> None:
+def test_a_job_that_can_never_work_is_not_sent(refused: Refusal, document: Any, tmp_path: Path) -> None:
     said = refused("submit", job_file(tmp_path, document, "wrong", accelerator={"type": "t4"}))
     assert "spec.accelerator.type: 't4' is a short name of the command line; write 'nvidia-tesla-t4'" in said
     assert "is a complete job file; it cannot be combined with --epochs" in refused(
@@ -190,7 +192,7 @@ def test_a_job_that_can_never_work_is_not_sent(refused: Told, document: Any, tmp
     assert "job.yaml: No such file or directory" in refused("submit", "job.yaml")
 
 
-def test_no_cluster_is_named(refused: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_cluster_is_named(refused: Refusal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     said = refused("list", kubeconfig=tmp_path / "absent")
@@ -203,9 +205,9 @@ def test_no_cluster_is_named(refused: Told, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_logs_may_be_forbidden_alone(
-    refused: Told, control_plane: ControlPlane, namespace: str, document: Any, tmp_path: Path
+    refused: Refusal, control_plane: ControlPlane, namespace: str, document: Any, tmp_path: Path
 ) -> None:
-    """Who may see pods and not their logs: that refusal comes on another way than the others."""
+    """For users who may read pods but not their logs: the log request is refused on another path than the others."""
     rules = [
         {"apiGroups": ["mptraining.dev"], "resources": ["mptrainingjobs"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},

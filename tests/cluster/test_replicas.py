@@ -1,4 +1,6 @@
-"""The operator itself: killed at any moment, doubled, upgraded, started beside jobs that are older than it."""
+"""Replicas of the operator: killed at any moment, two at once, upgraded, started beside jobs that are older than they
+are.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from tests.testbed.nodes.pods import Pod
 
 
 def test_the_second_replica_takes_over_within_fifteen_seconds(alone: Any) -> None:
-    """With the lease as it is installed: 10 s. A clean end hands over at once."""
+    """With the installed lease duration of 10 s. A replica that ends cleanly releases its lease at once."""
     lease = {"durationSeconds": 10, "renewSeconds": 2, "name": "takeover"}
     holder = lambda: alone.lease("takeover").get("holderIdentity")  # noqa: E731
     first = alone.operator(lease=lease)
@@ -28,7 +30,7 @@ def test_the_second_replica_takes_over_within_fifteen_seconds(alone: Any) -> Non
     alone.phase("after", "Succeeded")
     third = alone.operator(lease=lease)
     second.stop()
-    # Nobody waits for it to run out: who leaves gives it back.
+    # The second replica does not wait for expiry: a replica that ends releases its lease.
     assert holder() in ("", None, third.name)
     alone.create("handed-over", lambda pod: Exit(0))
     alone.phase("handed-over", "Succeeded")
@@ -82,7 +84,7 @@ def test_an_upgrade_while_jobs_run_changes_nothing_of_them(alone: Any) -> None:
 
 
 def test_a_restored_job_that_had_finished_is_not_run_again(alone: Any) -> None:
-    """A backup brings the objects back under new uids, without their children."""
+    """A backup restores the objects under new uids, without their children."""
     time_ = "2026-01-01T00:00:00Z"
     conditions = [
         {"type": type, "status": "True", "reason": "Succeeded", "message": "done", "lastTransitionTime": time_}

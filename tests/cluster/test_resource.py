@@ -1,4 +1,4 @@
-"""The resource MPTrainingJob itself goes and comes back, as when somebody installs the CRD anew."""
+"""The resource MPTrainingJob is removed and installed again while the operator runs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/mptrainingjobs.mp
 
 
 @pytest.fixture
-def own(tmp_path: Path, new_life: Any) -> Iterator[Any]:
-    """A control plane of its own: with the resource all its jobs go."""
+def own(tmp_path: Path, new_namespace: Any) -> Iterator[Any]:
+    """A separate control plane, because the resource's removal deletes all of its jobs."""
     with ControlPlane(tmp_path) as started:
         install(started)
         started.nodes.create("resource-node")
-        life = new_life(started, "resource", relistSeconds=600).with_kubelet()
+        ns = new_namespace(started, "resource", relistSeconds=600).with_kubelet()
         try:
-            yield life
+            yield ns
         finally:
-            life.close()
+            ns.close()
 
 
 def test_after_the_resource_was_away_its_jobs_are_watched_again(own: Any) -> None:
@@ -38,15 +38,15 @@ def test_after_the_resource_was_away_its_jobs_are_watched_again(own: Any) -> Non
     own.wait(lambda: operator.log, lambda log: "has failed: 404" in log)
     own.control_plane.apply_crd(ROOT / "manifests" / "crd.yaml")
     own.create("after", lambda pod: Exit(0))
-    # By a watch: the next list is ten minutes away.
+    # The watch reports it: the next list is ten minutes away.
     own.wait(lambda: own.batch_jobs("after"), lambda jobs: jobs)
     own.phase("after", "Succeeded")
     assert operator.server.exit_code is None
 
 
-def served(life: Any) -> bool:
+def served(ns: Any) -> bool:
     try:
-        life.rest.get(life.jobs)
+        ns.rest.get(ns.jobs)
     except Refused:
         return False
     return True

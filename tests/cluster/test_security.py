@@ -1,7 +1,7 @@
 """The threat model of docs/security.md against a real API server: its admission, its RBAC, its Pod Security.
 
-Most lines are said by somebody who may make MPTrainingJobs and ConfigMaps in one namespace, and nothing else: what
-`mptj submit` needs.
+Most requests come from a user who may create MPTrainingJobs and ConfigMaps in one namespace, and nothing else: the
+rights that `mptj submit` needs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROGRAMS: dict[str, dict[str, Any]] = {
         "program": {"function": {"entryPoint": "flowers:build"}},
         "source": {"archive": {"uri": "gs://bucket/code.tgz", "sha256": "0" * 64}, "requirements": "requirements.txt"},
     },
-    # All that a podTemplate may say, but an account and a place. Volumes of images need a feature gate in 1.34.
+    # All fields of a podTemplate except account and placement. Image volumes need a feature gate in 1.34.
     "template": {
         "podTemplate": {
             "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "token", "key": "t"}}}],
@@ -56,36 +56,36 @@ PROGRAMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def user(life: Any) -> Rest:
-    """Who may make MPTrainingJobs and ConfigMaps in the namespace of `life`, and look at what becomes of them."""
+def user(ns: Any) -> Rest:
+    """A user who may create and read MPTrainingJobs and ConfigMaps in the shared namespace."""
     rules = [
         {"apiGroups": ["mptraining.dev"], "resources": ["mptrainingjobs"], "verbs": ["*"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]},
         {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]},
     ]
-    token = life.control_plane.service_account(life.namespace, "data-scientist", rules=rules)
-    rest: Rest = life.control_plane.rest_client(token)
+    token = ns.control_plane.service_account(ns.namespace, "data-scientist", rules=rules)
+    rest: Rest = ns.control_plane.rest_client(token)
     return rest
 
 
 @pytest.fixture(scope="module")
-def restricted(installed: Any, new_life: Any) -> Iterator[Any]:
-    """A namespace that admits restricted pods only, with an operator that logs all it can."""
-    life = new_life(installed, "restricted-life", logLevel="DEBUG")
+def restricted(installed: Any, new_namespace: Any) -> Iterator[Any]:
+    """A namespace that admits only restricted pods, with an operator that logs at DEBUG."""
+    ns = new_namespace(installed, "restricted-life", logLevel="DEBUG")
     level = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
-    life.rest.patch(f"/api/v1/namespaces/{life.namespace}", level)
-    life.with_kubelet()
+    ns.rest.patch(f"/api/v1/namespaces/{ns.namespace}", level)
+    ns.with_kubelet()
     try:
-        life.operator()
-        yield life
+        ns.operator()
+        yield ns
     finally:
-        life.close()
+        ns.close()
 
 
-def refusal(life: Any, rest: Rest, spec: dict[str, Any], query: dict[str, str] = STRICT) -> str:
-    """What the API server says to a job with these sections; empty when it takes it. Nothing is kept."""
+def refusal(ns: Any, rest: Rest, spec: dict[str, Any], query: dict[str, str] = STRICT) -> str:
+    """Return the API server's message about a job with these sections, as a dry run; empty when it accepts the job."""
     try:
-        rest.post(life.jobs, life.document("asked", **spec), {**query, "dryRun": "All"})
+        rest.post(ns.jobs, ns.document("asked", **spec), {**query, "dryRun": "All"})
     except Refused as refused:
         return refused.message
     return ""
@@ -107,12 +107,13 @@ def refusal(life: Any, rest: Rest, spec: dict[str, Any], query: dict[str, str] =
     ],
     ids=lambda volume: "-".join(volume) or "none",
 )
-def test_no_volume_is_of_the_host(life: Any, user: Rest, volume: dict[str, Any]) -> None:
+def test_no_volume_is_of_the_host(ns: Any, user: Rest, volume: dict[str, Any]) -> None:
     spec = {"podTemplate": {"volumes": [{"name": "a", **volume}]}}
-    said = refusal(life, user, spec)
+    said = refusal(ns, user, spec)
     assert "spec.podTemplate.volumes: expected one of" in said or "unknown field" in said
-    # Of a client that asks for no validation of fields, an unknown kind is dropped, and the rest of the volume refused.
-    assert "spec.podTemplate.volumes: expected one of" in refusal(life, user, spec, {"fieldValidation": "Ignore"})
+    # For a client that requests no field validation, the API server drops an unknown kind and refuses the rest of the
+    # volume.
+    assert "spec.podTemplate.volumes: expected one of" in refusal(ns, user, spec, {"fieldValidation": "Ignore"})
 
 
 PRIVILEGES: dict[str, Any] = {
@@ -143,13 +144,13 @@ PRIVILEGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("field", PRIVILEGES)
-def test_no_field_of_a_pod_that_gives_privileges_is_taken(life: Any, user: Rest, field: str) -> None:
-    said = refusal(life, user, {"podTemplate": {field: PRIVILEGES[field]}})
+def test_no_field_of_a_pod_that_gives_privileges_is_taken(ns: Any, user: Rest, field: str) -> None:
+    said = refusal(ns, user, {"podTemplate": {field: PRIVILEGES[field]}})
     assert f'unknown field "spec.podTemplate.{field}"' in said
 
 
-def test_what_a_client_makes_nobody_check_does_not_reach_the_pods(restricted: Any) -> None:
-    """With every such field in one job that no validation of fields held up."""
+def test_fields_without_validation_do_not_reach_the_pods(restricted: Any) -> None:
+    """One job has all of these fields, and field validation is off."""
     body = restricted.document("sly", nodes=1, podTemplate=PRIVILEGES)
     restricted.scripts["sly"] = lambda pod: Exit(0)
     restricted.rest.post(restricted.jobs, body, {"fieldValidation": "Ignore"})
@@ -192,8 +193,8 @@ def test_what_a_client_makes_nobody_check_does_not_reach_the_pods(restricted: An
         ),
     ],
 )
-def test_no_way_around_what_others_decide(life: Any, user: Rest, spec: dict[str, Any], said: str) -> None:
-    assert said in refusal(life, user, spec)
+def test_no_way_around_what_others_decide(ns: Any, user: Rest, spec: dict[str, Any], said: str) -> None:
+    assert said in refusal(ns, user, spec)
 
 
 # Pods under `restricted`.
@@ -208,7 +209,7 @@ def test_every_kind_of_program_passes_restricted_pod_security(restricted: Any, n
     assert spec["automountServiceAccountToken"] is False
     pods = restricted.control_plane.pods.select(restricted.namespace, **{"mptraining.dev/job": name})
     raw = restricted.rest.get(f"/api/v1/namespaces/{restricted.namespace}/pods/{pods[0].name}")
-    # What admission would add for the Kubernetes API.
+    # The volume that admission would add for the Kubernetes API.
     assert not [each for each in raw["spec"]["volumes"] if each["name"].startswith("kube-api-access")]
     for container in (*raw["spec"]["containers"], *raw["spec"].get("initContainers", ())):
         assert container["securityContext"] == {
@@ -219,7 +220,7 @@ def test_every_kind_of_program_passes_restricted_pod_security(restricted: Any, n
 
 
 @pytest.mark.parametrize("allows", [True, False])
-def test_an_account_that_refuses_its_token_is_heard(restricted: Any, allows: bool) -> None:
+def test_an_account_without_token_mount_is_honoured(restricted: Any, allows: bool) -> None:
     name = f"account-{str(allows).lower()}"
     account = {"metadata": {"name": name}, "automountServiceAccountToken": allows}
     restricted.rest.post(f"/api/v1/namespaces/{restricted.namespace}/serviceaccounts", account)
@@ -234,10 +235,10 @@ def test_an_account_that_refuses_its_token_is_heard(restricted: Any, allows: boo
 # Another namespace.
 
 
-def test_a_reference_into_another_namespace_leads_nowhere(life: Any, user: Rest) -> None:
-    """Kubernetes' own objects in a podTemplate know no namespace: the API server drops the field."""
-    other = life.control_plane.namespace("others-secrets")
-    life.rest.post(f"/api/v1/namespaces/{other}/secrets", {"metadata": {"name": "theirs"}, "stringData": {"k": "v"}})
+def test_a_reference_into_another_namespace_leads_nowhere(ns: Any, user: Rest) -> None:
+    """Kubernetes' own objects in a podTemplate have no namespace: the API server drops the field."""
+    other = ns.control_plane.namespace("others-secrets")
+    ns.rest.post(f"/api/v1/namespaces/{other}/secrets", {"metadata": {"name": "theirs"}, "stringData": {"k": "v"}})
     reference = {"name": "theirs", "key": "k", "namespace": other}
     template = {
         "env": [{"name": "A", "valueFrom": {"secretKeyRef": reference}}],
@@ -248,94 +249,96 @@ def test_a_reference_into_another_namespace_leads_nowhere(life: Any, user: Rest)
         ],
         "imagePullSecrets": [{"name": "theirs", "namespace": other}],
     }
-    life.scripts["abroad"] = lambda pod: Run()
-    user.post(life.jobs, life.document("abroad", nodes=1, podTemplate=template))
-    life.running("abroad")
-    (batch,) = life.batch_jobs("abroad")
+    ns.scripts["abroad"] = lambda pod: Run()
+    user.post(ns.jobs, ns.document("abroad", nodes=1, podTemplate=template))
+    ns.running("abroad")
+    (batch,) = ns.batch_jobs("abroad")
     assert other not in json.dumps(batch)
-    assert batch["metadata"]["namespace"] == life.namespace
-    # Where a section of the job's own could name one, there is no such field.
-    said = refusal(life, user, {**PROGRAMS["function"], "source": {"configMap": {"name": "a", "namespace": other}}})
+    assert batch["metadata"]["namespace"] == ns.namespace
+    # The job's own sections that name objects have no such field either.
+    said = refusal(ns, user, {**PROGRAMS["function"], "source": {"configMap": {"name": "a", "namespace": other}}})
     assert 'unknown field "spec.source.configMap.namespace"' in said
-    life.delete("abroad")
+    ns.delete("abroad")
     path = f"/apis/{JOBS}/namespaces/{other}/mptrainingjobs"
     with pytest.raises(Refused, match="forbidden"):
-        user.post(path, life.document("abroad"))
+        user.post(path, ns.document("abroad"))
 
 
-# The operator's identity, and what it has written.
+# The operator's identity, and the objects that it has written.
 
 
-def test_nobody_becomes_the_operator(life: Any, user: Rest) -> None:
-    life.scripts["impostor"] = lambda pod: Run()
-    user.post(life.jobs, life.document("impostor", podTemplate={"serviceAccountName": OPERATOR}))
-    life.phase("impostor", "Failed")
-    failed = life.condition("impostor", "Failed")
-    assert (failed["reason"], life.batch_jobs("impostor")) == ("OutsideLimits", [])
+def test_no_job_gets_the_operators_identity(ns: Any, user: Rest) -> None:
+    ns.scripts["impostor"] = lambda pod: Run()
+    user.post(ns.jobs, ns.document("impostor", podTemplate={"serviceAccountName": OPERATOR}))
+    ns.phase("impostor", "Failed")
+    failed = ns.condition("impostor", "Failed")
+    assert (failed["reason"], ns.batch_jobs("impostor")) == ("OutsideLimits", [])
     assert failed["message"].startswith(f"spec.podTemplate.serviceAccountName: '{OPERATOR}' is the operator's own name")
     with pytest.raises(Refused, match="forbidden"):
-        user.post(f"/apis/{JOBS}/namespaces/{SYSTEM}/mptrainingjobs", life.document("impostor"))
+        user.post(f"/apis/{JOBS}/namespaces/{SYSTEM}/mptrainingjobs", ns.document("impostor"))
 
 
-def test_no_user_writes_a_status(life: Any, user: Rest) -> None:
-    body = {**life.document("honest"), "status": {"phase": "Succeeded", "jobDigest": "0" * 64}}
-    life.scripts["honest"] = lambda pod: Run()
-    user.post(life.jobs, body)
-    status = life.running("honest")
+def test_no_user_writes_a_status(ns: Any, user: Rest) -> None:
+    body = {**ns.document("honest"), "status": {"phase": "Succeeded", "jobDigest": "0" * 64}}
+    ns.scripts["honest"] = lambda pod: Run()
+    user.post(ns.jobs, body)
+    status = ns.running("honest")
     with pytest.raises(Refused, match="forbidden"):
-        user.patch(f"{life.jobs}/honest/status", {"status": {"phase": "Succeeded"}})
-    user.patch(f"{life.jobs}/honest", {"status": {"phase": "Succeeded", "jobDigest": None}})
-    assert life.status("honest")["phase"] == "Running"
-    assert life.status("honest")["jobDigest"] == status["jobDigest"] != "0" * 64
+        user.patch(f"{ns.jobs}/honest/status", {"status": {"phase": "Succeeded"}})
+    user.patch(f"{ns.jobs}/honest", {"status": {"phase": "Succeeded", "jobDigest": None}})
+    assert ns.status("honest")["phase"] == "Running"
+    assert ns.status("honest")["jobDigest"] == status["jobDigest"] != "0" * 64
 
 
-def forged(life: Any, name: str, text: str) -> dict[str, Any]:
-    """The ConfigMap of a frozen job, as the operator makes it."""
-    owner = life.get(name)["metadata"]
+def forged(ns: Any, name: str, text: str) -> dict[str, Any]:
+    """Return the ConfigMap of a frozen job, as the operator writes it."""
+    owner = ns.get(name)["metadata"]
     reference = {"apiVersion": JOBS, "kind": "MPTrainingJob", "name": name, "uid": owner["uid"], "controller": True}
     labels = {"mptraining.dev/job": name, "mptraining.dev/job-uid": owner["uid"]}
     metadata = {"name": f"{name}-job", "labels": labels, "ownerReferences": [reference]}
     return {"metadata": metadata, "immutable": True, "data": {"job.json": text}}
 
 
-def test_a_frozen_job_that_somebody_slipped_in_is_not_trained(life: Any, user: Rest) -> None:
-    """It says image, machines and number of pods: past every limit that the administrator sets."""
-    config_maps = f"/api/v1/namespaces/{life.namespace}/configmaps"
-    life.scripts["slipped"] = life.scripts["exemplar"] = lambda pod: Run()
-    user.post(life.jobs, life.document("exemplar"))
-    life.running("exemplar")
+def test_a_forged_frozen_job_is_not_trained(ns: Any, user: Rest) -> None:
+    """A frozen job contains image, nodes and number of pods: a forged one would exceed every limit of the
+    administrator.
+    """
+    config_maps = f"/api/v1/namespaces/{ns.namespace}/configmaps"
+    ns.scripts["slipped"] = ns.scripts["exemplar"] = lambda pod: Run()
+    user.post(ns.jobs, ns.document("exemplar"))
+    ns.running("exemplar")
     job = ResolvedJob.read(user.get(f"{config_maps}/exemplar-job")["data"]["job.json"])
     text = job.model_copy(update={"name": "slipped", "image": "evil.org/miner:1", "processes": 40}).to_json()
-    user.post(life.jobs, life.document("slipped", runPolicy={"suspend": True}))
-    life.phase("slipped", "Suspended")
-    user.post(config_maps, forged(life, "slipped", text))
-    user.patch(f"{life.jobs}/slipped", {"spec": {"runPolicy": {"suspend": False}}})
-    said = life.waits("slipped", "ChildNameTaken")
+    user.post(ns.jobs, ns.document("slipped", runPolicy={"suspend": True}))
+    ns.phase("slipped", "Suspended")
+    user.post(config_maps, forged(ns, "slipped", text))
+    user.patch(f"{ns.jobs}/slipped", {"spec": {"runPolicy": {"suspend": False}}})
+    said = ns.waits("slipped", "ChildNameTaken")
     assert "ConfigMap slipped-job" in said
     assert "does not match status.jobDigest. Delete the ConfigMap" in said
-    assert life.batch_jobs("slipped") == []
-    # The way out that the message names; the second ConfigMap is the operator's, the job the user's own.
+    assert ns.batch_jobs("slipped") == []
+    # The fix that the message names; the second ConfigMap is the operator's, the job the user's own.
     user.delete(f"{config_maps}/slipped-job")
-    life.running("slipped")
-    (batch,) = life.batch_jobs("slipped")
+    ns.running("slipped")
+    (batch,) = ns.batch_jobs("slipped")
     assert batch["spec"]["template"]["spec"]["containers"][0]["image"] == "mptraining/trainer:test"
 
 
-def test_a_frozen_job_that_somebody_made_anew_is_not_trained(life: Any, user: Rest) -> None:
-    config_maps = f"/api/v1/namespaces/{life.namespace}/configmaps"
-    life.scripts["replaced"] = lambda pod: Run()
-    user.post(life.jobs, life.document("replaced", runPolicy={"suspend": True}))
-    life.phase("replaced", "Suspended")
-    user.patch(f"{life.jobs}/replaced", {"spec": {"runPolicy": {"suspend": False}}})
-    life.until("replaced", lambda status: status.get("currentAttempt") == 1)
-    text = life.wait(lambda: life.child("configmaps", "replaced-job"), lambda found: found)["data"]["job.json"]
+def test_a_replaced_frozen_job_is_not_trained(ns: Any, user: Rest) -> None:
+    config_maps = f"/api/v1/namespaces/{ns.namespace}/configmaps"
+    ns.scripts["replaced"] = lambda pod: Run()
+    user.post(ns.jobs, ns.document("replaced", runPolicy={"suspend": True}))
+    ns.phase("replaced", "Suspended")
+    user.patch(f"{ns.jobs}/replaced", {"spec": {"runPolicy": {"suspend": False}}})
+    ns.until("replaced", lambda status: status.get("currentAttempt") == 1)
+    text = ns.wait(lambda: ns.child("configmaps", "replaced-job"), lambda found: found)["data"]["job.json"]
     user.delete(f"{config_maps}/replaced-job")
-    user.post(config_maps, forged(life, "replaced", text.replace("mptraining/trainer:test", "evil.org/miner:1")))
-    # Not before: the next attempt would make the ConfigMap anew.
-    life.running("replaced")
-    life.end("replaced-1", Exit(1))
-    life.until("replaced", lambda status: status.get("currentAttempt") == 2)
-    found = life.wait(lambda: life.batch_jobs("replaced"), lambda jobs: len(jobs) == 2)
+    user.post(config_maps, forged(ns, "replaced", text.replace("mptraining/trainer:test", "evil.org/miner:1")))
+    # The operator creates the ConfigMap again only at the next attempt.
+    ns.running("replaced")
+    ns.end("replaced-1", Exit(1))
+    ns.until("replaced", lambda status: status.get("currentAttempt") == 2)
+    found = ns.wait(lambda: ns.batch_jobs("replaced"), lambda jobs: len(jobs) == 2)
     images = [each["spec"]["template"]["spec"]["containers"][0]["image"] for each in found]
     assert images == ["mptraining/trainer:test"] * 2
 
@@ -343,8 +346,8 @@ def test_a_frozen_job_that_somebody_made_anew_is_not_trained(life: Any, user: Re
 # Secrets.
 
 
-def test_no_secret_stands_in_status_events_logs_or_the_frozen_job(restricted: Any) -> None:
-    """The operator may not read Secrets, and repeats no variable: not at DEBUG, not when a pod fails."""
+def test_no_secret_is_in_status_events_logs_or_the_frozen_job(restricted: Any) -> None:
+    """The operator may not read Secrets and logs no variable: neither at DEBUG, nor when a pod fails."""
     plain, secret = "plain-0123456789", "secret-0123456789"
     path = f"/api/v1/namespaces/{restricted.namespace}/secrets"
     restricted.rest.post(path, {"metadata": {"name": "password"}, "stringData": {"p": secret}})
@@ -356,7 +359,7 @@ def test_no_secret_stands_in_status_events_logs_or_the_frozen_job(restricted: An
     }
     restricted.create("discreet", lambda pod: Exit(1), nodes=1, podTemplate=template, runPolicy={"backoffLimit": 1})
     restricted.phase("discreet", "Failed")
-    restricted.told("discreet", "ProgramFailed")
+    restricted.wait_for_event("discreet", "ProgramFailed")
     (first, _) = restricted.batch_jobs("discreet")
     container = first["spec"]["template"]["spec"]["containers"][0]
     assert {"name": SECRET_VARIABLES, "value": "SECRET"} in container["env"]
@@ -378,15 +381,15 @@ def test_no_secret_stands_in_status_events_logs_or_the_frozen_job(restricted: An
     assert asked.stdout.strip() == "no"
 
 
-def test_a_stolen_token_opens_nothing_but_the_progress_endpoint(life: Any) -> None:
-    """Its audience is the job's, so that the API server knows nobody by it."""
-    life.scripts["stolen-from"] = lambda pod: Run()
-    life.rest.post(life.jobs, life.document("stolen-from", nodes=1))
-    life.running("stolen-from")
-    uid = life.get("stolen-from")["metadata"]["uid"]
-    (pod,) = life.control_plane.pods.select(life.namespace, **{"mptraining.dev/job": "stolen-from"})
-    audience = f"mptraining.dev/{life.namespace}/{uid}"
-    token = life.control_plane.token(life.namespace, "default", audiences=[audience], pod=(pod.name, pod.uid))
+def test_a_stolen_token_opens_nothing_but_the_progress_endpoint(ns: Any) -> None:
+    """The token's audience is the job's, so that the API server does not authenticate anyone by it."""
+    ns.scripts["stolen-from"] = lambda pod: Run()
+    ns.rest.post(ns.jobs, ns.document("stolen-from", nodes=1))
+    ns.running("stolen-from")
+    uid = ns.get("stolen-from")["metadata"]["uid"]
+    (pod,) = ns.control_plane.pods.select(ns.namespace, **{"mptraining.dev/job": "stolen-from"})
+    audience = f"mptraining.dev/{ns.namespace}/{uid}"
+    token = ns.control_plane.token(ns.namespace, "default", audiences=[audience], pod=(pod.name, pod.uid))
     with pytest.raises(Refused) as refused:
-        life.control_plane.rest_client(token).get("/api")
+        ns.control_plane.rest_client(token).get("/api")
     assert refused.value.code == 401

@@ -1,4 +1,4 @@
-"""`tensorflow_cloud.run` against the real API server: the job and its source are there, and the job is in hand."""
+"""`tensorflow_cloud.run` against the real API server: the job and its source exist, and the call returns the job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def here(control_plane: ControlPlane, namespace: str, monkeypatch: pytest.Monkey
 def test_a_notebook_becomes_a_job(
     control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Other tests make nodes in this control plane.
+    # Other tests create nodes in this control plane.
     monkeypatch.setattr(
         "mptraining.cluster.submit.accelerator_warnings", lambda server, job: (f"no {job.accelerator.type} now",)
     )

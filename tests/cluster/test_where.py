@@ -1,6 +1,6 @@
 """Ways to a cluster without a kubeconfig: GKE by Google's credentials, and from inside a pod.
 
-Google is played by two HTTP answers; credentials, the kubernetes client and the API server are the real ones.
+Two HTTP answers replace Google; credentials, the kubernetes client and the API server are the real ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = "projects/p/locations/europe-west4/clusters/team"
 
 @pytest.fixture
 def gke(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GkeServer]:
-    """Knows one cluster, which is the control plane."""
+    """A GKE API with one cluster, which is the control plane."""
     with GkeServer(control_plane.rest.token) as started:
         for name, value in started.environment(tmp_path).items():
             monkeypatch.setenv(name, value)
@@ -55,7 +55,7 @@ def test_gke_by_address_and_own_authority(gke: GkeServer, namespace: str) -> Non
 def test_gke_by_its_dns_endpoint(
     gke: GkeServer, control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Vouched for by the authorities that this machine trusts, not by the cluster's own."""
+    """The certificate is checked against the authorities that this machine trusts, not against the cluster's own."""
     endpoint = gke.clusters[NAME]["endpoint"].replace("127.0.0.1", "localhost")
     gke.clusters[NAME] |= {
         "endpoint": "192.0.2.1",
@@ -112,7 +112,7 @@ def test_gke_refuses(
 def test_from_inside_a_pod(
     control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The files that the kubelet mounts stand elsewhere here; the rest is as in a pod."""
+    """The files that the kubelet mounts are in another folder here; everything else is as in a pod."""
     from kubernetes.config import incluster_config
 
     from mptraining.cluster import connection

@@ -2,12 +2,12 @@
 
 A block whose first line names a file (`# job.yaml`) becomes that file; other Python blocks are run, and so are the
 `mptj` commands of bash blocks, in the order of the document, in one folder for each `##` section. A YAML block that is
-no whole object is a part of `spec`. Blocks of `text` are left alone. A Python block that begins with a magic (`%pip`)
+no whole object is a part of `spec`. Blocks of `text` are ignored. A Python block that begins with a magic (`%pip`)
 is a notebook's cell: it is parsed here, and run by tests/kind/test_notebook_on_kind.py.
 
-A section with a `kubectl` command needs a cluster: nothing in it is run. Its files are parsed, and its commands looked
-at: files and jobs that they name exist, and so do verbs, conditions and fields. Tables of settings, reasons and phases
-are held against the code.
+A section with a `kubectl` command needs a cluster: nothing in it is run. Its files are parsed, and its commands
+checked: files and jobs that they name exist, and so do verbs, conditions and fields. Tables of settings, reasons and
+phases are compared with the code.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ LANGUAGES = ("text", "yaml", "python", "bash")
 _FILE = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"`(mptraining(?:_api|_operator|_records|_trainer|))\.([a-z_0-9.]+)`")
-# kubectl's verbs that the documents use, and what they are about.
+# kubectl's verbs in the documents, and the kinds of their arguments.
 _VERBS = ("apply", "cp", "delete", "describe", "events", "explain", "get", "logs", "patch", "rollout", "wait")
 _CONDITIONS = {*get_args(Condition.model_fields["type"].annotation), "Ready"}
 _BASE: dict[str, Any] = {
@@ -95,7 +95,7 @@ class Block:
 
     @property
     def commands(self) -> list[list[str]]:
-        """What a bash block types, without comments."""
+        """The commands of a bash block, without comments."""
         lines = (shlex.split(line, comments=True) for line in self.text.splitlines())
         return [words for words in lines if words]
 
@@ -163,7 +163,7 @@ def test_every_job_can_work(block: Block) -> None:
 
 
 def _check_other_object(document: dict[str, Any]) -> None:
-    """One of Kubernetes' own kinds: whole, its mounts in place; a ConfigMap of settings can be read."""
+    """Check one of Kubernetes' own kinds: complete, its mounts in place; a ConfigMap of settings can be read."""
     assert document["apiVersion"]
     assert document["metadata"]["name"]
     if document["kind"] == "ConfigMap":
@@ -197,7 +197,7 @@ def test_every_command_exists(block: Block) -> None:
 
 
 def _look_at_helm(arguments: list[str]) -> None:
-    """The chart is there, and so is every value that is set."""
+    """Check that the chart exists, and every value that is set."""
     verb, release, *rest = arguments
     assert verb in ("install", "upgrade", "test", "uninstall")
     assert release == "mptraining"
@@ -211,7 +211,7 @@ def _look_at_helm(arguments: list[str]) -> None:
 
 
 def _parse(arguments: list[str]) -> None:
-    """Goes through the command line without doing anything. Raises typer's error for what it does not know."""
+    """Parse the command line without running it. Raises typer's error for an unknown argument."""
     command = get_command(app)
     waiting: list[Any] = [command]
     while waiting:
@@ -222,7 +222,7 @@ def _parse(arguments: list[str]) -> None:
 
 
 def _look_at_kubectl(block: Block, arguments: list[str]) -> None:
-    """What can be known without a cluster: verb, files, jobs, conditions, fields."""
+    """Check all that needs no cluster: verb, files, jobs, conditions, fields."""
     if arguments[0] == "mptj":
         _parse(arguments[1:])
         return
@@ -265,7 +265,7 @@ def _merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find(model: type[Model], path: list[str]) -> None:
-    """Fails where a model has no such field."""
+    """Fail if a model has no such field."""
     for name in path:
         field = next((field for field in model.model_fields.values() if field.alias == name), None)
         assert field is not None, f"{model.__name__} has no {name}"
@@ -274,7 +274,7 @@ def _find(model: type[Model], path: list[str]) -> None:
 
 
 def _table(document: str, heading: str, number: int = 0) -> list[list[str]]:
-    """The cells of the `number`-th table below a heading, without its head."""
+    """Return the cells of the `number`-th table below a heading, without its head."""
     text = (ROOT / document).read_text(encoding="utf-8").split(f"\n{heading}\n", 1)[1]
     found = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)[number]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found.splitlines()[2:]]
@@ -313,7 +313,7 @@ def test_the_guide_names_every_condition_with_its_reasons() -> None:
     written = re.findall(r'with_condition\(status, "(\w+)", (True|False), "(\w+)"', source)
     assert written
     for condition, value, reason in written:
-        # What workers wait for has a table of its own.
+        # The reasons for waiting have a table of their own.
         if (condition, value) != ("Running", "False"):
             assert f"`{reason}`" in rows[condition][1 if value == "True" else 2]
     assert all(row[3] for row in rows.values())
@@ -322,7 +322,7 @@ def test_the_guide_names_every_condition_with_its_reasons() -> None:
 def test_the_guide_names_lines_that_a_notebook_really_prints() -> None:
     files = [*(ROOT / "client").rglob("*.py"), *(ROOT / "trainer").rglob("*.py")]
     code = "".join(each.read_text(encoding="utf-8") for each in files)
-    # A message stands in several strings, one a line of the source.
+    # The source has a message in several strings, one a line.
     code = re.sub(r'"\s*\n\s*f?"', "", code)
     named = [row[0] for row in _table("docs/guide/notebooks.md", "### Messages in a notebook")]
     others = ("Note: you may need", "All log messages before")
@@ -332,7 +332,7 @@ def test_the_guide_names_lines_that_a_notebook_really_prints() -> None:
 
 
 def test_the_guide_names_every_field_of_tfjob() -> None:
-    """Those of the CustomResourceDefinition of training-operator 1.9.3."""
+    """The fields of the CustomResourceDefinition of training-operator 1.9.3."""
     run_policy = "activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy suspend ttlSecondsAfterFinished"
     scheduling = "minAvailable minResources priorityClass queue scheduleTimeoutSeconds"
     fields = {
@@ -466,11 +466,11 @@ def test_every_module_that_is_named_exists(document: str) -> None:
 
 
 def _prose(path: Path) -> str:
-    """The text without its blocks of code."""
+    """Return the text without its blocks of code."""
     return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 def _anchors(path: Path) -> set[str]:
-    """The headings as GitHub makes links of them."""
+    """Return the headings as GitHub's link anchors."""
     headings = re.findall(r"^#+ (.+)$", _prose(path), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""What the tree must look like so that neither Python nor a reader is misled."""
+"""The layout of the tree that neither Python nor a reader misinterprets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import mptraining
 
 ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = ("api", "operator", "trainer", "client")
-# What tests, measures and builds the product.
+# The folders that test, measure and build the product.
 TOOLS = ("bench", "kind", "parity", "tests/soak", "tests/testbed")
 MOST_LINES = 500
 MOST_MODULES = 15
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
-# Written in two halves, so that this file does not find itself.
+# Written in two halves, so that this file does not match itself.
 FORBIDDEN = (
     *("/" + "work/", "/" + "root/"),
     *("pypi" + ".org", "pythonhosted" + ".org", "proxy.golang" + ".org", "sum.golang" + ".org"),
@@ -27,7 +27,7 @@ FORBIDDEN = (
 
 
 def packages() -> list[Path]:
-    """The folders with modules; one that holds nothing yet but its marker file is none."""
+    """Return the folders with modules, without those that contain only their marker file."""
     found = (folder for root in SOURCE_ROOTS for folder in sorted((ROOT / root).glob("mptraining*")))
     return [folder for folder in found if any(folder.glob("*.py"))]
 
@@ -45,7 +45,7 @@ def test_a_source_root_is_no_package() -> None:
     # With an __init__.py, `operator` would hide the standard library's for everything started in this folder.
     found = [ROOT / root / "__init__.py" for root in SOURCE_ROOTS]
     assert [path for path in found if path.exists()] == []
-    # The tools under tests/ are packages; the tests are none.
+    # The tools under tests/ are packages; the tests are not.
     of_tools = [ROOT / tool for tool in TOOLS if tool.startswith("tests/")]
     found = [path for path in (ROOT / "tests").rglob("__init__.py") if not any(map(path.is_relative_to, of_tools))]
     assert found == []
@@ -74,7 +74,7 @@ def test_names_say_what_a_module_is_about() -> None:
 
 def folders() -> list[Path]:
     found = {path.parent for root in TOOLS for path in (ROOT / root).rglob("*.py")}
-    # Modules in `site` replace other people's, whose names and places they have.
+    # Modules in `site` replace third-party ones, whose names and places they have.
     return sorted({path.parent for path in modules()} | {path for path in found if "site" not in path.parts})
 
 
@@ -116,7 +116,7 @@ def test_public_names() -> None:
 
 @pytest.mark.parametrize("name", ["attach", "compare", "load_run", "run_local", "submit"])
 def test_a_public_function_is_no_module_of_the_same_name(name: str) -> None:
-    # A module that is imported becomes an attribute of its package, in place of the function.
+    # An imported module becomes an attribute of its package, in place of the function.
     code = f"import mptraining; from mptraining import {name}; print(callable({name}), callable(mptraining.{name}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False, text=True)
     assert done.stdout == "True True\n", done.stderr

@@ -1,4 +1,4 @@
-"""docs/security.md: each line of the threat model has a test that exists; and what the tree shows by itself."""
+"""docs/security.md: each line of the threat model has a test that exists; and properties of the source tree itself."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 _ATTACKERS = ("user", "script", "pod", "token", "record", "Supply chain")
-# Modules that run what they read.
+# Modules that run code that they read.
 _LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 _CALLS = {"eval", "exec"}
-# The shell of a notebook's cells runs the program that the job is about, and reads no data.
+# The shell of a notebook's cells runs the job's own program, and reads no data.
 _RUNS_THE_PROGRAM = {"notebook_shell.py"}
 
 
 def threats() -> Iterator[tuple[str, list[str]]]:
-    """The heading and the cells of each line of the tables under Threats."""
+    """Return the heading and the cells of each line of the tables under Threats."""
     section = TEXT.split("\n## Threats\n")[1].split("\n## ")[0]
     for part in section.split("\n### ")[1:]:
         heading, _, body = part.partition("\n")
@@ -56,14 +56,14 @@ def test_no_attacker_is_missing_and_no_test_serves_two_lines() -> None:
     assert sorted(tests) == sorted(set(tests))
 
 
-def test_tests_about_security_stand_in_the_table() -> None:
-    """Those of the file that is about nothing else."""
+def test_tests_about_security_are_in_the_table() -> None:
+    """The tests of the file that is about nothing else."""
     named = {cells[2].strip("`").partition("::")[2] for _, cells in LINES if "cluster/test_security.py" in cells[2]}
     assert {each for each in functions("tests/cluster/test_security.py") if each.startswith("test_")} == named
 
 
 def loaded(tree: ast.AST) -> list[str]:
-    """What in a module may run what it reads."""
+    """Return the calls in a module that may run code that it reads."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,7 +1,7 @@
 """gs:// inside the kind cluster: fake-gcs-server in a pod, with a few records of each example in its memory.
 
-The binary and the data come from the node's disk, so that no image must be built. Its namespace is its own, because a
-job's would refuse such a mount.
+The binary and the data are on the node's disk, so that no image must be built. It has a namespace of its own, because
+a job's would refuse such a mount.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLASSES = 5
 
 
 def start(kind: Any, folder: Path) -> None:
-    """The server with the bucket `my-bucket`; `folder` is for what is copied to the node."""
+    """Start the server with the bucket `my-bucket`; `folder` has the files that are copied to the node."""
     data = folder / "data" / "my-bucket"
     for name, image, label in (("flowers", "image", "label"), ("imagenet", "image/encoded", "image/class/label")):
         (data / name).mkdir(parents=True)
@@ -37,7 +37,7 @@ def start(kind: Any, folder: Path) -> None:
     engine = engine_of_cluster()
     engine("exec", _NODE, "rm", "-rf", _ON_NODE)
     engine("cp", str(folder), f"{_NODE}:{_ON_NODE}")
-    # pytest's folders are their owner's alone, and the image's user is another.
+    # Only their owner can read pytest's folders, and the image has another user.
     engine("exec", _NODE, "chmod", "-R", "a+rX", _ON_NODE)
     kind.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=300s")
     kind.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(_objects()))
@@ -45,7 +45,7 @@ def start(kind: Any, folder: Path) -> None:
 
 
 def _records(count: int, image: str, label: str) -> bytes:
-    """Noise of one colour for each class."""
+    """Write noise of one colour for each class."""
     random = np.random.default_rng(count)
     records = []
     for number in range(count):

@@ -1,6 +1,6 @@
-"""A real cluster with real kubelets: kind, as `make cluster images` leaves it, with the operator installed.
+"""A real cluster with real kubelets: kind, as `make cluster images` creates it, with the operator installed.
 
-Without it the tests are left out and say so; in CI that is a failure.
+Without it the tests are skipped with a message; in CI that is a failure.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("kind")
             item.add_marker(pytest.mark.timeout(1800))
-    # Last of all: what Kubernetes itself makes of nodes that were paused is no matter of the other tests.
+    # These tests run last: the effects of paused nodes on Kubernetes itself must not reach the other tests.
     items.sort(key=lambda item: item.path.name == "test_chaos_on_kind.py")
 
 
 class Kind:
-    """kubectl, and waiting. `namespace` is the tests' own."""
+    """kubectl, and functions that wait. `namespace` is the tests' own."""
 
     namespace = "kind-tests"
     kubeconfig = KUBECONFIG
 
     def kubectl(self, *arguments: str, text: str | None = None, check: bool = True) -> str:
-        """The standard output of kubectl."""
+        """Run kubectl; return its standard output."""
         while True:
             try:
                 return kubectl(*arguments, text=text, check=check, seconds=900)
@@ -50,7 +50,7 @@ class Kind:
         self.kubectl("apply", "-n", self.namespace, "-f", "-", text=yaml.safe_dump_all(documents))
 
     def job(self, name: str, **spec: Any) -> None:
-        """Makes an MPTrainingJob."""
+        """Create an MPTrainingJob."""
         self.apply(
             {
                 "apiVersion": "mptraining.dev/v1alpha1",
@@ -69,7 +69,7 @@ class Kind:
         return found
 
     def until(self, job: str, holds: Callable[[dict[str, Any]], Any], *, seconds: float = 400) -> dict[str, Any]:
-        """The job's status as soon as `holds` says so of it; fails with status and logs."""
+        """Wait until `holds` accepts the job's status and return it; fail with status and logs."""
         deadline = time.monotonic() + seconds
         while not holds(status := self.status(job)):
             if time.monotonic() > deadline:
@@ -84,14 +84,14 @@ class Kind:
         return status
 
     def logs(self, job: str, attempt: int | None = None) -> str:
-        """All workers' lines."""
+        """Return the logs of all workers."""
         selector = f"mptraining.dev/job={job}" + (f",mptraining.dev/attempt={attempt}" if attempt else "")
         return self.kubectl("logs", "-n", self.namespace, "-l", selector, "--tail=-1", check=False)
 
 
 @pytest.fixture(scope="session")
 def kind() -> Iterator[Kind]:
-    """The cluster with this checkout's operator, falling back to CPUs; the tests' namespace is new."""
+    """The cluster with the operator of this checkout, which falls back to CPUs, and a new namespace for the tests."""
     cluster = Kind()
     absent = ""
     if not KUBECONFIG.exists():
@@ -103,7 +103,7 @@ def kind() -> Iterator[Kind]:
     cluster.kubectl("delete", "namespace", cluster.namespace, "--ignore-not-found", "--timeout=300s")
     install()
     configure({"cpuFallback": True})
-    # The level that shared clusters set: nothing of a job may need more.
+    # The level that shared clusters enforce: no job may need more.
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
     metadata = {"name": cluster.namespace, "labels": level}
     cluster.kubectl(

@@ -1,8 +1,8 @@
-"""Google inside the kind cluster: pods that ask for storage.googleapis.com, sign in, or ask a metadata server, find the
-stand-in of `tests.testbed.google.server`, and know no difference.
+"""Google inside the kind cluster: pods that call storage.googleapis.com, sign in, or call a metadata server, reach the
+emulator `tests.testbed.google.server` and cannot tell the difference.
 
-Names lead to it by CoreDNS, which asks it for those of Google, as on a network with a private way there. Each worker
-node answers on 169.254.169.254, where GKE's metadata server is, and knows by its address whose pod asks. Objects are
+CoreDNS forwards Google's names to it, as on a network with Private Google Access. Each worker node answers on
+169.254.169.254, the address of GKE's metadata server, and identifies the calling pod by its address. Objects are
 those of `buckets`.
 """
 
@@ -32,7 +32,9 @@ _BEGIN = "# tests/kind/identities.py\n"
 
 @contextmanager
 def started(kind: Any, realm: Realm, folder: Path) -> Iterator[None]:
-    """`buckets` must run. The ConfigMap AUTHORITY in the tests' namespace holds the certificate to trust, `ca.crt`."""
+    """Start the emulator; `buckets` must run. The ConfigMap AUTHORITY in the tests' namespace has its certificate,
+    `ca.crt`.
+    """
     keys = create_server_keys(folder / "keys", *google_server.HOSTS)
     engine = engine_of_cluster()
     for node in WORKERS:
@@ -54,7 +56,7 @@ def started(kind: Any, realm: Realm, folder: Path) -> Iterator[None]:
 
 
 def _names(kind: Any, server: str | None) -> None:
-    """CoreDNS asks `server` for Google's names; without one it is as it was."""
+    """Make CoreDNS forward Google's names to `server`; without a server restore its configuration."""
     where = ("-n", "kube-system")
     found = json.loads(kind.kubectl("get", "configmap", "coredns", *where, "-o", "json"))
     file: str = found["data"]["Corefile"].partition(_BEGIN)[0]
@@ -68,7 +70,7 @@ def _names(kind: Any, server: str | None) -> None:
 
 
 def _objects(realm: Realm, keys: Path) -> list[dict[str, Any]]:
-    # Of the package these alone: the rest of it starts servers.
+    # Only these modules of the package: the others start servers.
     files = [Path(str(each.__file__)) for each in (identity, dns, google_server)]
     code = {file.name: file.read_text(encoding="utf-8") for file in files}
     config_map = {
@@ -93,7 +95,7 @@ def _objects(realm: Realm, keys: Path) -> list[dict[str, Any]]:
         {"name": "dns", "port": 53, "targetPort": 8053, "protocol": "UDP"},
     ]
     service = {"selector": labels, "ports": ports}
-    # The answer is the address of a pod, which a pod of the node's own network must see: so no proxy is in between.
+    # The source address must be the calling pod's own: so the server is in the node's network, without a proxy.
     template = {
         "metadata": {"labels": node},
         "spec": {

@@ -1,4 +1,4 @@
-"""A notebook, run by a real Jupyter kernel: cells in, what they showed and when out."""
+"""A notebook, run by a real Jupyter kernel: its cells, and each output with its time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KERNEL = "notebook"
 
 @dataclass(frozen=True)
 class Shown:
-    """Something a cell showed: the cell's number, seconds since the notebook began, its text or HTML."""
+    """An output of a cell: the cell's number, seconds since the notebook began, its text or HTML."""
 
     cell: int
     seconds: float
@@ -28,24 +28,24 @@ class Shown:
 
 @dataclass
 class Ran:
-    """A notebook that was run, in `path`, and all that it showed, in its order; an output drawn anew counts again."""
+    """A notebook that was run, in `path`, and all of its outputs in order; an output that is replaced counts again."""
 
     path: Path
     shown: list[Shown] = field(default_factory=list)
 
     def text(self, cell: int | None = None) -> str:
-        """All that one cell showed, or all cells."""
+        """Return the output of one cell, or of all cells."""
         return "\n".join(each.text for each in self.shown if cell in (None, each.cell))
 
     def seconds(self, pattern: str) -> float:
-        """When the pattern was shown for the first time. Fails where it never was."""
+        """Return when the pattern appeared for the first time. Fails if it never did."""
         found = next((each.seconds for each in self.shown if re.search(pattern, each.text)), None)
         assert found is not None, f"nothing like {pattern!r} was shown:\n{self.text()}"
         return found
 
 
 def run(folder: Path, *cells: str, python: Path, environment: dict[str, str], seconds: int = 900) -> Ran:
-    """Writes the cells to `folder`/notebook.ipynb and runs them there with that Python, each within `seconds`.
+    """Write the cells to `folder`/notebook.ipynb and run them there with that Python, each within `seconds`.
 
     Raises nbclient's CellExecutionError for a cell that raises.
     """
@@ -80,7 +80,7 @@ def run(folder: Path, *cells: str, python: Path, environment: dict[str, str], se
         notebook, km=manager, timeout=seconds, startup_timeout=seconds, resources={"metadata": {"path": str(folder)}}
     )
     try:
-        # It did not make the manager itself, so it is told to end it.
+        # It did not create the manager itself, so it needs an explicit shutdown.
         client.execute(cleanup_kc=True)
     finally:
         nbformat.write(notebook, path)

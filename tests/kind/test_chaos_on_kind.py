@@ -1,4 +1,4 @@
-"""A short chaos on real nodes: operators killed, nodes drained and paused, while twenty jobs run and two train.
+"""A short chaos run on real nodes: operators killed, nodes drained and paused, while twenty jobs run and two train.
 
 `make soak` kills 200 times: `python -m tests.soak.chaos --on kind --kills 200`.
 """
@@ -21,9 +21,9 @@ def test_every_job_ends_as_it_is_written_whatever_happens(kind: Any) -> None:
         logs = cluster.logs()
     print(report.table([ran], seed=SEED, where="kind"))
     assert ran.complaints == (), logs[-5000:]
-    assert sum(each.kind is Kind.KILL for each in ran.strokes) == KILLS
-    # There may be no pod to delete; not every kernel lets connections be cut.
-    assert {each.kind for each in ran.strokes} >= set(Kind) - {Kind.CUT, Kind.DELETE}
+    assert sum(each.kind is Kind.KILL for each in ran.faults) == KILLS
+    # There may be no pod to delete; not every kernel supports the ending of connections.
+    assert {each.kind for each in ran.faults} >= set(Kind) - {Kind.CUT, Kind.DELETE}
     digests = ran.evidence.digests
     assert len(digests) == 2
     assert all(found == undisturbed != "" for found, undisturbed in digests.values())

@@ -1,8 +1,8 @@
 """Every example of manifests/examples runs to its end on CPUs, with small records in a bucket of the cluster.
 
-What is changed for that: the size of a step and the number of epochs, the size to which pictures are made, weights that
-would be downloaded (random ones lie in the bucket instead), and resources that two cores have not. Programs,
-strategies, sources and sections stay.
+The test changes the size of a step and the number of epochs, the size of pictures, weights that would be downloaded
+(random ones are in the bucket instead), and resources that two cores do not have. Programs, strategies, sources and
+sections are unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.soak
 FOLDER = Path(__file__).parents[2] / "manifests" / "examples"
 EXAMPLES = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "digits")
 DIGITS = "/opt/mptraining/digits"
-# Divided by 1, 2 and 3 workers, by the replicas that are asked for, 16 at most, and by the accumulated parts of a step.
+# Divisible by 1, 2 and 3 workers, by the requested replicas, 16 at most, and by the accumulated parts of a step.
 BATCH = 48
 WEIGHTS = "weights/EfficientNetV2B0.weights.h5"
 MAKE_WEIGHTS = """
@@ -47,7 +47,7 @@ def storage(kind: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def small(document: dict[str, Any]) -> dict[str, Any]:
-    """The example as it can be run here."""
+    """Return the example with the changes that this cluster needs."""
     spec = document["spec"]
     name = document["metadata"]["name"]
     if not spec["output"]["uri"].startswith("gs://"):

@@ -1,6 +1,6 @@
-"""An administrator's day: installed over what was there, upgraded while a job trains, uninstalled, installed again.
+"""The chart's life cycle: installed over install.yaml, upgraded while a job trains, uninstalled, installed again.
 
-`charts/mptraining-0.0.9.tgz` is frozen: the chart of the day it was made, with an older CustomResourceDefinition. Its
+`charts/mptraining-0.0.9.tgz` is frozen: an early state of the chart, with an older CustomResourceDefinition. Its
 image is this checkout's operator under an older name, since no older release was ever published.
 """
 
@@ -26,7 +26,7 @@ OLD_CHART = Path(__file__).parent / "charts" / "mptraining-0.0.9.tgz"
 OLD = "0.0.9"
 ROOT = Path(__file__).parents[2]
 VALUES = ["--set", "settings.cpuFallback=true", "--set", "commonLabels.test=helm"]
-# Trains until somebody makes the file.
+# Trains until the test creates the file.
 SCRIPT = """
 import os, time
 import keras
@@ -52,19 +52,19 @@ def helm(*arguments: str) -> str:
 
 
 def definition(kind: Any) -> dict[str, Any]:
-    """The spec of the CustomResourceDefinition as it is installed, without what the API server adds."""
+    """Return the spec of the installed CustomResourceDefinition, without the API server's own fields."""
     found = json.loads(kind.kubectl("get", "crd", "mptrainingjobs.mptraining.dev", "-o", "json"))
     schema: dict[str, Any] = found["spec"]["versions"][0]["schema"]
     return schema
 
 
 def pods(kind: Any, job: str) -> set[str]:
-    """The uids of a job's pods."""
+    """Return the uids of a job's pods."""
     return {each["metadata"]["uid"] for each in kind.get("pods", "-l", f"mptraining.dev/job={job}")["items"]}
 
 
 def grants(kind: Any, role: str, verb: str) -> bool:
-    """Whether the ClusterRole lets its holders do that to jobs."""
+    """Report whether the ClusterRole allows that verb on jobs."""
     rules = json.loads(kind.kubectl("get", "clusterrole", role, "-o", "json"))["rules"]
     return any("mptrainingjobs" in rule.get("resources", ()) and verb in rule["verbs"] for rule in rules)
 
@@ -86,7 +86,7 @@ def old_image(kind: Any) -> None:
 
 def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(kind: Any, old_image: None) -> None:
     helm("uninstall", RELEASE, "--ignore-not-found", "--wait")
-    # What `kubectl apply -f install.yaml` made is taken over, the resource with its jobs included.
+    # The objects that `kubectl apply -f install.yaml` created are adopted, including the resource with its jobs.
     trainer = ["--set", f"trainer.tag={VERSION}"]
     helm("install", RELEASE, str(OLD_CHART), "--take-ownership", "--wait", "--timeout=10m", *VALUES, *trainer)
     assert operator_image(kind).endswith(f":{OLD}")
@@ -101,7 +101,7 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
         accelerator={"type": "nvidia-tesla-t4"},
         program={"script": {"path": "train.py"}},
         source={"configMap": {"name": "told"}},
-        # Without a run folder worker 0 would wait for somebody to fetch the model.
+        # Without a run folder worker 0 would wait until its model was fetched.
         output={"uri": "/kept/run"},
         podTemplate={
             "volumes": [{"name": "kept", "emptyDir": {}}],
@@ -117,7 +117,7 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
     assert definition(kind) == current
     assert pods(kind, "upgraded") == before
     for role in ("view", "edit", "admin"):
-        # Kubernetes' own roles take in those of the chart, soon.
+        # Kubernetes' own roles aggregate the chart's, after a moment.
         verbs = {"view": "get", "edit": "create", "admin": "delete"}[role]
         deadline = time.monotonic() + 120
         while not grants(kind, role, verbs):
@@ -129,7 +129,7 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
     helm("uninstall", RELEASE, "--wait")
     assert kind.status("upgraded")["phase"] == "Running"
     assert pods(kind, "upgraded") == before
-    # Its users may still make jobs; nobody starts them.
+    # Users may still create jobs; no operator starts them.
     kind.job(
         "later",
         accelerator={"type": "cpu"},
@@ -137,7 +137,7 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
         source={"configMap": {"name": "told"}},
         runPolicy={"suspend": True},
     )
-    # It ends while nobody looks.
+    # It ends while no operator runs.
     (pod,) = kind.get("pods", "-l", "mptraining.dev/job=upgraded")["items"]
     kind.kubectl("exec", "-n", kind.namespace, pod["metadata"]["name"], "-c", "trainer", "--", "touch", "/tmp/enough")
 

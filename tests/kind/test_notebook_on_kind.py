@@ -22,7 +22,7 @@ COLAB = ROOT / "tests" / "requirements-colab.lock"
 
 
 def first_job() -> tuple[str, str, str]:
-    """The name of the program in the guide's section, its text, and the cell."""
+    """Return the name of the program in the guide's section, its text, and the cell."""
     section = DOCUMENT.read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
     program, cell = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     name = program.splitlines()[0].removeprefix("# ")
@@ -31,7 +31,7 @@ def first_job() -> tuple[str, str, str]:
 
 
 def surroundings(kind: Any, folder: Path) -> dict[str, str]:
-    """What the kernel finds: a kubeconfig whose namespace is the tests', a home without anything else."""
+    """The kernel's environment: a kubeconfig whose namespace is the tests', and an empty home."""
     document = yaml.safe_load(kind.kubeconfig.read_text(encoding="utf-8"))
     for each in document["contexts"]:
         each["context"]["namespace"] = kind.namespace
@@ -48,22 +48,22 @@ def surroundings(kind: Any, folder: Path) -> dict[str, str]:
 def executed(
     kind: Any, folder: Path, cell: str, *, python: Path = Path(sys.executable), more: dict[str, str] | None = None
 ) -> notebooks.Ran:
-    """The program written by a cell, then the guide's cell; what both left is looked at."""
+    """The outputs of the cell that writes the program, and of the guide's cell."""
     name, program, _ = first_job()
     work = folder / "work"
     work.mkdir()
     (folder / "home").mkdir()
-    # What was predicted is looked at by a cell, so that it is the notebook's own model that says it.
+    # Another cell prints the predictions, so that they come from the notebook's own model.
     look = "import json, numpy as np\nprint(json.dumps(np.asarray(predicted).ravel().tolist()), job['job_id'])"
     cells = [f"%%writefile {name}\n{program}", cell, look]
     ran = notebooks.run(work, *cells, python=python, environment={**surroundings(kind, folder), **(more or {})})
     answer, job = re.findall(r"^\[([\d.]+)\] (\S+)$", ran.text(2), re.MULTILINE)[0]
     # The program learns to add three numbers, here 1, 2 and 3.
     assert float(answer) == pytest.approx(6, abs=0.2)
-    # It said where it stood while it trained, before it said that the job had ended.
+    # It printed its progress during the training, before it printed that the job had ended.
     assert ran.seconds(r"Pending|Running") < ran.seconds(r"<progress|step \d+") < ran.seconds("Succeeded")
     assert ran.seconds("fetched the model") <= ran.seconds("Succeeded")
-    # The pod was told that its model was fetched: it ends without waiting out its ten minutes.
+    # The pod was notified that its model was fetched: it ends without waiting its ten minutes.
     status = kind.finished(job, seconds=300)
     assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
     return ran
@@ -84,7 +84,7 @@ def test_a_notebook_for_tensorflow_cloud_keeps_its_import_line(kind: Any, tmp_pa
 
 @pytest.mark.soak
 def test_colabs_packages_stay_as_they_are_and_the_cell_runs(kind: Any, tmp_path: Path) -> None:
-    """An environment of Colab's versions, into which the guide's own `%pip install` brings the wheel."""
+    """An environment with Colab's versions, into which the guide's own `%pip install` installs the wheel."""
     _, _, cell = first_job()
     assert cell.startswith("%pip install")
     python = colab(tmp_path / "colab")
@@ -92,7 +92,7 @@ def test_colabs_packages_stay_as_they_are_and_the_cell_runs(kind: Any, tmp_path:
     wheels = tmp_path / "wheels"
     call(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(wheels))
     links = f"{os.environ.get('PIP_FIND_LINKS', '')} {wheels}".strip()
-    # The version of a checkout is one of development, which pip takes only where it is told to.
+    # A checkout has a development version, which pip installs only when it is named.
     index = {"PIP_FIND_LINKS": links, "PIP_PRE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     executed(kind, tmp_path, cell, python=python, more=index)
     after = packages(python)
@@ -102,7 +102,7 @@ def test_colabs_packages_stay_as_they_are_and_the_cell_runs(kind: Any, tmp_path:
 
 
 def colab(folder: Path) -> Path:
-    """A new virtual environment with Colab's packages; its Python."""
+    """A new virtual environment with Colab's packages; returns its Python."""
     call(sys.executable, "-m", "venv", str(folder))
     python = folder / "bin" / "python"
     install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
@@ -112,7 +112,7 @@ def colab(folder: Path) -> Path:
 
 
 def packages(python: Path) -> dict[str, str]:
-    """Name and version of all that is installed."""
+    """Return name and version of all installed packages."""
     listed = json.loads(call(str(python), "-m", "pip", "list", "--format=json"))
     return {each["name"].lower(): each["version"] for each in listed}
 

@@ -1,4 +1,4 @@
-"""Jobs that really train on a real cluster, and what only a real kubelet does."""
+"""Jobs that really train on a real cluster, and behaviour that only a real kubelet has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLAIM = {
     "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
     "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
 }
-# What the pod below says of a run folder: how it ended, and that plain Keras loads what it left.
+# The pod below prints a run folder's result, and whether plain Keras loads its model.
 READ = """
 import json, sys, keras
 result = json.load(open(f"{sys.argv[1]}/result.json"))
@@ -34,7 +34,7 @@ print(json.dumps({**result, "parameters": model.count_params(), "dtype": model.d
 
 
 def read_run(kind: Any, folder: str) -> dict[str, Any]:
-    """The result in a run folder on the claim, read by a pod of its own."""
+    """Return the result in a run folder on the claim, read by a separate pod."""
     name = f"read-{folder.strip('/').replace('/', '-')}"
     container = {
         "name": "read",
@@ -54,13 +54,13 @@ def read_run(kind: Any, folder: str) -> dict[str, Any]:
 
 
 def image(kind: Any) -> str:
-    """The trainer image that the operator gives to jobs."""
+    """Return the trainer image that the operator gives to jobs."""
     jobs = kind.get("jobs", "-l", "mptraining.dev/job")["items"]
     return str(jobs[0]["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
 def events(log: str, word: str) -> list[dict[str, Any]]:
-    """The Events of one kind in a log."""
+    """Return the Events of one kind in a log."""
     found = [json.loads(line) for line in log.splitlines() if line.startswith('{"mptraining"')]
     return [each for each in found if each["kind"] == word]
 
@@ -72,7 +72,7 @@ def claim(kind: Any) -> None:
 
 def test_the_digits_example_trains_and_exports_its_model(kind: Any, claim: None) -> None:
     kind.finished("digits")
-    # By a writer of its own, which may come after the end.
+    # Progress has a writer of its own, which may write it after the end.
     status = kind.until("digits", lambda status: (status.get("progress") or {}).get("percentComplete") == 100)
     progress = status["progress"]
     assert (progress["percentComplete"], progress["step"], progress["totalSteps"]) == (100, 330, 330)
@@ -83,8 +83,10 @@ def test_the_digits_example_trains_and_exports_its_model(kind: Any, claim: None)
     assert result["parameters"] > 1000
 
 
-def test_two_workers_train_together_and_a_restarted_gang_goes_on(kind: Any, claim: None) -> None:
-    """Asked for T4s, trained on CPUs; a worker is evicted, and the second attempt starts where the first had saved."""
+def test_two_workers_train_together_and_a_restarted_gang_resumes(kind: Any, claim: None) -> None:
+    """The job requests T4s and trains on CPUs; a worker is evicted, and the second attempt resumes from the first one's
+    checkpoint.
+    """
     kind.job(
         "pair",
         accelerator={"type": "nvidia-tesla-t4"},
@@ -145,7 +147,7 @@ def test_a_script_of_a_config_map_trains_unchanged(kind: Any, tmp_path: Path, mo
         program={"script": {"path": "train.py"}},
         source={"configMap": {"name": "code"}},
     )
-    # Without output.uri worker 0 keeps the model, until it was fetched by a real kubelet's exec.
+    # Without output.uri worker 0 keeps the model, until it is fetched by a real kubelet's exec.
     job = mptraining.attach("script", mptraining.Where(kubeconfig=str(kind.kubeconfig), namespace=kind.namespace))
     assert job.wait(600).succeeded
     saved = job.save_model(tmp_path / "model")
@@ -193,13 +195,13 @@ def test_an_image_that_cannot_be_pulled_is_a_condition_within_a_minute(kind: Any
     assert "no-such-image" in failed["message"]
 
 
-def test_a_pod_that_was_promised_a_gpu_and_sees_none_says_so(kind: Any) -> None:
-    """A worker node that claims a T4: the real scheduler places the pod there, and its kubelet runs it."""
+def test_a_pod_that_sees_no_gpu_despite_its_request_reports_it(kind: Any) -> None:
+    """A worker node advertises a T4: the real scheduler places the pod there, and its kubelet runs it."""
     node = "mptraining-worker"
     capacity = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": "1"}]
     kind.kubectl("label", "node", node, "cloud.google.com/gke-accelerator=nvidia-tesla-t4", "--overwrite")
     kind.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(capacity))
-    # Of the images for GPUs the cluster has none.
+    # The cluster has no image for GPUs.
     configure({"cpuFallback": False, "trainerImage": f"mptraining/trainer:{VERSION}"})
     try:
         kind.job(

@@ -1,7 +1,7 @@
-"""Storage as the guide's section tells platform engineers to set it up: its own YAML, on real kubelets.
+"""Storage as the guide's section describes it for platform engineers: its own YAML, on real kubelets.
 
-Buckets are behind a stand-in for Google that lets nobody in without a token it has given itself (`identities`); claims
-are those of the cluster's default class.
+Buckets are behind an emulator of Google that refuses requests without a token of its own (`identities`); claims have
+the cluster's default class.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FILES = {block.file: yaml.safe_load(block.text) for block in GUIDE if block.file
 
 
 def job(name: str, **parts: Any) -> dict[str, Any]:
-    """The guide's job under another name, with parts of its `spec` replaced."""
+    """Return the guide's job under another name, with parts of its `spec` replaced."""
     document: dict[str, Any] = yaml.safe_load(yaml.safe_dump(FILES["on-gke.yaml"]))
     spec = document["spec"]
     document["metadata"]["name"] = name
@@ -49,7 +49,7 @@ def job(name: str, **parts: Any) -> dict[str, Any]:
 
 
 def read(key: str) -> Any:
-    """An object of the bucket, past everybody who guards it."""
+    """Read an object of the bucket directly, without authentication."""
     return (
         f"/api/v1/namespaces/{buckets.NAMESPACE}/services/buckets:4443/proxy/storage/v1/b/my-bucket/o/{quote(key, '')}"
     )
@@ -62,7 +62,7 @@ def events(log: str, word: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def google(kind: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Google, trusted by the operator's settings; the key file of the service account."""
+    """The emulator of Google, which the operator's settings trust; returns the key file of the service account."""
     key, public = service_account_key(TRAINER, PROJECT)
     issuer = json.loads(kind.kubectl("get", "--raw", "/.well-known/openid-configuration"))["issuer"]
     signing = json.loads(kind.kubectl("get", "--raw", "/openid/v1/jwks"))["keys"]
@@ -93,7 +93,7 @@ def google(kind: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
 def test_three_ways_of_credentials_read_and_write_a_bucket_and_a_fourth_is_refused(
     kind: Any, google: dict[str, Any]
 ) -> None:
-    # On GKE: an annotation, and nothing in the pod.
+    # On GKE: an annotation, and no change of the pod.
     account = FILES["trainer-account.yaml"]
     kind.apply(account, {**account, "metadata": {**account["metadata"], "name": "stranger"}})
     # A key in a Secret.
@@ -130,7 +130,7 @@ def test_three_ways_of_credentials_read_and_write_a_bucket_and_a_fourth_is_refus
 
 
 def part(word: str) -> dict[str, Any]:
-    """The one part of a spec in the guide's section that names `word`."""
+    """Return the one part of a spec in the guide's section that contains `word`."""
     (found,) = (yaml.safe_load(block.text) for block in GUIDE if not block.file and word in block.text)
     return dict(found)
 
@@ -155,7 +155,7 @@ def test_records_and_run_folder_on_claims_outlive_the_pod(kind: Any) -> None:
     while not (saved := events(kind.logs("on-claims"), "Saved")):
         assert time.monotonic() < deadline, kind.logs("on-claims")[-3000:]
         time.sleep(0.3)
-    # As a machine goes: without a word to the process.
+    # As a node disappears: without a signal to the process.
     kind.kubectl(
         "delete", "pod", "-n", kind.namespace, "-l", "mptraining.dev/job=on-claims", "--grace-period=0", "--force"
     )
@@ -168,7 +168,7 @@ def test_records_and_run_folder_on_claims_outlive_the_pod(kind: Any) -> None:
 
 
 def fill(kind: Any) -> None:
-    """Puts the digits of the trainer's image on the claim for records, which jobs only read."""
+    """Copy the digits of the trainer's image to the claim for records, which jobs only read."""
     container = {
         "name": "fill",
         "image": f"mptraining/trainer:{VERSION}",

@@ -1,4 +1,4 @@
-"""An API server in memory, with the manners that matter: versions, uids, conflicts, preconditions, and refusals."""
+"""An API server in memory, with the behaviour that matters: versions, uids, conflicts, preconditions, and refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fakes import Clock
 
 Raw = dict[str, Any]
 
-# As the API server says it, of a deletion and of patches.
+# The API server's messages about a deletion and about patches.
 _ANOTHER = (409, "Conflict", "the UID in the precondition (1) does not match the UID in record (2)")
 _CONFLICTS = {
     "uid": (422, "Invalid", 'metadata.uid: Invalid value: "1": field is immutable'),
@@ -42,7 +42,7 @@ class FakeCluster:
         self._refusals += [(verb, resource.plural, problem)] * times
 
     def put(self, resource: Resource, raw: Raw) -> Raw:
-        """Writes past all checks, as another client would."""
+        """Write without any checks, as another client would."""
         raw = copy.deepcopy(raw)
         metadata = raw["metadata"]
         metadata.setdefault("uid", f"uid-{next(self._uids)}")
@@ -160,7 +160,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def raw_job() -> Callable[..., Raw]:
-    """`raw_job(name="flowers", uid=…, version=…, status=…, **spec)`: an MPTrainingJob as the API server sends it."""
+    """Returns an MPTrainingJob as the API server sends it: `raw_job(name="flowers", uid=…, version=…, status=…,
+    **spec)`.
+    """
 
     def make(
         name: str = "flowers",
@@ -199,7 +201,7 @@ def raw_job() -> Callable[..., Raw]:
 
 @pytest.fixture
 def raw_batch_job() -> Callable[..., Raw]:
-    """The Indexed Job of an attempt; `conditions` as (type, status) pairs."""
+    """Returns the Indexed Job of an attempt; `conditions` as (type, status) pairs."""
 
     def make(
         name: str = "flowers-1",
@@ -246,7 +248,7 @@ def raw_batch_job() -> Callable[..., Raw]:
 
 @pytest.fixture
 def raw_pod() -> Callable[..., Raw]:
-    """A worker's pod; `containers` and `init` as container states, `conditions` as the API server's."""
+    """Returns a worker's pod; `containers` and `init` as container states, `conditions` as the API server's."""
 
     def make(
         name: str = "flowers-1-0-abcde",
@@ -293,7 +295,7 @@ def raw_pod() -> Callable[..., Raw]:
 
 @pytest.fixture
 def raw_event() -> Callable[..., Raw]:
-    """A FailedCreate event of a Job."""
+    """Returns a FailedCreate event of a Job."""
 
     def make(
         uid: str = "event-1",

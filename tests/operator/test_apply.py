@@ -1,4 +1,4 @@
-"""Plans carried out against an API server in memory: status first, children exactly once, refusals as words."""
+"""Plans applied to an API server in memory: the status first, children exactly once, refusals as messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUOTA = ApiProblem(403, "Forbidden", "exceeded quota: jobs")
 
 
 class Bench:
-    """One job in the API server and in the cache, and what applying a plan said."""
+    """One job in the API server and in the cache, and the result of applying a plan."""
 
     def __init__(self, api: Any, clock: Clock, raw: dict[str, Any]) -> None:
         self.api = api
@@ -96,19 +96,20 @@ ONCE = [("create", "configmaps", "flowers-job"), ("create", "services", "flowers
 ONCE += [("create", "networkpolicies", "flowers-workers")]
 
 
-def test_status_stands_before_anything_is_created(bench: Bench) -> None:
+def test_the_status_is_written_before_anything_is_created(bench: Bench) -> None:
     said = (EventRecord("Started", "attempt 1"),)
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),), event_records=said)
     assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), *ONCE, ("create", "jobs", "flowers-1")]
     assert bench.said == ["Started"]
     assert len(bench.counted) == 1
-    # Own writes are known at once; the digest of what is frozen stands in the status before the ConfigMap is there.
+    # The cache has the operator's own writes at once; the frozen job's digest is in the status before the ConfigMap
+    # exists.
     assert bench.snapshot.status == STARTED.model_copy(update={"job_digest": digest(bench.job.to_json())})
     assert [job.name for job in bench.snapshot.batch_jobs] == ["flowers-1"]
     assert bench.lookups.job_file == bench.job
 
 
-def test_a_status_that_was_overtaken_stops_the_plan(bench: Bench) -> None:
+def test_a_conflict_on_the_status_stops_the_plan(bench: Bench) -> None:
     seen = bench.seen
     raw = bench.api.get(JOBS, "team", "flowers")
     bench.api.put(JOBS, {**raw, "status": {"phase": "Suspended"}})
@@ -158,7 +159,7 @@ def test_a_second_start_creates_nothing_twice(bench: Bench) -> None:
     bench.api.calls.clear()
     assert not bench.start()
     assert bench.api.written() == [*ONCE, ("create", "jobs", "flowers-1")]
-    # What is known to be ours is not read again; the Indexed Job is.
+    # An object that is known to be the job's own is not read again; the Indexed Job is.
     assert [call for call in bench.api.calls if call[0] == "get"] == [("get", "jobs", "flowers-1")]
     assert bench.lookups.refusal is None
     assert len([key for key in bench.api.objects if key[0] == "jobs"]) == 1
@@ -259,7 +260,7 @@ def test_a_quota_that_is_full_of_the_very_child(bench: Bench) -> None:
         (ApiProblem(400, "BadRequest", 'admission webhook "policy" denied the request'), "Refused"),
     ],
 )
-def test_other_words_against_a_child(bench: Bench, problem: ApiProblem, kind: str) -> None:
+def test_another_refusal_of_a_child(bench: Bench, problem: ApiProblem, kind: str) -> None:
     bench.api.refuse("create", BATCH_JOBS, problem)
     assert bench.start()
     assert bench.lookups.refusal is not None
@@ -274,14 +275,14 @@ def test_other_words_against_a_child(bench: Bench, problem: ApiProblem, kind: st
         ApiProblem(404, "NotFound", 'namespaces "team" not found'),
     ],
 )
-def test_a_namespace_that_goes_takes_the_job_along(bench: Bench, problem: ApiProblem) -> None:
+def test_a_namespace_that_is_being_deleted_ends_the_job(bench: Bench, problem: ApiProblem) -> None:
     bench.api.refuse("create", SERVICES, problem)
     assert not bench.start()
     assert bench.lookups.refusal is None
     assert bench.api.calls[-1] == ("create", "services", "flowers-workers")
 
 
-def test_an_api_server_in_trouble_is_the_queues_business(bench: Bench) -> None:
+def test_an_error_of_the_api_server_is_left_to_the_queue(bench: Bench) -> None:
     for status in (0, 429, 500, 503):
         bench.api.refuse("create", SERVICES, ApiProblem(status, "Trouble", "later"))
         with pytest.raises(ApiProblem):
@@ -311,7 +312,7 @@ def test_deletions_are_of_the_uid_that_was_seen(bench: Bench) -> None:
 
 
 def test_a_pod_whose_job_is_there_after_all_is_left_alone(bench: Bench) -> None:
-    """News of pods may come before the news of their Job."""
+    """Events of pods may arrive before the event of their Job."""
     bench.start()
     uid = bench.snapshot.batch_jobs[0].uid
     calls = len(bench.api.calls)
@@ -320,15 +321,15 @@ def test_a_pod_whose_job_is_there_after_all_is_left_alone(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("lost", ["label", "owner"])
-def test_a_job_that_somebody_took_its_label_or_owner_from_is_ended(bench: Bench, lost: str) -> None:
-    """Its pods are ours, and nobody looks after them: once, not in a loop."""
+def test_a_job_whose_label_or_owner_was_removed_is_ended(bench: Bench, lost: str) -> None:
+    """Its pods are the job's, and no controller manages them: they are ended once, not in a loop."""
     bench.start()
     stored = bench.api.get(BATCH_JOBS, "team", "flowers-1")
     uid = stored["metadata"]["uid"]
     del stored["metadata"]["labels" if lost == "label" else "ownerReferences"]
     stored = bench.api.put(BATCH_JOBS, stored)
     if lost == "label":
-        # What a stream with a selector calls deleted; its status goes on changing.
+        # A stream with a selector reports it as deleted; its status continues to change.
         bench.cache.remove_child(KEY, uid, parse.resource_version(stored))
         bench.api.put(BATCH_JOBS, stored)
     else:
@@ -362,16 +363,16 @@ def test_a_pod_of_a_lost_node_is_failed(bench: Bench, raw_pod: Make) -> None:
     assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "pod-0", "node-1"),))
     pod = bench.snapshot.pods[0]
     assert (pod.phase, pod.disruption, pod.reason) == ("Failed", "NodeLost", "NodeLost")
-    # Another pod of that name, or none: neither is one that is known.
+    # Another pod of that name, or none: the operator knows neither.
     assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "x", "node-1"), FailPod("none", "y", "node-1")))
     assert [each.uid for each in bench.snapshot.pods] == ["pod-0"]
 
 
 @pytest.mark.parametrize("other", [False, True])
-def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
+def test_a_deletion_without_an_event_is_learnt_from_the_response(
     bench: Bench, raw_pod: Make, raw_batch_job: Make, other: bool
 ) -> None:
-    """Otherwise the next attempt would wait for a pod that is gone, until the next list."""
+    """Otherwise the next attempt would wait until the next list for a pod that is gone."""
     pod, job = raw_pod(), raw_batch_job()
     bench.cache.put_pod(KEY, 30, parse.pod(pod))
     bench.cache.put_batch_job(KEY, 20, parse.batch_job(job))
@@ -382,7 +383,7 @@ def test_a_deletion_that_nobody_told_of_is_learnt_from_the_answer(
     assert bench.snapshot.pods == ()
     assert bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
     assert bench.snapshot.batch_jobs == ()
-    # A late word of the stream is known to be late.
+    # A late event of the stream is recognized as late.
     assert not bench.cache.put_pod(KEY, 30, parse.pod(pod))
     bench.cache.put_pod(KEY, 31, parse.pod(raw_pod(uid="pod-1")))
     assert bench.apply(actions=(DeletePod("flowers-1-0-abcde", "pod-1", "flowers-1", "batch-1"),))
@@ -407,8 +408,8 @@ def test_reading_the_job_file(bench: Bench) -> None:
     assert (bench.lookups.job_file, bench.lookups.job_file_missing) == (bench.job, False)
 
 
-def test_a_config_map_that_was_slipped_in_before_the_first_attempt_starts_nothing(bench: Bench) -> None:
-    """Whoever submits jobs may make ConfigMaps, and knows the job's uid: a suspended job gives all the time for it."""
+def test_a_forged_config_map_before_the_first_attempt_starts_nothing(bench: Bench) -> None:
+    """A user who submits jobs may create ConfigMaps, and knows the job's uid: a suspended job leaves time for it."""
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1", "processes": 64})
     bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
     assert bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
@@ -420,7 +421,7 @@ def test_a_config_map_that_was_slipped_in_before_the_first_attempt_starts_nothin
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
 
 
-def test_a_config_map_that_was_made_anew_between_two_attempts_is_not_believed(bench: Bench) -> None:
+def test_a_config_map_that_was_replaced_between_two_attempts_is_not_used(bench: Bench) -> None:
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1"})
     bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
@@ -429,7 +430,7 @@ def test_a_config_map_that_was_made_anew_between_two_attempts_is_not_believed(be
     assert bench.lookups.job_file == bench.job
 
 
-def test_a_job_frozen_in_the_words_of_another_version_keeps_its_digest(bench: Bench) -> None:
+def test_a_job_frozen_by_another_version_keeps_its_digest(bench: Bench) -> None:
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     before = bench.snapshot.status
     assert before is not None

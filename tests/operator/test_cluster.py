@@ -59,7 +59,7 @@ RESOURCES = {"resources": [{"name": "mptrainingjobs"}, {"name": "mptrainingjobs/
         ((GROUPS, RESOURCES), True),
         ((GROUPS, {"resources": [{"name": "others"}]}), False),
         ((GROUPS, ApiProblem(404, "Unknown", "404 page not found")), False),
-        # Its objects can be read before it is listed.
+        # Its objects can be read before it appears in a list.
         (({"groups": [{"name": "apps"}]},), False),
     ],
 )

@@ -1,4 +1,4 @@
-"""One look at a job, and what follows when it goes wrong."""
+"""One reconciliation of a job, and its retries after errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEY = Key("team", "flowers")
 
 
 class Applied:
-    """As Applier; answers from a list, or raises what is in it."""
+    """Replaces Applier; returns results from a list, or raises the errors in it."""
 
     def __init__(self, *answers: bool | Exception) -> None:
         self.answers = list(answers)
@@ -72,12 +72,12 @@ class Bench:
         )
 
     def next_in(self, clock: Clock) -> float | None:
-        """Seconds until the job is due again."""
+        """Return the seconds until the job is due again."""
         due = self.queue._next_due()
         return None if due is None else round(due - clock.now, 3)
 
 
-def test_a_plan_is_applied_and_woken_up_from(clock: Clock, raw_job: Make) -> None:
+def test_a_plan_is_applied_and_its_job_is_due_again(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan(wake_at=clock.now + 30))
     bench.reconciler.reconcile(KEY)
     assert len(bench.applied.plans) == 1
@@ -85,19 +85,19 @@ def test_a_plan_is_applied_and_woken_up_from(clock: Clock, raw_job: Make) -> Non
     assert len(bench.seconds) == 1
 
 
-def test_after_a_write_there_is_a_second_look(clock: Clock, raw_job: Make) -> None:
+def test_after_a_write_the_job_is_reconciled_again(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan(status=JobStatus(phase=Phase.RUNNING), wake_at=clock.now + 30))
     bench.reconciler.reconcile(KEY)
     assert bench.next_in(clock) == 2
 
 
-def test_nothing_to_do_is_nothing_to_come(clock: Clock, raw_job: Make) -> None:
+def test_without_actions_the_job_is_not_due_again(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan())
     bench.reconciler.reconcile(KEY)
     assert bench.next_in(clock) is None
 
 
-def test_a_plan_knows_since_when_steps_are_heard_of(clock: Clock, raw_job: Make) -> None:
+def test_a_plan_has_the_time_since_when_reports_arrive(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), plan=Plan())
     heard: list[float | None] = []
 
@@ -112,7 +112,7 @@ def test_a_plan_knows_since_when_steps_are_heard_of(clock: Clock, raw_job: Make)
     assert heard == [None, 990.0]
 
 
-def test_what_was_learnt_is_planned_with_at_once(clock: Clock, raw_job: Make) -> None:
+def test_a_new_finding_is_planned_with_at_once(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), True, True, plan=Plan(actions=(ReadNode("n"),)))
     bench.reconciler.reconcile(KEY)
     assert len(bench.applied.plans) == 3
@@ -134,7 +134,7 @@ def test_a_job_that_is_gone_is_no_work(clock: Clock, raw_job: Make) -> None:
     assert bench.queue.failures(KEY) == 0
 
 
-def test_trouble_is_tried_again_later_each_time_and_said_once(
+def test_errors_are_retried_with_backoff_and_logged_once(
     clock: Clock, raw_job: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(clock, raw_job(), *[ApiProblem(500, "InternalError", "etcd is away")] * 7, plan=Plan())
@@ -150,13 +150,13 @@ def test_trouble_is_tried_again_later_each_time_and_said_once(
     assert "etcd is away" in bench.said[0].message
     assert all(record.__dict__["job"] == "team/flowers" for record in caplog.records)
     assert not any(record.exc_info for record in caplog.records)
-    # Well again: the count begins anew.
+    # After a success the count starts at zero again.
     bench.queue.take(0)
     bench.reconciler.reconcile(KEY)
     assert bench.queue.failures(KEY) == 0
 
 
-def test_the_api_servers_wish_for_a_pause_is_kept(clock: Clock, raw_job: Make) -> None:
+def test_retry_after_of_the_api_server_is_honoured(clock: Clock, raw_job: Make) -> None:
     bench = Bench(clock, raw_job(), ApiProblem(429, "TooManyRequests", "slow", 40.0), plan=Plan())
     bench.reconciler.reconcile(KEY)
     assert bench.next_in(clock) == 40
@@ -284,7 +284,7 @@ def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
     assert cache.job_keys() == ()
 
 
-def test_strangers_are_passed_over(clock: Clock, raw_pod: Make, raw_event: Make) -> None:
+def test_foreign_objects_are_ignored(clock: Clock, raw_pod: Make, raw_event: Make) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     intake = Intake(cache, queue)
     pod = raw_pod()
@@ -331,7 +331,7 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
         (EVENTS, raw_event()),
     ):
         intake.put(resource, api.put(resource, raw))
-    # The stream is ahead of the list that is under way.
+    # The stream is ahead of the list that is being read.
     intake.put(JOBS, raw_job("fresh", uid="f", version=10_000))
     for key in [key for key in api.objects if key[2] not in ("stays", "flowers")]:
         del api.objects[key]
@@ -347,7 +347,7 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
 def test_one_object_that_cannot_be_read_stops_no_list(
     api: Any, clock: Clock, raw_job: Make, raw_pod: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And is not taken for gone: its bad news may be about a pod that was read before."""
+    """It is not treated as deleted: its last readable state is kept."""
     lists, cache, _ = relister(api, clock)
     api.put(JOBS, raw_job())
     api.put(PODS, raw_pod())
@@ -364,7 +364,7 @@ def test_one_object_that_cannot_be_read_stops_no_list(
 def test_a_leader_decides_from_a_list_that_began_when_it_led(
     api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
 ) -> None:
-    """The list before was torn: the leader before wrote between its Jobs and its MPTrainingJobs."""
+    """The previous list is inconsistent: the previous leader wrote between its Jobs and its MPTrainingJobs."""
     lists, cache, _ = relister(api, clock)
 
     def writes(verb: str, plural: str, name: str) -> None:
@@ -385,7 +385,7 @@ def test_a_leader_decides_from_a_list_that_began_when_it_led(
     assert whole.batch_job(2) is not None
 
 
-def test_a_list_that_is_needed_is_tried_until_it_is_had(
+def test_a_list_that_is_needed_is_retried_until_it_succeeds(
     api: Any, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Impatient(threading.Event):
@@ -405,7 +405,7 @@ def test_a_list_that_is_needed_is_tried_until_it_is_had(
 
 
 @pytest.mark.parametrize(("age", "pause"), [(0, 60), (50, 10), (58, 5), (580, 5), (598, 2), (700, 0)])
-def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
+def test_a_stream_that_restarted_leads_to_a_list_however_fresh_the_last_one_is(
     api: Any, clock: Clock, age: float, pause: float
 ) -> None:
     lists, _, _ = relister(api, clock)
@@ -428,7 +428,7 @@ def test_a_stream_that_began_anew_leads_to_a_list_however_fresh_the_last_one_is(
     assert len(api.calls) >= listed + len(STREAMS)
 
 
-def test_a_resource_that_was_away_is_told_of_when_it_is_back(api: Any, clock: Clock) -> None:
+def test_a_resource_that_is_served_again_is_reported(api: Any, clock: Clock) -> None:
     lists, _, _ = relister(api, clock)
     told: list[int] = []
     lists._on_served_again = lambda: told.append(len(api.calls))
@@ -453,9 +453,7 @@ def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_jo
     assert len(api.calls) == 2 * len(STREAMS)
 
 
-def test_a_missing_resource_is_said_in_one_plain_line(
-    api: Any, raw_job: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_resource_is_logged_in_one_line(api: Any, raw_job: Make, caplog: pytest.LogCaptureFixture) -> None:
     api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
     lists, _, _ = relister(api, time)  # type: ignore[arg-type]
     lists._clock = time.monotonic

@@ -1,4 +1,4 @@
-"""Events about jobs: the same words once, and nobody ever waits for them."""
+"""Events about jobs: the same message once, and no caller ever waits for a write."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_event_is_about_the_job(api: Any, clock: Clock, snapshot: Snapshot) -
     assert event["source"] == {"component": "mptraining-operator", "host": "op-0"}
 
 
-def test_the_same_words_are_counted_now_and_then(api: Any, clock: Clock, snapshot: Snapshot) -> None:
+def test_repeated_events_are_counted(api: Any, clock: Clock, snapshot: Snapshot) -> None:
     announcer = EventRecorder(api, host="op-0", clock=clock)
 
     def say(message: str = "waiting") -> None:
@@ -68,7 +68,7 @@ def test_the_same_words_are_counted_now_and_then(api: Any, clock: Clock, snapsho
     assert len(api.objects) == 2
 
 
-def test_an_event_that_expired_is_made_anew(api: Any, clock: Clock, snapshot: Snapshot) -> None:
+def test_an_event_that_expired_is_created_again(api: Any, clock: Clock, snapshot: Snapshot) -> None:
     announcer = EventRecorder(api, host="op-0", clock=clock)
     announcer.record(snapshot, EventRecord("Pending", "waiting"))
     announcer.write_next()
@@ -79,7 +79,7 @@ def test_an_event_that_expired_is_made_anew(api: Any, clock: Clock, snapshot: Sn
     assert [call[0] for call in api.calls] == ["create", "patch", "create"]
 
 
-def test_what_a_predecessor_said_is_not_said_again(api: Any, clock: Clock, snapshot: Snapshot) -> None:
+def test_an_event_of_the_previous_leader_is_not_repeated(api: Any, clock: Clock, snapshot: Snapshot) -> None:
     for _ in range(2):
         announcer = EventRecorder(api, host="op-0", clock=clock)
         announcer.record(snapshot, EventRecord("Started", "attempt 1"))
@@ -87,7 +87,7 @@ def test_what_a_predecessor_said_is_not_said_again(api: Any, clock: Clock, snaps
     assert len(api.objects) == 1
 
 
-def test_refusals_are_nobodys_trouble(api: Any, clock: Clock, snapshot: Snapshot) -> None:
+def test_refused_events_raise_no_error(api: Any, clock: Clock, snapshot: Snapshot) -> None:
     api.refuse("create", EVENTS, ApiProblem(403, "Forbidden", "no"))
     announcer = EventRecorder(api, host="op-0", clock=clock)
     announcer.record(snapshot, EventRecord("Started", "attempt 1"))
@@ -138,7 +138,7 @@ def test_a_repeated_message_costs_no_token(api: Any, clock: Clock, snapshot: Sna
     assert len(api.objects) == 1
 
 
-def test_the_thread_says_what_is_left_before_it_ends(api: Any, clock: Clock, snapshot: Snapshot) -> None:
+def test_the_thread_writes_the_rest_before_it_ends(api: Any, clock: Clock, snapshot: Snapshot) -> None:
     announcer = EventRecorder(api, host="op-0", clock=clock)
     announcer.start()
     for number in range(5):
@@ -148,5 +148,5 @@ def test_the_thread_says_what_is_left_before_it_ends(api: Any, clock: Clock, sna
 
 
 def test_a_recorder_that_was_never_started_can_be_stopped(api: Any, clock: Clock) -> None:
-    """SIGTERM may come in the operator's first moment."""
+    """SIGTERM may arrive in the operator's first moment."""
     EventRecorder(api, host="op-0", clock=clock).stop()

@@ -1,4 +1,4 @@
-"""The endpoints, and what makes a replica unwell."""
+"""The endpoints, and the conditions under which a replica is unhealthy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `helm test` says: each finding in words; the endpoint is asked over real TLS."""
+"""The report of `helm test`: each finding as a sentence; the endpoint is called over real TLS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CERTIFICATE = issue_certificate(("localhost",), time.time())
 
 
 class ApiServer:
-    """Leases that are renewed at each look, unless `dead`; `problem` is what it answers to everything."""
+    """Leases that are renewed at each read, unless `dead`; `problem` is the response to every request."""
 
     def __init__(self, *, holder: str = "op-0", dead: bool = False, problem: ApiProblem | None = None) -> None:
         self.holder, self.dead, self.problem = holder, dead, problem
@@ -44,7 +44,7 @@ class ApiServer:
         yield [{}, {}], 7
 
 
-def said(server: ApiServer, *, status: int | OSError = 401, **settings: Any) -> list[str]:
+def findings(server: ApiServer, *, status: int | OSError = 401, **settings: Any) -> list[str]:
     def answer(host: str, port: int, certificate: str) -> int:
         assert (host, port) == ("mptraining-operator.ops.svc", 8443)
         assert certificate.encode() == CERTIFICATE.cert_pem
@@ -57,12 +57,12 @@ def said(server: ApiServer, *, status: int | OSError = 401, **settings: Any) -> 
 
 
 def test_an_operator_that_works() -> None:
-    assert said(ApiServer()) == [
+    assert findings(ApiServer()) == [
         "ok: MPTrainingJobs in all namespaces can be listed: 2 on the first page",
         "ok: op-0 leads and renews its Lease",
         "ok: https://mptraining-operator.ops.svc:8443 takes progress reports, and rejects reports without a token",
     ]
-    assert len(said(ApiServer(), namespaces=["a", "b"], progress={"enabled": False})) == 3
+    assert len(findings(ApiServer(), namespaces=["a", "b"], progress={"enabled": False})) == 3
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_operator_that_works() -> None:
     ],
 )
 def test_what_does_not_work_is_named(server: ApiServer, status: Any, words: str) -> None:
-    assert any(words in line for line in said(server, status=status))
+    assert any(words in line for line in findings(server, status=status))
 
 
 def test_the_endpoint_is_asked_over_tls_that_trusts_its_certificate_alone() -> None:
@@ -92,7 +92,7 @@ def test_the_endpoint_is_asked_over_tls_that_trusts_its_certificate_alone() -> N
         server.stop()
 
 
-def test_without_a_cluster_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_without_a_cluster_the_error_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     result = CliRunner().invoke(app, ["check"])

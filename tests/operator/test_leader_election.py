@@ -1,4 +1,4 @@
-"""Who leads: a table of what is seen, and never two leaders whatever their clocks say."""
+"""Leader election: a table of observed leases, and never two leaders whatever their clocks show."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_to_do(lease: ObservedLease | None, now: float, move: LeaseAction) 
     assert next_action(lease, "me", now, 10) == move
 
 
-def test_only_ones_own_clock_counts() -> None:
+def test_only_the_local_clock_counts() -> None:
     raw = {
         "metadata": {"resourceVersion": "7"},
         "spec": {"holderIdentity": "other", "leaseDurationSeconds": 10, "renewTime": "1999-01-01T00:00:00.000000Z"},
@@ -150,10 +150,10 @@ def test_a_leader_renews_with_one_call(api: Any, clock: Clock) -> None:
     assert [verb for verb, _, _ in api.calls] == ["update"] * 3
 
 
-def test_a_leader_whose_version_is_old_looks_and_renews_at_once(api: Any, clock: Clock) -> None:
+def test_a_leader_with_an_old_version_reads_and_renews_at_once(api: Any, clock: Clock) -> None:
     a = election(api, "a", clock)
     a.step()
-    # Its own write arrived and the answer did not; or somebody put an annotation there.
+    # Its own write arrived and the response did not; or another client added an annotation.
     api.put(LEASES, api.find(LEASES, "ops", SETTINGS.name))
     clock.now += 7
     api.calls.clear()
@@ -163,7 +163,7 @@ def test_a_leader_whose_version_is_old_looks_and_renews_at_once(api: Any, clock:
     assert (a.leading, a.lost(), a.overdue()) == (True, False, False)
 
 
-def test_a_leader_makes_a_deleted_lease_anew(api: Any, clock: Clock) -> None:
+def test_a_leader_creates_a_deleted_lease_again(api: Any, clock: Clock) -> None:
     a, b = election(api, "a", clock), election(api, "b", clock)
     a.step()
     api.objects.clear()
@@ -204,7 +204,7 @@ def test_never_two_leaders(steps: list[tuple[str, float, str]], offsets: tuple[f
     for name, seconds, fails in steps:
         true_time[0] += seconds
         for each, replica in replicas.items():
-            # The guard's thread looks all the time.
+            # The guard's thread reads all the time.
             if replica.overdue() or replica.lost():
                 ended.add(each)
         if name not in ended:
@@ -219,7 +219,9 @@ def test_never_two_leaders(steps: list[tuple[str, float, str]], offsets: tuple[f
 
 
 class Leases:
-    """One Lease with its versions. `fails`: calls have no effect (before), or have it and get no answer (after)."""
+    """One Lease with its versions. `fails`: calls have no effect (before), or take effect without a
+    response (after).
+    """
 
     def __init__(self) -> None:
         self.raw: dict[str, Any] | None = None
@@ -277,7 +279,7 @@ def test_the_keeper_starts_once_and_hands_over(api: Any) -> None:
     keepers[0].stop(release=True)
     assert started.acquire(timeout=240)
     assert keepers[1].leading
-    # Somebody takes it by force.
+    # Another client takes it by force.
     raw = api.get(LEASES, "ops", settings.name)
     raw["spec"]["holderIdentity"] = "thief"
     api.put(LEASES, raw)

@@ -1,4 +1,4 @@
-"""Lines that a collector can parse, and a person can read."""
+"""Log lines that both a collector and a person can read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_plain_lines() -> None:
     assert stream.getvalue().endswith("WARNING slow job=team/a\n")
 
 
-def test_others_speak_only_of_trouble() -> None:
+def test_other_loggers_write_only_warnings() -> None:
     stream = io.StringIO()
     __main__.set_up("DEBUG", "json", stream)
     for name in ("kopf.objects", "aiohttp.access", "urllib3.connectionpool"):

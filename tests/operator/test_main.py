@@ -1,4 +1,4 @@
-"""The program from outside: help at once, wrong settings in one line, a cluster that is not there."""
+"""The program as a process: immediate help, one line about wrong settings, a cluster that does not respond."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_api_server_that_is_away_is_waited_for_in_plain_lines(tmp_path: Path)
         began = time.monotonic()
         rest = process.stderr.read()
         assert process.wait(60) == 0, rest
-        # What a kubelet gives a pod.
+        # The environment that a kubelet gives a pod.
         assert time.monotonic() - began < 30
         assert "Traceback" not in rest
     finally:

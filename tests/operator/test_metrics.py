@@ -1,4 +1,4 @@
-"""The series that dashboards and alerts rest on, by name and labels."""
+"""The series that dashboards and alerts depend on, by name and labels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_prometheus_reads() -> None:
     assert not any("_created" in line for line in lines)
 
 
-def test_two_operators_in_one_process_do_not_meet() -> None:
+def test_two_operators_in_one_process_share_no_series() -> None:
     one, other = Metrics(), Metrics()
     one.set_leader(True)
     assert b"mptraining_leader 0.0" in other.text()

@@ -1,4 +1,4 @@
-"""Whose clock counts: the API server's, as exactly as its answers tell it."""
+"""The API server's clock, as exactly as its responses show it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ SECONDS = st.floats(0, 40)
 
 
 @given(skew=SKEWS, calls=st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=1, max_size=20))
-def test_what_is_believed_is_possible_and_never_gets_worse(
-    skew: float, calls: list[tuple[float, float, float]]
-) -> None:
-    """Answers take any time on the way there and back; the date on them is cut to whole seconds."""
+def test_the_estimate_is_possible_and_never_gets_worse(skew: float, calls: list[tuple[float, float, float]]) -> None:
+    """Responses take any time in either direction; their date has whole seconds."""
     believed, own = 0.0, 1_767_225_600.0
     for there, back, pause in calls:
         sent, own = own, own + there
@@ -31,14 +29,14 @@ def test_what_is_believed_is_possible_and_never_gets_worse(
         believed, own = after, own + pause
 
 
-def test_a_clock_that_is_right_stays_as_it_is() -> None:
+def test_a_correct_clock_is_not_adjusted() -> None:
     own = 1000.7
     assert clock_offset(0.0, sent=own, received=own + 0.1, date=1000.0) == 0.0
     assert clock_offset(0.0, sent=own, received=own + 30, date=1010.0) == 0.0
 
 
 @pytest.mark.parametrize("skew", [-60, 60])
-def test_a_clock_that_is_a_minute_off_is_put_right_by_one_answer(skew: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_clock_that_is_a_minute_off_is_corrected_by_one_response(skew: int, caplog: pytest.LogCaptureFixture) -> None:
     true = 1_767_225_600.4
     time = ServerTime(lambda: true + skew)
     assert time() == true + skew
@@ -51,7 +49,7 @@ def test_a_clock_that_is_a_minute_off_is_put_right_by_one_answer(skew: int, capl
 
 
 @pytest.mark.parametrize("date", [None, "", "yesterday", "Mon, 99 Jan 2026 00:00:00 GMT"])
-def test_no_date_is_no_news(date: str | None) -> None:
+def test_a_response_without_a_date_changes_nothing(date: str | None) -> None:
     time = ServerTime(lambda: 5.0)
     time.update(date, sent=4.0)
     assert time() == 5.0

@@ -1,4 +1,4 @@
-"""The operator's settings: what a file may say, and what it is told when it is wrong."""
+"""The operator's settings: valid files, and the messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_without_a_file_the_defaults_hold() -> None:
     assert settings.lease.duration_seconds == 10
 
 
-def test_a_file_says_what_differs(tmp_path: Path) -> None:
+def test_a_file_overrides_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("cpuFallback: true\nnamespaces: [a, b]\nlease: {durationSeconds: 15}\nprogress: {port: 9443}\n")
     settings = OperatorSettings.load(file)
@@ -97,7 +97,7 @@ def test_a_label_of_jobs_pods_may_have_a_prefix() -> None:
     assert OperatorSettings.parse({"pods": {"labels": {label: "7"}}}).pods.labels == {label: "7"}
 
 
-def test_who_this_is_comes_from_the_pod() -> None:
+def test_the_identity_is_the_pods() -> None:
     given = {"POD_NAME": "op-0", "POD_NAMESPACE": "ops", "POD_SERVICE_ACCOUNT": "op"}
     found = Identity.from_environment(given, host="laptop")
     assert (found.name, found.namespace, found.service_account) == ("op-0", "ops", "op")

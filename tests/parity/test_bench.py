@@ -31,7 +31,7 @@ def test_a_child_trains_programs_and_tells_equal_from_different(generation: str,
 
 
 def test_a_training_that_is_wrong_is_seen(tmp_path: Path) -> None:
-    """Gradients that are a thousandth too large, as a doctored trainer computes them."""
+    """Gradients that are a thousandth too large, from a modified trainer."""
     doctored = f"""
 import sys
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_the_command_reports_and_resumes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
 def test_named_programs_and_some_drawn_ones_train_as_in_keras(generation: str, tmp_path: Path) -> None:
-    """The part of `make parity` that every `make test` runs: issue 14's own cases, of which two may be refused."""
+    """The part of `make parity` that every `make test` runs: the cases of issue 14, of which two may be refused."""
     command = [sys.executable, "-m", "parity", "--folder", str(tmp_path), "--generation", generation]
     command += ["--programs", "2", "--processes", "1", "--shrink", "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

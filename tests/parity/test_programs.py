@@ -1,4 +1,4 @@
-"""What the bench generates and how it compares; the trainings are in test_bench."""
+"""The programs that the bench generates, and its comparison; the trainings are in test_bench."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from mptraining_records.tfrecord import framing
 
 @pytest.fixture(params=["disk", "bucket"])
 def folder(request: pytest.FixtureRequest) -> str:
-    """A folder on disk, then one in a bucket: what is true of one is true of the other."""
+    """A folder on disk, then one in a bucket: both must behave alike."""
     if request.param == "disk":
         return str(request.getfixturevalue("tmp_path"))
     return f"{request.getfixturevalue('bucket')}/data"
@@ -23,7 +23,7 @@ WriteShard = Callable[[str, Sequence[bytes]], str]
 
 @pytest.fixture
 def write_shard() -> WriteShard:
-    """Writes records as one TFRecord file and returns its URI."""
+    """Writes records as one TFRecord file; returns its URI."""
 
     def write(uri: str, records: Sequence[bytes]) -> str:
         storage.write(uri, b"".join(map(framing.encode, records)))

@@ -31,7 +31,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def restricted(control_plane: ControlPlane) -> str:
-    """A new namespace that admits restricted pods only, with the account and the class that a golden job names."""
+    """A new namespace that admits only restricted pods, with the account and the class that a golden job names."""
     name = control_plane.namespace(f"restricted-{next(_numbers)}", labels=RESTRICTED)
     account = {"metadata": {"name": "trainer", "namespace": name}}
     control_plane.rest.post(f"/api/v1/namespaces/{name}/serviceaccounts", account)
@@ -39,7 +39,7 @@ def restricted(control_plane: ControlPlane) -> str:
     if all(each["metadata"]["name"] != "training" for each in control_plane.rest.get(classes)["items"]):
         control_plane.rest.post(classes, {"metadata": {"name": "training"}, "value": 1000})
     pod = {"metadata": {"name": "asks"}, "spec": {"priorityClassName": "training", **bare_pod()}}
-    # Admission knows what its cache has, which follows.
+    # Admission reads from its cache, which is updated later.
     wait_until(
         lambda: bool(control_plane.rest.post(f"/api/v1/namespaces/{name}/pods", pod, {"dryRun": "All"})),
         "a pod of the class would be taken",
@@ -48,18 +48,18 @@ def restricted(control_plane: ControlPlane) -> str:
 
 
 def bare_pod() -> dict[str, Any]:
-    """The spec of a pod that the level `restricted` admits."""
+    """Return the spec of a pod that the level `restricted` admits."""
     return {"containers": [{"name": "trainer", "image": "x", "securityContext": RESTRICTED_CONTAINER}]}
 
 
 def created(control_plane: ControlPlane, namespace: str, file: Path) -> list[dict[str, Any]]:
-    """The golden children as the API server keeps them, of a job that is really there."""
+    """The golden children as the API server stores them, of a job that exists."""
     case = yaml.safe_load(file.read_text(encoding="utf-8"))
     job = {**case["job"], "metadata": {"name": "flowers", "namespace": namespace}}
     path = f"/apis/mptraining.dev/v1alpha1/namespaces/{namespace}/mptrainingjobs"
     uid = control_plane.rest.post(path, job, FIELDS)["metadata"]["uid"]
     golden_uid = case["children"][0]["metadata"]["ownerReferences"][0]["uid"]
-    # Without its real owner the garbage collector would take a child away again.
+    # Without its real owner the garbage collector would delete a child.
     text = json.dumps(case["children"]).replace(golden_uid, uid).replace("team-a", namespace)
     return [
         control_plane.rest.post(
@@ -73,7 +73,7 @@ def created(control_plane: ControlPlane, namespace: str, file: Path) -> list[dic
 def test_golden_children_are_taken(control_plane: ControlPlane, restricted: str, file: Path) -> None:
     golden = yaml.safe_load(file.read_text(encoding="utf-8"))["children"][-1]
     *_, job = created(control_plane, restricted, file)
-    # Dropped fields would be gone by now, or refused: validation is strict.
+    # Unknown fields would be dropped by now, or refused: validation is strict.
     kept = ("completionMode", "completions", "backoffLimitPerIndex", "maxFailedIndexes", "podReplacementPolicy")
     assert {name: job["spec"][name] for name in kept} == {name: golden["spec"][name] for name in kept}
     assert job["spec"]["suspend"] is golden["spec"].get("suspend", False)
@@ -81,7 +81,7 @@ def test_golden_children_are_taken(control_plane: ControlPlane, restricted: str,
     labels = {name: value for name, value in template["metadata"]["labels"].items() if "batch.kubernetes" not in name}
     pod = {"metadata": {"name": "alone", **template["metadata"], "labels": labels}, "spec": template["spec"]}
     alone = control_plane.rest.post(f"/api/v1/namespaces/{restricted}/pods", pod, FIELDS | {"dryRun": "All"})
-    # What admission adds by default is there already, with our seconds.
+    # The tolerations that admission adds by default are already there, with our seconds.
     lost = [each for each in alone["spec"]["tolerations"] if each.get("effect") == "NoExecute"]
     assert {each["tolerationSeconds"] for each in lost} == {30}
     if not job["spec"]["suspend"]:
@@ -102,7 +102,7 @@ def test_pods_have_the_names_that_the_launch_gives_them(control_plane: ControlPl
     assert found == set(variable.split(","))
 
 
-def test_the_index_is_told_to_the_init_container_too(control_plane: ControlPlane, restricted: str) -> None:
+def test_the_init_container_has_the_index_too(control_plane: ControlPlane, restricted: str) -> None:
     created(control_plane, restricted, FOLDER / "source-archive.yaml")
     control_plane.pods.wait_for(restricted, "flowers-1", 1)
     (pod,) = control_plane.rest.get(f"/api/v1/namespaces/{restricted}/pods")["items"]

@@ -1,4 +1,6 @@
-"""What the API server answers about an object that is gone, and about its namesake: from that deletions are learnt."""
+"""The API server's answers about an object that is gone and about a new one of its name; the operator detects deletions
+by them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The testbed keeps its promises: other tests judge the operator by it."""
+"""The testbed behaves as documented: other tests rely on it to judge the operator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GPU_NODE: dict[str, Any] = {"labels": {"accelerator": "t4"}, "capacity": {"nvidi
 
 
 def job(name: str, **spec: Any) -> dict[str, Any]:
-    """An Indexed Job of two pods that want a GPU each."""
+    """Return an Indexed Job of two pods that request a GPU each."""
     container = {"name": "trainer", "image": "none", "resources": {"limits": {"nvidia.com/gpu": 1}}}
     pod = {"restartPolicy": "Never", "nodeSelector": {"accelerator": "t4"}, "containers": [container]}
     indexed = {
@@ -62,7 +62,7 @@ def gpu_node(control_plane: ControlPlane) -> None:
 
 
 def ended(control_plane: ControlPlane, namespace: str, script: Script) -> tuple[dict[str, Any], list[Pod]]:
-    """The Job's status and pods when the Job has ended."""
+    """Return the Job's status and pods when the Job has ended."""
     path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     with control_plane.kubelet(script, namespace=namespace):
         control_plane.rest.post(path, job("gang"))
@@ -121,7 +121,7 @@ class TestAccess:
         pods = f"/api/v1/namespaces/{namespace}/pods"
 
         def refused() -> bool:
-            """Admission hears of the quota a moment after it was written; what is only asked leaves no pod."""
+            """Admission sees the quota a moment after it was written; a dry run leaves no pod."""
             try:
                 control_plane.rest.post(pods, pod, {"dryRun": "All"})
             except Refused:
@@ -145,11 +145,11 @@ class TestKubelet:
         status, pods = ended(control_plane, namespace, lambda pod: Exit(3) if pod.index == 1 else Run(stop_code=75))
         # FailureTarget comes first since Kubernetes 1.31.
         assert {each["type"] for each in status["conditions"]} - {"FailureTarget"} == {"Failed"}
-        # The job controller deletes the other one, which leaves as the trainer does.
+        # The job controller deletes the other one, which exits as the trainer does.
         assert [terminated(pod)["exitCode"] for pod in pods if pod.index == 1] == [3]
 
     def test_out_of_memory_looks_like_a_kernel_s_kill(self, control_plane: ControlPlane, namespace: str) -> None:
-        # One alone: of two, the controller may take the other away before it has ended by itself.
+        # One pod alone: of two, the controller may delete the second before it has ended by itself.
         _, pods = ended(control_plane, namespace, lambda pod: OutOfMemory() if pod.index == 0 else Run())
         assert (terminated(pods[0])["exitCode"], terminated(pods[0])["reason"]) == (137, "OOMKilled")
 
@@ -167,12 +167,12 @@ class TestKubelet:
             control_plane.rest.post(f"/apis/batch/v1/namespaces/{namespace}/jobs", job("stuck"))
             control_plane.pods.wait_for(namespace, "stuck", 2)
 
-            def told() -> bool:
+            def shows_the_reason() -> bool:
                 return all(
                     behaviour.message in str(pod.whole["status"]) for pod in control_plane.pods.select(namespace)
                 )
 
-            wait_until(told, "the reason")
+            wait_until(shows_the_reason, "the reason")
             assert {pod.phase for pod in control_plane.pods.select(namespace)} == {"Pending"}
 
     def test_a_pod_on_a_lost_node_stays_until_the_node_is_back(
@@ -185,7 +185,7 @@ class TestKubelet:
             wait_until(lambda: _phases(control_plane, namespace) == ["Running", "Running"], "two running pods")
             kubelet.tell(pods[0], Lost())
             control_plane.rest.delete(f"{path}/gone", {"propagationPolicy": "Background"})
-            # They are deleted one after the other.
+            # The controller deletes them one after the other.
             wait_until(
                 lambda: [each.terminating for each in control_plane.pods.select(namespace)] == [True], "one pod less"
             )
@@ -262,7 +262,7 @@ class TestServers:
         ) as parent:
             assert parent.stdout is not None
             child = int(parent.stdout.readline())
-            # Before setpriv has asked for the signal and become the program there is nothing to be heard.
+            # Until setpriv has requested the signal and executed the program, no signal arrives.
             wait_until(lambda: Path(f"/proc/{child}/comm").read_text().strip() == "sleep", "sleep runs")
             parent.send_signal(signal.SIGKILL)
             parent.wait()
@@ -273,7 +273,7 @@ class TestServers:
 
 
 def _wait_for_request(control_plane: ControlPlane, verb: str, name: str) -> Request:
-    """From the audit log, which may be written after the answer is sent."""
+    """Wait for the request in the audit log, which may be written after the answer is sent."""
 
     def found() -> list[Request]:
         return [each for each in control_plane.requests() if (each.verb, each.name) == (verb, name)]
@@ -283,7 +283,7 @@ def _wait_for_request(control_plane: ControlPlane, verb: str, name: str) -> Requ
 
 
 def _alive(pid: int) -> bool:
-    """Whether it runs; a zombie that nobody has waited for yet does not."""
+    """Report whether it runs; a zombie that its parent has not waited for yet does not."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""The fault proxy does to a client what it was told, and nothing else."""
+"""The fault proxy injects the requested faults and no others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def proxy(control_plane: ControlPlane) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def through(control_plane: ControlPlane, proxy: FaultProxy) -> Iterator[Rest]:
-    """A client that goes through the proxy."""
+    """A client that connects through the proxy."""
     rest = control_plane.rest_client(control_plane.rest.token, server=proxy.url)
     yield rest
     rest.close()
@@ -86,7 +86,7 @@ class TestWithoutFaults:
         assert through.get(f"{maps}/large")["data"]["key"] == text
 
     def test_events_of_a_watch_come_at_once(self, through: Rest, proxy: FaultProxy, maps: str) -> None:
-        """Each before there is a next one that could push it on, and before the API server's next bookmark."""
+        """Each arrives before the next one exists that could flush it, and before the API server's next bookmark."""
         seen: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         with Watch(through, maps, lambda kind, each: seen.put((kind, each["metadata"]["name"]))):
             wait_until(lambda: proxy.open_watches("configmaps") == 1, "an open watch")
@@ -153,7 +153,7 @@ class TestFaults:
         through.get(maps)
         assert time.monotonic() - began >= 0.3
 
-    def test_only_what_is_chosen_is_struck(self, through: Rest, proxy: FaultProxy, maps: str) -> None:
+    def test_only_selected_requests_get_a_fault(self, through: Rest, proxy: FaultProxy, maps: str) -> None:
         rule = proxy.add(Refuse(500), verb="create", resource="configmaps", when=None, skip=1, times=1)
         through.post(maps, config_map("first"))
         with pytest.raises(Refused):
@@ -170,7 +170,7 @@ class TestFaults:
 
 
 def follow(control_plane: ControlPlane, maps: str) -> dict[str, str]:
-    """The query of a watch from now on. Other objects that come and go in a namespace are left out."""
+    """Return the query of a watch from now on; it skips other objects of the namespace."""
     query = {"labelSelector": "follow"}
     version = control_plane.rest.get(maps, query)["metadata"]["resourceVersion"]
     return {**query, "watch": "true", "resourceVersion": version}
@@ -183,7 +183,7 @@ class TestWatches:
             control_plane.rest.post(maps, labelled)
 
     def read(self, watching: BaseHTTPResponse) -> list[str]:
-        """The types of the events until the stream ends."""
+        """Return the types of the events until the stream ends."""
         return [json.loads(line)["type"] for line in watching.read().splitlines()]
 
     def test_cut_after_some_events(
@@ -205,7 +205,7 @@ class TestWatches:
         seen: list[str] = []
         with Watch(through, maps, lambda _, each: seen.append(each["metadata"]["name"])):
             control_plane.rest.post(maps, config_map("late"))
-            # The client lists anew and goes on.
+            # The client lists again and resumes.
             wait_until(lambda: "late" in seen, "the event")
         assert proxy.count("list", "configmaps") >= 2
 
@@ -219,7 +219,7 @@ class TestWatches:
             for kind, _ in changes(watching, threading.Event()):
                 kinds.append(kind)
                 if kind == "MODIFIED":
-                    # The last event has come: nothing is on its way any more.
+                    # The last event has arrived: no more are in flight.
                     assert proxy.cut_watches("configmaps") == 1
             assert kinds == ["ADDED", "ADDED", "MODIFIED"]
 

@@ -1,4 +1,4 @@
-"""The stand-in for Google refuses what Google would: else nothing that it lets through would prove anything."""
+"""The Google emulator refuses what Google refuses; otherwise an accepted request would prove nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in's name server, asked in bytes as a forwarding server asks."""
+"""The emulator's name server, with raw queries as a forwarding server sends them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADDRESS, IPV6 = 1, 28
 
 def query(name: str, kind: int) -> bytes:
     labels = b"".join(bytes([len(each)]) + each.encode() for each in name.split("."))
-    # One question, and what EDNS adds behind it.
+    # One question, and the record that EDNS appends.
     header = struct.pack(">HHHHHH", 0x1234, 0x0100, 1, 0, 0, 1)
     return header + labels + b"\0" + struct.pack(">HH", kind, 1) + b"\0\0\x29\x10\0\0\0\0\0\0\0"
 

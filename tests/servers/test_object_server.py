@@ -16,7 +16,7 @@ def read(server: ObjectServer, name: str) -> bytes:
     return content
 
 
-@pytest.mark.usefixtures("object_server")  # where there is no program, the test is left out
+@pytest.mark.usefixtures("object_server")  # without the program the test is skipped
 class TestObjectServer:
     def test_folders_are_buckets_and_objects_are_added(self, tmp_path: Path) -> None:
         (tmp_path / "data" / "bucket" / "deep").mkdir(parents=True)

@@ -51,7 +51,7 @@ class World:
         self.pod = self.make_pod("flowers-1-0-abcde")
         self.writer = ProgressWriter(self.write, time.time, 0.2, 100)
         self.certificate = self.ensure()
-        # Nothing is cached for long, so that each test gets the API server's own answer.
+        # Caches expire at once, so that each test gets the API server's own answer.
         reviewer = TokenReviewer(self.cluster.review_token, time.time, 0.001)
         self.server = ProgressServer(0, self.lookup, reviewer, self.writer.offer, self.certificate, host="127.0.0.1")
         self.attempt = 1
@@ -123,7 +123,7 @@ def world(control_plane: ControlPlane, namespace: str) -> Iterator[World]:
 
 
 def test_a_worker_s_report_becomes_the_job_s_status(world: World, tmp_path: Path) -> None:
-    # Somebody else's part of the status, written by another manager.
+    # Another manager owns this part of the status.
     mine = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob", "status": {"phase": "Running"}}
     job_path = f"/apis/mptraining.dev/v1alpha1/namespaces/{world.namespace}/mptrainingjobs/flowers/status"
     world.rest.patch(job_path, mine)
@@ -148,7 +148,7 @@ def test_a_worker_s_report_becomes_the_job_s_status(world: World, tmp_path: Path
     assert job["status"]["phase"] == "Running"
     assert (progress["step"], progress["percentComplete"], progress["epoch"]) == (100, 100, 1)
     assert progress["metrics"] == [{"name": "loss", "value": "0.5"}]
-    # What the newest report does not say is gone, because the manager owned it.
+    # Fields that the newest report lacks are gone, because the manager owned them.
     assert "lossScale" not in progress
     managers = {each["manager"]: each for each in job["metadata"]["managedFields"]}
     assert set(managers["mptraining-progress"]["fieldsV1"]["f:status"]) == {"f:progress"}
@@ -175,7 +175,7 @@ def test_a_token_bound_to_no_pod_or_to_another_is_refused(world: World, tmp_path
 
 def test_a_token_of_another_namespace_is_refused(world: World, tmp_path: Path) -> None:
     elsewhere = world.control_plane.namespace(f"{world.namespace}-elsewhere")
-    # A namespace's accounts get tokens for any audience.
+    # A namespace's accounts can request tokens for any audience.
     audience = names.audience(world.namespace, world.uid)
     assert (
         world.post(world.control_plane.token(elsewhere, "default", audiences=[audience]), tmp_path).status_code == 401
@@ -191,7 +191,7 @@ def test_a_forged_token_is_refused(world: World, tmp_path: Path) -> None:
 
 
 def test_an_expired_token_is_refused(world: World, tmp_path: Path) -> None:
-    # The API server gives no token for less than ten minutes; its own key makes one that has ended.
+    # The API server issues no token for less than ten minutes; a token that has expired is signed with its key here.
     head, claims, _ = world.token().split(".")
     told = json.loads(base64.urlsafe_b64decode(claims + "=="))
     for moved in (0, -7200):
@@ -236,7 +236,7 @@ def test_a_write_for_a_job_that_is_gone_changes_nothing(world: World) -> None:
     assert gone.value.status == 404
 
 
-def test_a_write_for_a_job_that_was_made_anew_changes_nothing(world: World) -> None:
+def test_a_write_for_a_job_that_was_created_again_changes_nothing(world: World) -> None:
     with pytest.raises(ApiProblem):
         world.cluster.write_progress(world.namespace, "flowers", "another-uid", {"step": 1})
     assert "progress" not in world.job().get("status", {})

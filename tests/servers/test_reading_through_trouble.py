@@ -1,4 +1,4 @@
-"""Reading over a network that fails: the right records in the right order, and the lost bytes alone are asked again."""
+"""Reads over a faulty network: the right records in the right order, and only the lost bytes are requested again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 UNSHAPED = Shape(latency=0, stream_rate=0)
 SHARDS, EACH = 4, 300
-# What a connection that ends may keep to itself of what arrived: less than one chunk of the client's.
+# The bytes that a connection may lose when it ends: less than one chunk of the client's.
 LOST = 256 << 10
 _numbers = itertools.count()
 
@@ -41,7 +41,7 @@ def module_proxy(object_server: ObjectServer) -> Iterator[StorageProxy]:
 
 @pytest.fixture
 def proxy(module_proxy: StorageProxy) -> Iterator[StorageProxy]:
-    """Fast and without faults, its counters at zero; without it nothing reaches the bucket."""
+    """A fast proxy without faults, its counters at zero; the bucket is only reachable through it."""
     module_proxy.set(UNSHAPED)
     module_proxy.reset()
     yield module_proxy
@@ -58,14 +58,14 @@ def bucket(proxy: StorageProxy, object_server: ObjectServer, monkeypatch: pytest
 
 @pytest.fixture(scope="module")
 def records() -> list[bytes]:
-    """Some 20 MB, of all lengths from none to 40 kB."""
+    """Some 20 MB, of all lengths from 0 to 40 kB."""
     draw = np.random.default_rng(7)
     return [draw.bytes(int(size)) for size in draw.integers(0, 40_000, SHARDS * EACH)]
 
 
 @pytest.fixture(scope="module")
 def shards(object_server: ObjectServer, records: list[bytes]) -> str:
-    """The URI of a bucket with the records in four objects, which do not change."""
+    """The URI of a bucket with the records in four objects, which no test changes."""
     uri = object_server.create_bucket(f"shards-{next(_numbers)}")
     for number in range(SHARDS):
         part = records[number * EACH : (number + 1) * EACH]
@@ -167,7 +167,7 @@ def test_what_goes_wrong_twice_is_tried_a_third_time(
 ) -> None:
     rules = _once(fault, times=2)
     if isinstance(fault, Flip):
-        # In two shards: what is damaged at the second look as well is believed.
+        # In two shards: a record that is damaged at the second read as well is reported as damaged.
         rules = [Rule(fault=fault, times=1, objects=rf".*/{number}\.tfrecord") for number in range(2)]
     proxy.change(rules=rules)
     with RecordReader(dataset) as reader:
@@ -187,7 +187,7 @@ def test_a_silent_connection_is_given_up_and_its_rest_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
     after: int,
 ) -> None:
-    # More than the machine may let an answer wait that is no stall.
+    # Longer than a busy machine delays an answer that is no stall.
     monkeypatch.setattr(gcs_clients, "READING", (4.0, 2.0))
     gcs_clients.endpoint_of.cache_clear()
     proxy.change(rules=[Rule(fault=Stall(seconds=30, after=after), times=2)])
@@ -242,14 +242,14 @@ class Test_an_object_that_changes_in_mid_epoch:
     def test_between_two_requests_of_one_range_too(
         self, long: DatasetIndex, records: list[bytes], proxy: StorageProxy
     ) -> None:
-        """A range that was cut continues in the same version, or not at all."""
+        """A range that was cut continues in the same version, or fails."""
         proxy.change(rules=[Rule(fault=Cut(after=300_000), times=3)])
         self._is_refused(long, records, "replaced", "was replaced")
 
 
 class Test_what_does_not_recover:
     @pytest.mark.parametrize(("status", "message"), [(403, "no permission"), (401, "no permission")])
-    def test_a_refusal_is_said_at_once(
+    def test_a_refusal_is_reported_at_once(
         self, dataset: DatasetIndex, proxy: StorageProxy, status: int, message: str
     ) -> None:
         proxy.change(rules=[Rule(fault=Refuse(status=status), what="any")])
@@ -277,7 +277,7 @@ class Test_what_does_not_recover:
     def test_however_many_parts_the_range_has(
         self, dataset: DatasetIndex, proxy: StorageProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """More than can be asked for at once: those that did not begin are dropped with the first that failed."""
+        """More parts than are requested at once: the first failure cancels those that have not begun."""
         monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1")
         proxy.change(refusing=True)
         began: set[str] = set()
@@ -291,7 +291,7 @@ class Test_what_does_not_recover:
         uri = dataset.shards[0].object.uri
         with pytest.raises(StorageUnavailable):
             fetch(uri, 0, 4 * STREAMS * RANGE, version=None, traffic=Traffic())
-        # Whoever gives up before the first failure was noticed leaves room for another.
+        # A reader that gives up before the first failure was noticed frees its slot.
         assert STREAMS <= len(began) <= 2 * STREAMS
 
     @pytest.mark.parametrize("fault", [WholeObject(), WrongRange(), Refuse(status=503), Cut(after=0)], ids=repr)

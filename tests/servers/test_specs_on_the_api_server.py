@@ -1,6 +1,7 @@
-"""The CRD as a real API server reads it: the table of specs, transition rules, limits, and what kubectl shows.
+"""The CRD on a real API server: the table of specs, transition rules, limits, and what kubectl shows.
 
-tests/api/test_specs_table.py asks models and rules the same questions; here CEL is compiled and the schema enforced.
+tests/api/test_specs_table.py runs the same table through models and rules; here CEL is compiled and the
+schema enforced.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ def document(base: str = "gpu", patch: Json | None = None, name: str = "flowers"
 
 
 class Jobs:
-    """MPTrainingJobs of one namespace."""
+    """The MPTrainingJobs of one namespace."""
 
     def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
         self.rest = control_plane.rest
         self.path = f"{KIND}/namespaces/{namespace}/mptrainingjobs"
 
     def refusal(self, document: Json) -> str | None:
-        """What the API server says against it; None when it would take it."""
+        """Return the API server's message against it; None when it accepts it."""
         try:
-            # As `kubectl apply` does: an unknown field is refused, not dropped.
+            # Like `kubectl apply`: an unknown field is refused, not dropped.
             self.rest.post(self.path, document, {"dryRun": "All", "fieldValidation": "Strict"})
         except Refused as refused:
             return refused.message
@@ -73,7 +74,7 @@ class Jobs:
 
 @pytest.fixture(scope="module")
 def dry(control_plane: ControlPlane) -> Jobs:
-    """For what only asks."""
+    """Jobs for dry runs only."""
     return Jobs(control_plane, "default")
 
 
@@ -95,7 +96,7 @@ def test_the_api_server_says_what_the_table_says(dry: Jobs, row: Json) -> None:
 @pytest.mark.parametrize("path", sorted((MANIFESTS / "examples").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_examples_are_taken(dry: Jobs, path: Path) -> None:
     documents = yaml.safe_load_all(path.read_text(encoding="utf-8"))
-    for each in (each for each in documents if each["kind"] == "MPTrainingJob"):  # a claim may stand beside it
+    for each in (each for each in documents if each["kind"] == "MPTrainingJob"):  # a claim may be given as well
         assert dry.refusal(each) is None
 
 
@@ -135,12 +136,12 @@ class TestTransitions:
         ],
         ids=json.dumps,
     )
-    def test_the_spec_of_a_started_job_stays(self, started: Jobs, change: Json) -> None:
+    def test_the_spec_of_a_started_job_is_immutable(self, started: Jobs, change: Json) -> None:
         with pytest.raises(Refused, match=self.MESSAGE):
             started.patch({"spec": change})
 
-    def test_a_subtree_cannot_be_removed_to_be_added_anew(self, started: Jobs) -> None:
-        # Rules beside the subtree would not be asked: there is no old value to compare with.
+    def test_a_subtree_cannot_be_removed_to_be_added_again(self, started: Jobs) -> None:
+        # Rules beside the subtree would not be evaluated: there is no old value to compare with.
         for step in ({"training": None}, {"training": {"epochs": 9}}):
             with pytest.raises(Refused, match=self.MESSAGE):
                 started.patch({"spec": step})
@@ -193,7 +194,7 @@ class TestStatus:
     def test_a_wrong_type_is_refused(self, jobs: Jobs, status: Json) -> None:
         jobs.create(document())
         field = next(iter(status))
-        # Kubernetes 1.29 names it without the `status.` before it.
+        # Kubernetes 1.29 names it without the prefix `status.`.
         with pytest.raises(Refused, match=rf"\b{field}\b.*: Invalid value"):
             jobs.status(status)
 
@@ -215,7 +216,9 @@ class TestStatus:
 
 class TestSize:
     def test_a_megabyte_by_hand_is_taken_or_refused_by_name(self, dry: Jobs) -> None:
-        """Every field at its bounds' end: the CEL budget is not met by refusing to answer, and no 500 comes back."""
+        """Every field is as large as its bound allows: the API server does not refuse for the CEL budget, and no 500 is
+        returned.
+        """
         arguments = {f"key-{number}": "x" * 1000 for number in range(1000)}
         said = dry.refusal(document("function", {"program": {"function": {"arguments": arguments}}}))
         assert said is None or "program.function.arguments" in said
@@ -248,7 +251,7 @@ class TestSize:
 class TestKubectl:
     @pytest.fixture(autouse=True)
     def known(self, control_plane: ControlPlane) -> None:
-        """What kubectl asks for is published a moment after the resource is served."""
+        """The discovery document that kubectl needs is published a moment after the resource is served."""
         for command in (("get", "mptj"), ("explain", "mptj.spec")):
             wait_until(
                 lambda command=command: control_plane.kubectl(*command, check=False).returncode == 0,  # type: ignore[misc]
@@ -257,7 +260,7 @@ class TestKubectl:
             )
 
     def test_explain_describes_every_field(self, control_plane: ControlPlane) -> None:
-        """kubectl finds every field of the models, and each has a text."""
+        """kubectl finds every field of the models, and each has a description."""
         version = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
         names = set(_fields(version["spec"]))
         told = control_plane.kubectl("explain", "mptj.spec", "--recursive").stdout
@@ -301,7 +304,7 @@ class TestKubectl:
 
 
 def _nodes(schema: Json, path: str) -> list[tuple[str, Json]]:
-    """All properties below, with their paths."""
+    """Return all properties below, with their paths."""
     found: list[tuple[str, Json]] = []
     inner = schema.get("items", schema)
     for name, node in inner.get("properties", {}).items():

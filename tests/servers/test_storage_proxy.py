@@ -1,4 +1,4 @@
-"""The storage proxy is as slow as it was told, and does to a client what it was told, over http and https."""
+"""The storage proxy has the configured speed and injects the configured faults, over http and https."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def module_proxy(
 
 @pytest.fixture
 def proxy(module_proxy: StorageProxy, object_server: ObjectServer) -> StorageProxy:
-    """Fast and without faults, its counters at zero, one object `proxied/x` behind it."""
+    """A fast proxy without faults, its counters at zero, one object `proxied/x` behind it."""
     module_proxy.set(UNSHAPED)
     put(module_proxy, "x", CONTENT)
     module_proxy.reset()
@@ -94,7 +94,7 @@ def put(proxy: StorageProxy, key: str, content: bytes) -> None:
     connection.close()
 
 
-def struck(proxy: StorageProxy, fault: Fault) -> None:
+def inject(proxy: StorageProxy, fault: Fault) -> None:
     proxy.change(rules=[Rule(fault=fault, times=1)])
 
 
@@ -163,7 +163,7 @@ class TestWithoutFaults:
 
 
 def takes(least: float, most: float, action: Callable[[], object]) -> None:
-    """Never shorter than `least` seconds, and within `most` where the machine lets it: in one of ten tries."""
+    """Check the time that it takes: never less than `least` seconds, and in one of ten tries at most `most`."""
     for _ in range(10):
         began = time.monotonic()
         action()
@@ -193,7 +193,7 @@ class TestShape:
             assert bodies == [CONTENT] * streams
 
         for streams in (1, 8):
-            # Together at one rate, eight would take 2 s.
+            # At one shared rate, eight streams would take 2 s.
             takes(0.25, 1.9, lambda streams=streams: by(streams))  # type: ignore[misc]
 
     def test_an_upload_has_its_rate_too(self, proxy: StorageProxy) -> None:
@@ -218,7 +218,7 @@ class TestShape:
 class TestFaults:
     @pytest.mark.parametrize("status", [429, 500, 503])
     def test_refusals(self, proxy: StorageProxy, status: int, secure: bool) -> None:
-        struck(proxy, Refuse(status=status, retry_after=7))
+        inject(proxy, Refuse(status=status, retry_after=7))
         got, headers, _ = get(proxy, secure=secure)
         assert (got, headers["Retry-After"]) == (status, "7")
         assert get(proxy, secure=secure)[0] == 200
@@ -226,7 +226,7 @@ class TestFaults:
 
     @pytest.mark.parametrize(("after", "arrives"), [(0, 0), (300_001, 300_001), (None, SIZE // 2)])
     def test_a_body_is_cut(self, proxy: StorageProxy, after: int | None, arrives: int, secure: bool) -> None:
-        struck(proxy, Cut(after=after))
+        inject(proxy, Cut(after=after))
         connection = connect(proxy, secure=secure)
         connection.request("GET", "/proxied/x")
         answer = connection.getresponse()
@@ -237,14 +237,14 @@ class TestFaults:
         except ssl.SSLEOFError:
             part = b""
         connection.close()
-        if not secure:  # OpenSSL keeps to itself what came before the end without a farewell
+        if not secure:  # OpenSSL keeps back what arrived before an end without close_notify
             assert part == CONTENT[:arrives]
         assert len(part) <= arrives
         assert proxy.counters().media_bytes == arrives
         assert get(proxy, secure=secure)[2] == CONTENT
 
     def test_a_stall(self, proxy: StorageProxy, secure: bool) -> None:
-        struck(proxy, Stall(seconds=1.5, after=1000))
+        inject(proxy, Stall(seconds=1.5, after=1000))
         connection = connect(proxy, secure=secure)
         began = time.monotonic()
         connection.request("GET", "/proxied/x")
@@ -256,26 +256,26 @@ class TestFaults:
         assert at - began < 1.5 <= time.monotonic() - began
 
     def test_a_delay(self, proxy: StorageProxy, secure: bool) -> None:
-        struck(proxy, Delay(seconds=0.3))
+        inject(proxy, Delay(seconds=0.3))
         began = time.monotonic()
         assert get(proxy, secure=secure)[2] == CONTENT
         assert time.monotonic() - began >= 0.3
 
     @pytest.mark.parametrize("name", ["Range", "range"])
     def test_another_range_than_was_asked_for(self, proxy: StorageProxy, secure: bool, name: str) -> None:
-        struck(proxy, WrongRange(shift=10))
+        inject(proxy, WrongRange(shift=10))
         status, headers, body = get(proxy, secure=secure, **{name: "bytes=100-199"})
         assert (status, headers["Content-Range"]) == (206, f"bytes 110-209/{SIZE}")
         assert body == CONTENT[110:210]
 
     @pytest.mark.parametrize("name", ["Range", "range"])
     def test_the_whole_object_instead_of_a_range(self, proxy: StorageProxy, secure: bool, name: str) -> None:
-        struck(proxy, WholeObject())
+        inject(proxy, WholeObject())
         status, headers, body = get(proxy, secure=secure, **{name: "bytes=100-199"})
         assert (status, "Content-Range" in headers, body) == (200, False, CONTENT)
 
     def test_a_flipped_byte(self, proxy: StorageProxy, secure: bool) -> None:
-        struck(proxy, Flip(at=300_000))
+        inject(proxy, Flip(at=300_000))
         body = get(proxy, secure=secure)[2]
         assert [at for at in range(SIZE) if body[at] != CONTENT[at]] == [300_000]
 
@@ -403,7 +403,7 @@ assert tf.io.gfile.stat("gs://proxied/by-tensorflow").length == 7
 
 
 def test_counters_are_read_while_requests_are_under_way(proxy: StorageProxy) -> None:
-    struck(proxy, Stall(seconds=2, after=1000))
+    inject(proxy, Stall(seconds=2, after=1000))
     reading = threading.Thread(target=get, args=(proxy,))
     reading.start()
     deadline = time.monotonic() + 60

@@ -9,7 +9,7 @@ BEGIN, END = "<!-- made by `make soak` -->", "<!-- until here -->"
 
 
 def table(rows: Mapping[str, tuple[int, int, int]], *, parts: int, where: str, seed: int) -> str:
-    """`rows`: by configuration, runs that were disturbed, kill points in them, and runs that ended otherwise."""
+    """`rows`: by configuration, runs under faults, kill points in them, and runs that ended otherwise."""
     lines = [
         f"Seed {seed}, {where}. {parts} digests of each run were compared.",
         "",
@@ -21,7 +21,7 @@ def table(rows: Mapping[str, tuple[int, int, int]], *, parts: int, where: str, s
 
 
 def put(document: Path, text: str, *, begin: str = BEGIN, end: str = END) -> None:
-    """Replaces what stands between the markers. Raises ValueError for a document without them."""
+    """Replace the text between the markers. Raises ValueError for a document without them."""
     before, found, rest = document.read_text().partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):

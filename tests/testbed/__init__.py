@@ -2,7 +2,7 @@
 and an object storage.
 
 No container runs here. etcd, API server and controller manager are the real ones (`make servers`), so that admission,
-validation, garbage collection and the job controller are Kubernetes' own; the kubelet's part is played by a script.
+validation, garbage collection and the job controller are Kubernetes' own; a script simulates the kubelet.
 
     with ControlPlane(folder) as control_plane, control_plane.kubelet(lambda pod: Exit(1, after=0.1)) as kubelet:
         control_plane.namespace("team-a")
@@ -18,9 +18,9 @@ Tests take the fixtures `control_plane` (one for the session) and `namespace` (a
 tests/conftest.py and the marker `cluster`. Start several seconds of servers only where a test stops or slows them.
 
 Folders: `kubernetes` (the servers, namespaces and rights, the operator's installation, a queue that acts as Kueue),
-`nodes` (the kubelet's part, by hand or by script, and KWOK's thousands of pods), `faults` (a proxy in front of the API
-server), `gcs` (buckets, and a slow network that fails on demand), `google` (sign-in, metadata server, DNS, GKE). All
-use `processes`, `binaries` and `credentials`.
+`nodes` (the kubelet, simulated by hand or by script, and KWOK's thousands of pods), `faults` (a proxy in front of the
+API server), `gcs` (buckets, and a slow network that fails on demand), `google` (sign-in, metadata server, DNS, GKE).
+All use `processes`, `binaries` and `credentials`.
 """
 
 from tests.testbed.binaries import binary, missing

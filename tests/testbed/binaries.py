@@ -1,7 +1,7 @@
-"""Where the servers' programs lie: build/bin, which `make servers` and `make bench-operator` fill.
+"""The folder of the servers' programs: build/bin, which `make servers` and `make bench-operator` fill.
 
 With MPTRAINING_KUBERNETES=1.29 in the environment the control plane is that of build/kubernetes-1.29, of the oldest
-Kubernetes that is promised: `python kind/binaries.py --kubernetes 1.29` makes it.
+supported Kubernetes: `python kind/binaries.py --kubernetes 1.29` downloads it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ VERSION_VARIABLE = "MPTRAINING_KUBERNETES"
 
 
 def older() -> str | None:
-    """The release that the control plane is to be of, such as 1.29; None for the one in build/bin."""
+    """Return the release of the control plane from the environment, such as 1.29; None for the one in build/bin."""
     return os.environ.get(VERSION_VARIABLE) or None
 
 
 def binary(name: str) -> Path:
-    """The program's path, there or not."""
+    """Return the program's path; it may not exist."""
     version = older() if name in CONTROL_PLANE else None
     return (FOLDER.parent / f"kubernetes-{version}" if version else FOLDER) / name
 
 
 def missing(names: Iterable[str] = CONTROL_PLANE) -> str | None:
-    """None when all are there; else a sentence that says which is not and what to do."""
+    """Return None when all exist; else a sentence that names the missing one and the command to get it."""
     absent = [binary(name) for name in names if not binary(name).exists()]
     if not absent:
         return None

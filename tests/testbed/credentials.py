@@ -1,4 +1,4 @@
-"""What a control plane needs to be trusted by: a certificate authority, keys, static tokens, kubeconfigs."""
+"""The credentials of a control plane: a certificate authority, keys, static tokens, kubeconfigs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-# Nothing outside this machine's loopback ever sees these; fixed tokens make logs readable.
+# These are only used on this machine's loopback; fixed tokens make logs readable.
 ADMIN_TOKEN = "testbed-admin"
 _VALID = datetime.timedelta(days=2)
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Files in one folder."""
+    """Key and certificate files in one folder."""
 
     authority: Path
     certificate: Path
@@ -31,7 +31,7 @@ class Keys:
 
 
 def create_keys(folder: Path, components: dict[str, tuple[str, str]]) -> Keys:
-    """Writes them all. `components` gives each further static token its user and group."""
+    """Write all files. `components` gives each further static token its user and group."""
     folder.mkdir(parents=True, exist_ok=True)
     keys = Keys(
         authority=folder / "ca.crt",
@@ -57,7 +57,7 @@ def create_keys(folder: Path, components: dict[str, tuple[str, str]]) -> Keys:
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """Files in one folder; `certificate` is the server's, by `authority`."""
+    """The files of one server in one folder; `certificate` is the server's, signed by `authority`."""
 
     authority: Path
     certificate: Path
@@ -65,7 +65,7 @@ class ServerKeys:
 
 
 def create_server_keys(folder: Path, *names: str) -> ServerKeys:
-    """Writes what a server at 127.0.0.1 needs, which answers for the hosts `names` too."""
+    """Write the key and certificate of a server at 127.0.0.1, valid for the hosts `names` too."""
     folder.mkdir(parents=True, exist_ok=True)
     keys = ServerKeys(folder / "ca.crt", folder / "server.crt", folder / "server.key")
     authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
@@ -83,7 +83,7 @@ def _certificate(
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
     hosts: Iterable[str] = ("kubernetes.default.svc",),
 ) -> x509.Certificate:
-    """A certificate for 127.0.0.1 and `hosts` signed by `issuer`; without one, an authority's own."""
+    """Return a certificate for 127.0.0.1 and `hosts` signed by `issuer`; without an issuer, a self-signed authority."""
     now = datetime.datetime.now(datetime.UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     names = [
@@ -129,7 +129,7 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def write_kubeconfig(path: Path, *, server: str, token: str, authority: Path, namespace: str = "default") -> Path:
-    """A kubeconfig with one context."""
+    """Write a kubeconfig with one context."""
     cluster = {"server": server, "certificate-authority": str(authority)}
     document = {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""One server process: its log file, waiting until it is ready, and its end whatever happens to the parent."""
+"""One server process: its log file, its readiness, and its end even when the parent is killed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typing import Self
 # The kernel sends the death signal when the *thread* that started a process ends, so that one thread, which lives as
 # long as this interpreter, starts them all.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="testbed-starter")
-# Above what is known by its number, below what the kernel hands out and Kubernetes' node ports.
+# Above the well-known ports, below the kernel's ephemeral ports and Kubernetes' node ports.
 _PORTS = range(12_000, 30_000)
 
 
 class NotStarted(RuntimeError):
-    """A server ended, or did not answer in time; the text carries the end of its log."""
+    """A server ended, or was not ready in time; the message contains the end of its log."""
 
 
 class Server:
@@ -32,11 +32,11 @@ class Server:
     def __init__(
         self, command: Sequence[str | Path], *, log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Starts `command`, its output appended to `log`; `environment` is added to this process's own."""
+        """Start `command`, its output appended to `log`; `environment` is added to this process's own."""
         self.name = log.stem
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        # Also when pytest is killed: no server survives the tests. Without util-linux there is only `stop`.
+        # Also when pytest is killed: no server survives the tests. Without util-linux only `stop` ends it.
         guard = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
         with log.open("ab") as output:
             self._process: subprocess.Popen[bytes] = _starter.submit(
@@ -46,7 +46,7 @@ class Server:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **(environment or {})},
-                    start_new_session=True,  # Control-C is for pytest, which stops the servers in order
+                    start_new_session=True,  # Ctrl-C must reach only pytest, which stops the servers in order
                 )
             ).result()
 
@@ -60,7 +60,7 @@ class Server:
         return self._process.poll()
 
     def wait_until(self, ready: Callable[[], bool], *, seconds: float) -> None:
-        """Asks `ready` every 50 ms; OSError counts as no. Raises NotStarted at the process's end or after `seconds`."""
+        """Call `ready` every 50 ms; OSError counts as no. Raises NotStarted at the process's end or after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             if self.exit_code is not None:
@@ -75,21 +75,21 @@ class Server:
             time.sleep(0.05)
 
     def last_lines(self, count: int = 30) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         if not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
 
     def signal(self, number: int) -> None:
-        """Sends a signal: SIGSTOP and SIGCONT pause it, SIGKILL is a crash."""
+        """Send a signal: SIGSTOP and SIGCONT pause it, SIGKILL is a crash."""
         self._process.send_signal(number)
 
     def wait(self, seconds: float) -> int:
-        """Its exit code. Raises subprocess.TimeoutExpired."""
+        """Return its exit code. Raises subprocess.TimeoutExpired."""
         return self._process.wait(seconds)
 
     def stop(self, *, seconds: float = 10) -> None:
-        """SIGTERM, and SIGKILL after `seconds`. Does nothing to a process that has ended."""
+        """Send SIGTERM, and SIGKILL after `seconds`. Does nothing to a process that has ended."""
         if self.exit_code is None:
             self._process.terminate()
             try:
@@ -108,10 +108,10 @@ class Server:
 
 
 def free_ports(count: int) -> list[int]:
-    """Local ports that nobody listens on, all different.
+    """Return different local ports on which no process listens.
 
     Not of those that the kernel hands out (32768 and up on Linux): between here and the moment that a server listens,
-    or while it is down on purpose, one of these may become the near end of anybody's connection. Drawn by the system,
+    or while it is down on purpose, one of these may become the local port of any connection. Drawn by the system,
     since every process of the tests seeds its own `random` alike.
     """
     draw = random.SystemRandom()

@@ -43,7 +43,7 @@ def leaves(model: type[Model], path: str = "") -> Iterator[tuple[str, Any]]:
             yield name, field
 
 
-def test_every_value_is_explained_and_stands_in_the_table() -> None:
+def test_every_value_is_explained_and_is_in_the_table() -> None:
     table = (CHART / "README.md").read_text(encoding="utf-8")
     head, *lines = re.findall(r"^\| ([\w.]+) \| \w+ \| .*? \| (.+) \|$", table, re.MULTILINE)
     assert head == ("Key", "Description")

@@ -25,7 +25,7 @@ from mptraining_trainer.run import run
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes that are the largest of three of eight numbers: 100 to train on, 40 to validate."""
+    """Three classes, the largest of three of eight numbers: 100 rows to train on, 40 to validate."""
     folder = tmp_path_factory.mktemp("data")
     numbers = np.random.default_rng(3)
     for name, count in (("train", 100), ("validation", 40)):
@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Run:
-    """One attempt: how it ended and what it left behind."""
+    """One attempt: its end and its run folder."""
 
     def __init__(self, outcome: Outcome, folder: str, said: list[Any]) -> None:
         self.outcome = outcome

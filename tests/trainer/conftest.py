@@ -32,8 +32,8 @@ def _numbered(self: Any, *arguments: Any, **named: Any) -> None:
     _make(self, *arguments, **named)
 
 
-# TensorFlow numbers the collective operations of every strategy from the same base, which two in one process must not
-# share, or one waits for the other's. A trainer has one strategy, the tests have many.
+# TensorFlow numbers the collective operations of every strategy from the same base. Two strategies in one process must
+# not share the numbers, or one waits for the other's. A trainer has one strategy, the tests have many.
 tf.distribute.MirroredStrategy.__init__ = _numbered
 
 
@@ -54,6 +54,6 @@ def keras3() -> Keras:
 
 @pytest.fixture(autouse=True)
 def keras_of_no_child() -> Iterator[None]:
-    """Loading tf_keras tells every child process to be of its generation: those of the next test are none of it."""
+    """Loading tf_keras sets the generation of every child process: the next test's children must not inherit it."""
     yield
     os.environ.pop("TF_USE_LEGACY_KERAS", None)

@@ -1,4 +1,4 @@
-"""Scripts run through the whole trainer in this process, and alone as Python runs them."""
+"""Scripts in the whole trainer in this process, and alone as Python runs them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PROGRAMS = Path(__file__).parent / "tutorials" / "programs"
 
 
 class InProcess(Preemption):
-    """No signals; asked to leave once `after` returns True."""
+    """Replaces signals: a preemption is requested once `after` returns True."""
 
     def __init__(self, after: Callable[[], bool] = lambda: False) -> None:
         super().__init__(lambda: None)
         self._after = after
 
     def unblock_for_children(self) -> None:
-        """No signal is sent here."""
+        """Do nothing: no signal is sent here."""
 
     def stop_requested(self) -> bool:
         return self._after()
@@ -47,7 +47,7 @@ class InProcess(Preemption):
 
 @dataclass
 class ScriptRun:
-    """One attempt: how it ended, what it said, what the script printed."""
+    """One attempt: its end, its messages, the script's output."""
 
     outcome: Outcome
     folder: Path
@@ -80,13 +80,13 @@ class ScriptRun:
 
 
 def losses(printed: str) -> list[float]:
-    """The numbers that a program printed at its end."""
+    """Return the numbers that a program printed at its end."""
     (line,) = [line for line in printed.splitlines() if line.startswith("LOSSES")]
     return [float(value) for value in ast.literal_eval(line.removeprefix("LOSSES "))]
 
 
 def alone(program: Path, generation: str, capsys: pytest.CaptureFixture[str], policy: str = "float32") -> list[float]:
-    """What the program prints when plain Python runs it, with the global policy that a user would set."""
+    """Run the program under plain Python, with the global policy that a user would set; return its output."""
     keras = load("Legacy" if generation == "Legacy" else "Keras3")
     capsys.readouterr()
     with _tf_keras_of(keras, policy):
@@ -107,7 +107,7 @@ def through_us(
     preemption: Preemption | None = None,
     **spec: Any,
 ) -> ScriptRun:
-    """One attempt of a job with this script (a file, or its text) on so many logical CPUs."""
+    """Run one attempt of a job with this script (a file, or its text) on so many logical CPUs."""
     source = folder / "source"
     source.mkdir(parents=True, exist_ok=True)
     text = program if isinstance(program, str) else program.read_text(encoding="utf-8")
@@ -121,7 +121,7 @@ def through_us(
     } | spec
     job = resolve(MPTrainingJob.parse({"metadata": {"name": "script"}, "spec": document}), ClusterSettings())
     if replicas > 1 and job.strategy != "None":
-        # conftest has made the logical devices.
+        # conftest has created the logical devices.
         strategy = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
         monkeypatch.setattr(train, "make_strategy", lambda *_: strategy)
     elif replicas > 1:
@@ -136,7 +136,7 @@ def through_us(
 
 @contextmanager
 def _tf_keras_of(keras: Keras, policy: str) -> Iterator[None]:
-    """While it lasts `tf.keras` is of that generation, as in a process that was started for it."""
+    """Set `tf.keras` to that generation meanwhile, as in a process that was started for it."""
     module = importlib.import_module("tf_keras.api._v2.keras" if keras.legacy else "keras._tf_keras.keras")
     before = tf.__dict__.get("keras"), sys.modules.get("tensorflow.keras")
     tf.keras = sys.modules["tensorflow.keras"] = module

@@ -1,4 +1,4 @@
-"""What can never work: one line that names field, value, expectation and next step; exit code 2; no model."""
+"""Jobs that can never work: one line with field, value, expectation and next step; exit code 2; no model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def failing_preprocess(inputs, labels):
 
 
 class Rejected:
-    """How a run that must not work ended."""
+    """The end of a run that must not work."""
 
     def __init__(self, folder: Path, attempt: int, exit_code: int) -> None:
         self.exit_code = exit_code
@@ -82,7 +82,7 @@ def rows(count: int, **more: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
-    """Runs a function program over 64 small records, unless told otherwise."""
+    """Runs a function program over 64 small records by default."""
     (tmp_path / "bad_models.py").write_text(MODELS)
     (tmp_path / "broken.py").write_text("import keras\nkeras.no_such_thing\n")
     (tmp_path / "data.tfrecord").write_bytes(records(*rows(64)))
@@ -145,7 +145,7 @@ def test_a_program_that_is_none(
     expect(attempt(function), message, capfd)
 
 
-def test_an_error_with_a_secret_in_it_does_not_tell_it(attempt: Attempt, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_with_a_secret_does_not_print_it(attempt: Attempt, capfd: pytest.CaptureFixture[str]) -> None:
     secret = {"TOKEN": "no such layer", SECRET_VARIABLES: "TOKEN"}
     found = attempt("bad_models:raises", environment=secret)
     expect(found, r"bad_models:raises raised KeyError: '\(the value of TOKEN\)' \(at .*bad_models\.py", capfd)
@@ -257,7 +257,7 @@ def test_a_checkpoint_of_another_model(
 def test_a_bucket_that_never_answers(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A mistake of the user in the first attempt; in a later one the service may recover."""
+    """The user's mistake in the first attempt; in a later one the service may recover."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{closed.getsockname()[1]}")
@@ -277,7 +277,7 @@ def test_a_bucket_that_does_not_exist(attempt: Attempt, bucket: str, capfd: pyte
     expect(found, r"^spec\.data\.train: gs://nowhere: there is no bucket 'nowhere'\. Check the name", capfd)
 
 
-def test_a_job_that_was_refused_may_be_mended_in_the_same_folder(attempt: Attempt) -> None:
+def test_a_job_that_was_refused_may_be_corrected_in_the_same_folder(attempt: Attempt) -> None:
     assert attempt("bad_models:raises").exit_code == 2
     assert attempt("bad_models:good").exit_code == 0
 

@@ -1,4 +1,4 @@
-"""What the processor says of itself."""
+"""The processor's features, from its own description."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def test_native_bfloat16_is_read_from_the_cpus_flags(tmp_path: Path, flags: str,
     assert native_bfloat16(file) is native
 
 
-def test_a_machine_that_does_not_say_has_no_native_bfloat16(tmp_path: Path) -> None:
+def test_an_unknown_machine_has_no_native_bfloat16(tmp_path: Path) -> None:
     assert native_bfloat16(tmp_path / "missing") is False

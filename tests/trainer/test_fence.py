@@ -1,4 +1,4 @@
-"""Of two attempts in one run folder the newer one writes, whenever the older one wakes up."""
+"""Of two attempts in one run folder only the newer one writes, whenever the older one resumes."""
 
 from __future__ import annotations
 
@@ -103,9 +103,7 @@ def test_a_damaged_fence_is_replaced(folder: str) -> None:
     fence.claim(folder, identity(1)).check()
 
 
-def test_one_that_changes_hands_between_look_and_write_is_looked_at_again(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_changes_between_read_and_write_is_read_again(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     look, others = storage.find, [identity(3, "c")]
 
     def find(uri: str) -> storage.StoredObject | None:

@@ -1,4 +1,4 @@
-"""What a pod may still use: its limits where they are lower than what the machine has."""
+"""The resources that a pod may still use: its limits if they are lower than the machine's resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from mptraining_api.launch import EPHEMERAL_STORAGE
 from mptraining_trainer.host import available_disk, available_memory
 
-# Less than any machine has left that runs these tests.
+# Less than any machine that runs these tests has left.
 LIMIT = 1 << 20
 
 
@@ -22,7 +22,7 @@ def cgroup(folder: Path, **files: object) -> Path:
 
 
 def machine() -> float:
-    """What the machine has; it changes while others work."""
+    """The machine's resources; they change while other processes run."""
     return pytest.approx(psutil.virtual_memory().available, rel=0.2)  # type: ignore[no-any-return]
 
 

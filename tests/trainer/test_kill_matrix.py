@@ -1,6 +1,6 @@
-"""Killed at any step and resumed, a run ends with the bits of one that was never touched; `make soak` kills more often.
+"""A run that is killed at any step and resumed ends with the bits of an undisturbed one; `make soak` kills more often.
 
-Real processes and real signals: SIGKILL, SIGTERM and a lost worker, whatever the checkpoint's thread was doing.
+Real processes and real signals: SIGKILL, SIGTERM and a lost worker, at any state of the checkpoint's thread.
 """
 
 from __future__ import annotations
@@ -69,10 +69,12 @@ def whole(forks: Forks, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
         ("", set()),
     ],
 )
-def test_what_a_checkpoint_leaves_out_is_found(
+def test_an_omission_of_a_checkpoint_is_detected(
     forks: Forks, data: Path, tmp_path: Path, whole: Round, mutation: Mutation, others: set[str]
 ) -> None:
-    """The same comparison with checkpoints that are made to forget: so it can fail, and each part of them counts."""
+    """The same comparison with checkpoints that omit a part of the state: the comparison can fail, and each part
+    matters.
+    """
     killed = [{0: Fault(signal.SIGKILL, STEPS - 3)}]
     forgetful = run(forks, Configuration("float32", "two replicas"), data, tmp_path / "run", killed, mutation=mutation)
     assert forgetful.codes == [[-signal.SIGKILL], [0]]

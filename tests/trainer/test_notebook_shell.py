@@ -1,4 +1,4 @@
-"""What a notebook's program finds in the place of IPython; tests/client/packaging/test_notebooks.py runs whole ones."""
+"""The replacement of IPython in a notebook's program; tests/client/packaging/test_notebooks.py runs whole ones."""
 
 from __future__ import annotations
 

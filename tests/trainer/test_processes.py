@@ -1,4 +1,4 @@
-"""Trainer processes as a cluster starts them: workers, signals, exit codes, and what survives in the run folder."""
+"""Trainer processes as a cluster starts them: workers, signals, exit codes, and the content of the run folder."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Attempt:
-    """The processes of one attempt and what they say."""
+    """The processes of one attempt and their output."""
 
     folder: Path
     processes: list[subprocess.Popen[bytes] | Fork]
     outputs: list[Path]
 
     def events(self, worker: int = 0) -> list[Any]:
-        # A line that is being written is none yet.
+        # A line that is still being written does not count.
         lines = self.outputs[worker].read_text().splitlines()
         return [event for event in map(events.parse, lines) if event is not None]
 
@@ -78,7 +78,7 @@ class Attempt:
         return [event for event in self.events(worker) if isinstance(event, kind)]
 
     def until(self, step: int, worker: int = 0) -> None:
-        """Waits for Progress past that step."""
+        """Wait for Progress past that step."""
         end = time.monotonic() + PATIENCE
         while not any(event.step >= step for event in self.all(events.Progress, worker)):
             assert self.processes[worker].poll() is None, self.errors(worker)
@@ -86,7 +86,7 @@ class Attempt:
             time.sleep(0.05)
 
     def wait(self, seconds: float = PATIENCE) -> list[int]:
-        """The exit codes; all must have left within that time."""
+        """Return the exit codes; all must have exited within that time."""
         end = time.monotonic() + seconds
         return [process.wait(max(0.1, end - time.monotonic())) for process in self.processes]
 
@@ -117,7 +117,7 @@ def forks() -> Iterator[Forks]:
 
 @pytest.fixture
 def start(digits: Path, tmp_path: Path, forks: Forks) -> Iterator[Start]:
-    """Starts the processes of one attempt; none outlives the test.
+    """Starts the processes of one attempt; all end with the test.
 
     They are forked from a process that has imported TensorFlow. With `real`, and for scripts, whose imports depend on
     the environment, they are started as a pod starts them.
@@ -193,7 +193,7 @@ def test_digits_on_two_replicas_are_learnt(start: Start) -> None:
 
 
 def test_two_workers_train_what_two_replicas_do(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Workers speak to each other directly; TensorFlow would ask this proxy, which is not there.
+    # Workers connect to each other directly; TensorFlow would use this proxy, which does not exist.
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     workers, replicas = start(TWO_WORKERS, "workers", real=True, epochs=2), start(TWO_REPLICAS, "replicas", epochs=2)
@@ -225,7 +225,7 @@ def build():
 
 
 def test_callbacks_of_two_workers_stop_together_and_write_once(start: Start, tmp_path: Path) -> None:
-    """One of them stops; reading BatchNormalization's statistics for a file takes both."""
+    """One of them stops; reading BatchNormalization's statistics for a file needs both."""
     (tmp_path / "calling.py").write_text(CALLING)
     spec = TWO_WORKERS | {
         "keras": "Legacy",
@@ -244,7 +244,7 @@ def test_callbacks_of_two_workers_stop_together_and_write_once(start: Start, tmp
 
 def test_killed_in_mid_training_a_run_ends_with_the_weights_of_an_undisturbed_one(start: Start) -> None:
     spec = {"accelerator": {"type": "cpu"}, "checkpoint": {"everySteps": 7}}
-    # So many epochs that it is still under way when its step 30 has been read.
+    # So many epochs that it still trains when its step 30 has been read.
     whole = start(spec, "whole", epochs=12, stepsPerExecution=1)
     killed = start(spec, "killed", epochs=12, stepsPerExecution=1)
     killed.until(step=30)
@@ -260,7 +260,7 @@ def test_killed_in_mid_training_a_run_ends_with_the_weights_of_an_undisturbed_on
     assert rest.metrics() == pytest.approx(whole.metrics(), rel=1e-6)
 
 
-def test_a_sigterm_ends_with_a_checkpoint_at_that_step(start: Start) -> None:
+def test_a_sigterm_ends_the_run_with_a_checkpoint_at_that_step(start: Start) -> None:
     told = start(TWO_REPLICAS, **ENDLESS)
     told.until(step=10)
     told.processes[0].terminate()
@@ -273,8 +273,8 @@ def test_a_sigterm_ends_with_a_checkpoint_at_that_step(start: Start) -> None:
     assert told.errors() == ""
 
 
-def test_one_worker_told_to_leave_takes_the_others_along(start: Start) -> None:
-    """All leave after the same step, which the chief has saved."""
+def test_a_sigterm_to_one_worker_ends_the_others_too(start: Start) -> None:
+    """All exit after the same step, which the chief has saved."""
     gang = start(TWO_WORKERS, **ENDLESS)
     gang.until(step=4)
     gang.processes[1].terminate()
@@ -298,7 +298,7 @@ def test_a_worker_that_is_killed_is_missed_within_seconds(start: Start, lost: in
 
 
 @pytest.mark.parametrize("poisoned", [0, 1])
-def test_a_bad_record_of_one_worker_is_left_out_by_both(start: Start, tmp_path: Path, poisoned: int) -> None:
+def test_a_bad_record_of_one_worker_is_skipped_by_both(start: Start, tmp_path: Path, poisoned: int) -> None:
     """In index order worker r of two takes the records that are r modulo 2: 65 is worker 1's, in the third step."""
     count, batch = 256, 32
     x = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
@@ -331,7 +331,7 @@ def test_a_bad_record_of_one_worker_is_left_out_by_both(start: Start, tmp_path: 
 
 
 def poisoned(folder: Path, rows: list[int]) -> dict[str, Any]:
-    """256 records in index order, those `rows` full of NaN."""
+    """256 records in index order, those in `rows` full of NaN."""
     x = np.random.default_rng(0).normal(size=(256, 8)).astype(np.float32)
     labels = x[:, :3].argmax(axis=1)
     x[rows] = np.nan
@@ -340,8 +340,8 @@ def poisoned(folder: Path, rows: list[int]) -> dict[str, Any]:
     return {"train": [f"{folder}/records/train-*.tfrecord"], "shuffle": {"bufferSize": 0}}
 
 
-def test_two_workers_go_back_together_and_change_their_policy_together(start: Start, tmp_path: Path) -> None:
-    """The first NaNs are in step 3, the second in step 7, more of a batch than could be left out by their records."""
+def test_two_workers_recover_together_and_change_their_policy_together(start: Start, tmp_path: Path) -> None:
+    """The first NaNs are in step 3, the second in step 7, in more of a batch than its records could be skipped."""
     spec = TWO_WORKERS | {
         "precision": {"policy": "mixed_bfloat16"},
         "program": {"application": {"name": "mlp", "classes": 3}},
@@ -360,7 +360,7 @@ def test_two_workers_go_back_together_and_change_their_policy_together(start: St
     assert all(np.isfinite(array).all() for array in gang.weights())
 
 
-def test_two_workers_say_alike_where_it_began(start: Start, tmp_path: Path) -> None:
+def test_two_workers_report_the_same_first_step(start: Start, tmp_path: Path) -> None:
     spec = TWO_WORKERS | {"program": {"application": {"name": "mlp", "classes": 3}}}
     data = poisoned(tmp_path, [65])
     gang = start(spec, data=data, batchSize={"global": 32}, stepsPerExecution=2, onNonFinite="Fail")
@@ -438,9 +438,10 @@ print("EVALUATED", json.dumps(model.evaluate(x, x.sum(axis=1), batch_size=8, ver
 def test_a_script_over_several_workers_with_batch_normalization(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its moving statistics are each worker's own: to save them takes every worker, and only the chief publishes.
+    """Its moving statistics are each worker's own: every worker takes part in saving them, and only the chief
+    publishes.
 
-    Its own layer keeps Keras from making a copy for the export, which must not read variables then.
+    Its custom layer keeps Keras from making a copy for the export, which must not read variables then.
     """
     (tmp_path / "several.py").write_text(SEVERAL)
     spec = TWO_WORKERS | {"program": {"script": {"path": "several.py"}}}
@@ -512,7 +513,7 @@ print("TRAINED", strategy.num_replicas_in_sync)
 def test_a_strategy_of_the_script_s_own_finds_its_workers(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: str
 ) -> None:
-    """By TF_CONFIG. Workers that never open their ports wait for each other as well, and end."""
+    """By TF_CONFIG. Workers whose ports never open wait for each other as well, and exit."""
     (tmp_path / "own.py").write_text(OWN_STRATEGY)
     monkeypatch.setenv("ALONE", alone)
     done = start(TWO_WORKERS | {"program": {"script": {"path": "own.py"}}, "strategy": "None"}, source=tmp_path)
@@ -545,7 +546,7 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(start: Start) -> None:
     assert not (wrong.folder / "job.json").exists(), "fixed, the job may run in this folder"
 
 
-def test_without_a_job_the_trainer_says_how_it_is_started() -> None:
+def test_without_a_job_the_trainer_prints_its_usage() -> None:
     command = [sys.executable, "-m", "mptraining_trainer"]
     bare = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert (bare.returncode, bare.stdout) == (2, "")

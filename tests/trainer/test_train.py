@@ -1,4 +1,4 @@
-"""What a job's settings do, from records to result, in this process and on one device.
+"""The effects of a job's settings, from records to result, in this process and on one device.
 
 The processes themselves (signals, workers, exit codes) are in test_processes.
 """
@@ -34,7 +34,7 @@ STEPS = TRAIN // BATCH
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes that are the largest of three of eight numbers: 300 to train on, 70 to validate."""
+    """Three classes, the largest of three of eight numbers: 300 rows to train on, 70 to validate."""
     folder = tmp_path_factory.mktemp("data")
     numbers = np.random.default_rng(3)
     for name, count in (("train", TRAIN), ("validation", 70), ("longer", TRAIN + BATCH)):
@@ -45,7 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Run:
-    """One attempt: how it ended and what it left behind."""
+    """One attempt: its end and its run folder."""
 
     def __init__(self, outcome: Outcome, folder: Path, attempt: int) -> None:
         self.outcome = outcome
@@ -154,7 +154,7 @@ def test_two_runs_of_one_job_are_the_same_bit_for_bit(train: RunJob) -> None:
     assert not same(train("one"), train("three", seed=8))
 
 
-def test_more_epochs_go_on_where_the_last_run_ended(train: RunJob) -> None:
+def test_more_epochs_continue_where_the_last_run_ended(train: RunJob) -> None:
     undisturbed = train("whole", epochs=3, validate=True)
     train("parts", epochs=1)
     longer = train("parts", epochs=3, validate=True)
@@ -165,7 +165,7 @@ def test_more_epochs_go_on_where_the_last_run_ended(train: RunJob) -> None:
 
 
 def test_a_resume_in_the_middle_of_an_epoch_is_exact(train: RunJob) -> None:
-    """The means of the epoch under way go on where they were, as do weights, slots and the order of the records."""
+    """The means of the current epoch continue where they were, as do weights, slots and the order of the records."""
     undisturbed = train("whole", epochs=None, totalSteps=22)
     train("parts", epochs=None, totalSteps=7)
     rest = train("parts", epochs=None, totalSteps=22)
@@ -174,7 +174,7 @@ def test_a_resume_in_the_middle_of_an_epoch_is_exact(train: RunJob) -> None:
 
 
 def test_without_the_data_position_a_resume_would_be_another_training(train: RunJob) -> None:
-    """Shows that the tests above notice it."""
+    """Shows that the tests above detect it."""
     undisturbed = train("whole", epochs=None, totalSteps=22)
     first = train("parts", epochs=None, totalSteps=7)
     state = first.folder / "checkpoints" / "step-0000000007" / "state.json"
@@ -183,14 +183,14 @@ def test_without_the_data_position_a_resume_would_be_another_training(train: Run
     assert not same(train("parts", epochs=None, totalSteps=22), undisturbed, 1e-3)
 
 
-def test_a_finished_run_trains_nothing_more_and_says_so(train: RunJob) -> None:
+def test_a_finished_run_trains_nothing_more_and_reports_it(train: RunJob) -> None:
     first, again = train(validate=True), train(validate=True)
     assert again.outcome == outcomes.SUCCEEDED
     assert again.started.first_step == again.started.total_steps == 2 * STEPS
     assert again.finished.message == "already trained to the last step"
     assert (again.all(events.Progress), again.saved) == ([], [])
     assert same(first, again)
-    # An attempt may have been ended between its last checkpoint and its result.
+    # An attempt may have ended between its last checkpoint and its result.
     assert again.finished.metrics == pytest.approx(first.finished.metrics)
 
 
@@ -211,11 +211,11 @@ def test_another_batch_size_trains_the_passes_that_are_left(train: RunJob, size:
     assert "BatchSizeChanged" in other.topics
     validated = [event.step for event in other.all(events.Progress) if "val_loss" in event.metrics]
     assert set(validated) >= {STEPS + (last - STEPS) // 2, last}, "at the end of every pass"
-    # Another resume after it finds the same end.
+    # A later resume finds the same end.
     assert train(epochs=3, batchSize={"global": size}).finished.message == "already trained to the last step"
 
 
-def test_another_batch_size_in_mid_epoch_leaves_no_record_out(train: RunJob) -> None:
+def test_another_batch_size_in_mid_epoch_skips_no_record(train: RunJob) -> None:
     train(epochs=None, totalSteps=5)
     other = train(epochs=1, batchSize={"global": 50})
     assert other.started.total_steps == 5 + (TRAIN - 5 * BATCH) // 50
@@ -228,7 +228,7 @@ def test_another_learning_rate_takes_effect(train: RunJob) -> None:
     assert same(first, before), "at a rate of zero nothing moves"
 
 
-def test_a_pass_goes_on_with_the_seed_it_was_begun_with(train: RunJob) -> None:
+def test_a_pass_continues_with_the_seed_of_its_start(train: RunJob) -> None:
     undisturbed = train("whole", epochs=None, totalSteps=12)
     train("parts", epochs=None, totalSteps=7)
     rest = train("parts", epochs=None, totalSteps=12, seed=99)
@@ -239,7 +239,7 @@ def test_a_pass_goes_on_with_the_seed_it_was_begun_with(train: RunJob) -> None:
     assert "training.seed: 7, now 99" in rest.result.notices[-1]
 
 
-def test_mixed_precision_goes_on_from_a_float32_checkpoint(train: RunJob) -> None:
+def test_mixed_precision_resumes_from_a_float32_checkpoint(train: RunJob) -> None:
     train(epochs=1)
     mixed = train(epochs=2, sections={"precision": {"policy": "mixed_float16"}})
     assert mixed.outcome == outcomes.SUCCEEDED
@@ -299,21 +299,21 @@ def test_validation_comes_as_often_as_asked(train: RunJob) -> None:
     assert {4, 8, 12, 15} <= set(steps)
 
 
-def test_told_to_leave_during_validation_it_saves_and_validates_in_the_next_attempt(
+def test_on_sigterm_during_validation_it_saves_and_validates_in_the_next_attempt(
     train: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    validate, told = Evaluation.run, threading.Event()
+    validate, validation_started = Evaluation.run, threading.Event()
 
-    class Told(Preemption):
+    class PreemptedInValidation(Preemption):
         def stop_requested(self) -> bool:
-            return told.is_set()
+            return validation_started.is_set()
 
-    def told_then(self: Evaluation, *given: Any, **named: Any) -> Any:
-        told.set()
+    def validate_after_start(self: Evaluation, *given: Any, **named: Any) -> Any:
+        validation_started.set()
         return validate(self, *given, **named)
 
-    monkeypatch.setattr(Evaluation, "run", told_then)
-    taken = train(validationEverySteps=4, epochs=1, validate=True, preemption=Told(lambda: None))
+    monkeypatch.setattr(Evaluation, "run", validate_after_start)
+    taken = train(validationEverySteps=4, epochs=1, validate=True, preemption=PreemptedInValidation(lambda: None))
     assert (taken.outcome, taken.saved) == (outcomes.PREEMPTED, [4])
     assert not any("val_loss" in event.metrics for event in taken.all(events.Progress))
     monkeypatch.undo()
@@ -355,7 +355,7 @@ def damaged(data: Path, tmp_path: Path) -> str:
     return str(copy)
 
 
-def test_records_that_were_skipped_are_told_and_named(train: RunJob, damaged: str) -> None:
+def test_records_that_were_skipped_are_counted_and_named(train: RunJob, damaged: str) -> None:
     skip = {"action": "Skip", "maxSkipped": 2}
     section = {"train": [damaged], "features": FEATURES, "label": "label", "badRecords": skip}
     done = train(sections={"data": section}, epochs=1)

@@ -1,6 +1,6 @@
-"""Third-party code, unmodified: scripts in the style of public tutorials, which know nothing of this project.
+"""Third-party code, unmodified: scripts in the style of public tutorials, without any reference to this project.
 
-Each is taken away between two epochs and run again, in float32 and mixed precision, on one and two replicas.
+Each is preempted between two epochs and run again, in float32 and mixed precision, on one and two replicas.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent
 SCRIPTS = sorted((HERE / "tutorials").glob("*.py"))
 EPOCHS = 3
-# Batches of each epoch, by the arguments that stand in the script.
+# Batches of each epoch, by the arguments in the script.
 STEPS = {
     "functional_api": 9,
     "custom_train_step": 10,
@@ -30,13 +30,13 @@ STEPS = {
     "text_classification": 10,
     "with_argparse": 16,
 }
-# What is learnt here within three epochs.
+# The accuracy that three epochs reach here.
 LEARNT = {"text_classification": ("binary_accuracy", 0.5), "with_argparse": ("accuracy", 0.4)}
 # The one that takes half of the time; the corners are enough.
 SLOW = "transfer_learning"
 
 
-def said(folder: Path, attempt: int) -> list[Event]:
+def events_of(folder: Path, attempt: int) -> list[Event]:
     (file,) = (folder / run_folder.EVENTS).glob(f"{attempt}-*.jsonl")
     return [event for line in file.read_text().splitlines() if (event := events.parse(line)) is not None]
 
@@ -56,7 +56,7 @@ def test_no_script_knows_this_project() -> None:
         pytest.param(1, "mixed_bfloat16", False, marks=pytest.mark.soak),
     ],
 )
-def test_tutorials_train_are_taken_away_and_go_on(replicas: int, policy: str, slow: bool, tmp_path: Path) -> None:
+def test_tutorials_train_are_preempted_and_resume(replicas: int, policy: str, slow: bool, tmp_path: Path) -> None:
     scripts = [path for path in SCRIPTS if slow or path.stem != SLOW]
     setting = {
         "folder": str(tmp_path),
@@ -75,25 +75,25 @@ def test_tutorials_train_are_taken_away_and_go_on(replicas: int, policy: str, sl
     assert done.returncode == 0, done.stderr[-4000:]
     for script in scripts:
         folder, steps = tmp_path / script.stem, STEPS[script.stem]
-        taken, rest = said(folder, 1), said(folder, 2)
-        told = f"{script.stem}: {[event for event in [*taken, *rest] if not isinstance(event, events.Progress)]}"
+        taken, rest = events_of(folder, 1), events_of(folder, 2)
+        description = f"{script.stem}: {[event for event in [*taken, *rest] if not isinstance(event, events.Progress)]}"
         (started,) = [event for event in rest if isinstance(event, events.Started)]
-        assert (started.replicas_in_sync, started.precision) == (replicas, policy), told
+        assert (started.replicas_in_sync, started.precision) == (replicas, policy), description
         assert [event.reason for event in (taken[-1], rest[-1]) if isinstance(event, events.Finished)] == [
             "Preempted",
             "Succeeded",
-        ], told
+        ], description
         saved = [[event.step for event in one if isinstance(event, events.Saved)] for one in (taken, rest)]
-        assert saved == [[steps, 2 * steps], [3 * steps]], told
+        assert saved == [[steps, 2 * steps], [3 * steps]], description
         assert [event.message for event in rest if isinstance(event, events.Notice) and event.topic == "Resumed"] == [
             "resuming after epoch 2; scripts resume by epoch"
-        ], told
+        ], description
         state = json.loads((folder / run_folder.CHECKPOINTS / f"step-{3 * steps:010d}" / "state.json").read_text())
-        assert (state["epoch"], sum(fit["epochs"] for fit in state["fits"])) == (EPOCHS, EPOCHS), told
-        assert (folder / run_folder.MODEL / "model.json").exists(), told
+        assert (state["epoch"], sum(fit["epochs"] for fit in state["fits"])) == (EPOCHS, EPOCHS), description
+        assert (folder / run_folder.MODEL / "model.json").exists(), description
         if script.stem in LEARNT:
             metric, least = LEARNT[script.stem]
             last = rest[-1]
             assert isinstance(last, events.Finished)
-            assert last.metrics[metric] > least, told
+            assert last.metrics[metric] > least, description
     assert done.stdout.count(f"\nEpochs: {EPOCHS}\n") == len(scripts), "every script sees all of its epochs at its end"

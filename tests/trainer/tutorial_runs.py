@@ -1,6 +1,6 @@
 """All tutorials in one process, since a start of TensorFlow costs more than they do: `tutorial_runs.py SETTING`.
 
-Each is taken away in its third epoch and run again; the files of its run folder tell the rest. SETTING is JSON:
+Each is preempted in its third epoch and run again; the test reads its run folder. SETTING is JSON:
 folder, scripts, replicas, policy, keras.
 """
 
@@ -26,15 +26,15 @@ from mptraining_trainer.scripts import run_script
 TAKEN_AFTER = 2
 
 
-class Taken(Preemption):
-    """Told to leave once so many epochs are saved."""
+class PreemptedAfterEpochs(Preemption):
+    """Requests a preemption once so many epochs are saved."""
 
     def __init__(self, epochs: int | None) -> None:
         super().__init__(lambda: None)
         self.epochs, self.saved = epochs, 0
 
     def unblock_for_children(self) -> None:
-        """No signal is sent here."""
+        """Do nothing: no signal is sent here."""
 
     def stop_requested(self) -> bool:
         return self.epochs is not None and self.saved >= self.epochs
@@ -47,7 +47,7 @@ def main(setting: dict[str, Any]) -> None:
     strategies: list[Any] = []
 
     def one_strategy(*arguments: Any) -> Any:
-        """A process has one, as a trainer has: two of them would share their collective operations."""
+        """Return the process's one strategy, as in a trainer: two of them would share their collective operations."""
         if not strategies:
             strategies.append(make_strategy(*arguments))
         return strategies[0]
@@ -77,7 +77,13 @@ def main(setting: dict[str, Any]) -> None:
             identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
             os.environ["MPTRAINING_SOURCE_FOLDER"] = str(source)
             print(f"{name}, attempt {number}", file=sys.stderr, flush=True)
-            run(resolve(parsed, ClusterSettings()), identity, str(folder / name), Taken(epochs), os.environ)
+            run(
+                resolve(parsed, ClusterSettings()),
+                identity,
+                str(folder / name),
+                PreemptedAfterEpochs(epochs),
+                os.environ,
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `mptj check` says, and that the examples need little of it."""
+"""The advice of `mptj check`; the examples need little of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "manifests" / "examples").glob("*
 QUIET = {"output": {"uri": "gs://b/r"}}
 
 
-def said(*, settings: ClusterSettings | None = None, **spec: Any) -> str:
+def advice_text(*, settings: ClusterSettings | None = None, **spec: Any) -> str:
     base: dict[str, Any] = {
         "accelerator": {"type": "nvidia-tesla-a100"},
         "program": {"application": {"name": "ResNet50"}},
@@ -27,7 +27,7 @@ def said(*, settings: ClusterSettings | None = None, **spec: Any) -> str:
 
 
 def test_a_sound_job_needs_no_advice() -> None:
-    assert said() == ""
+    assert advice_text() == ""
 
 
 @pytest.mark.parametrize(
@@ -78,46 +78,46 @@ def test_a_sound_job_needs_no_advice() -> None:
     ],
 )
 def test_a_sentence_for_each_risk(spec: dict[str, Any], expected: str) -> None:
-    assert expected in said(**spec)
+    assert expected in advice_text(**spec)
 
 
 def test_several_tpu_hosts_are_experimental() -> None:
     settings = ClusterSettings(experimental_multi_host_tpu=True)
     slice_ = {"type": "tpu-v5-lite-podslice", "topology": "4x4"}
-    assert "4 TPU hosts are experimental" in said(settings=settings, accelerator=slice_)
+    assert "4 TPU hosts are experimental" in advice_text(settings=settings, accelerator=slice_)
 
 
 def test_what_is_no_risk_gets_no_sentence() -> None:
     two = {"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2}}
-    assert "BatchNormalization" not in said(**two, training={"batchSize": {"perReplica": 16}})
-    assert "BatchNormalization" not in said(training={"batchSize": {"perReplica": 8}})
+    assert "BatchNormalization" not in advice_text(**two, training={"batchSize": {"perReplica": 16}})
+    assert "BatchNormalization" not in advice_text(training={"batchSize": {"perReplica": 8}})
     linear = {"rule": "Linear", "baseBatchSize": 32}
-    assert "at once" not in said(training={"batchSize": {"perReplica": 64}, "learningRateScaling": linear})
-    assert "mounted" not in said(data={"train": ["/data/t"], "validation": ["/data/v"]})
+    assert "at once" not in advice_text(training={"batchSize": {"perReplica": 64}, "learningRateScaling": linear})
+    assert "mounted" not in advice_text(data={"train": ["/data/t"], "validation": ["/data/v"]})
 
 
 def test_the_learning_rate_follows_the_batch_by_the_optimizers_rule() -> None:
     four = {"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 4}}
-    adam = said(**four)
+    adam = advice_text(**four)
     assert "An update sees 128 examples" in adam
     assert "{rule: SquareRoot, baseBatchSize: 32, warmupSteps: <five epochs>} multiplies it by 2, as fits Adam" in adam
     momentum = {"className": "SGD", "config": {"learning_rate": 0.1}}
-    sgd = said(**four, training={"optimizer": momentum, "totalSteps": 5000, "stepsPerEpoch": 200})
+    sgd = advice_text(**four, training={"optimizer": momentum, "totalSteps": 5000, "stepsPerEpoch": 200})
     assert "{rule: Linear, baseBatchSize: 32, warmupSteps: 500} multiplies it by 4, as fits SGD" in sgd
-    accumulated = said(training={"gradientAccumulationSteps": 8})
+    accumulated = advice_text(training={"gradientAccumulationSteps": 8})
     assert "An update sees 256 examples" in accumulated
     scaling = {"rule": "Linear", "baseBatchSize": 64, "warmupSteps": 9}
-    assert "Adam wants SquareRoot" in said(**four, training={"learningRateScaling": scaling})
-    assert "SquareRoot" not in said(**four, training={"learningRateScaling": scaling, "optimizer": momentum})
+    assert "Adam wants SquareRoot" in advice_text(**four, training={"learningRateScaling": scaling})
+    assert "SquareRoot" not in advice_text(**four, training={"learningRateScaling": scaling, "optimizer": momentum})
 
 
 def test_a_learning_rate_that_was_decided_is_not_advised_on() -> None:
     scaling = {"learningRateScaling": {"rule": "None"}}
-    assert said(accelerator={"type": "nvidia-tesla-a100", "countPerNode": 4}, training=scaling) == ""
+    assert advice_text(accelerator={"type": "nvidia-tesla-a100", "countPerNode": 4}, training=scaling) == ""
 
 
 def test_a_fallback_is_no_measurement() -> None:
-    assert "say nothing about it" in said(settings=ClusterSettings(cpu_fallback=True))
+    assert "say nothing about it" in advice_text(settings=ClusterSettings(cpu_fallback=True))
 
 
 def test_there_are_examples_for_each_kind_of_accelerator_and_program() -> None:
@@ -145,7 +145,7 @@ def test_an_example_resolves_and_loses_no_work(path: Path, cpu_fallback: bool) -
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_code_of_an_example_lies_beside_it(path: Path) -> None:
+def test_the_code_of_an_example_is_beside_it(path: Path) -> None:
     program = MPTrainingJob.load(path).spec.program
     source = path.parent / "source"
     if program.script is not None:

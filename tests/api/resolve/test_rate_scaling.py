@@ -1,4 +1,4 @@
-"""Which rule scales a learning rate, and what is advised."""
+"""The scaling rule of a learning rate, and the advice about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every default, and why."""
+"""Every default, and its reason."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def choice(job: ResolvedJob, field: str) -> Choice:
             None,
             ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 4),
         ),
-        # A v3 chip has two cores, and TPUStrategy makes a replica of each.
+        # A v3 chip has two cores, and TPUStrategy creates a replica for each.
         ("tpu-v3-device", {"topology": "2x2"}, None, ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 8)),
     ],
 )
@@ -123,7 +123,7 @@ def test_xla_follows_the_policy_on_a_gpu() -> None:
         ("tpu-v5-lite-podslice", {"topology": "2x4", "countPerNode": 8}, None, False, "about GPUs"),
     ],
 )
-def test_operations_are_deterministic_for_who_asks(
+def test_operations_are_deterministic_on_request(
     type: str, accelerator: dict[str, Any], written: str | None, expected: bool, because: str
 ) -> None:
     training = {} if written is None else {"deterministic": written}
@@ -263,7 +263,7 @@ def test_no_metrics_are_no_metrics() -> None:
     assert training.metrics == ()
 
 
-def test_total_steps_stand_for_epochs() -> None:
+def test_total_steps_replace_epochs() -> None:
     training = resolved(training={"totalSteps": 50}).training
     assert training is not None
     assert (training.epochs, training.total_steps) == (None, 50)
@@ -451,7 +451,7 @@ def test_fallback_keeps_the_global_batch_size(
         (1, 1, {"global": 15}, "15 on one replica", "15 on one replica"),
     ],
 )
-def test_the_batch_is_told_for_the_replicas_that_will_run(
+def test_the_batch_is_that_of_the_replicas_that_will_run(
     count: int, nodes: int, batch: dict[str, int] | None, there: str, here: str
 ) -> None:
     spec: dict[str, Any] = {"nodes": nodes} | ({"training": {"batchSize": batch}} if batch else {})

@@ -1,4 +1,4 @@
-"""The rules as objects; what each refuses is in tests/golden/specs.yaml."""
+"""The rules as objects; their refusals are in tests/golden/specs.yaml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `mptj check` says of a job that can work."""
+"""The output of `mptj check` for a job that can work."""
 
 from __future__ import annotations
 

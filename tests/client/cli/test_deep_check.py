@@ -1,4 +1,4 @@
-"""`mptj check --deep`: what the trainer says becomes a report, and what it found wrong an error in one line."""
+"""`mptj check --deep`: the trainer's facts become a report, and its refusal an error in one line."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_cpu_has_no_multiples_and_no_known_memory() -> None:
         ),
     ],
 )
-def test_advice_follows_from_what_was_found(changed: dict[str, Any], says: str) -> None:
+def test_advice_follows_from_the_facts(changed: dict[str, Any], says: str) -> None:
     assert any(each.startswith(says) for each in advice(report(**changed))), advice(report(**changed))
 
 
@@ -147,7 +147,7 @@ def test_memory_adds_up() -> None:
     assert total(memory("float32", None, 100), 3) == 4000 + 8000 + 4000 + 3 * 110
 
 
-# The trainer that is asked, played by a script
+# A script replaces the trainer
 
 FACTS: dict[str, Any] = {
     "name": "flowers", "keras": "keras 3", "parameters": 9, "trainable": 9, "weights": 36, "slots": 72,
@@ -170,7 +170,7 @@ def trainer(tmp_path: Path, code: str) -> tuple[str, str]:
     return sys.executable, str(path)
 
 
-def test_the_trainer_is_asked_with_the_job_and_its_source(job_file: JobFile, tmp_path: Path) -> None:
+def test_the_trainer_is_started_with_the_job_and_its_source(job_file: JobFile, tmp_path: Path) -> None:
     code = """
 job = json.load(open(os.environ["MPTRAINING_JOB_FILE"]))
 say("Notice", level="Warning", topic="Told", message=" ".join(
@@ -202,7 +202,7 @@ say("Finished", reason="Succeeded", exitCode=0, message="")
         ),
     ],
 )
-def test_what_the_trainer_found_wrong_is_one_line(
+def test_a_refusal_of_the_trainer_is_one_line(
     job_file: JobFile, tmp_path: Path, code: str, kind: type[Problem], message: str, lines: list[str]
 ) -> None:
     said: list[str] = []

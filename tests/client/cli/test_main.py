@@ -41,7 +41,7 @@ def test_a_light_start(code: str, environment: Environment) -> None:
         "\nprint(spent.user + spent.system, file=sys.stderr)"
     )
     command, told = [sys.executable, "-c", code + measure], environment()
-    # Also the processor's own time grows where others share its caches: the least of some is what the code takes.
+    # The processor's own time grows too when others share its caches: the minimum of several runs is the code's own.
     for _ in range(5):
         done = subprocess.run(command, env=told, capture_output=True, check=False, text=True, timeout=240)
         loaded, seconds = done.stderr.splitlines()
@@ -98,7 +98,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line + "\n")
 
 
-def test_debug_shows_the_traceback_wherever_it_stands(environment: Environment) -> None:
+def test_debug_shows_the_traceback_at_any_position(environment: Environment) -> None:
     for arguments in (["--debug", "compare", "nowhere"], ["compare", "nowhere", "--debug"]):
         assert "Traceback" in mptj(*arguments, environment=environment()).stderr
 
@@ -109,7 +109,7 @@ def test_a_word_it_does_not_know_is_a_usage_error(environment: Environment) -> N
     assert "Traceback" not in done.stderr
 
 
-def test_check_tells_of_every_file(job_file: JobFile, environment: Environment, tmp_path: Path) -> None:
+def test_check_reports_every_file(job_file: JobFile, environment: Environment, tmp_path: Path) -> None:
     good = job_file()
     bad = tmp_path / "bad.yaml"
     bad.write_text(good.read_text().replace("nodes", "nodez"))
@@ -145,7 +145,7 @@ def started(job: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # The tests themselves may run under nohup or in a background shell, which ignore what is sent here.
+        # The tests themselves may run under nohup or in a background shell, which ignore the signals sent here.
         preexec_fn=signals_as_in_a_terminal,  # noqa: PLW1509
     )
     assert process.stdout
@@ -170,7 +170,7 @@ time.sleep(60)
     ("number", "exit_code", "name"),
     [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "SIGHUP")],
 )
-def test_a_signal_saves_stops_and_says_how_to_go_on(
+def test_a_signal_saves_stops_and_prints_how_to_resume(
     number: signal.Signals, exit_code: int, name: str, job_file: JobFile, environment: Environment
 ) -> None:
     job = job_file()
@@ -193,7 +193,7 @@ def test_ctrl_c_twice_kills_at_once(job_file: JobFile, environment: Environment)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=600)
     assert process.returncode == 130
-    # A good deal sooner than it would be by itself: after the 20 s that are left to save.
+    # Much sooner than it would end by itself: after the 20 s that it has for saving.
     assert time.monotonic() - begin < 15
     assert "the trainer did not stop in time and was killed" in out
 

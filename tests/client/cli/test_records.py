@@ -88,7 +88,7 @@ def test_index_of_a_bucket(tmp_path: Path, environment: Environment, bucket: str
     assert "indexes: 2 written" in index("--force").stdout
 
 
-def test_how_far_a_long_command_is_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_of_a_long_command_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = iter([0.0, 4.0, 15.0, 15.0, 16.0, 40.0, 40.0])
     with records._Meter("bytes", lambda: next(seconds)) as meter:
         meter.at(1_000_000, 60_000_000)
@@ -98,7 +98,7 @@ def test_how_far_a_long_command_is_without_a_terminal(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.splitlines() == ["15.0 MB of 60.0 MB, 45 s left", "40.0 MB of 60.0 MB, 20 s left"]
 
 
-def test_what_is_asked_again_is_a_line_in_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_retries_are_one_line_in_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = iter([0.0, 1.0, 2.0, 3.0, 11.0])
     with records._Meter("bytes", lambda: next(seconds)):
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""What is typed behind `mptj submit` as a job."""
+"""The flags of `mptj submit` as a job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_name_by_the_cluster_is_always_a_name(target: str) -> None:
     assert JOB_NAME.fullmatch(made), made
 
 
-def test_only_what_was_said_stands_in_the_job() -> None:
+def test_only_given_flags_are_in_the_job() -> None:
     made = document("train.py", Flags(), {"script": {"path": "train.py"}})
     assert made["metadata"] == {"generateName": "train-"}
     assert made["spec"] == {"accelerator": {"type": "cpu"}, "program": {"script": {"path": "train.py"}}}

@@ -1,4 +1,4 @@
-"""The API server's answers as problems; those that the real one gives stand in tests/cluster/test_mptj_refused.py."""
+"""The API server's responses as problems; those of a real one are in tests/cluster/test_mptj_refused.py."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_the_grant_is_one_command(user: str, subject: str) -> None:
     assert {subject, "--clusterrole=view", "--namespace=team"} <= set(command)
 
 
-def test_no_answer_may_heal_by_itself() -> None:
+def test_no_response_may_be_temporary() -> None:
     problem = cluster_problem(LIST, ApiProblem(0, "NoAnswer", "Connection refused"))
     assert isinstance(problem, Unreachable)
     assert (problem.exit_code, problem.status) == (75, 0)
 
 
 @pytest.mark.parametrize("body", ["", "<html>Bad Gateway</html>", b"\xff\xfe", "[]", '{"details": null}'])
-def test_an_answer_of_somebody_else_is_still_told(body: str | bytes) -> None:
+def test_a_response_of_another_server_is_still_shown(body: str | bytes) -> None:
     problem = cluster_problem(LIST, api_problem(502, body))
     assert type(problem) is ClusterProblem
     assert str(problem).startswith("prod: list mptrainingjobs: HTTP 502")

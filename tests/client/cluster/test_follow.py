@@ -1,4 +1,4 @@
-"""A job that is followed, by an API server that takes its time."""
+"""Following a job, with an API server that is slow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FINISHED = {"type": "Finished", "status": "True", "reason": "Succeeded", "messag
 
 
 class Slow:
-    """Knows one job, which has ended, and its pod; tells of the pod only when it may."""
+    """Has one job, which has ended, and its pod; returns the pod only when it may."""
 
     def __init__(self) -> None:
         self.may = threading.Event()

@@ -1,4 +1,4 @@
-"""A job of a cluster in words, from what the API server may say of it."""
+"""A job of a cluster as text, from any status that the API server may return."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def failed(reason: str) -> dict[str, Any]:
     return document(phase="Failed", conditions=[*over, condition("Failed", reason, "what it was")])
 
 
-def test_before_anybody_looked() -> None:
+def test_before_the_operator_has_a_status() -> None:
     seen = view(document())
     assert (seen.phase, seen.finished, seen.exit_code) == ("Pending", False, None)
     assert reason_text(seen) == "the operator has not processed the job yet"
@@ -44,7 +44,7 @@ def test_before_anybody_looked() -> None:
 
 
 @pytest.mark.parametrize("outcome", [*outcomes.OUTCOMES[1:], *outcomes.OPERATOR_OUTCOMES])
-def test_every_way_to_end_has_a_code_and_says_what_to_do(outcome: outcomes.Outcome) -> None:
+def test_every_end_has_a_code_and_a_next_step(outcome: outcomes.Outcome) -> None:
     seen = view(failed(outcome.reason))
     assert (seen.finished, seen.succeeded) == (True, False)
     assert seen.exit_code == (outcome.exit_code or 1)
@@ -111,7 +111,7 @@ def test_a_status_of_another_version_is_read_as_far_as_it_goes() -> None:
         max_size=6,
     ),
 )
-def test_whatever_stands_there_becomes_lines(phase: Phase, conditions: list[tuple[str, str, str, str]]) -> None:
+def test_any_status_becomes_lines(phase: Phase, conditions: list[tuple[str, str, str, str]]) -> None:
     stated = [condition(type, reason, message, status) for type, status, reason, message in conditions]
     seen = view(document(phase=str(phase), conditions=stated))
     assert seen.error is None

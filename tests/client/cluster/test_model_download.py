@@ -1,4 +1,4 @@
-"""The model's files from a run folder; those from a pod stand in tests/cluster/test_mptj.py."""
+"""The model's files from a run folder; those from a pod are in tests/cluster/test_mptj.py."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_no_object_of_a_bucket_is_written_outside_of_the_folder(output: str, tmp
 def test_no_pod_writes_outside_of_the_folder(
     name: str, kind: bytes, link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program in the pod may have put something else in the place of what sends the model."""
+    """The program in the pod may have replaced the command that sends the model."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         member = tarfile.TarInfo(name)
@@ -90,7 +90,7 @@ def test_no_pod_writes_outside_of_the_folder(
     pod = WorkerPod(attempt=1, index=0, created="", name="flowers-1-0-abcde", uid="uid", phase="Running", started=True)
     home = tmp_path / "home"
     if name.startswith("/"):
-        # Taken as a name below the folder, as tar does.
+        # Treated as a name below the folder, as tar does.
         model_download.from_pod(None, pod, home / "model")  # type: ignore[arg-type]
         assert [path.relative_to(home).as_posix() for path in home.rglob("*.d/job")] == ["model/etc/cron.d/job"]
         return
@@ -99,7 +99,7 @@ def test_no_pod_writes_outside_of_the_folder(
     assert list(tmp_path.rglob("*")) == [home]
 
 
-def test_a_container_that_ends_while_it_is_let_go_costs_no_model(
+def test_a_container_that_ends_during_its_release_loses_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Which accelerators a cluster's nodes have, in words."""
+"""The accelerators of a cluster's nodes, as text."""
 
 from __future__ import annotations
 

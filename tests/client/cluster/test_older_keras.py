@@ -1,4 +1,4 @@
-"""What a newer Keras writes and an older one does not know is left out where it is not used, and only there."""
+"""Arguments of a newer Keras that an older one does not know are removed if they are unused, and only then."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def initializer(**arguments: Any) -> dict[str, Any]:
     ],
     ids=["unused", "known", "false is a value", "used", "nested", "not keras", "unknown class", "no class"],
 )
-def test_only_unused_arguments_of_known_classes_go(config: Any, expected: Any, named: list[str]) -> None:
+def test_only_unused_arguments_of_known_classes_are_removed(config: Any, expected: Any, named: list[str]) -> None:
     left_out: dict[str, None] = {}
     assert without_unknown(config, known, left_out) == expected
     assert list(left_out) == named
@@ -64,7 +64,7 @@ _JSON = st.recursive(
 
 
 def values(config: Any) -> list[Any]:
-    """All that is not None, in order."""
+    """Return all values that are not None, in order."""
     if isinstance(config, dict):
         return [found for value in config.values() for found in values(value)]
     if isinstance(config, list):
@@ -81,11 +81,11 @@ def test_no_value_is_lost_and_a_second_time_changes_nothing(config: Any) -> None
     assert not left_out
 
 
-def test_other_peoples_classes_are_left_alone() -> None:
+def test_classes_of_other_packages_are_unchanged() -> None:
     assert constructor_arguments("flowers.model", "Dense") is None
 
 
-def test_all_else_in_the_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_of_the_file_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mptraining.cluster.trained_model.constructor_arguments", known)
     with zipfile.ZipFile(tmp_path / "old", "w") as archive:
         archive.writestr("metadata.json", "{}")

@@ -1,4 +1,4 @@
-"""The exported model back in a notebook's process, whatever version of Keras that has."""
+"""The exported model in a notebook's process, for any version of Keras there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INPUTS = np.linspace(0, 1, 8, dtype="float32").reshape(2, 4)
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
-    """A model trained under mixed_bfloat16, and what its float32 copy answers."""
+    """A model trained under mixed_bfloat16, and the results of its float32 copy."""
     from mptraining_trainer import keras_backend
     from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
     from mptraining_trainer.export import export
@@ -64,7 +64,7 @@ def test_the_same_keras_opens_it_in_float32(exported: tuple[Path, list[float]]) 
 
 
 @pytest.mark.skipif(not OLDER.exists(), reason="no build/keras-older: an environment with an older Keras 3")
-def test_an_older_keras_builds_it_anew(exported: tuple[Path, list[float]]) -> None:
+def test_an_older_keras_builds_it_again(exported: tuple[Path, list[float]]) -> None:
     folder, outputs = exported
     assert answers_of_older(folder) == pytest.approx(outputs, rel=1e-4)
 
@@ -73,7 +73,7 @@ def test_an_older_keras_builds_it_anew(exported: tuple[Path, list[float]]) -> No
 def test_an_older_keras_opens_a_scripts_model_without_what_it_lacks(
     exported: tuple[Path, list[float]], tmp_path: Path
 ) -> None:
-    """A script's folder says no way to build its model anew; this Keras writes arguments that the older one refuses."""
+    """A script's folder has no way to build its model again; this Keras writes arguments that the older one refuses."""
     folder, outputs = exported
     for name in ("model.json", "model.keras"):
         shutil.copy(folder / name, tmp_path)
@@ -81,7 +81,7 @@ def test_an_older_keras_opens_a_scripts_model_without_what_it_lacks(
 
 
 def answers_of_older(folder: Path) -> list[float]:
-    """What the model of the folder answers in a process with the older Keras."""
+    """Return the results of the folder's model in a process with the older Keras."""
     code = (
         "import json, numpy as np\nfrom pathlib import Path\nfrom mptraining.cluster.trained_model import load_model\n"
         f"model = load_model(Path({str(folder)!r}))\n"
@@ -96,7 +96,7 @@ def answers_of_older(folder: Path) -> list[float]:
     return found
 
 
-def test_what_cannot_be_made_says_which_keras_can(exported: tuple[Path, list[float]], tmp_path: Path) -> None:
+def test_the_error_names_a_keras_that_can_build_the_model(exported: tuple[Path, list[float]], tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match=r"no exported model here; expected a folder with model\.json"):
         load_model(tmp_path)
     about: dict[str, Any] = json.loads((exported[0] / "model.json").read_text())

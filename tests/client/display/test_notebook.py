@@ -15,7 +15,7 @@ from mptraining_api.events import Event, Finished, Progress
 
 
 class Cell:
-    """What the front end shows, and how often it was told."""
+    """The front end's current output, and the number of its updates."""
 
     def __init__(self) -> None:
         self.html = ""

@@ -1,4 +1,4 @@
-"""The terminal: what scrolls by and what moves."""
+"""The terminal: lines that scroll, and a bar that moves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_lines_are_kept_above_the_bar_and_markup_is_no_markup() -> None:
         assert f"{line}\n" in text
 
 
-def test_how_far_the_index_is_moves_and_does_not_stay() -> None:
+def test_the_progress_of_the_index_is_replaced_and_removed() -> None:
     file = io.StringIO()
     display = TerminalDisplay(Console(file=file, width=80, force_terminal=True, color_system=None))
     for done in (1, 2):

@@ -1,4 +1,4 @@
-"""Every event as a person reads it."""
+"""Every event as text for a person."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_lines(event: Event, text: str) -> None:
     assert event_lines(event) == [text]
 
 
-def test_the_end_is_not_told_twice() -> None:
+def test_the_end_is_not_printed_twice() -> None:
     assert event_lines(Finished(reason="Succeeded", exit_code=0, message="", **COMMON)) == []
 
 
@@ -91,7 +91,7 @@ def test_plain_progress_comes_every_ten_seconds_and_at_ends(capsys: pytest.Captu
     assert shown == ["1", "3", "4", "6", "100"]
 
 
-def test_retries_are_told_when_there_are_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_retries_are_printed_when_there_are_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter((10.0, 20.0, 30.0, 40.0))
     display = PlainDisplay(clock=lambda: next(times))
     for retries in (0, 3, 3, 1203):

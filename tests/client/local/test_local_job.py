@@ -1,4 +1,4 @@
-"""A job at home: its paths, its machine, its folder."""
+"""A job on this machine: its paths, its devices, its folder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_relative_paths_count_from_the_job_files_folder(path: str, expected: str
     assert absolute_path(path, HOME) == expected
 
 
-def test_at_home_makes_every_path_of_the_job_absolute() -> None:
+def test_a_local_run_makes_every_path_of_the_job_absolute() -> None:
     spec = with_absolute_paths(JOB, folder=HOME, output="/tmp/runs/flowers").spec
     assert spec.data
     assert spec.data.train == ["/home/ada/project/records/train-*", "gs://bucket/more-*"]

@@ -1,4 +1,4 @@
-"""The last lines of an interrupted run (test_local tells of the others)."""
+"""The last lines of an interrupted run (the other outcomes are in test_local)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_last_line_ends_with_one_mark(message: str, said: str) -> None:
         ),
     ],
 )
-def test_what_the_records_cost(figures: dict[str, float], said: list[str]) -> None:
+def test_the_time_for_records(figures: dict[str, float], said: list[str]) -> None:
     summary = RunSummary()
     summary.add(0, Finished(reason="Succeeded", exit_code=0, message="", step=8, **figures, **COMMON))
     end = GangEnd((End(0, 0, signalled=False),), None)
@@ -94,7 +94,7 @@ def test_steps_are_counted_as_people_count(steps: int, said: str) -> None:
         (2, ["  numbers     rolled back 2 times, ended under float32"]),
     ],
 )
-def test_ways_back_are_told_at_the_end(recoveries: int, said: list[str]) -> None:
+def test_recoveries_are_reported_at_the_end(recoveries: int, said: list[str]) -> None:
     summary = RunSummary()
     figures: dict[str, Any] = {"recoveries": recoveries, "precision": "float32"}
     summary.add(0, Finished(reason="Succeeded", exit_code=0, message="", step=8, **figures, **COMMON))

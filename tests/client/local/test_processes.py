@@ -1,4 +1,4 @@
-"""Real processes: every line arrives, every worker ends, none is left behind."""
+"""Real processes: every line arrives, every worker ends, and no process is left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUICK = Timeouts(stop=0.5, peers=0.3)
 
 
 def gang(*codes: str, seen: Seen | None = None, timeouts: Timeouts = QUICK) -> GangEnd:
-    """Runs one worker a piece of Python."""
+    """Runs one worker for each piece of Python."""
     seen = [] if seen is None else seen
     workers = [
         Worker(index, (sys.executable, "-u", "-c", "import os,signal,subprocess,sys,time\n" + code), os.environ)
@@ -73,14 +73,14 @@ def test_more_output_than_pipes_hold_on_both_streams_does_not_deadlock() -> None
         pytest.param(r"b'a\n\nb\r\n'", ["a", "", "b"], id="empty lines and carriage returns"),
     ],
 )
-def test_lines_as_a_terminal_would_leave_them(written: str, lines: list[str]) -> None:
+def test_lines_as_a_terminal_shows_them(written: str, lines: list[str]) -> None:
     seen: Seen = []
     gang(f"sys.stdout.buffer.write({written})", seen=seen)
     assert [text for _, _, text in seen] == lines
 
 
 def test_exit_codes_in_the_order_of_ends(tmp_path: Path) -> None:
-    # The first waits until nothing is left of the second: until its end has been noted.
+    # The first one waits until the second has ended completely: until its end has been recorded.
     waits = f"""
 from pathlib import Path
 file = Path({str(tmp_path / "pid")!r})
@@ -114,7 +114,7 @@ def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path)
     assert time.monotonic() - begin < 120
 
 
-def test_what_a_worker_leaves_running_goes_with_it() -> None:
+def test_processes_of_a_worker_end_with_it() -> None:
     seen: Seen = []
     gang("print(subprocess.Popen(['sleep', '600']).pid)", seen=seen)
     wait_until(lambda: not is_alive(int(seen[0][2])))
@@ -133,7 +133,7 @@ def test_an_error_of_the_reader_leaves_no_worker_behind() -> None:
     assert not is_alive(pids[0])
 
 
-def test_handlers_are_given_back() -> None:
+def test_handlers_are_restored() -> None:
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     gang("pass")
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before

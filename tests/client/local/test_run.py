@@ -1,4 +1,4 @@
-"""`run_local` with real processes that speak the trainer's Events."""
+"""`run_local` with real processes that print the trainer's Events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptraining_api.problems import InvalidSpec, ResumeRefused
 
 JobFile = Callable[..., Path]
 Stub = Callable[[str], tuple[str, str]]
-# What the chief of a real trainer leaves behind.
+# The files of a real trainer's chief.
 WRITES_FOLDER = """
 job = json.load(open(os.environ["MPTRAINING_JOB_FILE"]))
 os.makedirs(job["output"] + "/events", exist_ok=True)
@@ -56,7 +56,7 @@ def test_a_run_that_succeeds(job_file: JobFile, stub: Stub, here: Path, capsys: 
     assert err == ""
 
 
-def test_what_the_workers_are_told(job_file: JobFile, stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_environment_of_the_workers(job_file: JobFile, stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
     code = """
     names = ["MPTRAINING_HOSTS", "MPTRAINING_ATTEMPT", "MPTRAINING_INCARNATION", "MPTRAINING_SOURCE_FOLDER"]
     job = json.load(open(os.environ["MPTRAINING_JOB_FILE"]))
@@ -78,7 +78,7 @@ def test_what_the_workers_are_told(job_file: JobFile, stub: Stub, capsys: pytest
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_what_tensorflow_says_of_itself_is_for_debugging(
+def test_tensorflows_own_messages_are_for_debugging(
     debug: bool, job_file: JobFile, stub: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     noise = [
@@ -161,12 +161,12 @@ def test_failures(
     assert capsys.readouterr().err.splitlines()[-1] == said.replace("FILE", str(path))
 
 
-def test_one_worker_fails_the_others_leave(job_file: JobFile, stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_worker_fails_the_others_exit(job_file: JobFile, stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
     code = """
     if index == 0: time.sleep(0.3); finish("PeerLost", 76, "worker 1 went away")
     finish("ProgramFailed", 1, "ValueError: bad")
     """
-    # Whichever of them comes to its end first on a busy machine: the other is left the time for its own.
+    # Whichever of them ends first on a busy machine: the other has time for its own end.
     assert run_local(job_file(nodes=2), command=stub(code), timeouts=Timeouts(stop=60, peers=60)) == 1
     assert "mptj: ProgramFailed: worker 1: ValueError: bad." in capsys.readouterr().err
 
@@ -196,7 +196,7 @@ def test_a_finished_job_starts_nothing(
     assert run_local(job_file(epochs=6), command=stub("sys.exit(1)"), output=str(folder)) == 1
 
 
-def test_a_damaged_job_json_is_said_and_a_damaged_result_is_none(
+def test_a_damaged_job_json_is_reported_and_a_damaged_result_is_ignored(
     job_file: JobFile, stub: Stub, run_in: Callable[..., Path]
 ) -> None:
     folder = run_in("flowers")
@@ -224,5 +224,5 @@ def test_a_bad_job_is_a_problem(job_file: JobFile) -> None:
 def test_the_ports_of_workers_are_not_those_that_connections_get() -> None:
     ports = [port for _ in range(50) for port in run._free_ports(4)]
     assert len(set(ports[:4])) == 4
-    # Linux gives connections 32768 and up, others 49152 and up.
+    # Linux uses ports 32768 and up for connections, others 49152 and up.
     assert all(1024 < port < 32_768 for port in ports)

@@ -1,4 +1,4 @@
-"""When workers are told to leave, and what their ends mean together."""
+"""The moment to stop the workers, and the outcome of their ends together."""
 
 from __future__ import annotations
 

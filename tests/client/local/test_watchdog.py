@@ -1,4 +1,4 @@
-"""Which process groups are left when the starter is gone (test_gang kills a real one)."""
+"""The process groups that remain when the starter has ended (test_gang kills a real one)."""
 
 from __future__ import annotations
 

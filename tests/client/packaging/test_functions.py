@@ -1,4 +1,4 @@
-"""A function cut out of a program: all that it needs, nothing that it does not, on the lines where it stood."""
+"""A function cut out of a program: all that it needs, nothing that it does not, on its original lines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def build(size=SIZE) -> np.ndarray:
 def test_what_is_needed_is_kept_on_its_line() -> None:
     lines = extract_function(PROGRAM, "build", "p.py").split("\n")
     kept = {number for number, line in enumerate(lines, start=1) if line}
-    # Not the model, which is a variable of helper's own, nor what it costs to make it.
+    # Neither the model, which is a variable of helper's own, nor the code that creates it.
     assert kept == {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 18, 19}
     assert len(lines) == len(PROGRAM.split("\n"))
 

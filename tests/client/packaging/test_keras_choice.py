@@ -1,4 +1,4 @@
-"""Which generation of Keras a job gets by its program's text, and what its author reads about it."""
+"""The generation of Keras that a program's text selects, and the message about it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def decided(*given: Any, **more: Any) -> tuple[dict[str, Any], list[str]]:
     return made, notes
 
 
-def test_a_program_for_keras_2_gets_tf_keras_and_its_author_the_line() -> None:
+def test_a_program_for_keras_2_gets_tf_keras_and_a_message_with_the_line() -> None:
     made, _, notes = with_keras(job(), shipped({"jobs/train.py": OLDER}))
     assert made["spec"] == {"program": SCRIPT, "keras": "Legacy"}
     assert notes == [
@@ -49,7 +49,7 @@ def test_a_program_for_keras_2_gets_tf_keras_and_its_author_the_line() -> None:
 
 
 @pytest.mark.parametrize("keras", ["Keras3", "Legacy"])
-def test_what_the_job_says_of_it_wins(keras: str) -> None:
+def test_the_jobs_own_setting_wins(keras: str) -> None:
     assert decided(job(keras=keras), shipped({"jobs/train.py": OLDER})) == (job(keras=keras), [])
     made, _, notes = with_keras(job(keras="Auto"), shipped({"jobs/train.py": OLDER}))
     assert made["spec"]["keras"] == "Legacy"
@@ -136,7 +136,7 @@ def test_a_folder_that_is_not_packed(tmp_path: Path) -> None:
     assert with_keras_of_folder(application, tmp_path) == (application, [])
 
 
-def test_run_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     class Job(dict[str, Any]):
         warnings = ()
 

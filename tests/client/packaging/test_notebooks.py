@@ -1,4 +1,4 @@
-"""A notebook as a program: what becomes of magics, what is installed, and in which cell a mistake is."""
+"""A notebook as a program: the replacement of magics, the installed packages, and the cell of a mistake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made(*sources: str) -> NotebookProgram:
 
 
 def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a program as a job would, without IPython: its import fails."""
+    """Run a program as a job would, without IPython: its import fails."""
     (folder / "IPython.py").write_text("raise ImportError('there is no IPython in a job')")
     (folder / "program.py").write_text(text)
     return subprocess.run(
@@ -47,14 +47,14 @@ def test_cells_become_one_program_in_their_order(tmp_path: Path) -> None:
     assert run(text, tmp_path).stdout == "2\n"
 
 
-def test_what_is_inside_a_text_stays(tmp_path: Path) -> None:
-    # tensorflow-cloud deletes lines that begin with #, % or !, wherever they stand.
+def test_the_content_of_a_string_is_unchanged(tmp_path: Path) -> None:
+    # tensorflow-cloud deletes lines that begin with #, % or !, anywhere.
     source = "text = '''\n# title\n%percent\n!shout\n'''\nprint(text)"
     assert run(made(source).text, tmp_path).stdout == "\n# title\n%percent\n!shout\n\n"
 
 
-def test_shell_commands_are_run_where_they_stand(tmp_path: Path) -> None:
-    # tensorflow-cloud makes a SyntaxError of the first.
+def test_shell_commands_are_run_in_their_place(tmp_path: Path) -> None:
+    # tensorflow-cloud turns the first one into a SyntaxError.
     done = run(
         made(
             "if True:\n    !echo inside; exit 3",
@@ -87,7 +87,7 @@ def test_timed_code_is_code(source: str, tmp_path: Path) -> None:
     assert run(made(source, "print(x)").text, tmp_path).stdout == "2\n"
 
 
-def test_what_is_for_the_eye_is_passed_over(tmp_path: Path) -> None:
+def test_display_magics_are_ignored(tmp_path: Path) -> None:
     sources = (
         "%matplotlib inline",
         "%load_ext tensorboard\n%tensorboard --logdir logs",
@@ -101,7 +101,7 @@ def test_what_is_for_the_eye_is_passed_over(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
-def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+def test_an_unknown_magic_is_reported(tmp_path: Path) -> None:
     found = made("%store x\n%%R\nplot(1)", "%%R\nplot(1)", "print(1)")
     assert found.notes[-1] == "train.ipynb, cell 2: %%R is not known in the job; the cell is skipped there"
     assert found.notes[0] == "train.ipynb, cell 1: %store is not known in the job, and is skipped there"
@@ -176,13 +176,13 @@ def test_the_place_of_an_error_is_its_cell(tmp_path: Path) -> None:
     assert source_location(str(tmp_path / "nowhere.py"), 3) == f"{tmp_path / 'nowhere.py'}:3"
 
 
-def test_future_imports_stand_first(tmp_path: Path) -> None:
+def test_future_imports_come_first(tmp_path: Path) -> None:
     text = made("x = 1", "from __future__ import annotations\ndef f(a: Unknown): return a\nprint(f(x))").text
     assert text.startswith("from __future__ import annotations\n")
     assert run(text, tmp_path).stdout == "1\n"
 
 
-def test_without_ipython_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ipython_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "IPython.core.inputtransformer2", None)
     with pytest.raises(InvalidProgram, match=r"pip install 'mptraining\[notebook\]'"):
         made("x = 1")

@@ -1,4 +1,4 @@
-"""The package: the same bytes for the same files, unpacked by the trainer as they were, refused when too large."""
+"""The package: the same bytes for the same files, unpacked unchanged by the trainer, refused when too large."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mptraining_api.spec import CONFIG_MAP_ARCHIVE, MPTrainingJob
 from mptraining_trainer.source.prepare import prepare
 
 SCRIPT = {"script": {"path": "train.py"}}
-# Folders are told from files by a first letter that no file has: nothing is both.
+# Only names of folders begin with d: no path is both a folder and a file.
 NAMES = st.text("abcefgh_", min_size=1, max_size=8)
 FILES = st.dictionaries(
     st.lists(NAMES, min_size=1, max_size=3).map(
@@ -92,12 +92,12 @@ def test_the_sections_of_the_job() -> None:
 
 
 def noise(size: int) -> bytes:
-    """Bytes that no compression makes smaller."""
+    """Return bytes that no compression makes smaller."""
     blocks = (hashlib.sha256(str(number).encode()).digest() for number in range(size // 32 + 1))
     return b"".join(blocks)[:size]
 
 
-def test_what_no_config_map_holds_says_which_files() -> None:
+def test_a_package_too_large_for_a_config_map_names_its_files() -> None:
     made = build_package([SourceFile("train.py", b""), SourceFile("w.bin", noise(CONFIG_MAP_BYTES))], program=SCRIPT)
     assert not made.small
     with pytest.raises(InvalidProgram) as caught:
@@ -121,7 +121,7 @@ def test_what_is_no_program_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", ""])
-def test_nothing_leads_out(path: str) -> None:
+def test_no_path_leads_out(path: str) -> None:
     with pytest.raises(InvalidProgram, match="is outside of it"):
         build_package([SourceFile(path, b"")], program=SCRIPT)
 

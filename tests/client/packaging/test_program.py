@@ -1,4 +1,4 @@
-"""What is shipped for a script, a notebook, a folder, a function; and the requirements that come together."""
+"""The files that are shipped for a script, a notebook, a folder, a function, and the requirements with them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_notebook_file_becomes_a_program(here: Path) -> None:
     assert made.requirements == "requirements-of-the-job.txt"
 
 
-def test_a_file_that_is_not_there_or_left_out(here: Path) -> None:
+def test_a_file_that_is_missing_or_ignored(here: Path) -> None:
     write(here / "train.py")
     with pytest.raises(InvalidProgram, match=r"no file 'trian.py'.*Did you mean 'train.py'\?"):
         program.ship_file(Path("trian.py"))
@@ -185,7 +185,7 @@ def test_an_installed_function_is_not_shipped() -> None:
 
 
 class Shell:
-    """What of IPython's shell is asked: the texts of the cells that were executed."""
+    """The part of IPython's shell that is used: the source of the executed cells."""
 
     def __init__(self, *executed: str, **names: str) -> None:
         self.history_manager = self
@@ -195,7 +195,7 @@ class Shell:
 
 @pytest.fixture
 def running(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes it look as if these cells had been executed in a notebook."""
+    """Simulates a notebook that has executed these cells."""
 
     def run(*executed: str, **names: str) -> None:
         shell = Shell(*executed, **names)

@@ -1,4 +1,4 @@
-"""Which files of a folder are shipped."""
+"""The files of a folder that are shipped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def paths(folder: Path) -> list[str]:
         "key.pem", ".ipynb_checkpoints/a.ipynb", "runs/first/job.json", "sample_data/mnist.csv", ".kube/config",
     ],
 )  # fmt: skip
-def test_what_no_job_needs_stays(tmp_path: Path, path: str) -> None:
+def test_files_that_no_job_needs_are_not_shipped(tmp_path: Path, path: str) -> None:
     write(tmp_path, "train.py", path)
     assert paths(tmp_path) == ["train.py"]
 
@@ -51,7 +51,7 @@ def test_the_ignore_file_has_gitignore_s_syntax(tmp_path: Path, lines: str, left
     assert paths(tmp_path) == left
 
 
-def test_a_huge_ignored_folder_is_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_ignored_folder_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "train.py", ".git/objects/a/b", "data/deep/c")
     (tmp_path / ".mptrainingignore").write_text("data/")
     seen = []
@@ -80,13 +80,13 @@ def test_a_link_to_a_file_is_the_file(tmp_path: Path) -> None:
     assert notes == ["all/ is a link to a folder, which is not followed", "gone is no file, and is not shipped"]
 
 
-def test_an_executable_stays_one(tmp_path: Path) -> None:
+def test_an_executable_stays_executable(tmp_path: Path) -> None:
     write(tmp_path, "run.sh", "train.py")
     (tmp_path / "run.sh").chmod(0o755)
     assert [file.executable for file in read_folder(tmp_path)[0]] == [True, False]
 
 
-def test_a_pipe_is_passed_over(tmp_path: Path) -> None:
+def test_a_pipe_is_ignored(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert read_folder(tmp_path) == ([], ["pipe is no file, and is not shipped"])
 

@@ -1,6 +1,6 @@
 """tensorflow-cloud's public behaviour as a table: its arguments, its messages, the job that comes of them.
 
-tests/client/tensorflow_cloud_compat/test_submodules.py holds the messages against those of the real package.
+tests/client/tensorflow_cloud_compat/test_submodules.py compares the messages with those of the real package.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mptraining_api.tensorflow_cloud.machine_configs import (
 
 TABLE = Path(__file__).parents[2] / "golden" / "tensorflow_cloud.yaml"
 CASES = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-# What a case does not say: tensorflow-cloud's own defaults.
+# The defaults of a case: tensorflow-cloud's own.
 DEFAULTS: dict[str, Any] = {
     "entry_point": "train.py",
     "requirements_txt": None,
@@ -52,7 +52,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arguments(case: dict[str, Any]) -> dict[str, Any]:
-    """A case's words as Python values: T4_4X a common machine, [8, 30, V100, 2] one of the user's own."""
+    """Return a case's arguments as Python values: T4_4X a common machine, [8, 30, V100, 2] one of the user's own."""
     given = DEFAULTS | case["given"]
     for name in ("chief_config", "worker_config"):
         value = given[name]
@@ -85,7 +85,7 @@ def test_the_job(case: dict[str, Any]) -> None:
     assert made["metadata"] == {"name": "train-1", **case.get("metadata", {})}
     assert list(found.notes) == case.get("notes", [])
     assert found.bucket == case.get("bucket")
-    # The strategy that tensorflow-cloud picks; with one device it takes OneDeviceStrategy, we none.
+    # The strategy that tensorflow-cloud selects; for one device it is OneDeviceStrategy, ours is none.
     assert resolve(MPTrainingJob.parse(made), ClusterSettings()).strategy == case["strategy"]
 
 
@@ -100,7 +100,7 @@ def test_a_refusal_is_a_value_error_and_a_problem() -> None:
         check_arguments(**DEFAULTS | {"stream_logs": 1})
     assert isinstance(caught.value, InvalidArgument)
     assert isinstance(caught.value, ValueError)
-    # What a notebook shows of it.
+    # The same in a notebook.
     assert caught.value._render_traceback_() == [f"InvalidArgument: {caught.value}"]
 
 
@@ -184,7 +184,7 @@ def test_a_job_s_name(stem: str, name: str) -> None:
     assert JOB_NAME.fullmatch(name)
 
 
-def test_what_the_user_says_of_the_spec_wins() -> None:
+def test_the_users_part_of_the_spec_wins() -> None:
     base = {"a": {"b": 1, "c": 2}, "d": [1], "e": 1}
     assert merge(base, {"a": {"b": 3}, "d": [2], "e": None, "f": {"g": 1}}) == {
         "a": {"b": 3, "c": 2}, "d": [2], "f": {"g": 1},

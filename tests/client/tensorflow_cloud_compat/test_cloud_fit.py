@@ -1,4 +1,4 @@
-"""`cloud_fit`: what a call writes and asks for, and the job that trains from it."""
+"""`cloud_fit`: the files and objects that a call writes, and the job that trains from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Y = X.sum(axis=1, keepdims=True)
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
-    """The documents that a cluster got."""
+    """The documents that a cluster received."""
     documents: list[dict[str, Any]] = []
 
     class Job(dict[str, Any]):

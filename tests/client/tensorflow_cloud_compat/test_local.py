@@ -1,4 +1,4 @@
-"""`backend="local"`: the package unpacked, trained by processes of this machine, its run folder in hand."""
+"""`backend="local"`: the package unpacked, trained by processes of this machine, its run folder returned."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_worker_finds_the_package(tmp_path: Path, stub: Any, monkeypatch: py
     assert (job["job_id"], job["docker_image"]) == ("flowers", None)
 
 
-def test_a_failure_says_where_to_look(
+def test_a_failure_names_the_log(
     tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,6 @@
-"""The real tensorflow-cloud: our messages and strategies are its own, and `install` makes its `run` submit here.
+"""The real tensorflow-cloud: our messages and strategies are its own, and `install` redirects its `run` to ours.
 
-It is asked in an environment of its own (`build/tensorflow-cloud`), in one process, since its import takes seconds.
+It runs in an environment of its own (`build/tensorflow-cloud`), in one process, since its import takes seconds.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ CASES = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
 
 
 def our_messages_are_its_own(told: dict[str, Any]) -> None:
-    # A next step may follow.
+    # The message may end with a next step.
     ours = {case["name"]: case["message"] for case in CASES["refused"] if case.get("theirs", True)}
     assert told["messages"].keys() == ours.keys()
     assert {name: said for name, said in told["messages"].items() if not ours[name].startswith(said.rstrip("."))} == {}

@@ -1,4 +1,4 @@
-"""The nodes of a namespace over time: never more than its limit, and every job that fits gets its turn."""
+"""The node limit of a namespace over time: it is never exceeded, and every job that fits gets its turn."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class AdmissionSimulation:
         self.now += 1000
         found = plan(seen.snapshot, self.now)
         if found.actions == (ReadJobFile(),):
-            # Nobody made the children here: it is resolved anew.
+            # No child exists here: the job is resolved again.
             self.cache.update_lookups(seen.snapshot.key, seen.snapshot.uid, job_file_missing=True)
             return self.look(name)
         if found.status is not None:
@@ -107,7 +107,7 @@ def test_a_job_waits_until_another_has_ended() -> None:
     assert running is not None
     assert (running.reason, world.status("second").phase) == ("NamespaceFull", "Pending")
     assert "2 nodes would be more than the 4 of this namespace (limits.nodesPerNamespace)" in running.message
-    # Nothing is written again, and nobody told again, as long as it waits.
+    # While it waits, no status and no event is written again.
     again = world.look("second")
     assert (again.status, again.event_records) == (None, ())
     world.end("first")
@@ -189,7 +189,7 @@ def test_two_workers_do_not_both_take_the_last_nodes(seed: int) -> None:
     class Applier:
         def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
             if plan.status is not None:
-                # As a call takes its time: whoever looks meanwhile sees what was before.
+                # A call takes time: a reader meanwhile sees the state before it.
                 threading.Event().wait(0.002)
                 world.put(seen.snapshot.key.name, plan.status)
             return False

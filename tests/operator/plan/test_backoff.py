@@ -31,7 +31,7 @@ LIMITS = Limits(program_backoff=10.0, infrastructure_backoff=2.0, longest_backof
         # Another budget starts from its own first delay.
         (["ProgramFailed", "ProgramFailed", "Preempted"], 2.0),
         (["ProgramFailed", "Preempted", "ProgramFailed"], 10.0),
-        # A suspension is no failure.
+        # A suspension is not a failure.
         (["ProgramFailed", "Suspended"], 0.0),
     ],
 )

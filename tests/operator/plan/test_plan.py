@@ -1,7 +1,7 @@
-"""Every branch of the plan as a YAML pair: what is seen, what is to be done. The files stand in tests/golden/plans.
+"""Every branch of the plan as a YAML pair: observed state and expected actions. The files are in tests/golden/plans.
 
-Times are seconds after 2026-01-01T00:00:00Z; inside statuses they are written `T+30`. What a status expects is only
-what changes. `MPTRAINING_GOLDEN_UPDATE=1` writes what comes out into the files, to be read before it is committed.
+Times are seconds after 2026-01-01T00:00:00Z; inside statuses they are written `T+30`. An expected status has only
+the changes. `MPTRAINING_GOLDEN_UPDATE=1` writes the results into the files; review them before the commit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SPEC: dict[str, Any] = {
 def cases() -> list[Any]:
     found = []
     for file in sorted(FOLDER.glob("*.yaml")):
-        # libyaml, which is ten times as quick: 150 kB, read whenever tests are collected.
+        # libyaml is ten times as fast: 150 kB are read whenever tests are collected.
         document = yaml.load(file.read_text(), Loader=yaml.CSafeLoader)
         found += [pytest.param(file, case, id=f"{file.stem}: {case['name']}") for case in document]
     return found
@@ -59,7 +59,7 @@ def test_the_plan_of(file: Path, case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("file", "case"), cases())
-def test_statuses_come_to_rest(file: Path, case: dict[str, Any]) -> None:
+def test_a_status_is_not_written_again(file: Path, case: dict[str, Any]) -> None:
     """As long as nothing else changes, a status that was written is not written again."""
     snapshot = seen(case["seen"])
     now = BASE + case.get("now", 60)
@@ -151,7 +151,7 @@ def absolute(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stamped(value: Any) -> Any:
-    """`T+30` as the stamp of that time."""
+    """Return `T+30` as a timestamp."""
     if isinstance(value, dict):
         return {key: stamped(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -183,7 +183,7 @@ def changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
 
 
 def written(found: Plan, snapshot: Snapshot) -> dict[str, Any]:
-    """The plan as the YAML files show it: the status's changes only, the resolved job by its image."""
+    """Return the plan as the YAML files contain it: the status's changes only, the resolved job by its image."""
     document: dict[str, Any] = {}
     if found.status is not None:
         changed = changes(snapshot.status or JobStatus(), found.status)

@@ -1,7 +1,7 @@
-"""One job through a small Kubernetes in which anything may happen at any time, and the operator may die anywhere.
+"""One job in a simulated Kubernetes in which anything may happen at any time, and the operator may be killed anywhere.
 
-The rules hold whatever the order: never two gangs alive, no attempt number used twice for two Jobs, budgets kept, and
-once the world is calm again the job comes to its end.
+The rules hold for any order: never two gangs alive, no attempt number used for two Jobs, budgets kept, and once the
+faults have stopped the job ends.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob
 WORKERS = 2
 GRACE = 60
 LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
-HAPPENINGS = (
+EVENTS = (
     "run", "run", "succeed", "bug", "preempt", "lose node", "lose peer", "delete job", "suspend", "resume",
     "suspend for a moment", "empty status", "suspend and empty status", "job vanishes", "make again",
     "restart operator", "crash after status", "crash midway", "wait", "long wait",
 )  # fmt: skip
 
 
-# Beside them, of a job that queues.
+# Further states of a queued job.
 QUEUE = ("admit", "admit", "take back", "take back and admit")
 
 
@@ -68,10 +68,10 @@ def job(suspend: bool, queued: bool = False) -> MPTrainingJob:
 
 @dataclass
 class ClusterSimulation:
-    """What the API server, the Job controller, the kubelets and a user make of the operator's actions."""
+    """Simulates API server, Job controller, kubelets and user, and applies the operator's actions."""
 
     now: float = 1_767_225_600.0
-    # Of the MPTrainingJob, which may be deleted and made again.
+    # The MPTrainingJob may be deleted and created again.
     uid: str = "uid"
     queued: bool = False
     suspend: bool = False
@@ -102,7 +102,7 @@ class ClusterSimulation:
         )
 
     def reconcile(self, *, stop_after: int | None = None) -> Plan:
-        """One plan carried out; `stop_after` actions the operator is killed."""
+        """Apply one plan; after `stop_after` actions the operator is killed."""
         found = plan(self.snapshot(), self.now)
         if found.status is not None:
             self.status = JobStatus.read(found.status.to_json())
@@ -142,25 +142,25 @@ class ClusterSimulation:
         if self.queued:
             self.change_job(name, suspended=True)
         else:
-            self.let_go_on(name)
+            self.resume(name)
 
-    def let_go_on(self, name: str) -> None:
+    def resume(self, name: str) -> None:
         there = {pod.index for pod in self.pods.values() if self.owns(name, pod)}
         self.change_job(name, suspended=False, started=self.now)
         self.owed[name] = set(range(WORKERS)) - there
         self.make_pods(name)
 
     def make_pods(self, name: str) -> None:
-        """A pod for each index that is owed one and of which none is left: `podReplacementPolicy: Failed`."""
+        """Create a pod for each index that has none left: `podReplacementPolicy: Failed`."""
         each = self.jobs[name]
         for index in self.owed[name] - {pod.index for pod in self.pods.values() if pod.owner_uid == each.uid}:
             pod = f"{each.uid}-{index}-{next(self.numbers)}"
             self.pods[pod] = SeenPod(pod, pod, self.uid, each.uid, each.attempt, index, "Pending", node=f"node-{index}")
             self.owed[name].discard(index)
 
-    def take_back(self, name: str) -> None:
-        """As Kueue does, seen before it takes the startTime away; the Job controller answers for those pods no more,
-        however they end.
+    def preempt(self, name: str) -> None:
+        """Suspend the Job as Kueue does, before it removes the startTime; the Job controller no longer counts those
+        pods, however they end.
         """
         self.disowned |= {pod.name for pod in self.pods.values() if self.owns(name, pod) and not pod.terminated}
         self.owed[name] = set()
@@ -171,12 +171,12 @@ class ClusterSimulation:
         return pod.owner_uid == self.jobs[name].uid and pod.name not in self.disowned
 
     def held(self, suspended: bool) -> list[str]:
-        """Jobs that their queue holds, or those that it let go on."""
+        """Return the Jobs that their queue holds, or has released."""
         jobs = self.jobs.values()
         return [each.name for each in jobs if each.suspended is suspended and not each.deleting and not each.ended]
 
     def alive(self) -> list[str]:
-        """Pods in which a process may still train."""
+        """Return the pods in which a process may still train."""
         return [pod.name for pod in self.pods.values() if not pod.terminated]
 
     def change_job(self, name: str, **changes: object) -> None:
@@ -191,12 +191,12 @@ class ClusterSimulation:
                 self.change_pod(pod.name, deletion=self.now + GRACE)
 
     def collect(self, job_name: str) -> None:
-        """The Job goes in the background: at once, and its pods after it."""
+        """Delete the Job in the background: at once, and its pods after it."""
         self.delete_pods(job_name)
         del self.jobs[job_name]
 
     def controllers(self) -> None:
-        """Kubelets end pods that were deleted, unless their node is lost; the Job controller draws its conclusions."""
+        """Run the kubelets, which end pods that were deleted unless their node is lost, and the Job controller."""
         for pod in list(self.pods.values()):
             # Saving a checkpoint takes some of the grace period.
             left = pod.deletion is not None and self.now >= pod.deletion - GRACE + 10
@@ -260,16 +260,17 @@ class ClusterSimulation:
             case "queued job vanishes" if self.held(suspended=True):
                 self.collect(self.held(suspended=True)[0])
             case "make again":
-                # `kubectl delete` and `apply`: what belongs to the job is collected, its pods have their grace period.
+                # `kubectl delete` and `apply`: the job's objects are garbage-collected, its pods have their grace
+                # period.
                 for name in list(self.jobs):
                     self.collect(name)
                 self.uid += "'"
                 self.status, self.file, self.lookups = JobStatus(), None, Lookups()
             case "admit" | "take back" | "take back and admit":
                 for name in self.held(suspended=False) if what != "admit" else ():
-                    self.take_back(name)
+                    self.preempt(name)
                 for name in self.held(suspended=True) if what != "take back" else ():
-                    self.let_go_on(name)
+                    self.resume(name)
             case "suspend" | "resume":
                 self.suspend = what == "suspend"
             case "suspend for a moment":
@@ -280,7 +281,7 @@ class ClusterSimulation:
             case "empty status":
                 self.status = JobStatus()
             case "suspend and empty status":
-                # Between two looks.
+                # Between two reconciliations.
                 self.suspend, self.status = True, JobStatus()
             case "restart operator":
                 self.lookups = Lookups()
@@ -308,42 +309,42 @@ class ClusterSimulation:
         assert (self.status.infrastructure_restarts or 0) <= 6
 
 
-@given(happenings=st.lists(st.sampled_from(HAPPENINGS + QUEUE), max_size=40), queued=st.booleans())
-def test_one_gang_at_a_time_and_an_end_in_the_end(happenings: list[str], queued: bool) -> None:
+@given(events=st.lists(st.sampled_from(EVENTS + QUEUE), max_size=40), queued=st.booleans())
+def test_one_gang_at_a_time_and_every_job_ends(events: list[str], queued: bool) -> None:
     world = ClusterSimulation(queued=queued)
-    for what in happenings:
-        live(world, what)
+    for what in events:
+        apply_event(world, what)
         world.check()
-    calm(world)
+    stop_faults(world)
     assert conditions.is_true(world.status, "Finished"), world
     writes = world.reconcile()
     assert writes.status is None
     assert writes.actions == ()
 
 
-def live(world: ClusterSimulation, what: str) -> None:
-    """Something happens, and everybody has a look."""
+def apply_event(world: ClusterSimulation, what: str) -> None:
+    """Apply one random event, then let every controller run."""
     world.happen(what)
     world.controllers()
     world.reconcile()
     world.controllers()
 
 
-def calm(world: ClusterSimulation) -> None:
-    """The operator runs, nodes are back, nobody suspends, the queue has room; pods run and succeed."""
+def stop_faults(world: ClusterSimulation) -> None:
+    """Stop all faults: the operator runs, nodes are back, no suspension, the queue has room; pods run and succeed."""
     world.suspend, world.lost = False, set()
     for _ in range(12):
         for what in ("long wait", "admit", "run", "succeed"):
-            live(world, what)
+            apply_event(world, what)
             world.reconcile()
             world.check()
 
 
-@given(happenings=st.lists(st.sampled_from(HAPPENINGS + QUEUE), max_size=40), queued=st.booleans())
-def test_a_suspended_job_gives_its_machines_back(happenings: list[str], queued: bool) -> None:
+@given(events=st.lists(st.sampled_from(EVENTS + QUEUE), max_size=40), queued=st.booleans())
+def test_a_suspended_job_gives_its_machines_back(events: list[str], queued: bool) -> None:
     world = ClusterSimulation(queued=queued)
-    for what in [*happenings, "suspend", "long wait", "long wait", "long wait", "long wait"]:
-        live(world, what)
+    for what in [*events, "suspend", "long wait", "long wait", "long wait", "long wait"]:
+        apply_event(world, what)
     world.lost = set()
     for _ in range(4):
         world.happen("long wait")
@@ -359,27 +360,27 @@ NOTHING_FAILS = (
 )  # fmt: skip
 
 
-@given(happenings=st.lists(st.sampled_from(NOTHING_FAILS), max_size=30))
+@given(events=st.lists(st.sampled_from(NOTHING_FAILS), max_size=30))
 @example(["crash after status", "days pass"])
 @example(["admit", "run", "take back", "crash after status", "days pass"])
-def test_what_its_queue_does_is_charged_to_no_budget(happenings: list[str]) -> None:
-    """However long it queues, and however often it is taken back, suspended and let go on."""
+def test_what_its_queue_does_is_charged_to_no_budget(events: list[str]) -> None:
+    """However long it queues, and however often it is preempted, suspended and resumed."""
     world = ClusterSimulation(queued=True)
-    for what in happenings:
-        live(world, what)
+    for what in events:
+        apply_event(world, what)
         world.check()
         assert not conditions.is_true(world.status, "Failed"), world.status
-    calm(world)
+    stop_faults(world)
     assert conditions.is_true(world.status, "Succeeded"), world
     assert (world.status.application_failures, world.status.infrastructure_restarts) == (0, 0)
 
 
-@given(happenings=st.lists(st.sampled_from(("bug", "preempt", "lose peer")), min_size=1, max_size=8))
-def test_failures_are_charged_to_their_own_budget(happenings: list[str]) -> None:
-    """A program may fail twice and a machine may be lost five times; the one more of either ends the job."""
+@given(events=st.lists(st.sampled_from(("bug", "preempt", "lose peer")), min_size=1, max_size=8))
+def test_failures_are_charged_to_their_own_budget(events: list[str]) -> None:
+    """A program may fail twice and five nodes may be lost; one more of either ends the job."""
     world = ClusterSimulation()
     bugs = losses = 0
-    for what in happenings:
+    for what in events:
         for _ in range(4):
             world.happen("long wait")
             world.controllers()

@@ -1,4 +1,4 @@
-"""What a pod says of its own end, before others read it; how ends are judged is in tests/golden/plans."""
+"""A pod's own report of its end, before the verdict on it; the verdicts are in tests/golden/plans."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def message(last_words: str) -> str:
         ("answer\x9b6n back\x08\x08\x7f\r", "answer6n back"),
     ],
 )
-def test_no_program_speaks_to_the_terminal_of_who_reads_the_status(said: str, shown: str) -> None:
+def test_control_characters_are_removed_from_a_programs_message(said: str, shown: str) -> None:
     finished = events.Finished(
         time=1.0, attempt=1, incarnation="pod", worker=0, reason="ProgramFailed", exit_code=1, message=said
     )
     assert message(finished.to_json()) == f"worker 0: {shown}"
-    # The end of a log, of a process that left no Event.
+    # The end of a log of a process that wrote no Event.
     assert shown in message(f"Fatal: {said}.")
 
 

@@ -1,4 +1,4 @@
-"""The pod of a token by TokenReview, cached; and what a report must be."""
+"""The pod of a token by TokenReview, cached; and the requirements for a report."""
 
 from __future__ import annotations
 

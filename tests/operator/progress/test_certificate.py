@@ -35,7 +35,7 @@ class ApiServer(Cluster):
     def __init__(self, status: int | None = None) -> None:
         self.secret: dict[str, Any] | None = None
         self.status = status
-        # Called before a creation, as another replica that is faster.
+        # Called before a creation, as by another replica that is faster.
         self.before: Callable[[], object] = lambda: None
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Raw:

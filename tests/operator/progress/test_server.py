@@ -142,7 +142,7 @@ def finished() -> events.Finished:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine an answer may take long."""
+    """A time limit for a busy machine, where a response may take long."""
     monkeypatch.setattr(progress_reporter, "_TIMEOUT", (60.0, 60.0))
     monkeypatch.setattr(progress_reporter, "_LAST_TIMEOUT", (60.0, 60.0))
 
@@ -240,7 +240,7 @@ def test_403_for_a_pod_that_is_not_the_live_worker_0(endpoint: Endpoint, pod: st
     assert endpoint.offered == []
 
 
-def test_of_a_stranger_no_body_is_read(endpoint: Endpoint) -> None:
+def test_without_a_valid_token_no_body_is_read(endpoint: Endpoint) -> None:
     with endpoint.tls() as connection:
         connection.settimeout(60)
         connection.sendall(endpoint.head(10_000_000_000, "forged"))
@@ -254,7 +254,7 @@ def test_413_is_for_more_than_the_largest_body(endpoint: Endpoint) -> None:
     assert len(endpoint.offered) == 1
 
 
-def test_plain_http_is_not_spoken(endpoint: Endpoint) -> None:
+def test_plain_http_is_refused(endpoint: Endpoint) -> None:
     with pytest.raises(requests.ConnectionError):
         endpoint.post(url=endpoint.url.replace("https:", "http:"))
     assert endpoint.post().status_code == 202
@@ -283,7 +283,7 @@ def test_503_while_the_api_server_is_away(endpoint: Endpoint) -> None:
     assert endpoint.post().status_code == 202
 
 
-def test_500_tells_a_worker_nothing_of_the_inside(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+def test_500_contains_no_internal_details(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     endpoint.problem = RuntimeError("inside")
     with caplog.at_level(logging.ERROR):
         response = endpoint.post()
@@ -323,7 +323,7 @@ def test_a_handshake_that_does_not_come_ends_the_connection(tmp_path: Path, monk
         assert connection.recv(1000) == b""
 
 
-def test_a_client_that_goes_in_mid_report_leaves_no_traceback(
+def test_a_client_that_disconnects_in_mid_report_leaves_no_traceback(
     endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     with endpoint.tls() as connection:

@@ -28,7 +28,7 @@ def at(seconds: float) -> str:
     return f"2026-11-21T00:{int(seconds) // 60:02}:{int(seconds) % 60:02}Z"
 
 
-def said(step: int, *, attempt: int = 1, total: int | None = 100, **more: Any) -> events.Progress:
+def progress_report(step: int, *, attempt: int = 1, total: int | None = 100, **more: Any) -> events.Progress:
     more = {"metrics": {"loss": 0.5}, "epoch": 1, **more}
     return events.Progress(time=1.0, attempt=attempt, incarnation="pod", worker=0, step=step, total_steps=total, **more)
 
@@ -39,7 +39,7 @@ def finished(code: int = 0, *, attempt: int = 1, **more: Any) -> events.Finished
 
 
 def test_a_report_becomes_a_status() -> None:
-    event = said(
+    event = progress_report(
         33,
         epoch=2,
         metrics={"loss": 0.1, "val_loss": 0.123456789},
@@ -69,21 +69,21 @@ def test_a_report_becomes_a_status() -> None:
     [(0, 100, 0), (199, 200, 99), (200, 200, 100), (300, 200, 100), (-5, 200, 0), (5, None, None), (5, 0, None)],
 )
 def test_percent_is_rounded_down_and_bounded(step: int, total: int | None, percent: int | None) -> None:
-    assert to_status(said(step, total=total), None, NOW).percent_complete == percent
+    assert to_status(progress_report(step, total=total), None, NOW).percent_complete == percent
 
 
 def test_the_time_of_the_step_moves_only_with_the_step() -> None:
-    first = to_status(said(5), None, NOW)
-    second = to_status(said(5), first, NOW + 20)
-    third = to_status(said(6), second, NOW + 40)
-    back = to_status(said(4), third, NOW + 60)
+    first = to_status(progress_report(5), None, NOW)
+    second = to_status(progress_report(5), first, NOW + 20)
+    third = to_status(progress_report(6), second, NOW + 40)
+    back = to_status(progress_report(4), third, NOW + 60)
     times = [(each.update_time, each.step_time) for each in (first, second, third, back)]
     assert times == [(at(0), at(0)), (at(20), at(0)), (at(40), at(40)), (at(60), at(40))]
 
 
-def test_another_attempt_begins_anew() -> None:
-    before = to_status(said(50, loss_scale=8.0), None, NOW).model_copy(update={"recoveries": 2})
-    after = to_status(said(40, attempt=2), before, NOW + 20)
+def test_another_attempt_starts_with_empty_progress() -> None:
+    before = to_status(progress_report(50, loss_scale=8.0), None, NOW).model_copy(update={"recoveries": 2})
+    after = to_status(progress_report(40, attempt=2), before, NOW + 20)
     assert (after.attempt, after.step, after.step_time, after.loss_scale, after.recoveries) == (
         2,
         40,
@@ -93,23 +93,25 @@ def test_another_attempt_begins_anew() -> None:
     )
 
 
-def test_the_policy_in_force_and_the_ways_back_come_from_the_reports() -> None:
-    first = to_status(said(50, precision="mixed_bfloat16", recoveries=0), None, NOW)
+def test_the_policy_in_force_and_the_recoveries_come_from_the_reports() -> None:
+    first = to_status(progress_report(50, precision="mixed_bfloat16", recoveries=0), None, NOW)
     assert (first.precision, first.recoveries) == ("mixed_bfloat16", 0)
-    later = to_status(said(60, precision="float32", recoveries=2), first, NOW)
+    later = to_status(progress_report(60, precision="float32", recoveries=2), first, NOW)
     assert (later.precision, later.recoveries) == ("float32", 2)
-    silent = to_status(said(70), later, NOW)
+    silent = to_status(progress_report(70), later, NOW)
     assert (silent.precision, silent.recoveries) == ("float32", 2), "what a report does not say is carried over"
 
 
-def test_what_no_report_says_is_carried_over() -> None:
+def test_fields_without_a_report_are_carried_over() -> None:
     before = Progress(attempt=1, step=1, recoveries=2, precision="mixed_float16")
-    after = to_status(said(2), before, NOW)
+    after = to_status(progress_report(2), before, NOW)
     assert (after.recoveries, after.precision) == (2, "mixed_float16")
 
 
-def test_the_end_keeps_what_it_does_not_say() -> None:
-    before = to_status(said(90, epoch=3, examples_per_second=10.0, estimated_remaining_seconds=9.0), None, NOW)
+def test_the_end_keeps_fields_that_it_lacks() -> None:
+    before = to_status(
+        progress_report(90, epoch=3, examples_per_second=10.0, estimated_remaining_seconds=9.0), None, NOW
+    )
     failed = to_status(finished(1), before, NOW + 20)
     expected = before.to_document() | {"updateTime": at(20)}
     del expected["estimatedRemainingSeconds"]
@@ -122,25 +124,25 @@ def test_the_end_keeps_what_it_does_not_say() -> None:
 
 
 def test_a_script_is_complete_when_it_has_succeeded() -> None:
-    before = to_status(said(90, total=None), None, NOW)
+    before = to_status(progress_report(90, total=None), None, NOW)
     assert before.percent_complete is None
     assert to_status(finished(1), before, NOW).percent_complete is None
     assert to_status(finished(0), before, NOW).percent_complete == 100
 
 
-def test_an_end_without_a_word_before_it() -> None:
+def test_an_end_without_an_earlier_report() -> None:
     assert to_status(finished(2), None, NOW).to_document() == {"attempt": 1, "updateTime": at(0)}
 
 
 def test_metrics_fit_the_schema() -> None:
     many = {f"m{number}": 1.0 for number in range(200)} | {"x" * 64: 1.0, "": 1.0, "loss": 2.0}
-    found = to_status(said(1, metrics=many), None, NOW).metrics or []
+    found = to_status(progress_report(1, metrics=many), None, NOW).metrics or []
     assert len(found) == MOST_METRICS
     assert found[0] == Metric(name="loss", value="2")
 
 
 def test_a_number_that_is_none_is_no_metric() -> None:
-    report = said(1).model_copy(update={"metrics": {"loss": math.nan, "accuracy": 0.5}})
+    report = progress_report(1).model_copy(update={"metrics": {"loss": math.nan, "accuracy": 0.5}})
     assert to_status(report, None, NOW).metrics == [Metric(name="accuracy", value="0.5")]
 
 
@@ -179,7 +181,7 @@ def offer(schedule: Schedule, name: str, report: Report, now: float, previous: P
 
 
 def take(schedule: Schedule, now: float) -> list[tuple[str, int | None]]:
-    """Take all that is due."""
+    """Return all reports that are due."""
     found = []
     while schedule.next()[0] <= NOW + now:
         key, progress = schedule.take(schedule.next()[1], NOW + now)
@@ -190,7 +192,7 @@ def take(schedule: Schedule, now: float) -> list[tuple[str, int | None]]:
 def test_a_job_is_written_at_once_and_then_every_fifteen_seconds_with_its_newest_report() -> None:
     schedule, written = Schedule(15), []
     for second in range(0, 59):
-        offer(schedule, "a", said(second), second)
+        offer(schedule, "a", progress_report(second), second)
         written += take(schedule, second)
     assert written == [("a", 0), ("a", 15), ("a", 30), ("a", 45)]
     assert (schedule.next()[0], len(schedule)) == (NOW + 60, 1)
@@ -200,10 +202,10 @@ def test_a_job_is_written_at_once_and_then_every_fifteen_seconds_with_its_newest
 
 def test_a_write_of_another_replica_counts_too() -> None:
     schedule = Schedule(15)
-    offer(schedule, "a", said(1), 100, Progress(attempt=1, update_time=format_time(NOW + 92)))
+    offer(schedule, "a", progress_report(1), 100, Progress(attempt=1, update_time=format_time(NOW + 92)))
     assert schedule.next()[0] == NOW + 107
     # A replica whose clock is ahead delays no job for longer than the minimum.
-    offer(schedule, "b", said(1), 100, Progress(attempt=1, update_time=format_time(NOW + 10_000)))
+    offer(schedule, "b", progress_report(1), 100, Progress(attempt=1, update_time=format_time(NOW + 10_000)))
     assert take(schedule, 114) == [("a", 1)]
     assert take(schedule, 115) == [("b", 1)]
 
@@ -211,16 +213,16 @@ def test_a_write_of_another_replica_counts_too() -> None:
 def test_a_job_that_reports_often_keeps_its_place() -> None:
     schedule = Schedule(15)
     for name, second in (("a", 1), ("b", 2), ("a", 3)):
-        offer(schedule, name, said(second), second)
+        offer(schedule, name, progress_report(second), second)
     assert take(schedule, 3) == [("a", 3), ("b", 2)]
 
 
 def test_the_last_report_is_written_first_and_without_delay_but_only_once() -> None:
     schedule = Schedule(15)
-    offer(schedule, "a", said(1), 0)
+    offer(schedule, "a", progress_report(1), 0)
     assert take(schedule, 0) == [("a", 1)]
-    offer(schedule, "b", said(2), 1)
-    offer(schedule, "a", said(100), 2)
+    offer(schedule, "b", progress_report(2), 1)
+    offer(schedule, "a", progress_report(100), 2)
     assert take(schedule, 2) == [("a", 100), ("b", 2)]
     offer(schedule, "a", finished(step=100), 3)
     assert take(schedule, 3) == [("a", 100)]
@@ -228,7 +230,7 @@ def test_the_last_report_is_written_first_and_without_delay_but_only_once() -> N
     assert take(schedule, 17) == []
     assert take(schedule, 18) == [("a", 99)]
     # Another attempt has a last report of its own.
-    offer(schedule, "a", said(100, attempt=2), 19)
+    offer(schedule, "a", progress_report(100, attempt=2), 19)
     assert take(schedule, 19) == [("a", 100)]
 
 
@@ -236,7 +238,7 @@ def test_a_job_that_was_created_again_under_its_name_is_another_job() -> None:
     schedule = Schedule(15)
     offer(schedule, "a", finished(step=100), 0)
     take(schedule, 0)
-    schedule.offer(Key("n", "a"), "another uid", said(1), None, NOW + 1)
+    schedule.offer(Key("n", "a"), "another uid", progress_report(1), None, NOW + 1)
     schedule.retry("uid of a", NOW + 15)
     assert take(schedule, 1) == [("a", 1)]
 
@@ -244,7 +246,7 @@ def test_a_job_that_was_created_again_under_its_name_is_another_job() -> None:
 def test_memory_is_bounded() -> None:
     schedule = Schedule(15, most_jobs=3)
     for number in (0, 1, 2, 0, 3):
-        offer(schedule, f"job-{number}", said(1), number)
+        offer(schedule, f"job-{number}", progress_report(1), number)
     assert sorted(take(schedule, 100)) == [("job-0", 1), ("job-2", 1), ("job-3", 1)]
 
 
@@ -254,7 +256,7 @@ def test_the_newest_report_of_each_job_is_written_in_the_end(script: list[tuple[
     done: dict[str, int | None] = {}
     for step, (pause, name, last, fails) in enumerate(script):
         now += pause
-        offer(schedule, name, finished(step=step) if last else said(step, total=None), now)
+        offer(schedule, name, finished(step=step) if last else progress_report(step, total=None), now)
         newest[name] = step
         if schedule.next()[0] <= NOW + now:
             uid = schedule.next()[1]
@@ -318,7 +320,7 @@ def test_all_jobs_together_keep_the_rate() -> None:
     server, began = ApiServer(), time.monotonic()
     with writing(server, per_second=20) as (writer, _):
         for number in range(10):
-            writer.offer(Key("n", f"{number}"), f"{number}", said(number), None)
+            writer.offer(Key("n", f"{number}"), f"{number}", progress_report(number), None)
         server.wait(written=10)
     assert [(key.name, uid, progress["step"]) for key, uid, progress in server.written] == [
         (f"{number}", f"{number}", number) for number in range(10)
@@ -330,7 +332,7 @@ def test_all_jobs_together_keep_the_rate() -> None:
 def test_a_write_that_may_succeed_later_is_retried_with_the_newest_report(problem: Exception) -> None:
     server = ApiServer(problem)
     with writing(server) as (writer, clock):
-        writer.offer(KEY, "uid", said(1), None)
+        writer.offer(KEY, "uid", progress_report(1), None)
         server.wait(tries=1)
         until = time.monotonic() + 60
         while not writer.waiting:
@@ -338,7 +340,7 @@ def test_a_write_that_may_succeed_later_is_retried_with_the_newest_report(proble
             time.sleep(0.001)
         clock[0] += 15
         # Wakes the thread, which does not see this clock move.
-        writer.offer(KEY, "uid", said(2), None)
+        writer.offer(KEY, "uid", progress_report(2), None)
         server.wait(written=1)
     assert server.steps == [2]
 
@@ -355,11 +357,11 @@ def test_a_rejected_write_is_dropped(status: int) -> None:
 def test_a_report_is_added_to_the_newer_of_the_observed_progress_and_the_last_one_from_here() -> None:
     schedule, times = Schedule(5), []
     for now, report, previous in (
-        (0, said(5), None),
-        # The cache still has the one before.
-        (60, said(5), Progress(attempt=1, step=4, step_time=at(0), update_time=at(0))),
+        (0, progress_report(5), None),
+        # The cache still has the previous one.
+        (60, progress_report(5), Progress(attempt=1, step=4, step_time=at(0), update_time=at(0))),
         # Another replica has received a later report.
-        (120, said(7), Progress(attempt=1, step=7, step_time=at(70), update_time=at(70))),
+        (120, progress_report(7), Progress(attempt=1, step=7, step_time=at(70), update_time=at(70))),
     ):
         offer(schedule, "a", report, now, previous)
         times.append(schedule.take(schedule.next()[1], NOW + now)[1].step_time)

@@ -1,8 +1,8 @@
-"""Every branch of the builders as a YAML pair: a job, and its children as the API server takes them.
+"""Every branch of the builders as a YAML pair: a job, and its children as the API server accepts them.
 
-The files stand in tests/golden/children: `cluster` says what `resolve` is told, `job` is the input. What is in
-`job.json` is left out, tests/api pins it. `MPTRAINING_GOLDEN_UPDATE=1` writes what comes out into the files, to be read
-before it is committed. tests/servers/test_children_on_the_api_server.py gives the same files to a real API server.
+The files are in tests/golden/children: `cluster` are the arguments of `resolve`, `job` is the input. The content of
+`job.json` is omitted, tests/api pins it. `MPTRAINING_GOLDEN_UPDATE=1` writes the results into the files; review them
+before the commit. tests/servers/test_children_on_the_api_server.py sends the same files to a real API server.
 """
 
 from __future__ import annotations
@@ -57,5 +57,5 @@ def test_golden(file: Path) -> None:
         file.write_text(comments + written, encoding="utf-8")
         pytest.skip("golden file updated")
     assert got == case["children"]
-    # Key order too: what is compared, hashed or shown must not depend on the day.
+    # Key order too: text that is compared, hashed or shown must be the same every time.
     assert json.dumps(got) == json.dumps(case["children"])

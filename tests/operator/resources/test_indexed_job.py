@@ -1,4 +1,6 @@
-"""The Indexed Job of an attempt: who decides what, and what is refused. The whole of it is in tests/golden/children."""
+"""The Indexed Job of an attempt: the origin of its fields, and refusals. The whole object is in
+tests/golden/children.
+"""
 
 from __future__ import annotations
 
@@ -109,13 +111,13 @@ def test_no_container_has_more_rights_than_it_needs(source: dict[str, Any] | Non
 def test_the_token_of_the_kubernetes_api_is_for_jobs_that_name_an_account() -> None:
     found = pod(podTemplate={"serviceAccountName": "trainer"})
     assert found["serviceAccountName"] == "trainer"
-    # A word of the pod's would overrule the account that says no.
+    # The pod's field would override the account's.
     assert "automountServiceAccountToken" not in found
     assert pod()["automountServiceAccountToken"] is False
 
 
 def test_the_end_of_the_log_of_a_job_with_secrets_does_not_go_into_its_status() -> None:
-    """It would by way of the termination message, which the operator reads."""
+    """The termination message would contain it, which the operator reads."""
     assert trainer()["terminationMessagePolicy"] == "FallbackToLogsOnError"
     secret = {"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}
     source = {"archive": {"uri": "gs://bucket/code.tgz", "sha256": "0" * 64}}
@@ -127,15 +129,15 @@ def test_the_end_of_the_log_of_a_job_with_secrets_does_not_go_into_its_status() 
 
 @pytest.mark.parametrize(("kind", "void"), [("cpu", True), ("nvidia-tesla-t4", False)])
 def test_a_pod_sees_no_gpu_of_another(kind: str, void: bool) -> None:
-    """Images of NVIDIA's ask for all GPUs of the machine, and where its runtime is the default they get them."""
+    """NVIDIA's images request all GPUs of the machine, and get them where NVIDIA's runtime is the default."""
     found = pod(accelerator={"type": kind}, source={"archive": {"uri": "gs://b/code.tgz", "sha256": "0" * 64}})
     (container,), (init,) = found["containers"], found["initContainers"]
-    # With GPUs of its own, what the device plugin says stands.
+    # With GPUs of its own, the device plugin's value is kept.
     assert environment(container).get("NVIDIA_VISIBLE_DEVICES") == ("void" if void else None)
     assert environment(init)["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
-# Where it runs.
+# Placement.
 
 
 @pytest.mark.parametrize("name", [name for name, found in accelerators.catalogue().items() if found.kind == "gpu"])
@@ -149,7 +151,7 @@ def test_every_gpu_gets_what_the_catalogue_says(name: str) -> None:
     assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{count}Gi"}
 
 
-def test_a_job_s_own_placement_stands_beside_ours() -> None:
+def test_a_job_s_own_placement_is_added_to_ours() -> None:
     own = {"key": "dedicated", "operator": "Exists"}
     template = {"nodeSelector": {"zone": "a"}, "tolerations": [own]}
     found = pod(accelerator={"type": "nvidia-l4"}, podTemplate=template)
@@ -223,7 +225,7 @@ def test_a_default_gives_way_to_the_job_s_own_variable() -> None:
     assert found[launch.TERMINATION_LOG] == "/dev/termination-log"
 
 
-def test_a_proxy_of_the_job_s_own_does_not_come_between_two_workers() -> None:
+def test_a_proxy_of_the_job_s_own_is_not_used_between_two_workers() -> None:
     own = {"env": [{"name": "https_proxy", "value": "http://proxy"}, {"name": "no_grpc_proxy", "value": "other"}]}
     found = environment(trainer(nodes=2, podTemplate=own))
     assert found["https_proxy"] == "http://proxy"
@@ -247,7 +249,7 @@ def test_a_path_of_python_from_elsewhere_cannot_be_joined() -> None:
         pod(source=source, podTemplate={"env": [elsewhere]})
 
 
-def test_progress_is_reported_where_somebody_listens() -> None:
+def test_progress_is_reported_where_an_endpoint_exists() -> None:
     told = PodSettings(progress_url="https://operator:8443", progress_certificate="PEM")
     found = pod(settings=told)
     variables = environment(found["containers"][0])
@@ -262,7 +264,7 @@ def test_progress_is_reported_where_somebody_listens() -> None:
     assert not any("projected" in each for each in silent["volumes"])
 
 
-# What is refused.
+# Refusals.
 
 
 def test_a_volume_may_not_have_a_name_of_ours() -> None:
@@ -289,12 +291,12 @@ def test_a_mount_elsewhere_is_the_job_s_own(path: str) -> None:
     assert mount in trainer(podTemplate=template)["volumeMounts"]
 
 
-def test_a_job_without_an_image_is_told_so() -> None:
+def test_a_job_without_an_image_is_refused() -> None:
     with pytest.raises(InvalidSpec, match=r"spec\.podTemplate\.image: no image"):
         pod(cluster=ClusterSettings())
 
 
-def test_what_the_settings_give_every_pod_stands_below_what_a_job_says() -> None:
+def test_a_job_overrides_the_settings_defaults_for_pods() -> None:
     settings = PodSettings(
         image_pull_secrets=("ours",),
         ca_bundle=CABundle("corporate", "root.pem"),
@@ -323,7 +325,7 @@ def test_what_the_settings_give_every_pod_stands_below_what_a_job_says() -> None
             "volumeMounts"
         ]
     assert {"name": "mptraining-ca", "configMap": {"name": "corporate"}} in spec["volumes"]
-    # A job's own variable of that name is the one that counts.
+    # A job's own variable of that name overrides it.
     theirs = {"env": [{"name": "https_proxy", "value": "http://mine"}], "imagePullSecrets": [{"name": "ours"}]}
     spec = built(settings=settings, podTemplate=theirs, scheduling={"priorityClassName": "high"})["spec"]["template"][
         "spec"

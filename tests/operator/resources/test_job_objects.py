@@ -1,4 +1,4 @@
-"""What a job has once: owned by it, found by its labels, closed to others."""
+"""Objects that a job has once: owned by it, selected by its labels, closed to other pods."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_workers_are_found_before_they_are_ready_and_never_a_namesake_s() -> Non
     spec = service(OWNER)["spec"]
     assert spec["clusterIP"] == "None"
     assert spec["publishNotReadyAddresses"] is True
-    # A job that was deleted and made again may have pods of both for a while.
+    # A job that was deleted and created again may have pods of both for a while.
     assert spec["selector"][names.JOB_UID] == "uid-1"
 
 
-def test_nobody_but_the_job_s_own_pods_reaches_them() -> None:
+def test_only_the_job_s_own_pods_reach_them() -> None:
     spec = network_policy(OWNER)["spec"]
     own = {"podSelector": {"matchLabels": names.job_labels("flowers", "uid-1")}}
     assert spec == {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]}

@@ -1,4 +1,4 @@
-"""The operator tells the trainer where values of Secrets stand, and knows none of them itself."""
+"""The operator passes references to Secrets to the trainer, and reads none of their values itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the source comes into a pod, for each way to give it."""
+"""The source in a pod, for each way to provide it."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def test_the_program_is_found_in_the_same_place_always(source: dict[str, Any]) -
     assert parts(source).trainer_environment == {SOURCE_FOLDER: "/source/files"}
 
 
-def test_without_files_the_program_stays_where_the_image_has_it() -> None:
+def test_without_files_the_program_is_run_from_the_image() -> None:
     assert parts(REQUIREMENTS).trainer_environment == {}

@@ -1,4 +1,4 @@
-"""What outlives a pod; collisions of mounts stand among the tests of pods."""
+"""Volumes that outlive a pod; collisions of mounts are tested with the pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of jobs, whatever the order in which it was heard."""
+"""The cache of jobs is the same for any order of events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_job_with_its_children(
 ) -> None:
     cache = Cache(clock)
     assert cache.snapshot(KEY, Limits()) is None
-    # Children may come first.
+    # Children may arrive first.
     assert put_child(cache, raw_pod())
     assert put_child(cache, raw_batch_job())
     assert put_refusal(cache, raw_event())
@@ -68,7 +68,7 @@ def test_a_job_with_its_children(
     assert cache.jobs_by_phase() == {"Pending": 1}
 
 
-def test_news_that_changes_nothing_is_no_news(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_an_event_without_a_change_is_ignored(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(version=10)))
     assert not cache.put_job(parse.job(raw_job(version=11)))
@@ -78,7 +78,7 @@ def test_news_that_changes_nothing_is_no_news(clock: Clock, raw_job: Make, raw_p
     assert put_child(cache, raw_pod(version=12, phase="Failed"))
 
 
-def test_older_news_is_ignored_and_versions_are_numbers(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_older_events_are_ignored_and_versions_are_numbers(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(version=100, status={"phase": "Running"})))
     assert not cache.put_job(parse.job(raw_job(version=99, status={"phase": "Pending"})))
@@ -101,7 +101,7 @@ def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, 
     assert look(cache).lookups == Lookups()
     assert not cache.remove_job(KEY, "old", 19)
     assert look(cache).uid == "new"
-    # Late news of the old one; its pods end later than it.
+    # Late events of the old job; its pods end later than it.
     assert not cache.put_job(parse.job(raw_job(uid="old", version=12)))
     assert put_child(cache, raw_pod(uid="p-old", job_uid="old", version=18, phase="Succeeded"))
     assert look(cache).uid == "new"
@@ -116,13 +116,13 @@ def test_children_of_an_earlier_job_do_not_count(
     put_child(cache, raw_pod(uid="p", job_uid="old"))
     cache.put_job(parse.job(raw_job(uid="new", version=50)))
     assert (look(cache).batch_jobs, look(cache).pods) == ((), ())
-    # But its pods are known until they are over: they may write where this one's would.
+    # Its pods stay in the cache until they have ended: they may write to the same place as the new one's.
     assert [each.uid for each in look(cache).predecessors] == ["p"]
     assert put_child(cache, raw_pod(uid="p", job_uid="old", version=31, phase="Failed"))
     assert look(cache).predecessors == ()
 
 
-def test_a_pod_without_the_label_of_a_job_s_uid_is_nobody_s(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_a_pod_without_the_label_of_a_job_s_uid_is_ignored(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
     put_child(cache, raw_pod(uid="p", job_uid=""))
     cache.put_job(parse.job(raw_job()))
@@ -143,10 +143,10 @@ def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock, raw
     assert [type(each) for each in plan(look(cache), 1_767_225_660.0).actions] == [StartAttempt]
 
 
-def test_a_count_of_leaving_pods_that_is_never_corrected_holds_nothing_up(
+def test_a_stale_count_of_terminating_pods_blocks_nothing(
     clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
 ) -> None:
-    """Before Kubernetes 1.31 a Job may be Failed with `terminating` 1, and stays so."""
+    """Before Kubernetes 1.31 a Job may be Failed with `terminating` 1 for good."""
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_batch_job(conditions=(("Failed", "True"),), terminating=1))
@@ -156,20 +156,20 @@ def test_a_count_of_leaving_pods_that_is_never_corrected_holds_nothing_up(
     assert no_live_pods(look(cache))
 
 
-def test_what_was_removed_stays_removed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_a_removed_object_stays_removed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_pod(version=30))
     assert cache.remove_child(KEY, "pod-0", 35)
     assert not cache.remove_child(KEY, "pod-0", 35)
-    # A page of a list that was made before.
+    # A page of a list that is older.
     assert not put_child(cache, raw_pod(version=33))
     assert look(cache).pods == ()
-    # Its label came back: a stream had called it deleted when the label went.
+    # Its label was restored: a stream had reported it as deleted when the label was removed.
     assert put_child(cache, raw_pod(version=36))
 
 
-def test_with_a_job_all_that_belongs_to_it_goes(
+def test_a_job_is_removed_with_its_objects(
     clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make, raw_event: Make
 ) -> None:
     cache = Cache(clock)
@@ -183,12 +183,12 @@ def test_with_a_job_all_that_belongs_to_it_goes(
     assert [pod for record in cache._records.values() for pod in record.pods] == ["pod-0"]
     assert put_child(cache, raw_pod(version=61, phase="Succeeded"))
     assert not put_child(cache, raw_batch_job(version=62))
-    # Its pods go last, each by itself.
+    # Its pods are removed last, each by itself.
     assert cache.remove_child(KEY, "pod-0", 63)
     assert not cache._records
 
 
-def test_a_spec_of_a_newer_version_is_read_without_what_is_new(clock: Clock, raw_job: Make) -> None:
+def test_a_spec_of_a_newer_version_is_read_without_its_new_fields(clock: Clock, raw_job: Make) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(teleport={"to": "moon"})))
     seen = look(cache)
@@ -215,7 +215,7 @@ def test_a_status_that_cannot_be_read(clock: Clock, raw_job: Make) -> None:
     assert look(cache).status is not None
 
 
-def test_findings_are_learnt_and_some_grow_old(clock: Clock, raw_job: Make) -> None:
+def test_findings_are_kept_and_some_expire(clock: Clock, raw_job: Make) -> None:
     cache = Cache(clock)
     assert not cache.update_lookups(KEY, "job-1", job_file_missing=True)
     cache.put_job(parse.job(raw_job()))
@@ -267,7 +267,7 @@ def test_what_is_older_than_a_list(clock: Clock, raw_job: Make, raw_pod: Make, r
     assert cache.children_older_than(41, "refusals") == [(KEY, "event-1")]
 
 
-# One object's whole life: a job that is made, changed, deleted and made again, and pods of both.
+# One object's whole life: a job that is created, changed, deleted and created again, and pods of both.
 NEWS = st.permutations(
     [
         ("job", "old", 10, "Pending"),
@@ -287,7 +287,7 @@ NEWS = st.permutations(
 
 
 @given(NEWS, st.lists(st.integers(0, 11), max_size=8))
-def test_the_order_of_news_does_not_matter(news: list[tuple[str, str, int, str]], again: list[int]) -> None:
+def test_the_order_of_events_does_not_matter(news: list[tuple[str, str, int, str]], again: list[int]) -> None:
     cache = Cache(lambda: 0.0)
     other = Key("team", "beside")
     cache.put_job(StoredJob(other, "beside", 1, 1, 0.0, False, b"{}", b"{}", b"", "Pending", 0))

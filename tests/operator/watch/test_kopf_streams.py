@@ -1,4 +1,4 @@
-"""kopf as a source of events: what it watches, what it leaves alone, where its events go."""
+"""kopf as a source of events: the resources that it watches, the ones that it ignores, the receiver of its events."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_every_stream_has_a_handler(clock: Any) -> None:
     assert found == {stream.resource.plural for stream in STREAMS}
 
 
-def test_streams_begin_when_every_resource_is_served_and_end_when_told(clock: Any, monkeypatch: Any) -> None:
-    """kopf looks at what is served once, when it begins."""
+def test_streams_begin_when_every_resource_is_served_and_end_on_stop(clock: Any, monkeypatch: Any) -> None:
+    """kopf reads the served resources once, when it starts."""
     answers: list[bool | Exception] = [False, ConnectionError("away"), True, True, True]
     began: queue.SimpleQueue[int] = queue.SimpleQueue()
 

@@ -1,4 +1,4 @@
-"""What is left of the API server's objects, and what is no news."""
+"""The fields that are kept of the API server's objects, and events without a change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_job_is_kept_as_bytes(raw_job: Make) -> None:
     assert json.loads(stored.progress) == {"step": 7}
 
 
-def test_progress_is_no_news(raw_job: Make) -> None:
+def test_a_change_of_progress_alone_is_ignored(raw_job: Make) -> None:
     before = parse.job(raw_job(status={"phase": "Running", "progress": {"step": 7}}))
     after = parse.job(raw_job(status={"phase": "Running", "progress": {"step": 8}}, version=11))
     assert before.same_work(after)
@@ -93,7 +93,7 @@ def test_a_suspended_batch_job(raw_batch_job: Make) -> None:
 
 
 def test_a_batch_job_is_suspended_until_its_controller_has_seen_that_it_is_not(raw_batch_job: Make) -> None:
-    """Its startTime is of before until then: a deadline would count the time in the queue."""
+    """Its startTime is older than that: a deadline would count the time in the queue."""
     assert parse.batch_job(raw_batch_job(conditions=(("Suspended", "True"),))).suspended
     assert not parse.batch_job(raw_batch_job(conditions=(("Suspended", "False"),))).suspended
 
@@ -102,7 +102,7 @@ def terminated(code: int, at: str, message: str = "", reason: str = "Error") -> 
     return {"terminated": {"exitCode": code, "finishedAt": at, "message": message, "reason": reason}}
 
 
-def test_the_first_container_that_failed_speaks(raw_pod: Make) -> None:
+def test_the_message_is_of_the_first_container_that_failed(raw_pod: Make) -> None:
     raw = raw_pod(
         phase="Failed",
         init=(terminated(0, "2026-01-01T00:00:30Z", "unpacked"),),
@@ -172,12 +172,12 @@ def test_a_pod_that_finds_no_node(raw_pod: Make) -> None:
     assert (seen.unscheduled, seen.node) == (words, "")
 
 
-def test_a_pod_that_goes(raw_pod: Make) -> None:
+def test_a_pod_that_is_being_deleted(raw_pod: Make) -> None:
     seen = parse.pod(raw_pod(metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}, reason="Evicted", message="disk"))
     assert (seen.deletion, seen.reason, seen.message) == (START + 60, "Evicted", "disk")
 
 
-def test_strangers_lack_what_we_write(raw_pod: Make) -> None:
+def test_foreign_objects_lack_the_operators_labels(raw_pod: Make) -> None:
     raw = raw_pod()
     raw["metadata"]["labels"] = {}
     raw["metadata"]["ownerReferences"] = [{"kind": "Job", "uid": "x"}]
@@ -234,10 +234,10 @@ TEXT = (
 )
 
 
-# The fixtures make a new object each time they are called.
+# The fixtures create a new object each time they are called.
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(TEXT, min_size=14, max_size=14))
-def test_nothing_that_somebody_writes_stops_the_operator(
+def test_no_object_of_a_user_stops_the_operator(
     raw_job: Make, raw_pod: Make, raw_batch_job: Make, raw_event: Make, texts: list[str]
 ) -> None:
     draw = iter(texts * 2)

@@ -1,4 +1,4 @@
-"""Each job once, at its time, and never in two hands."""
+"""Each job once, at its time, and never in two threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_delay_is_kept_and_the_sooner_time_wins(clock: Clock) -> None:
     assert queue.take(0) is None
 
 
-def test_asked_for_while_in_work_comes_again(clock: Clock) -> None:
+def test_a_key_added_during_its_work_is_due_again(clock: Clock) -> None:
     queue = WorkQueue(clock)
     queue.add(A)
     assert queue.take(0) == A
@@ -75,7 +75,7 @@ def test_ages(clock: Clock) -> None:
     assert queue.longest_work() is None
 
 
-def test_stop_wakes_who_waits() -> None:
+def test_stop_wakes_waiting_workers() -> None:
     queue = WorkQueue(time.monotonic)
     found: list[Key | None] = []
     thread = threading.Thread(target=lambda: found.append(queue.take()))
@@ -87,7 +87,7 @@ def test_stop_wakes_who_waits() -> None:
     assert queue.take(0) is None
 
 
-def test_who_waits_hears_of_a_new_key() -> None:
+def test_a_new_key_wakes_a_waiting_worker() -> None:
     queue = WorkQueue(time.monotonic)
     found: list[Key | None] = []
     thread = threading.Thread(target=lambda: found.append(queue.take(60)))
@@ -110,7 +110,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_happens_no_key_is_in_two_hands_and_none_is_forgotten(steps: list[tuple[str, object, object]]) -> None:
+def test_no_key_is_ever_in_two_threads_and_none_is_lost(steps: list[tuple[str, object, object]]) -> None:
     now = [0.0]
     queue = WorkQueue(lambda: now[0])
     held: list[Key] = []

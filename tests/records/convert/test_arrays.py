@@ -71,7 +71,7 @@ def test_text_labels_become_classes(tmp_path: Path) -> None:
     assert [row["y"].tolist() for row in _rows(tmp_path)] == [[1], [0], [1]]
 
 
-def test_narrowing_is_said(tmp_path: Path) -> None:
+def test_narrowing_is_reported(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=np.zeros(2))
     said: list[str] = []
     convert(str(tmp_path / "rows.npz"), str(tmp_path / "out"), notice=said.append)

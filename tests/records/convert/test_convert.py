@@ -22,7 +22,7 @@ from mptraining_records.tfrecord.manifest import Manifest
 
 
 def _numbers(folder: str, split: str) -> list[int]:
-    """The row numbers that the records of a split hold, in their order."""
+    """Return the row numbers that the records of a split contain, in their order."""
     dataset = dataset_index.build([storage.join(folder, f"{split}-*.tfrecord")])
     with RecordReader(dataset) as records:
         found = records.read(np.arange(dataset.count))
@@ -31,7 +31,7 @@ def _numbers(folder: str, split: str) -> list[int]:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> str:
-    """A source of 1000 rows that hold their own number, in another folder than the destination's."""
+    """A source of 1000 rows that contain their own number, in another folder than the destination's."""
     np.savez(tmp_path / "rows.npz", x=np.arange(1000), label=np.arange(1000) % 3)
     return str(tmp_path / "rows.npz")
 
@@ -75,7 +75,7 @@ def test_shards_in_a_bucket_come_with_their_index(rows: str, bucket: str) -> Non
         assert np.array_equal(kept.offsets, scanned.offsets)
 
 
-def test_progress_is_told(rows: str, destination: str) -> None:
+def test_progress_is_reported(rows: str, destination: str) -> None:
     steps: list[tuple[int, int | None]] = []
     convert(rows, destination, progress=lambda done, total: steps.append((done, total)))
     assert steps == [(number, 1000) for number in range(1, 1001)]
@@ -135,7 +135,7 @@ class Test_a_destination_that_has_this_split:
 
 
 class Killed(BaseException):
-    """Not an error that anybody handles."""
+    """An exception that no code handles."""
 
 
 class Test_a_conversion_to_a_bucket:
@@ -143,7 +143,7 @@ class Test_a_conversion_to_a_bucket:
 
     @pytest.fixture
     def uploads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The shards that are sent."""
+        """The names of the shards that are uploaded."""
         sent: list[str] = []
         upload = storage.upload
 
@@ -154,7 +154,7 @@ class Test_a_conversion_to_a_bucket:
         monkeypatch.setattr(storage, "upload", noted)
         return sent
 
-    def test_that_was_killed_goes_on_where_it_was(self, rows: str, bucket: str, uploads: list[str]) -> None:
+    def test_that_was_killed_resumes_where_it_was(self, rows: str, bucket: str, uploads: list[str]) -> None:
         out, at_row = f"{bucket}/out", 600
 
         def kill(done: int, _: int | None) -> None:
@@ -174,7 +174,7 @@ class Test_a_conversion_to_a_bucket:
         assert [each for each in storage.list_objects(out) if "/.unfinished/" in each.uri] == []
 
     @pytest.mark.parametrize("after", range(0, 60, 4))
-    def test_that_was_killed_while_names_are_given_goes_on(
+    def test_that_was_killed_while_names_are_given_resumes(
         self, rows: str, bucket: str, uploads: list[str], monkeypatch: pytest.MonkeyPatch, after: int
     ) -> None:
         """Killed after so many changes in the bucket that follow the last upload."""
@@ -200,7 +200,8 @@ class Test_a_conversion_to_a_bucket:
                 died = True
         uploads.clear()
         if died:
-            # A split that was done when it died is refused; that is the user's sign that nothing is left to do.
+            # A split that was complete when the process died is refused; that shows the user that nothing is left to
+            # do.
             with suppress(InvalidData):
                 convert(rows, out, **self.ARGUMENTS)
             assert uploads == []
@@ -241,7 +242,7 @@ class Test_a_conversion_to_a_bucket:
         assert len(made.files) > 20
         assert most[0] <= shards.MAX_PENDING_SHARDS + 1
 
-    def test_says_what_an_upload_met(self, rows: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_reports_an_error_of_an_upload(self, rows: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def refused(source: Path | str, uri: str, **_: object) -> None:
             raise InvalidData(uri, "no permission")
 

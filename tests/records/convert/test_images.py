@@ -17,7 +17,7 @@ from mptraining_records.tfrecord.features import Feature
 
 
 def _picture(kind: str, size: tuple[int, int] = (40, 50), seed: int = 0, mode: str = "RGB") -> bytes:
-    """An encoded image of noise; `size` is (height, width)."""
+    """Return an encoded image of noise; `size` is (height, width)."""
     noise = np.random.default_rng(seed).integers(0, 255, (*size, 3), np.uint8)
     content = io.BytesIO()
     Image.fromarray(noise).convert(mode).save(content, kind)
@@ -25,7 +25,7 @@ def _picture(kind: str, size: tuple[int, int] = (40, 50), seed: int = 0, mode: s
 
 
 def _rows(folder: Path) -> list[tuple[bytes, int | None]]:
-    """The image and the label of every record."""
+    """Return the image and the label of every record."""
     dataset = dataset_index.build([f"{folder}/*.tfrecord"])
     with RecordReader(dataset) as reader:
         parsed = [example.parse(record or b"") for record in reader.read(np.arange(dataset.count))]
@@ -105,7 +105,7 @@ def test_a_size_resizes_and_keeps_the_encoding(source: Path, out: Path) -> None:
     )
 
 
-def test_other_files_are_left_out_and_said(source: Path, out: Path) -> None:
+def test_other_files_are_skipped_and_reported(source: Path, out: Path) -> None:
     _put(source, "a/1.jpg", _picture("jpeg"))
     for name in ("LICENSE.txt", "a/.DS_Store", "a/._1.jpg"):
         _put(source, name, b"something else")

@@ -77,7 +77,7 @@ def test_the_shard_keeps_its_name_and_version(write: Write) -> None:
     assert not storage.is_remote(shard.readable.uri)
 
 
-def test_it_is_said_once(write: Write, folder: str) -> None:
+def test_it_is_reported_once(write: Write, folder: str) -> None:
     storage.write(storage.join(folder, "b.tfrecord.gz"), gzip.compress(CONTENT))
     write(gzip.compress(CONTENT))
     said: list[str] = []
@@ -86,7 +86,7 @@ def test_it_is_said_once(write: Write, folder: str) -> None:
     assert said[0].startswith("2 compressed files were expanded to 0.1 MB")
 
 
-def test_sound_files_say_nothing(write: Write) -> None:
+def test_sound_files_have_no_warning(write: Write) -> None:
     said: list[str] = []
     dataset_index.build([write(CONTENT)], notice=said.append)
     assert said == []
@@ -152,7 +152,7 @@ def test_what_holds_no_records_is_refused_by_its_own_name(write: Write, content:
     assert caught.value.where == uri
 
 
-def test_without_room_it_says_what_to_do(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_the_error_has_a_next_step(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(pieces: Any, file: Any) -> str:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -1,4 +1,6 @@
-"""One pass over remote objects: each worker its share, what is read is kept, what others wrote is used."""
+"""One pass over remote objects: each worker its share, bytes that were read are kept, indexes that others wrote are
+used.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def _write(bucket: str, shards: int = 5, records: Sequence[bytes] = RECORDS) -> 
 
 
 def _records(dataset: DatasetIndex, cache: DiskCache | None = None) -> tuple[list[bytes | None], int]:
-    """All records in index order, and how many requests they cost."""
+    """Return all records in index order, and the number of requests."""
     with RecordReader(dataset, cache=cache) as reader:
         return reader.read(np.arange(dataset.count)), reader.figures.requests
 

@@ -36,7 +36,7 @@ def _found(content: bytes, shard: ShardIndex) -> list[bytes]:
 
 
 def _delivered(content: bytes) -> list[bytes]:
-    """Records that a reader which skips damage gives."""
+    """Return the records that a reader yields when it skips damage."""
     walk = _walked(content, check_payloads=True)
     bad = {each.offset + framing.HEADER for each in walk.bad_payloads}
     shard = walk.finish()
@@ -119,7 +119,7 @@ class Test_damage:
         assert [each.record for each in shard.damaged] == [3, 4, 5, 6, 7]
         assert _found(content, shard) == self.without(*range(3, 8))
 
-    def test_a_header_beyond_repair_costs_what_lies_up_to_the_next_record(self) -> None:
+    def test_a_damaged_header_costs_the_bytes_up_to_the_next_record(self) -> None:
         begin = self.begin(4)
         content = _flipped(self.content, *range(begin, begin + 12))
         shard = _index(content)
@@ -153,7 +153,7 @@ class Test_damage:
         assert shard.count == 0
         assert shard.damaged == (BadRecord("file", 0, 0, framing.TRUNCATED, 1),)
 
-    def test_a_frame_that_nothing_confirms_is_not_believed(self) -> None:
+    def test_a_frame_without_confirmation_is_not_used(self) -> None:
         # A header by chance, within the payload of a record whose own header is lost.
         chance = framing.encode(b"12345")[:12]
         content = _frames([b"a"]) + bytes(12) + b"....." + chance + b"........" + _frames([b"b"])
@@ -194,7 +194,7 @@ _PLACES = st.lists(st.integers(0, 1 << 20), max_size=8)
 
 
 def _outcome(content: bytes, cuts: Iterable[int], *, check_payloads: bool) -> object:
-    """All that comes of a walk, refusals included."""
+    """Return all results of a scan, refusals included."""
     try:
         walk = _walked(content, cuts, check_payloads=check_payloads)
     except InvalidData as error:
@@ -253,8 +253,8 @@ def test_a_flipped_byte_in_some_of_240_records(count: int, part: str) -> None:
 
 
 @pytest.mark.parametrize("length", [2**31, 2**62, 2**63, 2**64 - 1])
-def test_a_length_that_is_a_lie_takes_no_memory(length: int) -> None:
-    """Its checksum is right, as in a file that was made on purpose."""
+def test_a_false_length_allocates_no_memory(length: int) -> None:
+    """Its checksum is right, as in a file that was crafted."""
     header = struct.pack("<Q", length)
     content = header + struct.pack("<I", framing.masked_crc(header)) + b"payload" + _frames([b"behind"])
     tracemalloc.start()

@@ -56,7 +56,7 @@ def test_a_damaged_one_is_not_used(shard: ShardIndex) -> None:
     sidecar.save(shard)
     uri = sidecar.uri_of(shard.object.uri)
     content = storage.read(uri)
-    # The first and the last length in each other's place: their sum is what it was.
+    # The first and the last length are exchanged: their sum is the same.
     swapped = content[:-24] + content[-8:] + content[-16:-8] + content[-24:-16]
     for damaged in (b"", b"something else", content[:-1], content[:-8], content[:20], swapped):
         storage.write(uri, damaged)
@@ -64,7 +64,7 @@ def test_a_damaged_one_is_not_used(shard: ShardIndex) -> None:
 
 
 @pytest.mark.parametrize("lengths", [[2**62, 3 - 2**62, 5], [2**62, 2**62, 2**62, 2**62 - 24], [-16, 24, 16]])
-def test_one_whose_lengths_lie_and_yet_add_up_is_not_used(shard: ShardIndex, lengths: list[int]) -> None:
+def test_one_with_false_lengths_of_the_right_sum_is_not_used(shard: ShardIndex, lengths: list[int]) -> None:
     """A sidecar with sizes that are not those of the object, which would allocate too much memory."""
     forged = shard_index.from_lengths(shard.object, np.array(lengths, np.int64), shard.checksum, [])
     sidecar.save(forged)

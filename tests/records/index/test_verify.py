@@ -24,12 +24,12 @@ def test_a_sound_data_set_has_no_bad_records(shards: list[str], folder: str) -> 
     steps: list[tuple[int, int]] = []
     report = verify([storage.join(folder, "*")], lambda done, total: steps.append((done, total)))
     assert report == VerifyReport(files=3, records=6000, bytes=6000 * FRAME, bad=())
-    # In bytes; a bucket's are told window by window as well as at the end of each file.
+    # In bytes; a bucket reports them window by window as well as at the end of each file.
     assert steps == sorted(steps)
     assert sorted(set(steps)) == [(number * 2000 * FRAME, 6000 * FRAME) for number in (1, 2, 3)]
 
 
-def test_it_goes_on_after_damaged_payloads(shards: list[str], folder: str, flip: Callable[[str, int], None]) -> None:
+def test_it_continues_after_damaged_payloads(shards: list[str], folder: str, flip: Callable[[str, int], None]) -> None:
     flip(shards[0], 14)
     flip(shards[0], 1500 * FRAME + 12)
     flip(shards[2], -1)
@@ -42,7 +42,7 @@ def test_it_goes_on_after_damaged_payloads(shards: list[str], folder: str, flip:
     )
 
 
-def test_it_goes_on_after_damaged_lengths(shards: list[str], folder: str, flip: Callable[[str, int], None]) -> None:
+def test_it_continues_after_damaged_lengths(shards: list[str], folder: str, flip: Callable[[str, int], None]) -> None:
     for number in (10, 20, 21):
         flip(shards[1], number * FRAME + number % 12)
     flip(shards[1], 15 * FRAME + 12)
@@ -53,7 +53,7 @@ def test_it_goes_on_after_damaged_lengths(shards: list[str], folder: str, flip: 
     ]
 
 
-def test_a_truncated_file_is_told(shards: list[str], folder: str) -> None:
+def test_a_truncated_file_is_reported(shards: list[str], folder: str) -> None:
     storage.write(shards[1], storage.read(shards[1])[:-1])
     (bad,) = verify([storage.join(folder, "*")]).bad
     assert bad == BadRecord(shards[1], 1999, 1999 * FRAME, framing.TRUNCATED, FRAME - 1)

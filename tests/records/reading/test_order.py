@@ -53,7 +53,7 @@ def test_each_stream_draws_from_its_own_records_window_by_window(order: Order, e
     streams = [whole[number :: order.stream_count] for number in range(order.stream_count)]
     unshuffled = Order(
         order.count, order.seed, 1, order.streams, order.block_size
-    )  # a window of one record leaves the streams as they were cut
+    )  # a window of one record does not change the streams
     cut = [_all(unshuffled, epoch)[number :: order.stream_count] for number in range(order.stream_count)]
     for stream, before in zip(streams, cut, strict=True):
         for start in range(0, len(stream), order.window):

@@ -1,4 +1,4 @@
-"""Records in order, whatever the cutting, the budget and the time that each range takes."""
+"""Records in order, for any ranges, budget and time of each range."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Test_a_damaged_record:
             assert [number for number in range(300) if found[number] is None] == [199]
             assert [(bad.record, bad.uri) for bad in reader.skipped] == [(99, dataset.shards[1].object.uri)]
 
-    def test_is_an_error_where_it_stands_and_not_before(
+    def test_is_an_error_at_its_place_and_not_before(
         self, dataset: DatasetIndex, flip: Callable[[str, int], None]
     ) -> None:
         flip(dataset.shards[1].object.uri, -6)
@@ -154,7 +154,7 @@ class Test_with_a_disk_cache:
         cache.close()
         assert list(tmp_path.iterdir()) == []
 
-    def test_what_the_disk_spoilt_is_fetched_again(self, bucket: str, tmp_path: Path) -> None:
+    def test_bytes_that_the_disk_damaged_are_fetched_again(self, bucket: str, tmp_path: Path) -> None:
         dataset = _write(bucket, RECORDS, shards=1)
         cache = DiskCache(tmp_path, on_full=pytest.fail)
         cache.set_dataset(dataset)
@@ -167,7 +167,7 @@ class Test_with_a_disk_cache:
             assert reader.read(np.arange(300)) == RECORDS
             assert reader.skipped == ()
 
-    def test_a_full_disk_ends_the_keeping_and_not_the_reading(self, bucket: str, tmp_path: Path) -> None:
+    def test_a_full_disk_ends_the_cache_and_not_the_reading(self, bucket: str, tmp_path: Path) -> None:
         dataset = _write(bucket, RECORDS, shards=1)
         said: list[str] = []
         cache = DiskCache(tmp_path, on_full=said.append)

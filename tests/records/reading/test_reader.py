@@ -31,7 +31,7 @@ def _uri(dataset: DatasetIndex, shard: int) -> str:
 
 
 def _damage(dataset: DatasetIndex, record: int, flip: Callable[[str, int], None]) -> DatasetIndex:
-    """Flips a byte of the record's payload, and gives the index of the damaged files."""
+    """Flip a byte of the record's payload; return the index of the damaged files."""
     shards, rows = dataset.locate(np.array([record]))
     shard = dataset.shards[shards[0]]
     flip(shard.object.uri, int(shard.offsets[rows[0]]))

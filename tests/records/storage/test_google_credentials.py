@@ -1,7 +1,7 @@
-"""Credentials as a platform engineer sets them, against what Google's protocols say: a key, an external account, the
-metadata server of GKE; and what a user reads when one of them is not set up right.
+"""Credentials as a platform engineer configures them, against Google's protocols: a key, an external account, the
+metadata server of GKE; and the messages about one that is misconfigured.
 
-One process asks all of it, by both planes: obstore reads, google-cloud-storage looks and writes.
+One process makes all requests, with both clients: obstore reads, google-cloud-storage lists and writes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FEDERATED = f"principal://{POOLS}/clusters/subject/system:serviceaccount:team-a:
 STRANGER = f"principal://{POOLS}/clusters/subject/system:serviceaccount:team-b:other"
 DIRECT = f"principal://{POOLS}/{PROJECT}.svc.id.goog/subject/ns/team-a/sa"
 
-# From standard input: what the environment and the metadata server's file hold, case by case.
+# Standard input is a JSON object of cases: the environment's credentials and the metadata server's file of each.
 ASK = """
 import json, os, pathlib, sys
 from mptraining_api.problems import Problem
@@ -64,7 +64,7 @@ json.dump(answers, sys.stdout)
 
 
 class Cluster:
-    """A Kubernetes cluster as far as it signs tokens of service accounts."""
+    """A Kubernetes cluster as an issuer of service account tokens."""
 
     def __init__(self) -> None:
         self._key = rsa.generate_private_key(65537, 2048)
@@ -130,7 +130,7 @@ def no_role(principal: str) -> list[str]:
     ]
 
 
-def test_each_way_of_credentials_works_and_says_what_is_missing(
+def test_each_way_of_credentials_works_and_reports_what_is_missing(
     google: Google, kubernetes: Cluster, tmp_path: Path
 ) -> None:
     def file(name: str, content: Any) -> str:

@@ -1,4 +1,4 @@
-"""An emulator behind TLS: its authority is trusted by both planes when the environment names it, and only then."""
+"""An emulator behind TLS: both clients trust its authority when the environment names it, and only then."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mptraining_records.storage import storage
 
 pytestmark = pytest.mark.integration
 
-# Certificates are read when a process first asks; so each client has a separate process.
+# A process reads certificates at its first request; so each client has a separate process.
 ASK = """
 from mptraining_records.storage import storage
 print(storage.read_range("gs://bucket/object", 0, 4), storage.stat("gs://bucket/object").version)
@@ -50,7 +50,7 @@ class _Object(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A PEM file with a key and a certificate for 127.0.0.1 that vouches for itself."""
+    """A PEM file with a key and a self-signed certificate for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "emulator")])
     now = datetime.datetime.now(datetime.UTC)
@@ -97,7 +97,7 @@ def test_an_authority_of_the_environment_is_trusted(certificate: Path, address: 
     assert done.stdout == "b'data' 7\n", done.stderr
 
 
-def test_another_authority_is_said_at_once(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_authority_is_reported_at_once(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
     with pytest.raises(InvalidData, match="certificate of the bucket's server is not trusted") as caught:
         storage.stat("gs://bucket/object")

@@ -13,7 +13,7 @@ from mptraining_records.storage.sign_in import Refusal, Refused
 
 
 def metadata(status: int, text: str = "no") -> RefreshError:
-    """As google-auth raises what the metadata server said."""
+    """Return google-auth's error for a response of the metadata server."""
     error = RefreshError("Failed to retrieve …")
     error.__cause__ = TransportError("Failed to retrieve …", SimpleNamespace(status=status, data=text.encode()))
     return error
@@ -70,7 +70,7 @@ def test_a_temporary_error_is_no_refusal(error: GoogleAuthError) -> None:
         (RefreshError("File '/t' was not found."), "File '/t' was not found"),
     ],
 )
-def test_a_refusal_says_who_refused_what(error: GoogleAuthError, begins: str) -> None:
+def test_a_refusal_names_the_account_and_the_request(error: GoogleAuthError, begins: str) -> None:
     refusal = sign_in.refusal(error)
     assert refusal is not None
     assert refusal.found == begins

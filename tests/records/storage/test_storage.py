@@ -75,7 +75,7 @@ class Test_every_kind_of_storage:
         assert not storage.exists(uri)
         assert storage.list_objects(folder) == []
 
-    def test_of_many_who_claim_at_once_one_wins(self, folder: str) -> None:
+    def test_of_many_claims_at_once_one_wins(self, folder: str) -> None:
         def claim(number: int) -> bool:
             try:
                 storage.write(storage.join(folder, "claim"), f"{number:02}".encode(), replacing=None)
@@ -116,7 +116,7 @@ class Test_every_kind_of_storage:
         assert names == ["a/deep/x y#%.txt", "a/train-2", "b/train-3", "train-0", "train-1", "validation-0"]
         assert storage.list_objects(storage.join(folder, "nowhere")) == []
 
-    def test_deletes_one_object_or_a_whole_folder_and_never_minds_what_is_gone(self, folder: str) -> None:
+    def test_deletes_one_object_or_a_whole_folder_even_if_it_is_gone(self, folder: str) -> None:
         _fill(folder)
         storage.delete(storage.join(folder, "train-0"))
         storage.delete(storage.join(folder, "train-0"))
@@ -140,7 +140,7 @@ class Test_every_kind_of_storage:
         assert "'train-0'" in str(caught.value)
         assert storage.glob_or_empty(storage.join(folder, "trian-*")) == []
 
-    def test_a_missing_object_is_said_in_one_line(self, folder: str) -> None:
+    def test_a_missing_object_is_reported_in_one_line(self, folder: str) -> None:
         storage.write(storage.join(folder, "other"), b"")
         uri = storage.join(folder, "missing")
         assert not storage.exists(uri)
@@ -182,7 +182,7 @@ class Test_local_files:
             storage.read(str(tmp_path))
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-    def test_no_permission_is_said(self, tmp_path: Path) -> None:
+    def test_no_permission_is_reported(self, tmp_path: Path) -> None:
         storage.write(str(tmp_path / "object"), b"")
         (tmp_path / "object").chmod(0)
         with pytest.raises(InvalidData, match="no permission"):
@@ -206,7 +206,7 @@ class Test_buckets:
             storage.upload(tmp_path / "large", f"{bucket}/large", replacing=None)
 
     def test_the_same_write_again_is_no_conflict(self, bucket: str) -> None:
-        """So looks a request that is sent again because the answer to it was lost."""
+        """A request that is repeated because its response was lost has the same effect."""
         first = storage.write(f"{bucket}/object", b"content", replacing=None)
         assert storage.write(f"{bucket}/object", b"content", replacing=None) == first
 
@@ -277,7 +277,7 @@ def test_what_a_bucket_answers_becomes_one_line(
             assert "\n" not in str(caught.value)
 
 
-def test_who_lacks_which_role_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_account_and_the_missing_role_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "trainer@project.iam.gserviceaccount.com does not have storage.objects.get access to the object."
     body = json.dumps({"error": {"code": 403, "message": said}}).encode()
     with _answering(403, body) as address:
@@ -295,7 +295,7 @@ def test_who_lacks_which_role_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
             )
 
 
-def test_who_is_taken_from_the_credentials_when_the_answer_does_not_say(
+def test_the_account_is_taken_from_the_credentials_when_the_response_lacks_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -313,7 +313,7 @@ def test_who_is_taken_from_the_credentials_when_the_answer_does_not_say(
 
 
 class Test_a_service_that_does_not_answer:
-    def test_every_new_try_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_every_retry_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         told: list[str] = []
         with _answering(503) as address:
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
@@ -337,7 +337,7 @@ class Test_a_service_that_does_not_answer:
                 storage.read("gs://bucket/key")
         assert gcs_clients.endpoint().has_responded
 
-    def test_a_host_without_an_address_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_host_without_an_address_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://no-such-host.invalid")
         monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.1")
         with pytest.raises(StorageUnavailable, match="cannot be reached") as caught:
@@ -359,7 +359,7 @@ def _closed_port() -> int:
 
 
 class _answering:
-    """A server that gives every request the same answer."""
+    """Start a server that gives every request the same response."""
 
     def __init__(self, status: int, body: bytes = b"") -> None:
         class Handler(http.server.BaseHTTPRequestHandler):

@@ -83,7 +83,7 @@ def test_no_records_show_nothing() -> None:
         features.infer([])
 
 
-def test_the_inference_can_be_said() -> None:
+def test_the_inference_can_be_reported() -> None:
     assert features.describe(
         [
             Feature(name="image", dtype="uint8", shape=(None, None, 3), decode="jpeg"),

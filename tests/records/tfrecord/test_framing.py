@@ -50,7 +50,7 @@ def test_tfrecord_files_and_empty_ones_are_not_refused() -> None:
     framing.refuse_foreign("file", b"")
 
 
-def test_damage_is_said_with_its_place() -> None:
+def test_damage_is_reported_with_its_place() -> None:
     bad = framing.BadRecord("train-0.tfrecord", 17, 4096, framing.BAD_PAYLOAD, 116)
     assert str(bad.problem()).startswith(
         "train-0.tfrecord: record 17 at byte 4096 is damaged: the payload's checksum is wrong. "

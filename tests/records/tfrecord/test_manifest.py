@@ -21,7 +21,7 @@ def _split(name: str, shards: int = 2, **more: object) -> Manifest:
     return Manifest.model_validate(fields | more)
 
 
-def test_it_lies_beside_the_shards(folder: str) -> None:
+def test_it_is_beside_the_shards(folder: str) -> None:
     split = _split("train", classes=("cat", "dog"))
     assert manifest.save(folder, split) == storage.join(folder, "train-manifest.json")
     assert manifest.load(storage.join(folder, "train-manifest.json")) == split

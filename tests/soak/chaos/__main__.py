@@ -1,4 +1,4 @@
-"""Jobs run while operators are killed, API servers restarted, pods and nodes taken: all must end as is written.
+"""Jobs run while operators are killed, API servers restarted, pods and nodes removed: each must end as planned.
 
 python -m tests.soak.chaos --on servers --seed 3 --kills 20     operators as processes, simulated pods; no cluster
 python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
@@ -31,7 +31,7 @@ _A_ROUND = 20
 
 
 def place(on: str, folder: Path) -> AbstractContextManager[Place, None]:
-    """Where chaos happens; what it writes is below `folder`."""
+    """Return the place of the chaos run; its files are below `folder`."""
     return KindCluster() if on == "kind" else Servers(folder)
 
 
@@ -54,14 +54,14 @@ def main(arguments: Sequence[str]) -> int:
         text = report.table(rounds, seed=seed, where=PLACES[given.on])
         print(text, flush=True)
         if given.write:
-            # After each round, because all of them take long.
+            # After each round, because rounds take long.
             begin, end = (each.format(given.on) for each in (report.BEGIN, report.END))
             document_table.put(given.write, text, begin=begin, end=end)
     return int(any(each.complaints for each in rounds))
 
 
 def in_rounds(kills: int) -> list[int]:
-    """At most twenty in each: jobs that are all over have nothing to lose."""
+    """Split the kills into rounds of at most twenty: jobs that have all ended test nothing."""
     return [min(_A_ROUND, kills - done) for done in range(0, kills, _A_ROUND)]
 
 

@@ -1,4 +1,4 @@
-"""Calls to an API server that is being broken: asked again until it answers."""
+"""Calls to an API server under faults: retried until it responds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 from tests.testbed.kubernetes.rest import Object, Refused
 
 _PATIENCE = 120.0
-# What is over, or was done by a call whose answer was lost, is no reason to ask again.
+# These refusals mean that the object is gone or that a call without a response took effect: no reason to retry.
 _DONE = (404, 409)
 
 Answer = TypeVar("Answer")
 
 
 def insisted(call: Callable[[], Answer], *, seconds: float = _PATIENCE) -> Answer | None:
-    """Its answer; None where the object has gone or is there already. Raises what it raised last."""
+    """Retry `call` and return its result; None if the object is gone or exists already. Raises its last error."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -24,7 +24,7 @@ def insisted(call: Callable[[], Answer], *, seconds: float = _PATIENCE) -> Answe
         except Refused as refused:
             if refused.code in _DONE:
                 return None
-            # 401 and 403 too: authentication and RBAC answer late after a start.
+            # 401 and 403 too: authentication and RBAC are ready late after a start.
             if time.monotonic() > until or refused.code in (400, 422):
                 raise
         except OSError:
@@ -34,6 +34,6 @@ def insisted(call: Callable[[], Answer], *, seconds: float = _PATIENCE) -> Answe
 
 
 def listed(call: Callable[[], Any]) -> list[Object]:
-    """The items of a list."""
+    """Return the items of a list."""
     found: list[Object] = (insisted(call) or {"items": []})["items"]
     return found

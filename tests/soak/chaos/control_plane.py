@@ -1,6 +1,6 @@
-"""Chaos without containers: a control plane of our own, two replicas of the operator as processes, played pods.
+"""Chaos without containers: a separate control plane, two replicas of the operator as processes, simulated pods.
 
-Real are API server, controller manager and operator; a proxy between them cuts watches. Nodes there are none to lose.
+API server, controller manager and operator are real; a proxy between them cuts watches. There are no nodes to lose.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.soak.chaos.jobs import Stub
 from tests.soak.chaos.metrics import phases, restarts
 from tests.soak.chaos.record import ATTEMPT, JOB
 from tests.soak.chaos.run import Counted
-from tests.soak.chaos.schedule import Kind, Pace, Stroke
-from tests.soak.chaos.verdict import Struck
+from tests.soak.chaos.schedule import Fault, Kind, Pace
+from tests.soak.chaos.verdict import InjectedFault
 from tests.testbed import Behaviour, ControlPlane, Exit, Options, Run
 from tests.testbed.kubernetes.access import wait_until
 from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, grant_lease, install
@@ -35,14 +35,15 @@ from tests.testbed.nodes.pods import Pod
 from tests.testbed.processes import Server, free_ports
 
 NAMESPACE, LEASE = "chaos", "chaos"
-# Of ten strokes against the operator so many strike the leader.
+# The share of the faults against the operator that hit the leader.
 _LEADER = 0.7
 _PATIENCE = 180.0
-# Seconds from SIGTERM to the end of a worker: longer than the wait for the next attempt, which must wait for it too.
+# Seconds from SIGTERM to the end of a worker: longer than the delay before the next attempt, which must wait for it
+# too.
 _LEAVING = 3.0
-# A count that began before a stroke may be asked for no more, and may become known a moment after it.
+# A count from before a fault may be the last one that was read, and a restart may be counted a moment after it.
 _BEFORE, _AFTER = 1.0, 3.0
-# What a replica runs: its own program, by a clock that is wrong.
+# A replica's command: the operator's own program, with a clock that is wrong.
 PROGRAM = (
     "import pathlib, time; from mptraining_operator.__main__ import start; "
     "start(pathlib.Path({settings!r}), clock=lambda: time.time() + {offset})"
@@ -51,7 +52,7 @@ PROGRAM = (
 
 @dataclass
 class Replica:
-    """One process. `restarts`: what it had counted when it was last asked, at `asked`."""
+    """One process. `restarts`: its count when it was last read, at `asked`."""
 
     server: Server
     name: str
@@ -61,12 +62,12 @@ class Replica:
 
 
 class Servers:
-    """Use it as a context. `strike` carries out one fault and says what it may have ended."""
+    """A context manager. `inject` carries out one fault and returns the pods that it may have ended."""
 
     pace = Pace(wait=(0.1, 0.8), lasts=(0.2, 1.5))
     seconds = (1.0, 4.0)
     namespace = NAMESPACE
-    # Every namespace has it.
+    # Every namespace has this ConfigMap.
     own = frozenset({"kube-root-ca.crt"})
     kinds: Mapping[Kind, float] = MappingProxyType({Kind.SWITCH: 0.2, Kind.CUT: 0.2, Kind.API: 0.1, Kind.DELETE: 0.4})
 
@@ -117,42 +118,42 @@ class Servers:
 
     # -- faults -------------------------------------------------------------------------------------------------
 
-    def strike(self, stroke: Stroke) -> Struck:
-        """Raises TimeoutError where the cluster does not come back."""
+    def inject(self, fault: Fault) -> InjectedFault:
+        """Raises TimeoutError if the cluster does not recover."""
         began = self._clock()
         pods: frozenset[str] = frozenset()
-        if stroke.kind in (Kind.KILL, Kind.SWITCH):
-            self._replace(stroke)
-        elif stroke.kind is Kind.CUT:
+        if fault.kind in (Kind.KILL, Kind.SWITCH):
+            self._replace(fault)
+        elif fault.kind is Kind.CUT:
             self._proxy.cut_watches()
-        elif stroke.kind is Kind.API:
+        elif fault.kind is Kind.API:
             self.control_plane.stop_api_server()
-            time.sleep(stroke.seconds)
+            time.sleep(fault.seconds)
             self.control_plane.start_api_server()
             self.counted.blind.append((began - _BEFORE, self._clock() + _AFTER))
-        elif stroke.kind is Kind.DELETE:
-            pods = self._delete(stroke)
+        elif fault.kind is Kind.DELETE:
+            pods = self._delete(fault)
         else:
-            raise ValueError(f"{stroke.kind}: there are no nodes here")
-        return Struck(began, self._clock(), pods, done=stroke.kind is not Kind.DELETE or bool(pods))
+            raise ValueError(f"{fault.kind}: there are no nodes here")
+        return InjectedFault(began, self._clock(), pods, done=fault.kind is not Kind.DELETE or bool(pods))
 
-    def _replace(self, stroke: Stroke) -> None:
-        if stroke.kind is Kind.SWITCH or stroke.pick < _LEADER:
-            # Killed before anybody leads again, no leader would ever do anything.
+    def _replace(self, fault: Fault) -> None:
+        if fault.kind is Kind.SWITCH or fault.pick < _LEADER:
+            # If every leader were killed before it leads, no leader would ever act.
             chosen = self._until(self._leader, "a leader")
-            time.sleep(stroke.seconds)
+            time.sleep(fault.seconds)
         else:
             chosen = next((each for each in self._replicas if each is not self._leader()), self._replicas[0])
         self._ask(chosen)
-        if stroke.kind is Kind.KILL:
+        if fault.kind is Kind.KILL:
             chosen.server.signal(signal.SIGKILL)
             chosen.server.wait(60)
         else:
             chosen.server.stop(seconds=15)
         self._bury(chosen)
-        self._start(stroke.offset)
+        self._start(fault.offset)
 
-    def _delete(self, stroke: Stroke) -> frozenset[str]:
+    def _delete(self, fault: Fault) -> frozenset[str]:
         def there() -> list[Pod]:
             found = insisted(partial(self.control_plane.pods.select, NAMESPACE)) or []
             return [each for each in found if not (each.ended or each.terminating)]
@@ -164,7 +165,7 @@ class Servers:
         pods = there()
         if not pods:
             return frozenset()
-        pod = sorted(pods, key=lambda each: each.name)[int(stroke.pick * len(pods))]
+        pod = sorted(pods, key=lambda each: each.name)[int(fault.pick * len(pods))]
         insisted(partial(self.rest.delete, pod.path, {"preconditions": {"uid": pod.uid}}))
         return frozenset({pod.uid})
 
@@ -197,7 +198,7 @@ class Servers:
         return next((each for each in self._replicas if each.name == holder), None)
 
     def _ask(self, replica: Replica) -> dict[str, int]:
-        """Its jobs by phase; its restarts are remembered. One that is starting or ending tells nothing."""
+        """Read its jobs by phase and remember its restarts. A replica that is starting or ending returns nothing."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{replica.port}/metrics", timeout=5) as answer:
                 text = answer.read().decode()
@@ -207,14 +208,14 @@ class Servers:
         return phases(text)
 
     def _bury(self, replica: Replica) -> None:
-        """What it had counted stays counted."""
+        """Keep the count of a replica that has ended."""
         self._replicas.remove(replica)
         self.counted.restarts += replica.restarts
         self.counted.blind.append((replica.asked - _BEFORE, self._clock() + _AFTER))
 
     def revive(self) -> None:
-        """A replica that ended by itself, as a leader does that cannot renew its lease, is started again; the others
-        are asked what they have counted.
+        """Restart a replica that ended by itself, as a leader does that cannot renew its lease; read the counts of the
+        others.
         """
         for each in list(self._replicas):
             if each.server.exit_code is None:
@@ -230,14 +231,14 @@ class Servers:
         return self.counted.restarts + sum(each.restarts for each in self._replicas)
 
     def train(self) -> tuple[str, ...]:
-        """No pod has a container here."""
+        """Train nothing: no pod has a container here."""
         return ()
 
     def digests(self) -> dict[str, tuple[str, str]]:
         return {}
 
     def logs(self) -> str:
-        """Of all replicas that ever were."""
+        """Return the logs of all replicas, also of those that have ended."""
         return "\n".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("chaos-*.log")))
 
     def _stop(self) -> None:
@@ -254,7 +255,7 @@ class Servers:
 
 
 def _settings(port: int) -> dict[str, Any]:
-    """As in the tests of the cluster: what takes minutes in a real one takes seconds."""
+    """Return settings as in the cluster tests: seconds instead of a real cluster's minutes."""
     return {
         "trainerImage": "mptraining/trainer:chaos",
         "healthPort": port,

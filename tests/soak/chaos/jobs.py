@@ -1,7 +1,7 @@
-"""The jobs that run meanwhile: twenty whose workers only wait and exit as is written here, and how each must end.
+"""The jobs of a chaos run: twenty whose workers only wait and exit as planned, and the planned end of each.
 
-What a worker does depends on its attempt and index alone, so that a restart which chaos forces changes nothing about
-the end: an attempt that was struck is charged to the infrastructure, and the next one does what is written for it.
+A worker's behaviour depends only on its attempt and index, so that a restart which a fault forces changes nothing about
+the end: an attempt that a fault hit is charged to the infrastructure, and the next one does what is planned for it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from mptraining_api import outcomes
 from mptraining_api.outcomes import Outcome
 
 COUNT = 20
-# Chaos strikes a job more often than any cluster does.
+# Chaos hits a job more often than any cluster does.
 _INFRASTRUCTURE_RETRIES = 1000
 
 
 @dataclass(frozen=True)
 class Behaviour:
     """`codes`: exit codes by attempt, then by worker; the last attempt's hold for all that follow. None: runs until it
-    is told to stop. `outcomes`: how the attempts may be judged, the last of them again for all that follow.
+    is told to stop. `outcomes`: the permitted outcomes of the attempts, the last of them again for all that follow.
     """
 
     codes: tuple[tuple[int | None, ...], ...]
     outcomes: tuple[frozenset[Outcome], ...]
     phase: str = "Succeeded"
     backoff_limit: int = 3
-    # Of the time that the others take.
+    # As a share of the other jobs' time.
     times: float = 1.0
 
 
@@ -41,10 +41,11 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "slow": Behaviour(((0, 0),), (_GOOD,), times=4),
     "fails": Behaviour(((1,),), (_BAD,), phase="Failed", backoff_limit=1),
     "fails-once": Behaviour(((1,), (0,)), (_BAD, _GOOD)),
-    # Worker 0 is told to stop because worker 1 failed, and leaves with 75: that is no preemption.
+    # Worker 0 is told to stop because worker 1 failed, and exits with 75: that is no preemption.
     "one-of-two": Behaviour(((None, 1), (0, 0)), (_BAD, _GOOD)),
     "preempted": Behaviour(((75,), (0,)), (frozenset({outcomes.PREEMPTED}), _GOOD)),
-    # 76 decides nothing, 75 does; unless the Job's controller sees 76 first, and ends the other before it has left.
+    # 76 decides nothing, 75 does; unless the Job's controller sees 76 first, and ends the other worker before it has
+    # exited.
     "peer-lost": Behaviour(((76, 75), (0, 0)), (frozenset({outcomes.PREEMPTED, outcomes.NODE_LOST}), _GOOD)),
     "refused": Behaviour(((2,),), (frozenset({outcomes.INVALID_SPEC}),), phase="Failed"),
     "diverged": Behaviour(((3,),), (frozenset({outcomes.DIVERGED}),), phase="Failed"),
@@ -69,7 +70,7 @@ class Stub:
 
     @property
     def phase(self) -> str:
-        """How the job ends."""
+        """The phase in which the job ends."""
         return self.behaviour.phase
 
     def code(self, attempt: int, worker: int) -> int | None:
@@ -77,12 +78,12 @@ class Stub:
         return codes[min(attempt, len(codes)) - 1][worker]
 
     def outcomes(self, attempt: int) -> frozenset[Outcome]:
-        """Of an attempt that nothing struck."""
+        """The permitted outcomes of an attempt that no fault hit."""
         judged = self.behaviour.outcomes
         return judged[min(attempt, len(judged)) - 1]
 
     def document(self, **pod_template: Any) -> dict[str, Any]:
-        """The MPTrainingJob; what it would train is never looked at."""
+        """Return the MPTrainingJob; its program is never run."""
         policy = {
             "backoffLimit": self.behaviour.backoff_limit,
             "infrastructureRetries": _INFRASTRUCTURE_RETRIES,
@@ -106,7 +107,9 @@ class Stub:
 
 
 def draw(seed: int, seconds: tuple[float, float]) -> tuple[Stub, ...]:
-    """Twenty jobs, each behaviour twice, that last between these seconds; the seed decides order and length."""
+    """Return twenty jobs, each behaviour twice, with durations between these seconds; the seed decides order and
+    length.
+    """
     chance = random.Random(f"chaos jobs {seed}")
     kinds = [kind for kind in BEHAVIOURS for _ in range(COUNT // len(BEHAVIOURS))]
     chance.shuffle(kinds)
@@ -120,7 +123,7 @@ def draw(seed: int, seconds: tuple[float, float]) -> tuple[Stub, ...]:
     )
 
 
-# Python runs it before anything else where it lies on PYTHONPATH: the trainer's image becomes a worker that waits.
+# Python runs this module at its start if it is on PYTHONPATH: it turns the trainer's image into a worker that waits.
 SITE = """
 import json, os, signal, sys, time
 
@@ -140,7 +143,7 @@ if "STUB" in os.environ:
 
 
 def environment(stub: Stub) -> dict[str, str]:
-    """What `SITE` reads, and where it is found when it is mounted at /stub."""
+    """Return the variables that `SITE` reads, and the path of its mount at /stub."""
     return {
         "PYTHONPATH": "/stub",
         "STUB": json.dumps({"codes": stub.behaviour.codes, "seconds": stub.seconds}),

@@ -1,6 +1,6 @@
-"""Chaos on the kind cluster: real kubelets and nodes, the operator as it is installed, two jobs that really train.
+"""Chaos on the kind cluster: real kubelets and nodes, the installed operator, two jobs that really train.
 
-`make cluster images` first. All of it is in the namespace `chaos`; when it is left, nodes and operator are as before.
+Requires `make cluster images`. Everything is in the namespace `chaos`; at the end nodes and operator are restored.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from tests.soak.chaos.calls import insisted, listed
 from tests.soak.chaos.jobs import Stub
 from tests.soak.chaos.replicas import PODS, PROGRAM, Replicas, container, kill
 from tests.soak.chaos.run import Counted
-from tests.soak.chaos.schedule import Kind, Pace, Stroke
-from tests.soak.chaos.verdict import Struck
+from tests.soak.chaos.schedule import Fault, Kind, Pace
+from tests.soak.chaos.verdict import InjectedFault
 from tests.testbed.kubernetes.rest import MERGE, Refused, Rest
 
 NAMESPACE = "chaos"
 _JOBS = f"/apis/mptraining.dev/v1alpha1/namespaces/{NAMESPACE}/mptrainingjobs"
 _WORKERS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _PATIENCE = 240.0
-# A node is out ten times as long as other faults last: several of them fall into it.
+# A node is unavailable ten times as long as other faults last: several of them happen meanwhile.
 _OUT = 10
-# The node controller takes this long to give a silent node up, and its pods leave late; what they say is of the fault.
+# The node controller takes this long to mark a silent node, and its pods end late; their ends belong to the fault.
 _AFTER_PAUSE, _AFTER_DRAIN = 120.0, 20.0
 _BEFORE, _AFTER = 1.0, 5.0
 SETTINGS: Mapping[str, Any] = MappingProxyType(
     {
-        # Its metrics must count the jobs of no other test.
+        # Its metrics must not count the jobs of another test.
         "namespaces": [NAMESPACE],
         "cpuFallback": True,
         "graceSeconds": 20,
@@ -53,7 +53,7 @@ SETTINGS: Mapping[str, Any] = MappingProxyType(
 
 
 class KindCluster:
-    """Use it as a context. Drains and pauses end by themselves, while other faults go on."""
+    """A context manager. Drains and pauses end by themselves, while other faults continue."""
 
     pace = Pace(wait=(0.2, 1.5), lasts=(0.5, 3.0))
     seconds = (5.0, 20.0)
@@ -66,7 +66,7 @@ class KindCluster:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._engine = engine_of_cluster()
-        # By node: when its drain or pause ends, and how.
+        # By node: the end of its drain or pause, and the command that ends it.
         self._out: dict[str, tuple[float, Callable[[], object]]] = {}
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ class KindCluster:
         configure({"cpuFallback": True})
 
     def _admin(self) -> Rest:
-        """With a token, which the record's client takes, instead of the certificate in the kubeconfig."""
+        """Use a token, which the record's client needs, instead of the certificate in the kubeconfig."""
         kubectl("create", "serviceaccount", "chaos-admin", "-n", NAMESPACE)
         kubectl("delete", "clusterrolebinding", "chaos-admin", "--ignore-not-found")
         bound = f"--serviceaccount={NAMESPACE}:chaos-admin"
@@ -124,63 +124,63 @@ class KindCluster:
         return training.NAMES
 
     def digests(self) -> dict[str, tuple[str, str]]:
-        """The undisturbed runs are made now, when all is calm."""
+        """Run the undisturbed jobs now, without any fault."""
         self._until(lambda: not self._out, "the end of drains and pauses")
         return training.compared(self, seconds=600.0)
 
     # -- faults -------------------------------------------------------------------------------------------------
 
-    def strike(self, stroke: Stroke) -> Struck:
-        """Raises TimeoutError where the cluster does not come back."""
+    def inject(self, fault: Fault) -> InjectedFault:
+        """Raises TimeoutError if the cluster does not recover."""
         began = self._clock()
         pods: frozenset[str] = frozenset()
         nodes: frozenset[str] = frozenset()
         lasting = 0.0
         done = True
-        if stroke.kind in (Kind.KILL, Kind.SWITCH):
-            self._replicas.end(stroke)
-        elif stroke.kind in (Kind.CUT, Kind.API):
-            if stroke.kind is Kind.API:
+        if fault.kind in (Kind.KILL, Kind.SWITCH):
+            self._replicas.end(fault)
+        elif fault.kind in (Kind.CUT, Kind.API):
+            if fault.kind is Kind.API:
                 self._restart_api_server()
             else:
                 done = self._replicas.cut() > 0
             self.counted.blind.append((began - _BEFORE, self._clock() + _AFTER))
-        elif stroke.kind is Kind.DELETE:
-            pods = self._delete(stroke)
+        elif fault.kind is Kind.DELETE:
+            pods = self._delete(fault)
             done = bool(pods)
-        elif stroke.kind in (Kind.DRAIN, Kind.PAUSE):
-            nodes = self._take_out(stroke)
-            lasting = _OUT * stroke.seconds + (_AFTER_PAUSE if stroke.kind is Kind.PAUSE else _AFTER_DRAIN)
+        elif fault.kind in (Kind.DRAIN, Kind.PAUSE):
+            nodes = self._take_out(fault)
+            lasting = _OUT * fault.seconds + (_AFTER_PAUSE if fault.kind is Kind.PAUSE else _AFTER_DRAIN)
         else:
-            raise ValueError(stroke.kind)
-        return Struck(began, self._clock() + lasting, pods, nodes, done)
+            raise ValueError(fault.kind)
+        return InjectedFault(began, self._clock() + lasting, pods, nodes, done)
 
     def _restart_api_server(self) -> None:
         path = f"/api/v1/namespaces/kube-system/pods/kube-apiserver-{CONTROL_PLANE}"
         pod = insisted(partial(self.rest.get, path)) or {}
         kill(self._engine, CONTROL_PLANE, container(pod))
-        # Its kubelet starts it again, and what could not do without it: at once, if it remembers no earlier restarts.
+        # Its kubelet restarts it, and the processes that depend on it: at once, if it remembers no earlier restarts.
         self._engine("exec", CONTROL_PLANE, "systemctl", "restart", "kubelet")
         time.sleep(1)
         self._until(lambda: self.rest.get("/readyz") == "ok", "an API server")
 
-    def _delete(self, stroke: Stroke) -> frozenset[str]:
+    def _delete(self, fault: Fault) -> frozenset[str]:
         pods = [pod for pod in listed(partial(self.rest.get, _WORKERS)) if _lives(pod)]
         if not pods:
             return frozenset()
-        pod = sorted(pods, key=lambda each: str(each["metadata"]["name"]))[int(stroke.pick * len(pods))]
+        pod = sorted(pods, key=lambda each: str(each["metadata"]["name"]))[int(fault.pick * len(pods))]
         uid = str(pod["metadata"]["uid"])
         with suppress(Refused, OSError):
             self.rest.delete(f"{_WORKERS}/{pod['metadata']['name']}", {"preconditions": {"uid": uid}})
         return frozenset({uid})
 
-    def _take_out(self, stroke: Stroke) -> frozenset[str]:
-        """One worker node, when the other is there."""
+    def _take_out(self, fault: Fault) -> frozenset[str]:
+        """Drain or pause one worker node, if the other one is available."""
         self._until(lambda: not self._out, "the end of another node's trouble")
-        node = WORKERS[int(stroke.pick * len(WORKERS))]
-        lasts = _OUT * stroke.seconds
-        if stroke.kind is Kind.PAUSE:
-            # The kernel does not freeze everything in time where there is much to do.
+        node = WORKERS[int(fault.pick * len(WORKERS))]
+        lasts = _OUT * fault.seconds
+        if fault.kind is Kind.PAUSE:
+            # The kernel does not freeze all processes in time on a busy machine.
             self._until(lambda: self._engine.asked("pause", node), f"pause of {node}")
             self._out[node] = self._clock() + lasts, lambda: self._engine("unpause", node)
             return frozenset({node})
@@ -194,7 +194,7 @@ class KindCluster:
             for pod in listed(partial(self.rest.get, collection, {"fieldSelector": f"spec.nodeName={node}"})):
                 name = pod["metadata"]["name"]
                 eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-                with suppress(Refused, OSError):  # ended meanwhile, or the last replica of the operator
+                with suppress(Refused, OSError):  # it has ended meanwhile, or this is the last replica of the operator
                     self.rest.post(f"{collection}/{name}/eviction", eviction)
         return frozenset({node})
 
@@ -229,7 +229,7 @@ class KindCluster:
         return self._replicas.restarts()
 
     def logs(self) -> str:
-        """Of the replicas that live."""
+        """Return the logs of the replicas that run."""
         return kubectl("logs", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={OPERATOR}", "--tail=400", check=False)
 
     def _until(self, look: Callable[[], Any], what: str) -> Any:

@@ -1,7 +1,7 @@
-"""What happened to jobs, Indexed Jobs and pods, kept from the API server's watches: frozen values, and who keeps them.
+"""The history of jobs, Indexed Jobs and pods from the API server's watches: frozen values, and their recorder.
 
-A watch goes on from the last version that it has seen, over any outage. Where the API server does not know that
-version any more it lists, and what is there at one moment becomes one step.
+A watch resumes from the last version that it has seen, over any outage. If the API server no longer has that version,
+the recorder lists, and the differences become one step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 @dataclass(frozen=True)
 class PodSeen:
-    """A worker's pod. `deleted`: somebody asked it to go."""
+    """A worker's pod. `deleted`: its deletion was requested."""
 
     uid: str
     name: str
@@ -34,7 +34,7 @@ class PodSeen:
 
     @property
     def alive(self) -> bool:
-        """Whether its containers may run, for all that the API server knows."""
+        """Report whether its containers may run, as far as the API server knows."""
         return self.phase not in ("Succeeded", "Failed")
 
 
@@ -71,7 +71,7 @@ Seen = PodSeen | ChildSeen | JobSeen
 
 @dataclass(frozen=True)
 class Change:
-    """An object as it is now, or as it was last before it went."""
+    """An object as it is now, or as it was before its deletion."""
 
     seen: Seen
     gone: bool = False
@@ -79,14 +79,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Step:
-    """What became known at once, `at` seconds: one change, or all that a list told."""
+    """The changes that became known at once, after `at` seconds: one event, or all differences of a list."""
 
     at: float
     changes: tuple[Change, ...]
 
 
 def pod(raw: Object) -> PodSeen | None:
-    """None for a pod of somebody else's."""
+    """Return None for a pod that is not a worker's."""
     metadata, labels = raw["metadata"], raw["metadata"].get("labels", {})
     if JOB not in labels:
         return None
@@ -129,20 +129,22 @@ def job(raw: Object) -> JobSeen:
 
 
 def owner(raw: Object) -> str:
-    """The uid of what controls it; "" for an orphan."""
+    """Return the uid of its controller; "" for an orphan."""
     references = raw["metadata"].get("ownerReferences", ())
     return next((str(each["uid"]) for each in references if each.get("controller")), "")
 
 
-def told_by_list(known: Mapping[str, Seen], listed: Iterable[Seen]) -> tuple[Change, ...]:
-    """What a list says to one who knew `known`, by uid: what has gone first, then all that is new or another."""
+def changes_from_list(known: Mapping[str, Seen], listed: Iterable[Seen]) -> tuple[Change, ...]:
+    """Return the changes from `known`, by uid, to a list: deleted objects first, then new and changed ones."""
     there = {each.uid: each for each in listed}
     gone = [Change(each, gone=True) for uid, each in known.items() if uid not in there]
     return (*gone, *(Change(each) for uid, each in there.items() if known.get(uid) != each))
 
 
 class Recorder:
-    """Follows a namespace in three threads. A context manager; the first lists are there when it has begun."""
+    """Follows a namespace in three threads. A context manager; the first lists are complete when it has
+    been entered.
+    """
 
     def __init__(self, rest: Rest, namespace: str, *, clock: Callable[[], float]) -> None:
         self._rest = rest
@@ -150,7 +152,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._steps: list[Step] = []
         self._stopping = threading.Event()
-        # How often a watch could not go on where it had ended, its first list aside.
+        # How often a watch could not resume where it had ended; the first lists do not count.
         self.gaps = 0
         paths: dict[str, Callable[[Object], Seen | None]] = {
             f"/apis/mptraining.dev/v1alpha1/namespaces/{namespace}/mptrainingjobs": job,
@@ -165,7 +167,7 @@ class Recorder:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All so far, in the order in which they became known."""
+        """Return all steps so far, in the order in which they became known."""
         with self._lock:
             return tuple(self._steps)
 
@@ -178,7 +180,7 @@ class Recorder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The threads end with the process, or with what the API server sends next.
+        # The threads end with the process, or with the API server's next event.
         self._stopping.set()
 
     def _follow(self, path: str, read: Callable[[Object], Seen | None], first: threading.Event) -> None:
@@ -191,7 +193,7 @@ class Recorder:
                     answer = self._rest.get(path)
                     version = answer["metadata"]["resourceVersion"]
                     seen = (read(each) for each in answer.get("items", ()))
-                    changes = told_by_list(known, [each for each in seen if each is not None])
+                    changes = changes_from_list(known, [each for each in seen if each is not None])
                     self._add(known, changes)
                     first.set()
                 for kind, raw in self._events(path, version):

@@ -1,4 +1,4 @@
-"""The operator's replicas on the kind cluster: who leads, who is killed, and what each has counted."""
+"""The operator's replicas on the kind cluster: the leader, the replica to kill, and each one's counters."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kind.engine import Engine, Failed
 from kind.installation import OPERATOR, SYSTEM
 from tests.soak.chaos.metrics import phases, restarts
 from tests.soak.chaos.run import Counted
-from tests.soak.chaos.schedule import OFFSETS, Kind, Stroke
+from tests.soak.chaos.schedule import OFFSETS, Fault, Kind
 from tests.testbed.kubernetes.rest import Refused, Rest
 
 PODS = f"/api/v1/namespaces/{SYSTEM}/pods"
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{OPERATOR}"
-# Of ten strokes against the operator so many strike the leader.
+# The share of the faults against the operator that hit the leader.
 _LEADER = 0.7
-# A count may become known a moment after it was asked for the last time.
+# A restart may be counted a moment after the counter was read for the last time.
 _BEFORE, _AFTER = 1.0, 5.0
-# What a replica runs: its own program, by a clock that is wrong by what its pod's name decides.
+# A replica's command: the operator's own program, with a clock whose error depends on its pod's name.
 PROGRAM = (
     "import os, pathlib, time, zlib; from mptraining_operator.__main__ import start; "
     f"offset = {OFFSETS!r}[zlib.crc32(os.environ['POD_NAME'].encode()) % {len(OFFSETS)}]; "
@@ -30,12 +30,14 @@ PROGRAM = (
 
 
 def offset(pod: str) -> int:
-    """By how many seconds the clock of the replica in that pod is wrong."""
+    """Return the seconds by which the clock of the replica in that pod is wrong."""
     return OFFSETS[zlib.crc32(pod.encode()) % len(OFFSETS)]
 
 
 class Replicas:
-    """`out` tells the nodes that do not answer now; `until` waits for something, seeing to what is due meanwhile."""
+    """`out` returns the nodes that do not respond now; `until` waits for a condition, and ends drains and pauses
+    meanwhile.
+    """
 
     def __init__(
         self,
@@ -59,19 +61,19 @@ class Replicas:
     def offsets(self) -> list[int]:
         return [offset(each) for each in sorted(self._names)]
 
-    def end(self, stroke: Stroke) -> None:
-        """Kills a replica, or tells the leader to stop; the Deployment starts another in its place."""
-        if stroke.kind is Kind.SWITCH or stroke.pick < _LEADER:
+    def end(self, fault: Fault) -> None:
+        """Kill a replica, or tell the leader to stop; the Deployment starts another one."""
+        if fault.kind is Kind.SWITCH or fault.pick < _LEADER:
             self._until(self._leader, "a leader")
-            time.sleep(stroke.seconds)
+            time.sleep(fault.seconds)
             chosen = self._until(self._leader, "a leader")
         else:
             found = self._until(self._there, "a replica")
-            chosen = found[int(stroke.pick * len(found))]
+            chosen = found[int(fault.pick * len(found))]
         with suppress(Refused, OSError):
             self.ask()
         name, node = chosen["metadata"]["name"], chosen["spec"].get("nodeName", "")
-        killed = stroke.kind is Kind.KILL
+        killed = fault.kind is Kind.KILL
         if killed and node not in self._out():
             kill(self._engine, node, container(chosen))
         with suppress(Refused, OSError):
@@ -79,14 +81,16 @@ class Replicas:
             self._rest.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 0} if killed else None)
 
     def cut(self) -> int:
-        """Ends the connections that all replicas have with the API server, their watches among them; how many."""
+        """End the connections of all replicas with the API server, including their watches; return their number."""
         pods = [pod for pod in self._until(self._there, "a replica") if pod["spec"].get("nodeName") not in self._out()]
         return sum(cut(self._engine, pod["spec"].get("nodeName", ""), container(pod)) for pod in pods)
 
     def ask(self) -> dict[str, dict[str, int]]:
-        """Of every replica that answers, by its pod's name: jobs by phase. Who is gone has counted what it had."""
-        there, told = set(), {}
-        # One that was told to leave counts on until it has left.
+        """Read jobs by phase from every replica that responds, by its pod's name. A replica that is gone keeps its last
+        count.
+        """
+        there, by_replica = set(), {}
+        # A replica that was told to stop counts until it has exited.
         for pod in self._pods():
             name, known = pod["metadata"]["name"], container(pod)
             self._names.add(name)
@@ -99,15 +103,15 @@ class Replicas:
             with suppress(Refused, OSError):
                 text = self._rest.request("GET", f"{PODS}/{name}:8080/proxy/metrics", seconds=3)
                 self._known[known] = restarts(text), self._clock()
-                told[name] = phases(text)
+                by_replica[name] = phases(text)
         for gone in self._known.keys() - there:
             counted, asked = self._known.pop(gone)
             self.counted.restarts += counted
             self.counted.blind.append((asked - _BEFORE, self._clock() + _AFTER))
-        return told
+        return by_replica
 
     def phases(self) -> dict[str, int]:
-        """As the leader tells; nothing when it does not answer."""
+        """Return the leader's jobs by phase; nothing if it does not respond."""
         leader = self._until(self._leader, "a leader")["metadata"]["name"]
         return self.ask().get(leader, {})
 
@@ -119,7 +123,7 @@ class Replicas:
         return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
     def _there(self) -> list[dict[str, Any]]:
-        """Those that nobody told to leave."""
+        """Return the replicas that were not told to stop."""
         return [each for each in self._pods() if "deletionTimestamp" not in each["metadata"]]
 
     def _leader(self) -> dict[str, Any] | None:
@@ -128,19 +132,19 @@ class Replicas:
 
 
 def container(pod: Mapping[str, Any]) -> str:
-    """The id of its container, as containerd knows it; "" before there is one."""
+    """Return the id of its container in containerd; "" before there is one."""
     statuses = pod.get("status", {}).get("containerStatuses") or [{}]
     return str(statuses[0].get("containerID", "")).removeprefix("containerd://")
 
 
 def kill(engine: Engine, node: str, known: str) -> None:
-    """SIGKILL to the first process of a container."""
+    """Send SIGKILL to the first process of a container."""
     with suppress(Failed):  # it may have ended by itself
         engine("exec", node, "ctr", "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", known)
 
 
 def cut(engine: Engine, node: str, known: str) -> int:
-    """Ends the TCP connections of a container's network with the Service of the API server; how many.
+    """End the TCP connections of a container's network with the Service of the API server; return their number.
 
     None where the kernel was built without INET_DIAG_DESTROY.
     """

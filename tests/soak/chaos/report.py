@@ -1,4 +1,4 @@
-"""What chaos did and found, as a table for docs/reliability.md."""
+"""The faults and the findings of a chaos run, as a table for docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ END = "<!-- chaos on {} until here -->"
 
 
 def table(rounds: Sequence[Ran], *, seed: int, where: str) -> str:
-    """Faults by kind, then what the jobs went through and how they ended, then what was wrong; all rounds together."""
-    done = Counter(stroke.kind for ran in rounds for stroke in ran.strokes)
+    """Return faults by kind, then the jobs' outcomes, then the complaints; all rounds together."""
+    done = Counter(fault.kind for ran in rounds for fault in ran.faults)
     jobs = [job for ran in rounds for job in _last(ran).values()]
     reasons = Counter(outcome for ran in rounds for outcome in _outcomes(ran).values())
     offsets = [offset for ran in rounds for offset in ran.offsets]

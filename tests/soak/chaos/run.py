@@ -1,4 +1,4 @@
-"""One run of chaos, wherever: jobs are made, faults carried out, ends awaited, evidence gathered and judged."""
+"""One chaos run on any place: creates jobs, injects faults, waits for the ends, collects evidence and judges it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.soak.chaos import jobs
 from tests.soak.chaos.calls import insisted, listed
 from tests.soak.chaos.jobs import Stub
 from tests.soak.chaos.record import JobSeen, Recorder, owner
-from tests.soak.chaos.schedule import Kind, Pace, Stroke, draw
-from tests.soak.chaos.verdict import Evidence, Left, Struck, complaints
+from tests.soak.chaos.schedule import Fault, Kind, Pace, draw
+from tests.soak.chaos.verdict import Evidence, InjectedFault, Left, complaints
 from tests.testbed.kubernetes.rest import Rest
 
 _JOBS = "/apis/mptraining.dev/v1alpha1/namespaces/{}/mptrainingjobs"
-# What a job leaves beside itself.
+# The objects that a job leaves behind.
 _COLLECTIONS = {
     "Pod": "/api/v1/namespaces/{}/pods",
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
@@ -25,30 +25,31 @@ _COLLECTIONS = {
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
 }
-# Seconds: jobs that nobody disturbs any more end, children go with their jobs, and the leader hears of the last end.
+# Seconds within which jobs without further faults end, children are deleted after their jobs, and the leader sees the
+# last end.
 _TO_END, _TO_GO, _TO_HEAR = 400.0, 180.0, 60.0
-# Jobs are made during this share of the faults.
+# Jobs are created during this share of the faults.
 _MADE_WITHIN = 0.9
 
 
 @dataclass
 class Counted:
-    """Restarts that replicas which are no more had counted, and the times in which any may have counted unheard."""
+    """Counts of replicas that have ended, and the times in which restarts may have been counted without being read."""
 
     restarts: int = 0
     blind: list[tuple[float, float]] = field(default_factory=list)
 
 
 class Place(Protocol):
-    """Where chaos happens: `control_plane.Servers` or `kind_cluster.KindCluster`."""
+    """The place of a chaos run: `control_plane.Servers` or `kind_cluster.KindCluster`."""
 
     @property
     def counted(self) -> Counted:
-        """Of replicas that are no more."""
+        """The counts of replicas that have ended."""
 
     @property
     def offsets(self) -> list[int]:
-        """By how much the clock of each replica that was started is wrong, in seconds."""
+        """The seconds by which the clock of each replica that was started is wrong."""
 
     @property
     def rest(self) -> Rest: ...
@@ -58,15 +59,15 @@ class Place(Protocol):
 
     @property
     def pace(self) -> Pace:
-        """How fast faults follow each other."""
+        """The time between faults."""
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """How long the workers of a stub wait."""
+        """The duration of a stub's workers."""
 
     @property
     def kinds(self) -> Mapping[Kind, float]:
-        """How many faults of each kind come with one kill."""
+        """The number of faults of each kind for one kill."""
 
     @property
     def own(self) -> frozenset[str]:
@@ -75,65 +76,65 @@ class Place(Protocol):
     def create(self, stub: Stub) -> None: ...
 
     def train(self) -> tuple[str, ...]:
-        """Starts the jobs that really train; their names."""
+        """Start the jobs that really train; return their names."""
 
-    def strike(self, stroke: Stroke) -> Struck:
-        """Carries out one fault; what it may have ended."""
+    def inject(self, fault: Fault) -> InjectedFault:
+        """Inject one fault; return the pods and nodes that it may have hit."""
 
     def revive(self) -> None:
-        """Between two faults: what ended by itself is started again, and who lives is asked for its counts."""
+        """Between two faults: restart what ended by itself, and read the counts of the others."""
 
     def phases(self) -> dict[str, int]:
-        """Jobs by phase, as the leader tells."""
+        """Return the leader's jobs by phase."""
 
     def restarts(self) -> int:
-        """What all replicas counted, the living ones included."""
+        """Return the restarts that all replicas counted, also those that still run."""
 
     def digests(self) -> dict[str, tuple[str, str]]:
-        """By job, of the weights it exported, and of those of an undisturbed run with the same seed."""
+        """Return, by job, the digests of its exported weights and of an undisturbed run's with the same seed."""
 
     def logs(self) -> str: ...
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of it.
+    """The result of a chaos run.
 
-    `strokes`: the faults that were carried out; `gaps`: how often the record had to list because its watch could not
-    go on.
+    `faults`: the faults that were injected; `gaps`: how often the record had to list because its watch could not
+    resume.
     """
 
     evidence: Evidence
     complaints: tuple[str, ...]
-    strokes: tuple[Stroke, ...]
+    faults: tuple[Fault, ...]
     offsets: tuple[int, ...]
     gaps: int
     seconds: float
 
 
 def counts(kinds: Mapping[Kind, float], kills: int) -> dict[Kind, int]:
-    """So many faults of each kind beside the kills: at least one of each that the place knows."""
+    """Return the number of faults of each kind beside the kills: at least one of each that the place supports."""
     return {Kind.KILL: kills, **{kind: max(1, round(share * kills)) for kind, share in kinds.items()}}
 
 
 def run(place: Place, *, seed: int, kills: int, say: Callable[[str], None]) -> Ran:
-    """Strikes `place` as the seed says while the jobs run, waits for their ends, and judges."""
+    """Inject the seed's faults into `place` while the jobs run, wait for their ends, and judge."""
     began = time.monotonic()
     stubs = jobs.draw(seed, place.seconds)
-    strokes = draw(seed, counts(place.kinds, kills), place.pace)
-    struck = []
+    faults = draw(seed, counts(place.kinds, kills), place.pace)
+    injected = []
     with Recorder(place.rest, place.namespace, clock=time.monotonic) as recorder:
         trained = place.train()
         made = 0
-        for number, stroke in enumerate(strokes, start=1):
-            due = min(len(stubs), -(-number * len(stubs) // max(1, int(len(strokes) * _MADE_WITHIN))))
+        for number, fault in enumerate(faults, start=1):
+            due = min(len(stubs), -(-number * len(stubs) // max(1, int(len(faults) * _MADE_WITHIN))))
             for stub in stubs[made:due]:
                 insisted(partial(place.create, stub))
             made = due
-            time.sleep(stroke.wait)
+            time.sleep(fault.wait)
             place.revive()
-            struck.append(place.strike(stroke))
-            say(f"{time.monotonic() - began:6.1f} s  {number} of {len(strokes)}: {stroke.kind}")
+            injected.append(place.inject(fault))
+            say(f"{time.monotonic() - began:6.1f} s  {number} of {len(faults)}: {fault.kind}")
         _wait_for_ends(place, recorder, {*(each.name for each in stubs), *trained})
         say(f"{time.monotonic() - began:6.1f} s  all jobs have ended, or were waited for long enough")
         digests = place.digests()
@@ -145,7 +146,7 @@ def run(place: Place, *, seed: int, kills: int, say: Callable[[str], None]) -> R
             planned=stubs,
             trained=trained,
             steps=steps,
-            struck=tuple(struck),
+            injected=tuple(injected),
             digests=digests,
             left=left,
             remains=remains,
@@ -154,18 +155,18 @@ def run(place: Place, *, seed: int, kills: int, say: Callable[[str], None]) -> R
             phases=phases,
         )
     took = time.monotonic() - began
-    done = tuple(stroke for stroke, each in zip(strokes, struck, strict=True) if each.done)
+    done = tuple(fault for fault, each in zip(faults, injected, strict=True) if each.done)
     return Ran(evidence, complaints(evidence), done, tuple(place.offsets), recorder.gaps, took)
 
 
 def ended(recorder: Recorder) -> dict[str, str]:
-    """The phases of jobs that have ended, by name."""
+    """Return the phases of jobs that have ended, by name."""
     seen = (change.seen for step in recorder.steps for change in step.changes if not change.gone)
     return {each.name: each.phase for each in seen if isinstance(each, JobSeen) and each.finished}
 
 
 def _wait_for_ends(place: Place, recorder: Recorder, names: Iterable[str]) -> None:
-    """That one does not end is for the verdict to say."""
+    """Wait for all ends; a job that does not end is a complaint of the verdict."""
     wanted, until = set(names), time.monotonic() + _TO_END
     while not wanted <= ended(recorder).keys() and time.monotonic() < until:
         time.sleep(0.5)
@@ -173,7 +174,7 @@ def _wait_for_ends(place: Place, recorder: Recorder, names: Iterable[str]) -> No
 
 
 def _heard(place: Place, recorder: Recorder) -> dict[str, int]:
-    """The leader's figures, a moment after the last end: they come by a stream of its own."""
+    """Return the leader's jobs by phase, a moment after the last end: its watch is a separate one."""
     until = time.monotonic() + _TO_HEAR
     while True:
         place.revive()
@@ -194,7 +195,7 @@ def _there(place: Place) -> Iterable[Left]:
 
 
 def _without_jobs(place: Place) -> tuple[Left, ...]:
-    """Deletes all jobs; what has not gone with them in time."""
+    """Delete all jobs; return the objects that are not deleted with them in time."""
     path = _JOBS.format(place.namespace)
     for raw in listed(partial(place.rest.get, path)):
         insisted(partial(place.rest.delete, f"{path}/{raw['metadata']['name']}"))

@@ -1,4 +1,4 @@
-"""When what goes wrong: a pure function of the seed."""
+"""The schedule of faults: a pure function of the seed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-# An operator's clock is wrong by these, in seconds; half of all that start have the right time.
+# Errors of an operator's clock, in seconds; half of the replicas have the right time.
 OFFSETS = (-60, 0, 0, 60)
 
 
 class Kind(StrEnum):
-    """What is done, as the report names it."""
+    """The kinds of faults, by their names in the report."""
 
     KILL = "operator killed (SIGKILL)"
     SWITCH = "leader told to stop, the other replica leads"
@@ -24,11 +24,11 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Stroke:
-    """One fault: `wait` seconds after the one before was carried out.
+class Fault:
+    """One planned fault: `wait` seconds after the previous one was injected.
 
-    `pick` in [0, 1) chooses among what there is to strike at that moment. What has an end lasts `seconds`; the clock
-    of an operator that is started in the place of a stopped one is wrong by `offset` seconds.
+    `pick` in [0, 1) selects one of the possible targets at that moment. Faults with an end last `seconds`; the clock
+    of an operator that replaces a stopped one is wrong by `offset` seconds.
     """
 
     wait: float
@@ -40,19 +40,19 @@ class Stroke:
 
 @dataclass(frozen=True)
 class Pace:
-    """How a place is struck: seconds between two faults, and how long outages, drains and pauses last (from, to)."""
+    """The seconds between two faults, and the duration of outages, drains and pauses (from, to)."""
 
     wait: tuple[float, float]
     lasts: tuple[float, float]
 
 
-def draw(seed: int, counts: Mapping[Kind, int], pace: Pace) -> tuple[Stroke, ...]:
-    """So many faults of each kind, in an order and at moments that the seed decides."""
+def draw(seed: int, counts: Mapping[Kind, int], pace: Pace) -> tuple[Fault, ...]:
+    """Return so many faults of each kind, in an order and at times that the seed decides."""
     chance = random.Random(f"chaos {seed}")
     kinds = [kind for kind in Kind for _ in range(counts.get(kind, 0))]
     chance.shuffle(kinds)
     return tuple(
-        Stroke(
+        Fault(
             wait=round(chance.uniform(*pace.wait), 3),
             kind=kind,
             pick=chance.random(),

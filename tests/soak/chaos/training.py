@@ -1,4 +1,4 @@
-"""Two jobs that really train while chaos goes on, and the same undisturbed, with which they are compared."""
+"""Two jobs that really train during the chaos run, and the same two undisturbed, for comparison."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _VOLUMES = {
     "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
     "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
 }
-# Two replicas in one process, and two processes; long enough to be struck, with a checkpoint every second or two.
+# Two replicas in one process, and two processes; long enough to be hit, with a checkpoint every second or two.
 _SHAPES: Mapping[str, dict[str, Any]] = {
     "train-one": {"accelerator": {"type": "cpu", "countPerNode": 2}, "nodes": 1},
     "train-two": {"accelerator": {"type": "cpu"}, "nodes": 2},
 }
 _EPOCHS: Mapping[str, int] = {"train-one": 120, "train-two": 60}
-# The bits of the exported weights, whatever the archive around them.
+# The bits of the exported weights, without those of the archive.
 _DIGEST = """
 import hashlib, sys, numpy
 for name in sys.argv[1:]:
@@ -42,7 +42,7 @@ for name in sys.argv[1:]:
 
 
 class Cluster(Protocol):
-    """What is needed of `kind_cluster.KindCluster`."""
+    """The part of `kind_cluster.KindCluster` that is needed here."""
 
     rest: Rest
     namespace: str
@@ -59,7 +59,7 @@ def claim(namespace: str) -> dict[str, Any]:
 
 
 def documents(*, alone: bool = False) -> list[dict[str, Any]]:
-    """The jobs that are disturbed or, `alone`, those that are not: the same but for name and run folder."""
+    """Return the jobs under faults or, `alone`, the undisturbed ones: the same but for name and run folder."""
     found = []
     for shape, spec in _SHAPES.items():
         name = _ALONE.format(shape) if alone else shape
@@ -84,7 +84,7 @@ def documents(*, alone: bool = False) -> list[dict[str, Any]]:
 
 
 def compared(cluster: Cluster, *, seconds: float) -> dict[str, tuple[str, str]]:
-    """Makes the undisturbed runs and waits for them; by job, both digests, "" for one that left no weights."""
+    """Run the undisturbed jobs to their end; return both digests by job, "" for a job without weights."""
     jobs = f"/apis/mptraining.dev/v1alpha1/namespaces/{cluster.namespace}/mptrainingjobs"
     for document in documents(alone=True):
         insisted(partial(cluster.rest.post, jobs, document))
@@ -103,7 +103,7 @@ def _phase(pod: Any) -> str:
 
 
 def _read(cluster: Cluster, names: list[str]) -> dict[str, str]:
-    """By run folder, what a pod on the claim makes of its weights."""
+    """Return the weights' digest by run folder, computed by a pod on the claim."""
     container = {
         "name": "read",
         "image": f"mptraining/trainer:{VERSION}",

@@ -1,6 +1,6 @@
-"""What must hold after chaos, asked of the record: pure functions from the evidence to complaints, none if all is well.
+"""The rules that must hold after chaos: pure functions from the evidence to complaints, none if all rules hold.
 
-No rule asks the operator: what it says of itself, in status and metrics, is held against what the API server told.
+No rule trusts the operator: its status and metrics are checked against the API server's events.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from mptraining_api.outcomes import Budget
 from tests.soak.chaos.jobs import Stub
 from tests.soak.chaos.record import ChildSeen, JobSeen, PodSeen, Seen, Step
 
-# What an attempt that was struck may be called instead: which of them depends on who noticed first.
-_STRUCK = frozenset(each.reason for each in (outcomes.PREEMPTED, outcomes.NODE_LOST, outcomes.CHILD_DELETED))
+# Permitted outcomes of an attempt that a fault hit: which one depends on the first observer.
+_AFTER_FAULT = frozenset(each.reason for each in (outcomes.PREEMPTED, outcomes.NODE_LOST, outcomes.CHILD_DELETED))
 
 
 @dataclass(frozen=True)
-class Struck:
-    """What a fault may have ended: pods by uid, and every pod that was on one of these nodes between the times.
+class InjectedFault:
+    """The pods that a fault may have ended: by uid, and every pod that was on one of these nodes between the times.
 
-    Not `done` is a fault that found nothing to strike.
+    Without `done` the fault had no target.
     """
 
     at: float
@@ -35,7 +35,7 @@ class Struck:
 
 @dataclass(frozen=True)
 class Left:
-    """An object that is there at the end; `owner` is the uid of what controls it."""
+    """An object that exists at the end; `owner` is the uid of its controller."""
 
     kind: str
     name: str
@@ -45,19 +45,18 @@ class Left:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known when it is over. Times are of one clock, the recorder's.
+    """The observations of a whole run. Times are of one clock, the recorder's.
 
-    `trained`: jobs that really train. `digests`: by job, those of its weights and of an undisturbed run's. `left`: what
-    is in the namespace when all jobs have ended, `remains` what is there when they were deleted. `counted`: restarts
-    that all replicas together had counted when they were last asked; `blind`: times in which a replica may have
-    counted without being asked again, or may not have heard that its write was taken. `phases`: jobs by phase, as the
-    last leader counts them.
+    `trained`: jobs that really train. `digests`: by job, those of its weights and of an undisturbed run's. `left`: the
+    objects in the namespace when all jobs have ended, `remains` those after the jobs' deletion. `counted`: restarts
+    that all replicas together had counted when they were last read; `blind`: times in which a replica may have counted
+    without being read again, or may have missed that its write was accepted. `phases`: the last leader's jobs by phase.
     """
 
     planned: tuple[Stub, ...]
     steps: tuple[Step, ...]
     trained: tuple[str, ...] = ()
-    struck: tuple[Struck, ...] = ()
+    injected: tuple[InjectedFault, ...] = ()
     digests: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     left: tuple[Left, ...] = ()
     remains: tuple[Left, ...] = ()
@@ -67,7 +66,7 @@ class Evidence:
 
 
 def complaints(evidence: Evidence) -> tuple[str, ...]:
-    """Everything that is not as it must be; one line each."""
+    """Return all violations of the rules; one line each."""
     rules = (
         ends_as_written, training_succeeds, one_child_each, never_two_at_once, counters_fit, final_is_final,
         nothing_orphaned, same_weights, restarts_counted,
@@ -76,14 +75,14 @@ def complaints(evidence: Evidence) -> tuple[str, ...]:
 
 
 def ends_as_written(evidence: Evidence) -> Iterator[str]:
-    """Every job has ended, and each of its attempts as its workers made it, unless it was struck."""
+    """Every job has ended, and each of its attempts as its workers ended it, unless a fault hit it."""
     last = _last(evidence)
     for name in (*(each.name for each in evidence.planned), *evidence.trained):
         if name not in last:
             yield f"{name}: nobody saw it"
         elif not last[name].finished:
             yield f"{name}: has not ended, {last[name].phase}"
-    struck = _struck_attempts(evidence) | doubled(evidence)
+    hit = _hit_attempts(evidence) | doubled(evidence)
     for stub in evidence.planned:
         if stub.name not in last or not last[stub.name].finished:
             continue
@@ -92,20 +91,20 @@ def ends_as_written(evidence: Evidence) -> Iterator[str]:
             yield f"{stub.name}: ended as {seen.phase} ({seen.reason}), not as {stub.phase}"
         for number, outcome in sorted(_outcomes(evidence, stub.name).items()):
             expected = {each.reason for each in stub.outcomes(number)}
-            if (stub.name, number) in struck:
-                expected |= _STRUCK
+            if (stub.name, number) in hit:
+                expected |= _AFTER_FAULT
             if outcome not in expected:
                 yield f"{stub.name}: attempt {number} was judged {outcome}, not {' or '.join(sorted(expected))}"
 
 
 def training_succeeds(evidence: Evidence) -> Iterator[str]:
-    """What really trains has no reason of its own to fail."""
+    """Jobs that really train have no reason of their own to fail."""
     last = _last(evidence)
     for name in evidence.trained:
         if name in last and last[name].finished and last[name].phase != "Succeeded":
             yield f"{name}: ended as {last[name].phase} ({last[name].reason})"
         for number, outcome in sorted(_outcomes(evidence, name).items()):
-            if outcome not in (outcomes.SUCCEEDED.reason, *_STRUCK):
+            if outcome not in (outcomes.SUCCEEDED.reason, *_AFTER_FAULT):
                 yield f"{name}: attempt {number} was judged {outcome}, and nothing but chaos could end it"
 
 
@@ -155,9 +154,11 @@ def counters_fit(evidence: Evidence) -> Iterator[str]:
         budgets = Counter(outcomes.by_reason(each).budget for each in judged.values())
         if job.finished and sorted(judged) != list(range(1, job.attempt + 1)):
             yield f"{name}: {job.attempt} attempts, and outcomes of {sorted(judged)}"
-        told = {"applicationFailures": job.failures, "infrastructureRestarts": job.restarts}
-        counted = dict(zip(told, (budgets[Budget.BACKOFF_LIMIT], budgets[Budget.INFRASTRUCTURE_RETRIES]), strict=True))
-        for counter, value in told.items():
+        in_status = {"applicationFailures": job.failures, "infrastructureRestarts": job.restarts}
+        counted = dict(
+            zip(in_status, (budgets[Budget.BACKOFF_LIMIT], budgets[Budget.INFRASTRUCTURE_RETRIES]), strict=True)
+        )
+        for counter, value in in_status.items():
             if value != counted[counter]:
                 yield f"{name}: {counter} is {value}, its attempts make {counted[counter]}"
         if job.start and job.end and job.end < job.start:
@@ -184,7 +185,7 @@ def final_is_final(evidence: Evidence) -> Iterator[str]:
 
 
 def nothing_orphaned(evidence: Evidence) -> Iterator[str]:
-    """Everything in the namespace belongs to a job, directly or by its Indexed Job; with the jobs it goes."""
+    """Everything in the namespace belongs to a job, directly or by its Indexed Job, and is deleted with the jobs."""
     owners = {job.uid for job in _last(evidence).values()} | {each.uid for each in evidence.left}
     for each in evidence.left:
         if each.owner not in owners:
@@ -201,7 +202,7 @@ def same_weights(evidence: Evidence) -> Iterator[str]:
 
 
 def restarts_counted(evidence: Evidence) -> Iterator[str]:
-    """The operators' metrics know of every restart, and of no other; at the end every job is in the phase it has."""
+    """The operators' metrics count every restart and no other; at the end every job is counted in its phase."""
     last = _last(evidence)
     restarts = sum(max(0, job.attempt - 1) for job in last.values())
     unsure = sum(any(began <= at <= end for began, end in evidence.blind) for at in _restart_times(evidence))
@@ -211,15 +212,15 @@ def restarts_counted(evidence: Evidence) -> Iterator[str]:
             f"the record has {restarts}, {unsure} of them when nobody could ask"
         )
     phases = Counter(job.phase for job in last.values())
-    told = {phase: count for phase, count in evidence.phases.items() if count}
-    if told != dict(phases):
-        yield f"mptraining_jobs: the leader tells {told}, the record {dict(phases)}"
+    reported = {phase: count for phase, count in evidence.phases.items() if count}
+    if reported != dict(phases):
+        yield f"mptraining_jobs: the leader tells {reported}, the record {dict(phases)}"
 
 
 def doubled(evidence: Evidence) -> frozenset[tuple[str, int]]:
-    """Job and attempt of every worker that had two pods at once.
+    """Return job and attempt of every worker that had two pods at once.
 
-    That is no gang too many, and not the operator's doing: a Job's controller whose answer was lost creates a pod
+    That is no second gang, and not caused by the operator: a Job's controller whose response was lost creates a pod
     again, and deletes the younger one when it sees both. The trainer's fence lets one of them write.
     """
     found = set()
@@ -230,7 +231,7 @@ def doubled(evidence: Evidence) -> frozenset[tuple[str, int]]:
 
 
 def _alive(evidence: Evidence) -> Iterator[tuple[str, Collection[PodSeen]]]:
-    """After each step, of every job that it touched, the pods that live."""
+    """Return, after each step, the running pods of every job that it changed."""
     alive: dict[str, dict[str, PodSeen]] = defaultdict(dict)
     for step in evidence.steps:
         touched = set()
@@ -247,7 +248,7 @@ def _alive(evidence: Evidence) -> Iterator[tuple[str, Collection[PodSeen]]]:
 
 
 def _all(evidence: Evidence) -> Iterator[Seen]:
-    """What was seen, without what was said of an object as it went."""
+    """Return all observed objects, without the last state of deleted ones."""
     return (change.seen for step in evidence.steps for change in step.changes if not change.gone)
 
 
@@ -256,13 +257,13 @@ def _last(evidence: Evidence) -> dict[str, JobSeen]:
 
 
 def _outcomes(evidence: Evidence, name: str) -> dict[int, str]:
-    """Of all attempts of a job; a status keeps the last ten alone."""
+    """Return the outcomes of all attempts of a job; a status keeps only the last ten."""
     found = (seen for seen in _all(evidence) if isinstance(seen, JobSeen) and seen.name == name)
     return {number: outcome for seen in found for number, outcome in seen.attempts if outcome}
 
 
 def _restart_times(evidence: Evidence) -> Iterator[float]:
-    """When each attempt that is not its job's last was first seen to have ended."""
+    """Return when each attempt that is not its job's last was first seen to have ended."""
     last = _last(evidence)
     known: set[tuple[str, int]] = set()
     for step in evidence.steps:
@@ -276,16 +277,16 @@ def _restart_times(evidence: Evidence) -> Iterator[float]:
                     yield step.at
 
 
-def _struck_attempts(evidence: Evidence) -> set[tuple[str, int]]:
-    """Job and attempt of every pod that a fault may have ended."""
+def _hit_attempts(evidence: Evidence) -> set[tuple[str, int]]:
+    """Return job and attempt of every pod that a fault may have ended."""
     found = set()
     for step in evidence.steps:
         for change in step.changes:
             pod = change.seen
-            if isinstance(pod, PodSeen) and any(_hits(each, pod, step.at) for each in evidence.struck):
+            if isinstance(pod, PodSeen) and any(_hits(each, pod, step.at) for each in evidence.injected):
                 found.add((pod.job, pod.attempt))
     return found
 
 
-def _hits(struck: Struck, pod: PodSeen, at: float) -> bool:
-    return pod.uid in struck.pods or (pod.node in struck.nodes and struck.at <= at <= struck.until)
+def _hits(injected: InjectedFault, pod: PodSeen, at: float) -> bool:
+    return pod.uid in injected.pods or (pod.node in injected.nodes and injected.at <= at <= injected.until)

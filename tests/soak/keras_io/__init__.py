@@ -1,1 +1,1 @@
-"""Other people's programs: keras.io's code examples and guides, unchanged, under plain Keras and under the trainer."""
+"""keras.io's code examples and guides, unchanged, under plain Keras and under the trainer."""

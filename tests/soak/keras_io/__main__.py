@@ -5,7 +5,7 @@
     python -m tests.soak.keras_io FOLDER --write docs/keras-io.md     the table of all runs that there are
 
 FOLDER has the scripts in folders of their kind (vision/mnist_convnet.py), as in keras.io's repository. Results are JSON
-lines; a run that is there is not repeated. One process at a time.
+lines; a run with a result is not repeated. One process at a time.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _commit() -> str:
 
 def _run_all(bench: Bench, found: Sequence[Script], given: argparse.Namespace) -> None:
     done = read(given.results)
-    # A variant of all scripts before the next one, short ones first, so that what is interrupted has whole columns.
+    # A variant of all scripts before the next one, short ones first, so that an interrupted table has whole columns.
     seconds = {script: run.seconds for (script, variant), run in done.items() if variant == str(PLAIN)}
     found = sorted(found, key=lambda script: (seconds.get(script.name, 0.0), script.name))
     chosen = [
@@ -102,7 +102,7 @@ def _run_all(bench: Bench, found: Sequence[Script], given: argparse.Namespace) -
 
 
 def _runs(bench: Bench, script: Script, variant: Variant, done: dict[tuple[str, str], Run]) -> list[Run]:
-    """The run; where the trainer fails with devices or a policy, plain Keras with the same ones too, for comparison."""
+    """Run it; if the trainer fails with devices or a policy, run plain Keras with the same ones too, for comparison."""
     try:
         run = bench.run(script, variant, capture=variant == PLAIN)
     except NoFunction as why:

@@ -17,12 +17,12 @@ _CLASSES = {"mnist": 10, "fashion_mnist": 10, "cifar10": 10, "cifar100": 100, "r
 
 
 def images(name: str, rows: tuple[int, int]) -> tuple[Split, Split]:
-    """uint8 images in which the class is visible, and labels: (rows,) for mnist, (rows, 1) for cifar."""
+    """Return uint8 images in which the class is visible, and labels: (rows,) for mnist, (rows, 1) for cifar."""
     shape, classes = IMAGES[name], _CLASSES[name]
 
     def split(count: int, seed: int) -> Split:
         draw = np.random.default_rng(seed)
-        # Every class occurs, in turn: scripts that look for "the images of class 7" find some.
+        # Every class occurs, in turn: scripts that select "the images of class 7" find some.
         labels = np.arange(count) % classes
         draw.shuffle(labels)
         noise = draw.integers(0, 128, (count, *shape))
@@ -35,7 +35,9 @@ def images(name: str, rows: tuple[int, int]) -> tuple[Split, Split]:
 
 
 def token_lists(name: str, rows: tuple[int, int], *, vocabulary: int, maxlen: int | None = None) -> tuple[Split, Split]:
-    """Object arrays of lists of token ids, of varying length, and labels: 0 and 1 for imdb, 46 classes for reuters."""
+    """Return object arrays of lists of token ids, of varying length, and labels: 0 and 1 for imdb, 46 classes for
+    reuters.
+    """
     classes = _CLASSES.get(name, 2)
 
     def split(count: int, seed: int) -> Split:
@@ -50,7 +52,7 @@ def token_lists(name: str, rows: tuple[int, int], *, vocabulary: int, maxlen: in
 
 
 def table(rows: tuple[int, int], *, columns: int) -> tuple[Split, Split]:
-    """float64 columns and a target that depends on them."""
+    """Return float64 columns and a target that depends on them."""
     weights = np.random.default_rng(7).normal(size=columns)
 
     def split(count: int, seed: int) -> Split:

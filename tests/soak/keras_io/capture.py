@@ -1,4 +1,4 @@
-"""The data of a script's first `fit`, kept as arrays: what its function program trains on."""
+"""The data of a script's first `fit`, kept as arrays: the training data of its function program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATA, FACTS = "data.npz", "data.json"
 
 
 def keep(arguments: Mapping[str, Any], folder: Path) -> None:
-    """Writes up to ROWS examples of `fit`'s x, y and sample_weight; where they are no arrays, the reason."""
+    """Write up to ROWS examples of `fit`'s x, y and sample_weight; if they are no arrays, write the reason."""
     folder.mkdir(parents=True, exist_ok=True)
     facts: dict[str, Any] = {"batch_size": arguments.get("batch_size")}
     try:
@@ -34,7 +34,7 @@ def _structure(x: Any, y: Any) -> dict[str, str]:
 
 
 def _input_names(model: Any) -> list[str]:
-    """The names of a functional model's inputs, which its records have where `fit` is given a list."""
+    """Return the names of a functional model's inputs, which its records have when `fit` is given a list."""
     known = getattr(model, "input_names", None)
     if known is not None:
         return list(known)
@@ -44,7 +44,7 @@ def _input_names(model: Any) -> list[str]:
 
 
 def _named(part: str, value: Any, known: Sequence[str] = ()) -> dict[str, np.ndarray[Any, Any]]:
-    """Columns by name: the part itself, `known` or numbered names for lists, the keys of a dict."""
+    """Return columns by name: the part itself, `known` or numbered names for lists, the keys of a dict."""
     if value is None:
         return {}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Which scripts there are in the folder that is given, and what a few of them need beside the usual stubs."""
+"""The scripts in the given folder, and the additional stubs that a few of them need."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def undated(name: str) -> str:
 
 
 def scripts(folder: Path, only: Sequence[str] = ()) -> list[Script]:
-    """The scripts below `folder` whose names contain one of `only` (all, when there is none), sorted by name."""
+    """Return the scripts below `folder` whose names contain one of `only` (all, when it is empty), sorted by name."""
     found = []
     for path in sorted(folder.glob("*/*.py")):
         name = str(path.relative_to(folder).with_suffix(""))

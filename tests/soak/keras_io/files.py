@@ -1,4 +1,4 @@
-"""Small synthetic files in place of those that scripts download: what an address, or a folder, would hold.
+"""Small synthetic files in place of those that scripts download: the content of an address, or of a folder.
 
 An archive has the names inside that the script looks for. Texts are sentences of a small vocabulary, pictures noise.
 """
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-# What a file of pretrained weights begins with: `stubs` leaves the random weights in place instead of reading it.
+# The first bytes of a file of pretrained weights: `stubs` keeps the random weights instead of reading it.
 NO_WEIGHTS = b"no weights: the model keeps its random ones"
 _TEXT = (
     "the a film plot actor scene story was is very good bad great dull long short fine poor warm cold bright dark "
@@ -25,7 +25,7 @@ _WORDS = tuple(_TEXT.split())
 
 
 def content(address: str) -> bytes:
-    """The bytes that stand for what is at `address`. Raises LookupError for an address that is not known."""
+    """Return the bytes that replace the file at `address`. Raises LookupError for an address that is not known."""
     name = Path(urlsplit(address).path).name
     if "drive.google.com" in address:
         return zipped({f"img_align_celeba/{each:06}.jpg": picture(each, (78, 64)) for each in range(32)})
@@ -40,7 +40,8 @@ def content(address: str) -> bytes:
 
 
 def placed(script: str) -> Mapping[str, bytes]:
-    """Files that a shell line of `script` would leave in its folder (or, from `HOME/` on, in the user's), by path.
+    """Return the files that a shell line of `script` would write into its folder (or, from `HOME/` on, the user's), by
+    path.
 
     `script` is the path below the folder of scripts, without `.py` and the year of its text.
     """
@@ -49,7 +50,7 @@ def placed(script: str) -> Mapping[str, bytes]:
 
 
 def picture(seed: int, size: tuple[int, int], kind: str = "jpg", *, levels: tuple[int, int] = (0, 256)) -> bytes:
-    """An encoded image of noise, of `size` (width, height)."""
+    """Return an encoded image of noise, of `size` (width, height)."""
     from PIL import Image
 
     draw = np.random.default_rng(seed)
@@ -128,7 +129,7 @@ def _climate() -> bytes:
         '"Date Time","p (mbar)","T (degC)","Tpot (K)","Tdew (degC)","rh (%)","VPmax (mbar)","VPact (mbar)",'
         '"VPdef (mbar)","sh (g/kg)","H2OC (mmol/mol)","rho (g/m**3)","wv (m/s)","max. wv (m/s)","wd (deg)"'
     )
-    # More than the 300,693 rows that the script trains on would be as many as the original: it takes a share.
+    # More than the 300,693 rows that the script trains on would be as many as the original; this is a share.
     rows = _numbers(6000, 14).splitlines()
     lines = (f"01.01.2009 {at // 6 % 24:02}:{at % 6}0:00,{row}" for at, row in enumerate(rows))
     return zipped({"jena_climate_2009_2016.csv": (header + "\n" + "\n".join(lines) + "\n").encode()})

@@ -1,7 +1,7 @@
-"""A script's model as a function program: the module whose function returns it, and the records that it trains on.
+"""A script's model as a function program: the module whose function returns it, and its training records.
 
-The function runs the script up to its first `fit` and returns the model that this `fit` would have trained, compiled
-as the script compiles it. The records are what the same `fit` was given in the script's plain run.
+The function runs the script up to its first `fit` and returns the model that this `fit` would have trained, compiled as
+the script compiles it. The records are the data of the same `fit` in the script's plain run.
 """
 
 from __future__ import annotations
@@ -37,20 +37,22 @@ class NoFunction(ValueError):
 
 
 class _ReachedFit(BaseException):
-    """Leaves the script at its first fit; no `except Exception` of its own may keep it."""
+    """Leaves the script at its first fit; it is a BaseException, so that no `except Exception` of the script catches
+    it.
+    """
 
     def __init__(self, model: Any) -> None:
         self.model = model
 
 
 def program(folder: Path, script: str) -> dict[str, Any]:
-    """Writes the module into `folder`; the job's program."""
+    """Write the module into `folder`; return the job's program."""
     (folder / f"{MODULE}.py").write_text(_SOURCE.format(script=script))
     return {"function": {"entryPoint": f"{MODULE}:build"}}
 
 
 def sections(data: Path, folder: Path) -> dict[str, Any]:
-    """Writes the records into `folder`; the job's sections data and training. Raises NoFunction."""
+    """Write the records into `folder`; return the job's sections data and training. Raises NoFunction."""
     if not (data / FACTS).exists():
         raise NoFunction("the script calls no fit")
     facts = json.loads((data / FACTS).read_text())
@@ -74,9 +76,9 @@ def sections(data: Path, folder: Path) -> dict[str, Any]:
 
 
 def model_of(script: str) -> Any:
-    """The model that the first `fit` of `script` trains, not trained yet.
+    """Return the model that the first `fit` of `script` trains, not trained yet.
 
-    The trainer may ask for it more than once: what the script writes is in a folder that is new each time.
+    The trainer may call this more than once: the script writes into a folder that is new each time.
     """
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

@@ -1,4 +1,4 @@
-"""What became of a run, in the four kinds of the table: ok, refused by name, as plain Keras, a fault of ours."""
+"""The outcome of a run, in the four kinds of the table: ok, refused by name, as plain Keras, our fault."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.soak.keras_io.runs import Run
 from tests.soak.keras_io.variants import FLOAT32, PLAIN, Variant
 
 NO_FUNCTION, TIMEOUT = "NoFunction", "Timeout"
-# The trainer's reasons for what it refuses to start.
+# The trainer's reasons for jobs that it refuses to start.
 _REFUSALS = ("Refused", "InvalidSpec", "InvalidProgram", "InvalidData")
 # A function program whose building or tracing raised is `InvalidProgram` too: that is no refusal by name.
 _RAISED = re.compile(r" raised \w*(?:Error|Exception)\b")
@@ -34,12 +34,12 @@ class Kind(enum.Enum):
 @dataclass(frozen=True)
 class Outcome:
     kind: Kind
-    # The reason in the trainer's or Keras' words; for ok, what is worth a note.
+    # The reason in the trainer's or Keras' words; for ok, a note if there is one.
     note: str = ""
 
 
 def of(run: Run, runs: Mapping[tuple[str, str], Run]) -> Outcome:
-    """The outcome of `run` among all `runs`, by script and variant."""
+    """Return the outcome of `run` among all `runs`, by script and variant."""
     variant = Variant.parse(run.variant)
     if run.reason == NO_FUNCTION:
         return Outcome(Kind.NONE, run.message)
@@ -58,25 +58,25 @@ def of(run: Run, runs: Mapping[tuple[str, str], Run]) -> Outcome:
 
 
 def compared(run: Run) -> tuple[Variant, ...]:
-    """The runs of plain Keras that say whether a failure of `run` is Keras' own."""
+    """Return the runs of plain Keras that show whether a failure of `run` is Keras' own."""
     variant = Variant.parse(run.variant)
     # Where plain Keras fails with several devices for another reason, the policy may be this one's.
     return tuple(dict.fromkeys((PLAIN, variant.plain, Variant("plain", 1, variant.policy))))
 
 
 def first_line(run: Run) -> str:
-    """What a failed run said, in one line."""
+    """Return the error of a failed run, in one line."""
     text = without_folders(run.message).strip().splitlines()
     return text[0] if text else run.reason
 
 
 def without_folders(text: str) -> str:
-    """`text` with the bare names of files, and without a terminal's colours."""
+    """Return `text` with the bare names of files, and without a terminal's colours."""
     return _ESCAPE.sub("", _FOLDER.sub("", text))
 
 
 def losses(fit: Mapping[str, Any]) -> list[float]:
-    """Every loss that one fit reported, in order."""
+    """Return every loss that one fit reported, in order."""
     return [
         math.nan if value is None else value
         for name, values in fit["history"].items()
@@ -86,7 +86,7 @@ def losses(fit: Mapping[str, Any]) -> list[float]:
 
 
 def _difference(run: Run, plain: Run | None) -> str:
-    """Empty when the losses of all fits are those of plain Keras."""
+    """Compare the losses of all fits with those of plain Keras; empty when they are equal."""
     if plain is None or not plain.succeeded:
         return ""
     if len(run.fits) != len(plain.fits):
@@ -107,12 +107,12 @@ def _apart(one: float, other: float) -> float:
 
 
 def _kind_of_error(run: Run) -> str:
-    """`ValueError` of `ValueError: …`; a timeout or a silent end is no error to compare with."""
+    """Return `ValueError` of `ValueError: …`; a timeout or an end without a message is no error to compare with."""
     return run.message.partition(":")[0].rpartition(".")[2] or "\0"
 
 
 def policy_of(fits: list[dict[str, Any]]) -> str:
-    """The dtype in which most layers of the fitted models computed."""
+    """Return the dtype in which most layers of the fitted models computed."""
     counts: dict[str, int] = {}
     for fit in fits:
         for dtype, number in fit["layers"].items():

@@ -1,7 +1,7 @@
 """`python -m tests.soak.keras_io.plain SCRIPT DEVICES POLICY`: the script under Keras alone, as the stubs seed it.
 
 More than one device: inside the scope of a MirroredStrategy over so many CPU devices. A policy: set before the script
-begins. So it is seen whether plain Keras can do what is asked of the trainer.
+begins. The result shows whether plain Keras can do what the trainer must do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> None:
     path, devices, policy = arguments[0], int(arguments[1]), arguments[2]
     legacy = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
     keras = importlib.import_module("tf_keras" if legacy else "keras")
-    # As Python sets them when it is given the script itself.
+    # Python sets these when it runs the script itself.
     sys.argv = [path]
     sys.path.insert(0, str(Path(path).resolve().parent))
     if policy != "float32":

@@ -25,7 +25,7 @@ from tests.soak.keras_io.variants import Variant, job
 from tests.testbed.processes import free_ports
 
 _SITE = Path(__file__).resolve().parent / "site"
-# What the trainer advises in its refusals, as the fields that follow the advice.
+# The trainer's advice in its refusals, and the fields that follow it.
 _ADVICE: Mapping[str, Mapping[str, Any]] = {
     "strategy: None": {"strategy": "None"},
     "keras: Legacy": {"keras": "Legacy"},
@@ -35,7 +35,7 @@ _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\w*(?::|$)")
 
 @dataclass(frozen=True)
 class Run:
-    """How one run ended. `reason` is the trainer's (Succeeded, InvalidProgram, …), `message` its last words."""
+    """The end of one run. `reason` is the trainer's (Succeeded, InvalidProgram, …), `message` its last message."""
 
     script: str
     variant: str
@@ -43,13 +43,13 @@ class Run:
     seconds: float
     reason: str = ""
     message: str = ""
-    # The advice in a refusal that was followed, such as "strategy: None".
+    # The advice of a refusal that this run followed, such as "strategy: None".
     followed: str = ""
-    # Of this repository, at which it ran.
+    # The commit of this repository at which it ran.
     commit: str = ""
     # Warnings of the trainer, each with its reason.
     notices: list[str] = field(default_factory=list)
-    # What each `fit` of the script did: `stubs._record`.
+    # A record of each `fit` of the script: `stubs._record`.
     fits: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -62,7 +62,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where runs take place and how long each may take."""
+    """The folder of runs, and the time limit of each."""
 
     server: Server
     folder: Path
@@ -70,11 +70,11 @@ class Bench:
     commit: str = ""
 
     def run(self, script: Script, variant: Variant, *, capture: bool = False) -> Run:
-        """Runs it, and where a refusal names a field to set, once more with that field. Raises NoFunction.
+        """Run the script, and if a refusal names a field to set, once more with that field. Raises NoFunction.
 
-        `capture` keeps the data of its first fit, in a run before it that ends there.
+        `capture` first runs it up to its first fit, to keep that fit's data.
 
-        A text of Keras 2 that failed without such a name runs once more under tf_keras, as its reader would try.
+        A script for Keras 2 that failed without such a name runs once more under tf_keras, as its user would try.
         """
         if capture:
             self._once(script, variant, {}, capture=True)
@@ -91,7 +91,7 @@ class Bench:
         return replace(second, followed=f"{advised}, after: {run.message}")
 
     def captured(self, script: Script) -> Path:
-        """The folder with the data of the script's first fit, which its plain run left."""
+        """Return the folder with the data of the script's first fit, which its plain run wrote."""
         return self.folder / script.name / "data"
 
     def _once(self, script: Script, variant: Variant, extra: Mapping[str, Any], *, capture: bool) -> Run:
@@ -127,7 +127,7 @@ class Bench:
     def _process(
         self, script: Script, variant: Variant, extra: Mapping[str, Any], folder: Path, environment: dict[str, str]
     ) -> int:
-        """The exit code of the run's process. Raises Problem for a job that is refused before it starts."""
+        """Return the exit code of the run's process. Raises Problem for a job that is refused before it starts."""
         if variant.kind == "plain":
             environment |= {"TF_USE_LEGACY_KERAS": "1"} if script.legacy else {}
             arguments = [script.path.name, str(variant.devices), variant.policy]
@@ -139,7 +139,7 @@ class Bench:
             sections |= functions.sections(self.captured(script), folder) | (
                 {"keras": "Legacy"} if script.legacy else {}
             )
-        # As `mptj run` does: the generation that the code needs.
+        # As `mptj run` does: the generation that the program needs.
         document, _ = with_keras_of_folder(job(variant, program, sections, str(folder / "run")), folder)
         resolved = resolve(MPTrainingJob.parse(document), ClusterSettings())
         job_file = folder / "job.json"
@@ -151,7 +151,9 @@ class Bench:
 
 
 def environ(folder: Path, packages: Path | None) -> dict[str, str]:
-    """The environment of a process whose user's folder is below `folder`; `packages` are what scripts import beside."""
+    """Return the environment of a process whose home is below `folder`; `packages` are additional
+    imports of scripts.
+    """
     path = [str(_SITE), *([str(packages)] if packages else [])]
     return {
         **os.environ,
@@ -166,7 +168,7 @@ def environ(folder: Path, packages: Path | None) -> dict[str, str]:
 
 
 def _prepare(script: Script, folder: Path) -> None:
-    """A new folder with the script, and with the files that its shell lines would fetch."""
+    """Create a new folder with the script, and with the files that its shell lines would download."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "HOME" / ".keras").mkdir(parents=True)
     shutil.copy(script.path, folder / script.path.name)
@@ -177,7 +179,7 @@ def _prepare(script: Script, folder: Path) -> None:
 
 
 def _end(folder: Path, code: int) -> tuple[str, str]:
-    """Reason and message: of the run folder's last Finished event, else of the last error in the output."""
+    """Return reason and message: of the run folder's last Finished event, else of the last error in the output."""
     if code == TIMED_OUT:
         return "Timeout", ""
     finished = [each for each in _events(folder) if each.get("kind") == "Finished"]
@@ -195,7 +197,7 @@ def _events(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def read(path: Path) -> dict[tuple[str, str], Run]:
-    """The runs in a file of JSON lines, by script and variant; the last one counts."""
+    """Return the runs in a file of JSON lines, by script and variant; the last one counts."""
     lines = path.read_text().splitlines() if path.exists() else []
     found = (Run(**json.loads(line)) for line in lines)
     return {(each.script, each.variant): each for each in found}

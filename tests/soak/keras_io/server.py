@@ -1,4 +1,4 @@
-"""Processes that run scripts and start at once: forked from one that has imported Keras and done nothing with it.
+"""Processes that run scripts and start at once: forked from one that has only imported Keras.
 
 TensorFlow makes its devices and threads at first use, so that a copy is as good as a new process. One runs at a time.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-# The exit code of a process whose time was over, as of `timeout`.
+# The exit code of a process that exceeded its time limit, as of `timeout`.
 TIMED_OUT = 124
 _MODULES = ("keras", "tf_keras", "matplotlib.pyplot", "pandas", "mptraining_trainer.run", "mptraining_trainer.train")
 
@@ -28,7 +28,7 @@ _LEGACY = "TF_USE_LEGACY_KERAS"
 
 
 class Server:
-    """Starts processes; use it as a context, which none of them outlives. `environment` is that of its own process.
+    """Starts processes; a context manager, at whose exit all of them end. `environment` is that of its own process.
 
     TensorFlow reads at its import which generation `tf.keras` is, hence a process to copy for each.
     """
@@ -51,7 +51,9 @@ class Server:
     def run(
         self, module: str, arguments: list[str], folder: Path, environment: Mapping[str, str], seconds: float
     ) -> int:
-        """The exit code of `module.main(arguments)` in `folder`, TIMED_OUT after `seconds`; it prints into out.log."""
+        """Return the exit code of `module.main(arguments)` in `folder`, TIMED_OUT after `seconds`; it prints into
+        out.log.
+        """
         question = {
             "module": module,
             "arguments": arguments,
@@ -82,7 +84,7 @@ class Server:
 
 def _serve() -> None:
     for name in _MODULES:
-        # Not everything is installed everywhere; a script that needs it says so.
+        # Not all packages are installed everywhere; a script that needs a missing one reports it.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")
@@ -102,7 +104,7 @@ def _wait(process: int, seconds: float) -> int:
         if found:
             return os.waitstatus_to_exitcode(status)
         if time.monotonic() > end:
-            # With what it started itself.
+            # Including the processes that it started itself.
             os.killpg(process, signal.SIGKILL)
             os.waitpid(process, 0)
             return TIMED_OUT
@@ -133,7 +135,7 @@ def _work(question: dict[str, Any]) -> NoReturn:
 
 
 def _own_home() -> None:
-    """Keras notes at import where it caches downloads: that was the parent's."""
+    """Keras reads its cache folder at import: that was the parent's."""
     config = sys.modules.get("keras.src.backend.config")
     if config is not None:
         config._KERAS_DIR = os.environ["KERAS_HOME"]  # type: ignore[attr-defined]

@@ -24,14 +24,14 @@ from typing import Any
 
 VARIABLE = "KERASIO"
 _SEED = 7
-# Where the author of an example keeps a file on his own machine.
+# The author of an example keeps a file here on his own machine.
 _AUTHORS = "/Users/fchollet/Downloads/"
 _GENERATIONS = ("keras.src", "tf_keras.src")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a run may change without a word of the script changing."""
+    """The changes that a run makes without editing the script."""
 
     # Rows of the training and the test part of a set of `keras.datasets`.
     rows: tuple[int, int] = (256, 64)
@@ -54,7 +54,7 @@ class Settings:
 
 
 def install() -> None:
-    """Puts all stubs in place for the modules that this process will import."""
+    """Install all stubs for the modules that this process will import."""
     patches: dict[str, Callable[[ModuleType], None]] = {
         "urllib.request": _addresses,
         "matplotlib.pyplot": _no_windows,
@@ -75,7 +75,7 @@ def install() -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Lets the other finders find a module, and calls its patch when it has been executed."""
+    """Lets the other finders find a module, and applies its patch when it has been executed."""
 
     def __init__(self, patches: Mapping[str, Callable[[ModuleType], None]]) -> None:
         self._patches = patches
@@ -115,7 +115,7 @@ def _dataset(module: ModuleType, *, name: str) -> None:
 
 
 def _addresses(module: ModuleType) -> None:
-    """`urlopen` and `urlretrieve` answer with synthetic files; Keras, pandas and NumPy download by these two."""
+    """Make `urlopen` and `urlretrieve` return synthetic files; Keras, pandas and NumPy download by these two."""
     from tests.soak.keras_io import files
 
     def address(url: Any) -> str:
@@ -149,12 +149,12 @@ def _no_windows(module: ModuleType) -> None:
 
 
 def _no_drawings(module: ModuleType) -> None:
-    """`plot_model` needs pydot and graphviz, which say nothing about training."""
+    """Disable `plot_model`: it needs pydot and graphviz, and does not affect training."""
     module.plot_model = lambda *_, **__: None  # type: ignore[attr-defined]
 
 
 def _weights(model: Any) -> None:
-    """Pretrained weights are the random ones that the model has: what is downloaded says that it is none."""
+    """Keep a model's random weights in place of pretrained ones: a downloaded file is marked as a stub."""
     from tests.soak.keras_io import files
 
     load = model.load_weights
@@ -203,7 +203,7 @@ def _fit(owner: Any) -> None:
             from tests.soak.keras_io import capture
 
             capture.keep(given.arguments, Path(settings.capture))
-            # What follows would be another pass over a shuffled dataset, in another order.
+            # The fit itself would be another pass over a shuffled dataset, in another order.
             raise SystemExit(0)
         history = fit(*given.args, **given.kwargs)
         if settings.record is not None:
@@ -214,7 +214,9 @@ def _fit(owner: Any) -> None:
 
 
 def _predict(owner: Any) -> None:
-    """Scripts that draw a picture pixel by pixel call `predict` a thousand times, with one row each."""
+    """Call the model instead of `predict`: scripts that draw a picture pixel by pixel call it a thousand times, with
+    one row each.
+    """
     predict = owner.predict
     count = 0
 
@@ -252,7 +254,7 @@ def _record(path: Path, model: Any, history: Any, asked: int, trained: int) -> N
 
 
 def _own(model: Any) -> bool:
-    """Whether the model has a `train_step` or `compute_loss` of its own."""
+    """Report whether the model has a `train_step` or `compute_loss` of its own."""
     names = ("train_step", "compute_loss", "test_step")
     theirs = (getattr(type(model), name, None) for name in names)
     return any(not getattr(each, "__module__", "").startswith(("keras.", "tf_keras.")) for each in theirs if each)
@@ -266,7 +268,7 @@ def _number(value: Any) -> Any:
 
 
 def _seeded_start() -> None:
-    """Every script begins with the same random states, so that plain Keras and the trainer can be compared."""
+    """Set the same random states for every script, so that plain Keras and the trainer can be compared."""
     run_path = runpy.run_path
 
     def seeded(path: str, *args: Any, **kwargs: Any) -> Any:

@@ -19,7 +19,7 @@ Runs = Mapping[tuple[str, str], Run]
 
 
 def document(runs: Runs) -> str:
-    """Counts, one row for each script, and the reasons behind every cell that is not a bare ok."""
+    """Return the counts, one row for each script, and the reasons of every cell that is not a bare ok."""
     names = sorted({script for script, _ in runs})
     cells = {key: outcomes.of(run, runs) for key, run in runs.items()}
     notes: dict[str, int] = {}
@@ -79,7 +79,7 @@ def _plain_fits(name: str, runs: Runs) -> Iterable[dict[str, object]]:
 
 
 def _shortened(text: str) -> str:
-    """Its beginning, which has the error, and its end, which has the advice."""
+    """Return its beginning, which has the error, and its end, which has the advice."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 

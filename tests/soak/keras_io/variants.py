@@ -1,4 +1,4 @@
-"""The ways in which one script is run, and the job that each way is."""
+"""The ways to run one script, and the job of each way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Variant:
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """The variant of that name. Raises ValueError."""
+        """Return the variant of that name. Raises ValueError."""
         kind, devices, policy = text.split("-")
         if kind not in ("plain", "script", "function"):
             raise ValueError(f"{text}: no variant; expected plain, script or function, a number and a policy")
@@ -30,7 +30,7 @@ class Variant:
 
     @property
     def plain(self) -> Variant:
-        """The same devices and policy under Keras alone."""
+        """Return the same devices and policy under Keras alone."""
         return Variant("plain", self.devices, self.policy)
 
 
@@ -43,7 +43,7 @@ ALL = (PLAIN, *SCRIPTS, SAMPLE, *FUNCTIONS)
 
 
 def job(variant: Variant, program: Mapping[str, Any], extra: Mapping[str, Any], output: str) -> dict[str, Any]:
-    """The MPTrainingJob's document; `extra` are further sections of its spec."""
+    """Return the MPTrainingJob's document; `extra` are further sections of its spec."""
     return {
         "apiVersion": "mptraining.dev/v1alpha1",
         "kind": "MPTrainingJob",

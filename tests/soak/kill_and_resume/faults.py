@@ -1,4 +1,4 @@
-"""What is done to a worker: a signal at a moment, or a checkpoint that leaves something out.
+"""Faults of a worker: a signal at a moment, or a checkpoint that omits a part of the state.
 
 Nothing is simulated: the signal is sent by the kernel, from a thread that does not wait for the steps.
 """
@@ -18,8 +18,8 @@ Mutation = Literal["", "position", "seed", "replicas"]
 class Fault:
     """`signal` of the system so many seconds after the first Progress at or past `step`; 0: no signal.
 
-    `mutation` is what every checkpoint of this worker leaves out: the position in the data, the seed generators of
-    the model, or what each replica keeps apart.
+    `mutation` is the part that every checkpoint of this worker omits: the position in the data, the seed generators of
+    the model, or the values of each replica.
     """
 
     signal: int = 0
@@ -35,7 +35,7 @@ class Fault:
         return cls(**document)
 
     def arm(self) -> None:
-        """To be called in the worker's process, before it trains."""
+        """Start the thread that sends the signal; call it in the worker's process, before it trains."""
         if self.signal:
             _signal_at(self)
         if self.mutation:
@@ -88,7 +88,7 @@ def _leave_out(what: Mutation) -> None:
         assign = ReplicaValues.assign
 
         def together(self: Any, variables: Any, arrays: Any) -> None:
-            # As one sum, which `variable.assign` deals out to the replicas equally.
+            # As one sum, which `variable.assign` distributes to the replicas equally.
             summed = [
                 array.sum(axis=0) if is_per_replica(variable) else array
                 for variable, array in zip(variables, arrays, strict=True)

@@ -1,6 +1,6 @@
-"""Trainer processes that start in a second: forked from one that has imported TensorFlow and done nothing with it.
+"""Trainer processes that start in a second: forked from one that has only imported TensorFlow.
 
-TensorFlow makes its devices and threads at first use, so that a copy of a process that only imported it is as good as
+TensorFlow creates its devices and threads at first use, so that a copy of a process that only imported it is as good as
 a new one. It differs in one thing: all copies share the hash seed of their parent.
 """
 
@@ -23,10 +23,10 @@ from tests.soak.kill_and_resume.faults import Fault
 
 
 class Forks:
-    """A server of trainer processes; use it as a context, which none of them outlives."""
+    """A server of trainer processes; a context manager, at whose exit all of them end."""
 
     def __init__(self) -> None:
-        # Several threads may ask.
+        # Several threads may call it.
         self._lock = threading.Lock()
         environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
         self._server = subprocess.Popen(
@@ -45,17 +45,19 @@ class Forks:
     ) -> None:
         assert self._server.stdin
         assert self._server.stdout
-        # The end of its input tells it to kill what still runs, and to leave.
+        # The end of its input tells it to kill the processes that still run, and to exit.
         self._server.stdin.close()
         self._server.wait(60)
         self._server.stdout.close()
 
     def start(self, environment: Mapping[str, str], output: Path, fault: Fault) -> int:
-        """The process id of a worker with that environment; `output` takes what it prints, `.err` what it complains."""
+        """Start a worker with that environment; return its process id. Standard output is in `output`, standard error
+        in `.err`.
+        """
         return int(self._ask(start=dict(environment), output=str(output), fault=fault.to_document()))
 
     def wait(self, process: int, seconds: float) -> int:
-        """Its exit code, negative for a signal. Raises TimeoutError."""
+        """Return its exit code, negative for a signal. Raises TimeoutError."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             code = self.ended(process)
@@ -109,7 +111,7 @@ class Fork:
 
 
 def _serve() -> None:
-    # What every worker needs; none of it makes a device.
+    # Every worker needs these modules; none of them creates a device.
     import keras  # noqa: F401
 
     import mptraining_trainer.run

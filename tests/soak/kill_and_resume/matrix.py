@@ -1,4 +1,4 @@
-"""Killed anywhere and resumed, a run ends with the bits of one that was never touched: for each kind of run.
+"""A run that is killed anywhere and resumed ends with the bits of an undisturbed one: for each kind of run.
 
 python -m tests.soak.kill_and_resume.matrix     # 20 kill points for each configuration: half an hour on two cores
 python -m tests.soak.kill_and_resume.matrix --kills 3 --only "two workers"
@@ -28,18 +28,21 @@ from tests.soak.kill_and_resume.rounds import Configuration, Round, faults, make
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 DEVICES = ("one replica", "two replicas", "two workers")
 MATRIX = tuple(Configuration(policy, devices) for policy in POLICIES for devices in DEVICES)
-# Beside it, because TPUs train with tf_keras.
+# A configuration of its own, because TPUs train with tf_keras.
 LEGACY = tuple(Configuration("float32", devices, "Legacy") for devices in ("two replicas", "two workers"))
-# A run is killed at most so often: what is left between two kills would be too short.
+# The largest number of kills of a run: more would leave too little between two of them.
 _KILLS_A_RUN = 4
 
 
 def compared(
     forks: Forks, data: Path, folder: Path, configurations: Sequence[Configuration], kills: int, seed: int
 ) -> dict[Configuration, list[tuple[Round, list[str]]]]:
-    """For each configuration its disturbed runs, each with the names of the digests that are others than untouched."""
+    """Return the runs under faults of each configuration, each with the names of the digests that differ from the
+    undisturbed run.
+    """
     numbers = [min(_KILLS_A_RUN, kills - first) for first in range(0, kills, _KILLS_A_RUN)]
-    # One processor is busy while the other process reads or waits; more than two at once take longer than in turn.
+    # One processor is busy while the other process reads or waits; more than two processes at once take longer than in
+    # turn.
     with ThreadPoolExecutor(2) as pool:
         whole, killed = {}, {}
         for each in configurations:
@@ -58,7 +61,7 @@ def compared(
 
 
 def different(first: Round, second: Round) -> list[str]:
-    """The names of the digests in which two runs differ."""
+    """Return the names of the digests in which two runs differ."""
     names = first.digests.keys() | second.digests.keys()
     return sorted(name for name in names if first.digests.get(name) != second.digests.get(name))
 
@@ -94,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
             failed |= other > 0
             rows[str(each)] = len(runs), given.kills, other
             if given.write:
-                # After each, because all of them take long.
+                # After each configuration, because all of them take long.
                 parts = len(runs[0][0].digests)
                 document_table.put(given.write, document_table.table(rows, parts=parts, where=_where(), seed=seed))
             print(

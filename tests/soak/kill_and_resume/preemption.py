@@ -1,10 +1,10 @@
-"""How long after SIGTERM the workers of a large model are gone, their last step saved: 15 s is what a spot machine has.
+"""The time from SIGTERM until the workers of a large model have saved their last step and exited: a spot VM has 15 s.
 
     python -m tests.soak.kill_and_resume.preemption                       1 GB of state, two workers, a local folder
     python -m tests.soak.kill_and_resume.preemption --output gs://bucket/folder
 
-One JSON line a figure. The state is one frozen table beside a small trained layer: it is the saving that is measured,
-not the step, of which `pace` bounds how many are under way (about a second).
+One JSON line a figure. The state is one frozen table beside a small trained layer: saving is measured,
+not the step; `pace` bounds how many steps are executed at once (about a second).
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def build(megabytes):
 
 
 def measure(folder: Path, *, megabytes: int, workers: int, told: int, output: str | None = None) -> dict[str, Any]:
-    """Seconds from SIGTERM to worker `told` until all were gone, their exit codes and the step that was saved."""
+    """Return the seconds from SIGTERM to worker `told` until all had exited, their exit codes and the step that was
+    saved.
+    """
     make_data(folder)
     (folder / "large_program.py").write_text(PROGRAM)
     spec = {
@@ -104,7 +106,7 @@ def measure(folder: Path, *, megabytes: int, workers: int, told: int, output: st
 
 
 def _until_pace(output: Path) -> None:
-    """Waits until executions have the length that they keep."""
+    """Wait until the length of an execution no longer changes."""
     end = time.monotonic() + _PATIENCE
     while not output.exists() or output.read_text().count('"Progress"') < 5:
         if time.monotonic() > end:

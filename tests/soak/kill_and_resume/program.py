@@ -1,4 +1,4 @@
-"""What the matrix trains: small, but with everything that remembers something from one step to the next.
+"""The program of the matrix: small, but with every kind of state that one step passes to the next.
 
 A file of plain Keras, as a user's would be; it goes into the source folder of the runs.
 """
@@ -33,7 +33,7 @@ def build() -> dict[str, Any]:
         "optimizer": keras.optimizers.Adam(rate),
         "metrics": [
             keras.metrics.SparseCategoricalAccuracy(name="accuracy"),
-            # A sum of floats, which every replica keeps a part of.
+            # A sum of floats, of which every replica keeps a part.
             keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="entropy"),
         ],
         "preprocess": augment,

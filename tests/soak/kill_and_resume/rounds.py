@@ -1,4 +1,4 @@
-"""One run of the matrix: from its job to its digest, undisturbed or killed again and again and resumed."""
+"""One run of the matrix: from its job to its digest, undisturbed or killed repeatedly and resumed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.testbed.processes import free_ports
 EXAMPLES, VALIDATION, BATCH, EPOCHS, SAVE_EVERY = 200, 30, 16, 4, 5
 STEPS = EXAMPLES // BATCH * EPOCHS
 PATIENCE = 600.0
-# Where no kill point lies: one execution may have begun when the signal comes, the next asks, and it must not be the
-# last, after which there is nothing left to leave. A checkpoint ends an execution.
+# No kill point is in these last steps: one execution may have begun when the signal arrives, the next one checks it,
+# and it must not be the last, after which nothing is left to interrupt. A checkpoint ends an execution.
 _LAST_STEPS = 3 * SAVE_EVERY + 1
 
 
@@ -52,7 +52,7 @@ class Configuration:
         accelerator: dict[str, Any] = {"type": "cpu"}
         if self.devices == "two replicas":
             accelerator["countPerNode"] = 2
-        # So large that the first steps overflow: the scale and its counters have something to tell.
+        # So large that the first steps overflow: the scale and its counters change.
         scale = {"lossScale": {"mode": "Dynamic", "value": 2.0**24}} if self.policy == "mixed_float16" else {}
         return {
             "accelerator": accelerator,
@@ -64,7 +64,7 @@ class Configuration:
 
 @dataclass
 class Round:
-    """What became of one run: exit codes of each attempt's workers, and the digests of what it left."""
+    """The result of one run: exit codes of each attempt's workers, and the digests of its run folder."""
 
     codes: list[list[int]] = field(default_factory=list)
     kills: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Round:
 
 
 def make_data(folder: Path) -> None:
-    """Records for all runs, the same every time; and the program's source beside them."""
+    """Write the records of all runs, the same every time, and the program's source beside them."""
     numbers = np.random.default_rng(11)
     for name, count in (("train", EXAMPLES), ("validation", VALIDATION)):
         images = numbers.normal(size=(count, 6, 6, 1)).astype(np.float32)
@@ -83,9 +83,9 @@ def make_data(folder: Path) -> None:
 
 
 def faults(configuration: Configuration, seed: int, kills: int) -> list[dict[int, Fault]]:
-    """For each attempt but the last, which worker gets which signal when: a pure function of the seed.
+    """Return the workers' signals and their times for each attempt but the last: a pure function of the seed.
 
-    Of several workers one is lost, or one is told to leave, or all are killed at once.
+    Of several workers one is lost, or one gets SIGTERM, or all are killed at once.
     """
     draw = random.Random(f"{configuration} {seed}")
     steps = sorted(draw.randint(1, STEPS - _LAST_STEPS) for _ in range(kills))
@@ -110,7 +110,7 @@ def run(
     seed: int = 0,
     mutation: Mutation = "",
 ) -> Round:
-    """Trains in `folder` through all attempts of the plan and one more, which nobody disturbs."""
+    """Train in `folder` through all attempts of the plan and one more, without faults."""
     done = Round()
     draw = random.Random(f"fused {configuration} {seed}")
     folder.mkdir(parents=True)
@@ -123,11 +123,11 @@ def run(
 
 
 def digests(run: Path) -> dict[str, str]:
-    """What a run left, each part as the SHA-256 of its bits."""
+    """Return the SHA-256 of each part of the run folder."""
     newest = sorted((run / "checkpoints").glob("step-*"))[-1]
     parts = {path.stem: _of_arrays(load_file(path)) for path in sorted(newest.glob("*.safetensors"))}
     state = json.loads((newest / "state.json").read_text())
-    # Who wrote it, and how large its files are, may differ.
+    # The writer, and the sizes of the files, may differ.
     told = {name: value for name, value in state.items() if name not in ("attempt", "incarnation", "files")}
     result = json.loads((run / "result.json").read_text())
     with np.load(run / "model" / "weights.npz") as exported:
@@ -160,7 +160,7 @@ def _attempt(
             "epochs": EPOCHS,
             "batchSize": {"global": BATCH},
             "seed": 7,
-            # However the steps are fused, they are the same steps.
+            # Steps are compared without the way in which they are fused.
             "stepsPerExecution": draw.choice([1, 2, 3]),
         },
         "checkpoint": {"everySteps": SAVE_EVERY},
@@ -185,7 +185,7 @@ def _attempt(
 
 
 def _expect(codes: list[int], hit: dict[int, Fault], folder: Path, number: int) -> None:
-    """Raises when an attempt ended otherwise than its faults let it."""
+    """Raise when an attempt ended otherwise than its faults permit."""
     for worker, code in enumerate(codes):
         if not hit:
             allowed = {0}

@@ -1,4 +1,4 @@
-"""A reverse proxy between a client and the API server that misbehaves as told, and remembers every request.
+"""A reverse proxy between a client and the API server that injects faults by rules, and records every request.
 
 It shows the API server's own certificate, since some clients send no token without TLS; the token is the client's.
 Watches pass through as they come.
@@ -36,7 +36,7 @@ from tests.testbed.faults.rules import (
     matching,
 )
 
-# Of one connection, not of the request: the proxy has its own on either side.
+# These headers belong to one connection, not to the request: the proxy has a connection of its own on either side.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length", "upgrade", "te", "trailer"}
 _LARGEST = 64 * 1024**2
 _GONE = {
@@ -53,10 +53,12 @@ _GONE = {
 
 
 class FaultProxy:
-    """Starts with `with`; `url` is its address. Its methods may be called from any thread."""
+    """A context manager; `url` is its address. Its methods may be called from any thread."""
 
     def __init__(self, server: str, *, authority: Path, certificate: Path, key: Path) -> None:
-        """`certificate` and `key` for 127.0.0.1, by an authority that the clients trust, as `authority` is trusted."""
+        """`certificate` and `key` are for 127.0.0.1, from an authority that the clients trust; `authority` is the API
+        server's.
+        """
         self._server = server
         self._upwards = ssl.create_default_context(cafile=str(authority))
         self._downwards = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -86,28 +88,28 @@ class FaultProxy:
         times: int | None = None,
         skip: int = 0,
     ) -> Rule:
-        """From now on `fault` strikes calls with these properties or that `when` accepts; the first rule wins."""
+        """Inject `fault` into calls with these properties or that `when` accepts; the first match decides."""
         rule = Rule(fault, when or matching(verb, resource, subresource, name), times, skip)
         with self._lock:
             self._rules.append(rule)
         return rule
 
     def clear(self) -> None:
-        """All is well again; the record stays."""
+        """Remove all rules; keep the record of requests."""
         with self._lock:
             self._rules.clear()
 
     def cut_watches(self, resource: str | None = None) -> int:
-        """Ends the streams that are open now, of one resource or all; returns how many."""
+        """End the streams that are open now, of one resource or all; return their number."""
         return asyncio.run_coroutine_threadsafe(self._cut(resource), self._loop).result(60)
 
     def open_watches(self, resource: str | None = None) -> int:
-        """How many streams are open now."""
+        """Return the number of open streams."""
         return sum(resource in (None, each.resource) for each in list(self._watches.values()))
 
     @property
     def requests(self) -> list[Answered]:
-        """All requests that are over, in the order of their ends."""
+        """Return all requests that are over, in the order of their ends."""
         with self._lock:
             return list(self._answered)
 
@@ -119,7 +121,7 @@ class FaultProxy:
         name: str | None = None,
         code: int | None = None,
     ) -> int:
-        """How many of the requests have these properties."""
+        """Count the requests that have these properties."""
         accepts = matching(verb, resource, subresource, name)
         return sum(accepts(each.call) and (code is None or each.code == code) for each in self.requests)
 
@@ -160,7 +162,7 @@ class FaultProxy:
 
     async def _close(self, runner: web.AppRunner) -> None:
         await self._cut(None)
-        # Aborted: TLS would wait for a farewell from clients who are not reading.
+        # Aborted: TLS would wait for close_notify from clients that are not reading.
         for each in runner.server.connections if runner.server else ():
             if each.transport is not None:
                 each.transport.abort()
@@ -179,7 +181,7 @@ class FaultProxy:
         watch = request.query.get("watch") in ("true", "1")
         asked = call(request.method, request.path, watch)
         with self._lock:
-            fault = next((rule.fault for rule in self._rules if rule.strikes(asked)), None)
+            fault = next((rule.fault for rule in self._rules if rule.selects(asked)), None)
         began, code = time.monotonic(), 0
         try:
             response = await self._answer(request, asked, fault)
@@ -190,7 +192,7 @@ class FaultProxy:
         return response if response is not None else _dropped(request)
 
     async def _answer(self, request: web.Request, asked: Call, fault: Fault | None) -> web.StreamResponse | None:
-        """What the client gets; None for a connection to be dropped."""
+        """Return the client's response; None to drop the connection."""
         if isinstance(fault, Refuse):
             return _refusal(fault)
         if isinstance(fault, DropBefore):
@@ -210,7 +212,7 @@ class FaultProxy:
                     await asyncio.sleep(fault.seconds)
                 return await self._pass_on(request, answer, asked, fault)
         except aiohttp.ClientConnectionError:
-            return None  # what a client sees of an API server that is down
+            return None  # a client gets this from a proxy whose API server is down
 
     async def _pass_on(
         self, request: web.Request, answer: aiohttp.ClientResponse, asked: Call, fault: Fault | None
@@ -225,11 +227,11 @@ class FaultProxy:
         try:
             await streaming
         except asyncio.CancelledError:
-            if not streaming.done():  # the client has gone
+            if not streaming.done():  # the client has disconnected
                 streaming.cancel()
                 raise
         except (ConnectionResetError, aiohttp.ClientError):
-            pass  # one of the two has gone
+            pass  # one of the two has disconnected
         finally:
             self._watches.pop(streaming, None)
         return response
@@ -244,7 +246,7 @@ class FaultProxy:
 
 
 async def _stream(answer: aiohttp.ClientResponse, response: web.StreamResponse, fault: Fault | None) -> None:
-    """Hands over what comes as it comes; with a fault for watches, event by event."""
+    """Forward the stream as it arrives; with a fault for watches, event by event."""
     if not isinstance(fault, CutWatch | ExpireWatch | HideEvents):
         async for some in answer.content.iter_any():
             await response.write(some)

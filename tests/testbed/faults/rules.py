@@ -1,4 +1,4 @@
-"""What can go wrong between a client and the API server, and for which of its requests."""
+"""The faults between a client and the API server, and the rules that select the requests to inject them into."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Call:
-    """One request in Kubernetes' terms; what its path has not is "". The verb is get, list, watch, create, update,
-    patch, delete or deletecollection.
+    """One request in Kubernetes' terms; fields that its path lacks are "". The verb is get, list, watch, create,
+    update, patch, delete or deletecollection.
     """
 
     verb: str
@@ -35,7 +35,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Answers by itself; the API server hears nothing. `retry_after`, in seconds, is the header beside 429 and 503."""
+    """Responds itself; the API server gets no request. `retry_after`, in seconds, is the header beside 429 and 503."""
 
     code: int
     reason: str = ""
@@ -45,12 +45,14 @@ class Refuse:
 
 @dataclass(frozen=True)
 class DropBefore:
-    """Closes the connection; the API server hears nothing."""
+    """Closes the connection; the API server gets no request."""
 
 
 @dataclass(frozen=True)
 class DropAfter:
-    """Forwards, then closes the connection instead of answering: the client cannot know what has happened."""
+    """Forwards, then closes the connection instead of responding: the client cannot know whether the request took
+    effect.
+    """
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Delay:
 
 @dataclass(frozen=True)
 class DelayAnswer:
-    """Forwards at once and answers after so many seconds."""
+    """Forwards at once and responds after so many seconds."""
 
     seconds: float
 
@@ -83,7 +85,7 @@ class ExpireWatch:
 
 @dataclass(frozen=True)
 class HideEvents:
-    """Leaves events of one type out of a watch: what a client that was not connected has missed."""
+    """Drops events of one type from a watch: those that a client without a connection has missed."""
 
     type: str = "DELETED"
 
@@ -96,7 +98,7 @@ When = Callable[[Call], bool]
 class Rule:
     """A fault for the calls that `when` accepts: not for the first `skip` of them, then `times` times (None: always).
 
-    `hits` counts how often it struck.
+    `hits` counts its injections.
     """
 
     fault: Fault
@@ -106,8 +108,8 @@ class Rule:
     hits: int = 0
     _seen: int = field(default=0, repr=False)
 
-    def strikes(self, call: Call) -> bool:
-        """Whether this call is struck; counts it."""
+    def selects(self, call: Call) -> bool:
+        """Report whether the fault is injected into this call; count it."""
         if not self.when(call):
             return False
         self._seen += 1
@@ -126,7 +128,9 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
 def call(method: str, path: str, watch: bool) -> Call:
-    """The request in Kubernetes' terms; a path outside of the resources keeps only itself and the method as verb."""
+    """Return the request in Kubernetes' terms; for a path outside of the resources only the path and the method as
+    verb.
+    """
     found = _PATH.match(path)
     if found is None:
         return Call(method.lower(), "", "", "", "", "", path)
@@ -141,7 +145,9 @@ def call(method: str, path: str, watch: bool) -> Call:
 
 
 def matching(verb: str | None, resource: str | None, subresource: str | None, name: str | None) -> When:
-    """Accepts calls with these properties, None being any; `name` may be a regular expression of the whole name."""
+    """Return a predicate for calls with these properties, None being any; `name` may be a regular expression of the
+    whole name.
+    """
 
     def accepts(call: Call) -> bool:
         return (

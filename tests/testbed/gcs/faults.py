@@ -1,7 +1,7 @@
-"""What the storage proxy does to requests: how slow, and which of them go wrong how. Pure: no sockets, no clock.
+"""Speed and faults of the storage proxy, and the selection of requests. Pure: no sockets, no clock.
 
-A share of requests is drawn from the seed, the request's target and range, and how often that has been asked: neither
-threads nor timing change which request is struck, and one that is asked again gets another draw.
+A share of requests is drawn from the seed, the request's target and range, and the number of its retries: neither
+threads nor timing change the selection, and a retried request gets another draw.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Frozen(BaseModel):
 
 
 class Refuse(_Frozen):
-    """Answers by itself; the server hears nothing. `retry_after`, in seconds, is the header beside 429 and 503."""
+    """Responds itself; the server gets no request. `retry_after`, in seconds, is the header beside 429 and 503."""
 
     kind: Literal["Refuse"] = "Refuse"
     status: int = 503
@@ -33,14 +33,14 @@ class Refuse(_Frozen):
 
 
 class Cut(_Frozen):
-    """The connection ends after so many bytes of the body, the answer's or the upload's; None: after half of it."""
+    """The connection ends after so many bytes of the response's or the upload's body; None: after half of it."""
 
     kind: Literal["Cut"] = "Cut"
     after: int | None = None
 
 
 class Stall(_Frozen):
-    """Silent for so many seconds after so many bytes of the answer's body, then it goes on."""
+    """The response pauses for so many seconds after so many bytes of its body, then continues."""
 
     kind: Literal["Stall"] = "Stall"
     seconds: float
@@ -48,34 +48,34 @@ class Stall(_Frozen):
 
 
 class Delay(_Frozen):
-    """The answer begins so many seconds later."""
+    """The response begins so many seconds later."""
 
     kind: Literal["Delay"] = "Delay"
     seconds: float
 
 
 class WrongRange(_Frozen):
-    """206, with the range that lies `shift` bytes further on; its Content-Range says so."""
+    """206, with the range that begins `shift` bytes further on; its Content-Range says so."""
 
     kind: Literal["WrongRange"] = "WrongRange"
     shift: int = 1
 
 
 class WholeObject(_Frozen):
-    """200 with everything, whatever range was asked for."""
+    """200 with the whole object, whatever range was requested."""
 
     kind: Literal["WholeObject"] = "WholeObject"
 
 
 class Flip(_Frozen):
-    """The bits of one byte of the answer's body are inverted on the way."""
+    """One byte of the response's body has its bits inverted on the way."""
 
     kind: Literal["Flip"] = "Flip"
     at: int = 0
 
 
 class Drop(_Frozen):
-    """The connection ends without an answer; with `forwarded`, after the server has done what was asked."""
+    """The connection ends without a response; with `forwarded`, after the server has carried out the request."""
 
     kind: Literal["Drop"] = "Drop"
     forwarded: bool = False
@@ -99,9 +99,9 @@ class Rule(_Frozen):
 
 
 class Shape(_Frozen):
-    """How the network is. `latency`, in seconds, comes before every answer; `stream_rate`, in bytes a second, holds
+    """The network's properties. `latency`, in seconds, precedes every response; `stream_rate`, in bytes a second, holds
     for each body in either direction, 0 being as fast as it goes. `refusing` closes all ports but the control's.
-    The first rule that strikes decides.
+    The first rule that matches decides.
     """
 
     latency: float = 0.05
@@ -112,8 +112,8 @@ class Shape(_Frozen):
 
 
 class Counters(_Frozen):
-    """What was asked and sent since the last reset. `connections` are those that clients opened; `media_bytes` are
-    bytes of objects sent in answer to `media_requests`, the latter two by object too, as "bucket/key".
+    """Requests and bytes since the last reset. `connections` are those that clients opened; `media_bytes` are
+    bytes of objects sent in response to `media_requests`, the latter two by object too, as "bucket/key".
     """
 
     requests: int = 0
@@ -128,7 +128,7 @@ class Counters(_Frozen):
 
 class Asked(_Frozen):
     """One request: `object` is "bucket/key" or "", `range` the header as it came or "". `status` is 0 while there is
-    no answer, `sent` counts bytes of its body.
+    no response, `sent` counts bytes of its body.
     """
 
     method: str
@@ -147,7 +147,7 @@ _XML = re.compile(r"^/(?!(?:storage|download|upload)/)(?P<bucket>[^/]+)/(?P<key>
 
 
 def asked(method: str, target: str, range_header: str = "") -> Asked:
-    """The request in the storage's terms."""
+    """Return the request in the storage's terms."""
     parts = urlsplit(target)
     query = parse_qs(parts.query)
     found = _JSON.match(parts.path) or _XML.match(parts.path)
@@ -164,7 +164,7 @@ def asked(method: str, target: str, range_header: str = "") -> Asked:
 
 @dataclass
 class Draw:
-    """Which fault strikes each request; counts what it has seen. Safe from any thread."""
+    """Selects the fault of each request and counts requests. Safe from any thread."""
 
     shape: Shape
     _seen: Counter[int] = dataclass_field(default_factory=Counter)
@@ -173,16 +173,16 @@ class Draw:
     _lock: threading.Lock = dataclass_field(default_factory=threading.Lock)
 
     def fault(self, request: Asked) -> Fault | None:
-        """The first rule's that strikes."""
+        """Return the fault of the first rule that matches."""
         who = (request.method, request.target, request.range)
         with self._lock:
             self._times[who] += 1
-            struck = (
-                rule.fault for number, rule in enumerate(self.shape.rules) if self._strikes(number, rule, request)
+            matching = (
+                rule.fault for number, rule in enumerate(self.shape.rules) if self._selected(number, rule, request)
             )
-            return next(struck, None)
+            return next(matching, None)
 
-    def _strikes(self, number: int, rule: Rule, request: Asked) -> bool:
+    def _selected(self, number: int, rule: Rule, request: Asked) -> bool:
         if rule.what not in ("any", request.what) or not re.fullmatch(rule.objects, request.object):
             return False
         self._seen[number] += 1
@@ -200,8 +200,8 @@ class Draw:
 
 
 def byte_range(header: str, size: int) -> tuple[int, int] | None:
-    """First byte and the one after the last of `bytes=…` within an object of `size` bytes; None when it has none of
-    them, or the header is not one single range.
+    """Return the first byte and the one after the last of `bytes=…` in an object of `size` bytes; None when it has none
+    of them, or the header is not one single range.
     """
     found = re.fullmatch(r"bytes=(\d*)-(\d*)", header.strip())
     if not found or found.groups() == ("", ""):

@@ -25,10 +25,10 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ObjectServer:
-    """Starts with `with`; objects lie in its memory, and go with it, unless they are kept `on_disk`."""
+    """A context manager; objects are in memory and are lost with the process, unless they are kept `on_disk`."""
 
     def __init__(self, data: Path | None = None, *, on_disk: Path | None = None, folder: Path | None = None) -> None:
-        """Every folder in `data` becomes a bucket with the files below it, which costs no request; a log goes to
+        """Every folder in `data` becomes a bucket with the files below it, without a request; the log is in
         `folder`.
         """
         self._data = data
@@ -42,12 +42,12 @@ class ObjectServer:
         return f"http://127.0.0.1:{self._port}"
 
     def create_bucket(self, name: str) -> str:
-        """The new bucket's URI. Names have three characters at least."""
+        """Create a bucket; return its URI. Names have three characters at least."""
         self._ask("POST", "/storage/v1/b?project=test", json.dumps({"name": name}).encode(), "application/json")
         return f"gs://{name}"
 
     def upload(self, bucket: str, key: str, content: bytes) -> None:
-        """Writes or replaces an object."""
+        """Write or replace an object."""
         query = urllib.parse.urlencode({"uploadType": "media", "name": key})
         self._ask("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", content, "application/octet-stream")
 

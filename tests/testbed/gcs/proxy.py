@@ -1,4 +1,5 @@
-"""A proxy before an object server that makes a network of it: latency, a rate for each stream, and faults, on demand.
+"""A proxy in front of an object server that simulates a network: latency, a rate for each stream, and faults, on
+demand.
 
     with ObjectServer() as server, StorageProxy(server.address, Shape(latency=0.05, stream_rate=20e6)) as proxy:
         environment = proxy.environment()                  # for obstore, google-cloud-storage, gcsfs: over TLS
@@ -31,21 +32,21 @@ from tests.testbed.gcs.proxy_server import Port
 from tests.testbed.gcs.proxy_state import Books
 from tests.testbed.processes import Server, free_ports
 
-# Where TensorFlow's reader goes; it knows no other address.
+# The host of TensorFlow's reader, which is fixed in its code.
 GOOGLE = ("storage.googleapis.com", "www.googleapis.com")
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class StorageProxy:
-    """Starts with `with`. `http` and `https` are its addresses, `authority` the certificate to trust."""
+    """A context manager. `http` and `https` are its addresses, `authority` the certificate to trust."""
 
     def __init__(
         self, upstream: str, shape: Shape | None = None, *, keep_objects: bool = False, folder: Path | None = None
     ) -> None:
         """`upstream` is the object server's http address.
 
-        With `keep_objects` the proxy holds all objects that are read in its memory and the object server has nothing
-        to do: right where nobody writes but by way of the proxy. Keys and a log go to `folder`.
+        With `keep_objects` the proxy keeps all objects that are read in its memory and the object server has nothing
+        to do: valid only if all writes pass through the proxy. Keys and a log go to `folder`.
         """
         self._upstream = upstream.removeprefix("http://")
         self._first = shape or Shape()
@@ -91,42 +92,42 @@ class StorageProxy:
 
     @property
     def shape(self) -> Shape:
-        """As it is now."""
+        """The current shape."""
         return self._shape
 
     def set(self, shape: Shape) -> None:
-        """From the next request on the network is like this; rules count from zero."""
+        """Replace the shape from the next request on; rules count from zero."""
         self._ask("PUT", "shape", shape.model_dump_json().encode())
         self._shape = shape
 
     def change(self, **fields: Any) -> None:
-        """`set`, with some fields of the present shape changed."""
+        """Replace some fields of the current shape."""
         self.set(Shape(**{**dict(self._shape), **fields}))
 
     def counters(self) -> Counters:
-        """What has happened since the last `reset`."""
+        """The counters since the last `reset`."""
         return Counters.model_validate_json(self._ask("GET", "counters"))
 
     def requests(self) -> list[Asked]:
-        """Each request since the last `reset`, in the order of the answers' first bytes; the newest 100,000."""
+        """Return each request since the last `reset`, in the order of the responses' first bytes; at most 100,000."""
         return [Asked.model_validate(each) for each in json.loads(self._ask("GET", "requests"))]
 
     def reset(self) -> None:
-        """Counts from zero."""
+        """Set the counters to zero."""
         self._ask("PUT", "reset")
 
     def cut(self) -> None:
-        """Ends all connections that are open now."""
+        """End all connections that are open now."""
         self._ask("PUT", "cut")
 
     def environment(self) -> dict[str, str]:
-        """For a process that reads by obstore, google-cloud-storage or gcsfs, over TLS."""
+        """Return the environment of a process that reads by obstore, google-cloud-storage or gcsfs, over TLS."""
         trusted = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(self.authority))
-        # Emulators are asked without a proxy by some clients and with one by others.
+        # For emulators some clients honour proxy variables and others do not.
         return {"STORAGE_EMULATOR_HOST": self.https, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **trusted}
 
     def tensorflow_environment(self) -> dict[str, str]:
-        """For a process that reads gs:// by TensorFlow's own file system."""
+        """Return the environment of a process that reads gs:// by TensorFlow's own file system."""
         return {
             "HTTPS_PROXY": self.http,
             "https_proxy": self.http,

@@ -2,7 +2,7 @@
 
 A thread for each connection with blocking sockets: encryption and copying then run outside of the interpreter's lock,
 and a stream that waits for its turn costs nothing. Bodies of objects may be kept in memory, so that reading them again
-asks the object server for nothing; any write by way of this proxy drops what it may have changed.
+needs no request to the object server; any write through this proxy drops the objects that it may have changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.testbed.gcs.faults import (
 )
 from tests.testbed.gcs.proxy_state import Books, Kept, passed_on
 
-# Large enough that few pieces are sent, small enough that 20 MB/s comes in drops of 13 ms.
+# Large enough that few pieces are sent, small enough that 20 MB/s is sent in pieces of 13 ms.
 _PIECE = 256 << 10
 
 
@@ -55,14 +55,14 @@ class Port(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", port), Handler)
 
     def handle_error(self, *_: object) -> None:
-        """Clients leave when they like, in the middle of a handshake too; anything else is for the log."""
+        """Clients may disconnect at any time, in the middle of a handshake too; anything else is logged."""
         if not isinstance(sys.exception(), OSError):
             traceback.print_exc()
 
     def process_request_thread(self, request: object, client_address: object) -> None:
         assert isinstance(request, socket.socket)
         self.books.count("connections")
-        # A copy of the descriptor: TLS takes the socket itself over.
+        # A copy of the descriptor: TLS takes over the socket itself.
         handle = request.dup()
         self.open_sockets.add(handle)
         try:
@@ -72,14 +72,14 @@ class Port(socketserver.ThreadingTCPServer):
             handle.close()
 
     def cut(self) -> None:
-        """Ends all connections."""
+        """End all connections."""
         for each in list(self.open_sockets):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """One connection of a client, and the one to the object server that belongs to it."""
+    """One connection of a client, and its own connection to the object server."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -102,10 +102,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.upstream.close()
 
     def log_message(self, *_: object) -> None:
-        """The counters are the log."""
+        """Log nothing: the counters are the log."""
 
     def do_CONNECT(self) -> None:
-        """A tunnel that ends here: TensorFlow's own reader comes this way, its host being fixed."""
+        """End the tunnel here: TensorFlow's own reader connects this way, because its host is fixed."""
         self.send_response_only(200)
         self.end_headers()
         self.connection = self.server.tls.wrap_socket(self.connection, server_side=True)
@@ -144,7 +144,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     # -- what the client sends ------------------------------------------------------------------------------------
 
     def _upload(self, fault: Fault | None) -> bytes | None:
-        """The request's body; None when the connection was cut in the middle of it."""
+        """Read the request's body; None when the connection was cut in the middle of it."""
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             body = b"".join(self._chunks())
         else:
@@ -167,7 +167,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     # -- what it gets -----------------------------------------------------------------------------------------------
 
     def _kept(self, request: Asked) -> Kept | None:
-        """The object, where it may be answered from memory: an unconditional read of what is there now."""
+        """Return the object if it can be served from memory: for an unconditional read of the current version."""
         conditional = any(name.lower().startswith("if-") for name in self.headers)
         query = parse_qs(urlsplit(request.target).query)
         if not self.books.keep or request.what != "media" or conditional or any("Match" in name for name in query):
@@ -188,7 +188,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._answer(request, fault, 206, more, kept.body[start:end])
 
     def _forward(self, request: Asked, fault: Fault | None, body: bytes) -> None:
-        # Clients write names of headers as they like; the one of the range may be replaced.
+        # Header names are case-insensitive; the one of the range may be replaced.
         headers = {name: value for name, value in passed_on(self.headers.items()) if name.lower() != "range"}
         if request.range and not isinstance(fault, WholeObject):
             headers["Range"] = request.range
@@ -216,7 +216,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif request.what == "media" and answer.length is not None:
             self._answer(request, fault, answer.status, more, answer, answer.length)
         else:
-            # Links in answers would lead around the proxy.
+            # Links in responses would lead around the proxy.
             there = f"http://{self.books.upstream}"
             here = f"{'https' if self.secure else 'http'}://{self.headers['Host']}"
             more = {name: value.replace(there, here) for name, value in more.items()}
@@ -232,7 +232,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body: memoryview | http.client.HTTPResponse,
         length: int | None = None,
     ) -> None:
-        """Sends it all, as slowly and as far as it is to be."""
+        """Send the whole response, as slowly and as far as the fault allows."""
         length = len(body) if isinstance(body, memoryview) else length or 0
         most = length if not isinstance(fault, Cut) else length // 2 if fault.after is None else fault.after
         self._remember(request, fault, status, min(most, length))
@@ -248,10 +248,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 time.sleep(fault.seconds)
                 began += fault.seconds
             if rate:
-                # Before the piece, not after it: its last byte arrives when it would.
+                # Sleep before the piece, not after it: its last byte then arrives at the right time.
                 time.sleep(max(0.0, began + (sent + len(piece)) / rate - time.monotonic()))
             if request.what == "media" and status in (200, 206):
-                # Before it is sent, so that who has read all of it finds it counted.
+                # Count before sending, so that a reader that has read all of it finds it counted.
                 self.books.count("object bytes", request.object, len(piece))
             self.connection.sendall(piece)
             sent += len(piece)
@@ -264,12 +264,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.books.remember(request.model_copy(update=told))
 
     def _hang_up(self, request: Asked, fault: Fault | None) -> None:
-        """Instead of an answer."""
+        """Close the connection instead of responding."""
         self._remember(request, fault, 0, 0)
         self._end()
 
     def _end(self) -> None:
-        """What was sent arrives, and no more: TLS says no farewell."""
+        """Deliver what was sent and no more: TLS sends no close_notify."""
         self.close_connection = True
         if "upstream" in self.__dict__:
             self.upstream.close()
@@ -278,17 +278,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _pieces(body: memoryview | http.client.HTTPResponse, most: int, fault: Fault | None) -> Iterable[memoryview]:
-    """The first `most` bytes, cut at the place where the fault strikes."""
-    strikes = fault.after if isinstance(fault, Stall) else fault.at if isinstance(fault, Flip) else None
+    """Return the first `most` bytes, split where the fault applies."""
+    position = fault.after if isinstance(fault, Stall) else fault.at if isinstance(fault, Flip) else None
     at = 0
     while at < most:
         end = min(most, at + _PIECE)
-        if strikes is not None and at < strikes < end:
-            end = strikes
+        if position is not None and at < position < end:
+            end = position
         piece = body[at:end] if isinstance(body, memoryview) else memoryview(body.read(end - at))
         if not piece:
             return
-        if isinstance(fault, Flip) and at == strikes:
+        if isinstance(fault, Flip) and at == position:
             piece = memoryview(bytes([piece[0] ^ 0xFF]) + piece[1:])
         yield piece
         at += len(piece)

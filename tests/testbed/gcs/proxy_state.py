@@ -1,4 +1,4 @@
-"""What the storage proxy's threads share: the shape, the counts, and the objects that are kept in memory."""
+"""The state that the storage proxy's threads share: the shape, the counters, and the objects in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import quote
 from tests.testbed.gcs.faults import Asked, Counters, Draw, Shape
 
 _MOST_REMEMBERED = 100_000
-# Of one connection, not of the request: the proxy has its own on either side.
+# These headers belong to one connection, not to the request: the proxy has a connection of its own on either side.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length", "te", "trailer", "expect"}
 
 
@@ -30,7 +30,7 @@ class Kept(NamedTuple):
 
 @dataclass
 class Books:
-    """What all threads share: the shape, what was asked, and the objects that are kept."""
+    """The state of all threads: the shape, the requests, and the objects that are kept."""
 
     upstream: str
     keep: bool
@@ -79,7 +79,7 @@ class Books:
         )
 
     def drop(self, request: Asked) -> None:
-        """Forgets what a write may have changed: everything, when it names no object."""
+        """Drop what a write may have changed: everything, when it names no object."""
         with self.filling:
             if request.object:
                 self.kept.pop(request.object, None)
@@ -87,7 +87,7 @@ class Books:
                 self.kept.clear()
 
     def whole(self, name: str) -> Kept | None:
-        """The object, fetched once; None where the server does not answer with 200."""
+        """Return the object, fetched once; None if the server does not respond with 200."""
         with self.filling:
             if name not in self.kept:
                 connection = http.client.HTTPConnection(self.upstream)
@@ -100,5 +100,5 @@ class Books:
 
 
 def passed_on(headers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """The headers that concern both sides."""
+    """Return the headers that are forwarded."""
     return ((name, value) for name, value in headers if name.lower() not in _HOP)

@@ -1,6 +1,6 @@
-"""Where Google's hosts are, for whoever asks by DNS: one answer, an address, and for any other name that there is none.
+"""A DNS server for Google's hosts: it answers with one address, and with NXDOMAIN for any other name.
 
-Of RFC 1035 what a forwarding name server sends: one question a packet, over UDP.
+It implements the part of RFC 1035 that a forwarding name server uses: one question a packet, over UDP.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 
 _ADDRESS = b"\0\1"
 _INTERNET = b"\0\1"
-# Authoritative answer; no such name. Section 4.1.1.
+# Authoritative answer; NXDOMAIN. Section 4.1.1.
 _ANSWER, _NO_SUCH_NAME = 0x8400, 3
 _SECONDS = 30
 
 
 def answer(query: bytes, addresses: Mapping[str, str]) -> bytes:
-    """The answer to a query for one of `addresses`, names to IPv4; other kinds of records are empty."""
+    """Return the answer to a query for one of `addresses`, names to IPv4; for other record types it is empty."""
     labels, at = [], 12
     while length := query[at]:
         labels.append(query[at + 1 : at + 1 + length].decode("ascii"))
@@ -35,7 +35,7 @@ def answer(query: bytes, addresses: Mapping[str, str]) -> bytes:
 
 
 class Port(socketserver.ThreadingUDPServer):
-    """Listens on `address` and answers with `addresses`."""
+    """A socket on `address` that answers queries for `addresses`."""
 
     def __init__(self, address: tuple[str, int], addresses: Mapping[str, str]) -> None:
         self.addresses = addresses

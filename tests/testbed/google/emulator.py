@@ -1,5 +1,5 @@
-"""Google for one machine: `google_server` in a process of its own, before an object server, and what a client needs to
-take it for Google.
+"""An emulator of Google on one machine: `server` in a process of its own, in front of an object server, and the
+environment that points clients at it.
 
     with ObjectServer() as server, Google(server.address, realm, folder) as google:
         environment = google.environment()        # neither STORAGE_EMULATOR_HOST nor credentials in it
@@ -27,8 +27,8 @@ from tests.testbed.processes import Server, free_ports
 
 
 class Google:
-    """Starts with `with`. Keys, realm and log go to `folder`; `authority` is the certificate to trust, `accounts` the
-    file that says, by address, whose pods ask the metadata server.
+    """A context manager. Keys, realm and log are in `folder`; `authority` is the certificate to trust, `accounts` the
+    file that maps addresses to the accounts of the pods that call the metadata server.
     """
 
     def __init__(self, objects: str, realm: Realm, folder: Path) -> None:
@@ -74,7 +74,7 @@ class Google:
         self._ends.close()
 
     def environment(self) -> dict[str, str]:
-        """For a process that shall take this for Google."""
+        """Return the environment of a process that uses this emulator as Google."""
         here = f"127.0.0.1:{self._port}"
         proxy = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), f"http://{here}")
         trusted = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(self.authority))
@@ -82,7 +82,7 @@ class Google:
 
 
 def service_account_key(account: str, project: str) -> tuple[dict[str, str], dict[str, str]]:
-    """A key file as Google makes it, and the public half by its id, for `Realm.keys`."""
+    """Return a key file as Google writes it, and the public half by its id, for `Realm.keys`."""
     key = rsa.generate_private_key(65537, 2048)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -103,8 +103,8 @@ def service_account_key(account: str, project: str) -> tuple[dict[str, str], dic
 
 
 def external_account(audience: str, token_file: str, account: str | None) -> dict[str, Any]:
-    """A credential configuration as `gcloud iam workload-identity-pools create-cred-config` writes it; with `account`
-    the service account that is to be impersonated.
+    """Return a credential configuration as `gcloud iam workload-identity-pools create-cred-config` writes it; with
+    `account` the service account that is to be impersonated.
     """
     base = "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts"
     acting = {"service_account_impersonation_url": f"{base}/{account}:generateAccessToken"} if account else {}

@@ -1,4 +1,4 @@
-"""The two answers of Google that a client without gcloud needs: an access token, and where a GKE cluster is.
+"""The two Google responses that a client without gcloud needs: an access token, and the endpoint of a GKE cluster.
 
     with GkeServer() as gke:
         gke.clusters["projects/p/locations/l/clusters/c"] = {"endpoint": …}
@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 
 class GkeServer:
-    """A context manager. `tokens` are handed out in turn, the last one for ever; `asked` are the paths asked for."""
+    """A context manager. `tokens` are issued in turn, the last one repeatedly; `asked` are the requested paths."""
 
     def __init__(self, *tokens: str) -> None:
         self.clusters: dict[str, dict[str, Any]] = {}
@@ -39,7 +39,7 @@ class GkeServer:
         self.address = f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Writes a key file; the variables by which Google's library finds it, and the client this server."""
+        """Write a key file; return the variables by which Google's library finds it and the client this server."""
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -110,4 +110,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""

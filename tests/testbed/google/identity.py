@@ -1,6 +1,6 @@
-"""What Google answers when somebody proves who they are, and what a bucket answers to whom. Pure: no sockets, no clock.
+"""Google's responses to authentication, and a bucket's to authenticated requests. Pure: no sockets, no clock.
 
-Three ways to a token, each checked as the documented protocol says:
+Three ways to a token, each checked as the documented protocol requires:
 
     a service account's key      OAuth 2.0, grant type jwt-bearer: https://developers.google.com/identity/protocols/oauth2/service-account
     an external account          RFC 8693 token exchange, then generateAccessToken: https://cloud.google.com/iam/docs/reference/sts/rest
@@ -66,7 +66,7 @@ class Provider(_Frozen):
 
 
 class Holder(_Frozen):
-    """Whose a token is: an address of a service account, or a `principal://`."""
+    """The holder of a token: an address of a service account, or a `principal://`."""
 
     principal: str
     scopes: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Holder(_Frozen):
 
 
 class KubernetesAccount(_Frozen):
-    """Whose pod asks the metadata server."""
+    """The Kubernetes account of the pod that calls the metadata server."""
 
     namespace: str
     name: str
@@ -82,8 +82,8 @@ class KubernetesAccount(_Frozen):
 
 
 class Realm(_Frozen):
-    """What Google knows. `keys` are the public keys (PEM) of service accounts by their key's id, `users` who may act as
-    a service account (roles/iam.workloadIdentityUser), `grants` the role that each principal has on a bucket.
+    """Accounts and grants. `keys` are the public keys (PEM) of service accounts by their key's id, `users` who may act
+    as a service account (roles/iam.workloadIdentityUser), `grants` the role that each principal has on a bucket.
     """
 
     secret: str
@@ -96,18 +96,18 @@ class Realm(_Frozen):
 
     @property
     def pool(self) -> str:
-        """The workload identity pool of a GKE cluster."""
+        """Return the workload identity pool of a GKE cluster."""
         return f"{self.project}.svc.id.goog"
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
     def seal(self, holder: Holder) -> str:
-        """A token that says whose it is, and that nobody else can make."""
+        """Return a signed token that contains its holder."""
         body = base64.urlsafe_b64encode(holder.model_dump_json().encode()).decode().rstrip("=")
         return f"ya29.{body}.{self._mac(body)}"
 
     def holder(self, token: str, now: float) -> Holder | None:
-        """Whose token it is; None for one that this realm did not make, or whose time is over."""
+        """Return the token's holder; None for a token that this realm did not issue or that has expired."""
         found = re.fullmatch(r"ya29\.([\w-]+)\.([0-9a-f]+)", token)
         if not found or not hmac.compare_digest(found[2], self._mac(found[1])):
             return None
@@ -185,7 +185,7 @@ class Realm(_Frozen):
         return claims
 
     def impersonate(self, account: str, bearer: str, body: Mapping[str, Any], now: float) -> Answer:
-        """iamcredentials.googleapis.com …:generateAccessToken: whoever may act as `account` gets its token."""
+        """iamcredentials.googleapis.com …:generateAccessToken: a principal that may act as `account` gets its token."""
         holder = self.holder(bearer, now)
         if holder is None:
             return _denied(401, "Request had invalid authentication credentials.")
@@ -198,8 +198,8 @@ class Realm(_Frozen):
     # -- workload identity ------------------------------------------------------------------------------------------
 
     def metadata(self, path: str, query: Mapping[str, str], asking: KubernetesAccount, now: float) -> Answer:
-        """The GKE metadata server: the Google account that the annotation names, for those who may act as it; without
-        the annotation the Kubernetes account's own principal.
+        """The GKE metadata server: a token of the Google account that the annotation names, for those who may act as
+        it; without the annotation the Kubernetes account's own principal.
         """
         account = asking.annotations.get(ANNOTATION)
         named = account or self.pool
@@ -237,7 +237,7 @@ class Realm(_Frozen):
     # -- buckets ----------------------------------------------------------------------------------------------------
 
     def refusal(self, method: str, target: str, bearer: str, now: float) -> Answer | None:
-        """What a bucket answers instead of doing what is asked; None where it may be done."""
+        """Return the bucket's refusal; None when the request is allowed."""
         xml = not urlsplit(target).path.startswith(("/storage/", "/upload/", "/download/"))
         bucket, key, verb = _asked(method, target)
         on = f"Google Cloud Storage {'object' if key else 'bucket'}. "
@@ -260,7 +260,7 @@ _NO_TOKEN = "Permission 'iam.serviceAccounts.getAccessToken' denied on resource 
 
 
 def _asked(method: str, target: str) -> tuple[str, str, str]:
-    """Bucket, object (of a listing none) and the permission's verb."""
+    """Return bucket, object ("" for a listing) and the permission's verb."""
     path = urlsplit(target).path
     found = re.match(r"/(?:(?:upload|download)/)?storage/v1/b/([^/]+)(?:/o(?:/(.+))?)?$", path)
     bucket, key = (found[1], found[2] or "") if found else path.lstrip("/").partition("/")[::2]
@@ -299,7 +299,7 @@ def _decoded(part: str) -> bytes:
 
 
 def _parsed(token: str, error: str, description: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and claims of a JSON Web Token; anything else is refused with `error`."""
+    """Return header and claims of a JSON Web Token; anything else is refused with `error`."""
     try:
         header, claims, _ = token.split(".")
         return json.loads(_decoded(header)), json.loads(_decoded(claims))
@@ -308,7 +308,7 @@ def _parsed(token: str, error: str, description: str) -> tuple[dict[str, Any], d
 
 
 def _signed(token: str, key: rsa.RSAPublicKey) -> bool:
-    """Whether the token's RS256 signature is by `key`."""
+    """Report whether the token's RS256 signature is by `key`."""
     signed, _, signature = token.rpartition(".")
     try:
         key.verify(_decoded(signature), signed.encode(), padding.PKCS1v15(), hashes.SHA256())

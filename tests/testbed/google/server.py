@@ -1,10 +1,10 @@
-"""Google as far as a job sees it, in one process: sign-in, STS, IAM credentials, a metadata server, and buckets that
-refuse whoever brings no token of these. `google_identity` decides; a real object server behind holds the objects.
+"""The Google services that a job uses, in one process: sign-in, STS, IAM credentials, a metadata server, and buckets
+that refuse requests without a token of these. `identity` decides; a real object server behind it holds the objects.
 
     python -m tests.testbed.google.server REALM.json --https HOST:PORT --http HOST:PORT --dns HOST:PORT
 
 The https port answers for the hosts under googleapis.com. The http port is the metadata server, and a proxy whose
-tunnels end at the hosts too. The dns port says that the hosts are at --address. Who asks the metadata server is known
+tunnels end at the hosts too. The dns port resolves the hosts to --address. The metadata server identifies its callers
 by address: from --accounts, a JSON object, or from the Kubernetes API when this runs in a pod that may read pods and
 service accounts.
 """
@@ -33,7 +33,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tests.testbed.google import dns
 from tests.testbed.google.identity import Answer, KubernetesAccount, Realm
 
-# Of one connection, not of the request.
+# These headers belong to one connection, not to the request.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length", "authorization", "expect"}
 _POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 METADATA = "169.254.169.254"
@@ -45,7 +45,7 @@ WhoAsks = Callable[[str], KubernetesAccount | None]
 
 @dataclass(frozen=True)
 class Google:
-    """What the ports share: `objects` is host:port of the object server, which answers for `objects_host`."""
+    """The state of all ports: `objects` is host:port of the object server, which has the name `objects_host`."""
 
     realm: Realm
     objects: str
@@ -65,7 +65,7 @@ class Port(http.server.ThreadingHTTPServer):
         super().__init__(address, Handler)
 
     def handle_error(self, *_: object) -> None:
-        """Clients leave when they like; anything else is for the log."""
+        """Clients may disconnect at any time; anything else is logged."""
         if not isinstance(sys.exception(), OSError):
             traceback.print_exc()
 
@@ -92,7 +92,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.secure = True
         self.rfile = self.connection.makefile("rb", self.rbufsize)
         self.wfile = self.connection.makefile("wb", 0)
-        # Python's own client asks for a tunnel in HTTP/1.0, which would end the connection here.
+        # Python's own client requests a tunnel in HTTP/1.0, which would end the connection here.
         self.close_connection = False
 
     def _do(self) -> None:
@@ -113,7 +113,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _do
 
     def log_message(self, pattern: str, *arguments: object) -> None:
-        """Refusals are worth a line in the log of a test that failed; what was let through is not."""
+        """Log refusals only: they help to debug a failed test."""
         if not str(arguments[1]).startswith("2"):
             super().log_message(pattern, *arguments)
 
@@ -141,7 +141,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if (host, verb) == ("iamcredentials.googleapis.com", "generateAccessToken"):
             return realm.impersonate(named, self._bearer(), json.loads(body), now)
         if host == "cloudresourcemanager.googleapis.com":
-            # google-auth asks for an external account's project, and makes do without.
+            # google-auth requests an external account's project, and works without it.
             return Answer(403, '{"error": {"code": 403, "status": "PERMISSION_DENIED"}}')
         return Answer(404, "{}")
 
@@ -150,7 +150,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return Answer(403, "Missing required header: Metadata-Flavor", "text/plain")
         asking = self.server.google.who_asks(str(self.client_address[0]))
         if asking is None:
-            # The kubelet has not told yet whose address it is; clients ask again.
+            # The kubelet has not reported the pod's address yet; clients retry.
             return Answer(503, "Unknown pod", "text/plain")
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
@@ -175,7 +175,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         finally:
             upstream.close()
-        # Links in answers would lead around this server; the rest of an object is nobody's to change.
+        # Links in responses would lead around this server; the rest of an object is passed on unchanged.
         there, here = f"http://{google.objects_host}", f"https://{host}"
         more = {name: value.replace(there, here) for name, value in answer.getheaders() if name.lower() not in _HOP}
         if answer.headers.get_content_type() == "application/json" and "alt=media" not in self.path:
@@ -199,11 +199,11 @@ def _form(body: bytes) -> dict[str, str]:
 
 
 def from_cluster(address: str) -> KubernetesAccount | None:
-    """The service account of the pod with this address, as the Kubernetes API knows it."""
+    """Return the service account of the pod with this address, by the Kubernetes API."""
     found = [
         pod
         for pod in _kubernetes(f"/api/v1/pods?fieldSelector=status.podIP={address}")["items"]
-        # Addresses of pods that have ended are given away again.
+        # Addresses of pods that have ended are assigned again.
         if pod["status"].get("phase") in ("Pending", "Running") and not pod["spec"].get("hostNetwork")
     ]
     if not found:
@@ -224,7 +224,7 @@ def _kubernetes(path: str) -> dict[str, Any]:
 
 
 def _listed(path: Path) -> WhoAsks:
-    """From a file, read for each question."""
+    """Return the account from a file that is read for each request."""
 
     def who_asks(address: str) -> KubernetesAccount | None:
         found = json.loads(path.read_text(encoding="utf-8")).get(address)

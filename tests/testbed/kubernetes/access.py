@@ -13,14 +13,14 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 def namespace(rest: Rest, name: str, *, labels: Mapping[str, str]) -> str:
-    """Makes the namespace and its default service account, without which no pod is admitted."""
+    """Create the namespace and its default service account, without which no pod is admitted."""
     rest.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels)}})
     _created(rest, f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
     return name
 
 
 def service_account(rest: Rest, namespace: str, name: str, *, rules: Sequence[PolicyRule], cluster_wide: bool) -> str:
-    """Makes the account, a role with `rules` and the binding; returns a token. A ClusterRole is NAMESPACE-NAME."""
+    """Create the account, a role with `rules` and the binding; return a token. A ClusterRole is NAMESPACE-NAME."""
     _created(rest, f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
     scope, kind = (_RBAC, "ClusterRole") if cluster_wide else (f"{_RBAC}/namespaces/{namespace}", "Role")
     role = f"{namespace}-{name}" if cluster_wide else name
@@ -43,7 +43,7 @@ def service_account(rest: Rest, namespace: str, name: str, *, rules: Sequence[Po
 
 
 def _wait_for_rights(rest: Rest, user: str, namespace: str | None, rules: Sequence[PolicyRule]) -> None:
-    """The API server judges by what its caches have of roles and bindings, a moment after they were made."""
+    """Wait for the API server's caches of roles and bindings, which are updated a moment after they were created."""
     for rule in rules:
         name = next(iter(rule.get("resourceNames", ())), None)
         resource, _, subresource = rule["resources"][-1].partition("/")
@@ -52,7 +52,7 @@ def _wait_for_rights(rest: Rest, user: str, namespace: str | None, rules: Sequen
 
 
 def wait_until_allowed(rest: Rest, asked: Object) -> None:
-    """Until the API server says yes to a SubjectAccessReview. Raises TimeoutError."""
+    """Retry a SubjectAccessReview until it allows the request. Raises TimeoutError."""
     path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
     wait_until(lambda: bool(rest.post(path, asked)["status"].get("allowed")), f"allowed: {asked['spec']}")
 
@@ -66,7 +66,7 @@ def may(
     name: str | None = None,
     subresource: str = "",
 ) -> Object:
-    """A SubjectAccessReview: may the user do that?"""
+    """Return the result of a SubjectAccessReview."""
     what = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
     where = {"namespace": namespace} if namespace else {}
     which = {"name": name} if name else {}
@@ -82,7 +82,7 @@ def token(
     seconds: int = 3600,
     pod: tuple[str, str] | None = None,
 ) -> str:
-    """A token by TokenRequest, for the API server itself without `audiences`; `pod` is a name and a uid."""
+    """Request a token by TokenRequest, for the API server itself without `audiences`; `pod` is a name and a uid."""
     spec: dict[str, Any] = {"audiences": list(audiences), "expirationSeconds": seconds}
     if pod:
         spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod[0], "uid": pod[1]}
@@ -91,7 +91,7 @@ def token(
 
 
 def apply_crd(rest: Rest, definition: Object) -> None:
-    """Applies the definition and waits until objects of its first version can be listed."""
+    """Apply the definition and wait until objects of its first version can be listed."""
     name = definition["metadata"]["name"]
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
     rest.patch(path, definition, kind=APPLY, query={"fieldManager": "testbed", "force": "true"})
@@ -110,7 +110,7 @@ def apply_crd(rest: Rest, definition: Object) -> None:
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 120, every: float = 0.02) -> None:
-    """Asks until `condition` holds; a refusal counts as no. Raises TimeoutError naming `what` and the last refusal."""
+    """Retry until `condition` holds; a refusal counts as no. Raises TimeoutError naming `what` and the last refusal."""
     deadline = time.monotonic() + seconds
     refused: Refused | None = None
     while True:
@@ -125,7 +125,7 @@ def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 120
 
 
 def _created(rest: Rest, path: str, body: Object) -> None:
-    """Makes the object, or leaves the one that is there."""
+    """Create the object, or keep the existing one."""
     try:
         rest.post(path, body)
     except Refused as refused:

@@ -1,6 +1,6 @@
-"""The API server's own record of requests: who asked for what, how it ended, when to the microsecond.
+"""The API server's audit log: the user of each request, its result, and its times to the microsecond.
 
-No client sees this as well: it costs the measured programs nothing and has one clock for all of them.
+No client can measure this as well: the log costs the measured programs nothing and has one clock for all of them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import yaml
 
 @dataclass(frozen=True)
 class Request:
-    """One request. Times are seconds since 1970; a watch ends when its stream does. `name` is what the path says or,
-    for a creation, what the object is called; of a pod whose name the server had to generate, the given beginning.
+    """One request. Times are seconds since 1970; a watch ends when its stream does. `name` is the one in the path or,
+    for a creation, the object's; of a pod whose name the server had to generate, the given beginning.
     """
 
     agent: str
@@ -33,7 +33,7 @@ class Request:
 
 
 def flags(folder: Path) -> list[str]:
-    """Arguments for kube-apiserver; writes the policy they name."""
+    """Return arguments for kube-apiserver; write the policy that they name."""
     policy = {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
@@ -41,7 +41,7 @@ def flags(folder: Path) -> list[str]:
         "omitManagedFields": True,
         "rules": [
             {"level": "None", "nonResourceURLs": ["*"]},
-            # With the object as it was sent, whose generateName leads to the job.
+            # With the request's object, whose generateName identifies the job.
             {"level": "Request", "verbs": ["create"], "resources": [{"group": "", "resources": ["pods"]}]},
             {"level": "Metadata"},
         ],
@@ -52,7 +52,7 @@ def flags(folder: Path) -> list[str]:
 
 
 def read(log: Path) -> Iterator[Request]:
-    """The requests in a log, in its order; a line still being written is left out."""
+    """Return the requests in a log, in its order, without a line that is still being written."""
     with log.open(encoding="utf-8") as lines:
         for line in lines:
             if line.endswith("\n"):

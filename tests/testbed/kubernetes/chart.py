@@ -1,4 +1,4 @@
-"""The chart, rendered by the real helm for a Kubernetes version of one's choice."""
+"""The chart, rendered by the real helm for a given Kubernetes version."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ KUBERNETES = "1.34.4"
 
 
 class Refused(Exception):
-    """helm's own words."""
+    """A refusal in helm's own words."""
 
 
 def render(
     values: dict[str, Any] | None = None, *, release: str = RELEASE, kubernetes: str = KUBERNETES, tests: bool = False
 ) -> str:
-    """The manifests of an installation in the operator's namespace. Raises Refused for values that helm refuses."""
+    """Return the manifests of an installation in the operator's namespace. Raises Refused when helm refuses."""
     command = [str(binary("helm")), "template", release, str(CHART), "--namespace", SYSTEM, "--values", "-"]
     command += ["--kube-version", kubernetes, *([] if tests else ["--skip-tests"])]
     text = yaml.safe_dump(values or {})
@@ -34,6 +34,6 @@ def render(
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    """The objects of rendered manifests."""
-    # By libyaml: the resource alone takes the other loader a third of a second.
+    """Return the objects of rendered manifests."""
+    # With libyaml: the resource alone takes the other loader a third of a second.
     return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]

@@ -32,8 +32,9 @@ _COMPONENTS = {
     _MANAGER_TOKEN: ("system:kube-controller-manager", "system:masters"),
     _SCHEDULER_TOKEN: ("system:kube-scheduler", "system:masters"),
 }
-# What jobs, quotas and clean-up need. Without a kubelet's heartbeat the node controllers would take every node for
-# lost; who wants that adds "node-lifecycle-controller" and "taint-eviction-controller".
+# The admission plugins and controllers that jobs, quotas and garbage collection need. Without a kubelet's heartbeat the
+# node controllers would mark every node as lost; a test of them adds "node-lifecycle-controller" and
+# "taint-eviction-controller".
 CONTROLLERS = (
     *(
         "job-controller",
@@ -48,7 +49,7 @@ CONTROLLERS = (
 
 @dataclass(frozen=True)
 class Options:
-    """What is started and how. `client_qps` is the controllers' limit of calls a second, by Kubernetes' default 20."""
+    """Options of the servers. `client_qps` limits the controllers' calls a second, by Kubernetes' default to 20."""
 
     controller_manager: bool = True
     scheduler: bool = False
@@ -61,7 +62,7 @@ class Options:
 
 
 class ControlPlane:
-    """Starts with `start()` or `with`, in about five seconds; everything it writes is below `folder`."""
+    """Starts with `start()` or `with`, in about five seconds; all of its files are below `folder`."""
 
     def __init__(self, folder: Path, options: Options = Options()) -> None:
         self.folder = folder
@@ -80,7 +81,7 @@ class ControlPlane:
     # -- life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """All servers ready, the CRD established. Raises NotStarted with the end of the server's log."""
+        """Start all servers and establish the CRD. Raises NotStarted with the end of the server's log."""
         try:
             self._start_etcd()
             self._start_api_server()
@@ -96,24 +97,24 @@ class ControlPlane:
         return self
 
     def stop(self) -> None:
-        """Ends what was started, last first. Files stay."""
+        """Stop the servers, last first. Their files remain."""
         self._running.close()
         self.rest.close()
 
     def process(self, name: str) -> Server:
-        """The running server `etcd`, `kube-apiserver`, `kube-controller-manager` or `kube-scheduler`."""
+        """Return the running server `etcd`, `kube-apiserver`, `kube-controller-manager` or `kube-scheduler`."""
         return self._servers[name]
 
     def stop_api_server(self) -> None:
-        """An outage: connections are closed, new ones refused, until `start_api_server`."""
+        """Begin an outage: connections are closed, new ones refused, until `start_api_server`."""
         self._servers["kube-apiserver"].stop(seconds=0)
 
     def start_api_server(self) -> None:
-        """Ends the outage: the same port, the same data."""
+        """End the outage: the same port, the same data."""
         self._start_api_server()
 
     def freeze_api_server(self) -> None:
-        """An outage of the other kind: connections stay open and nothing answers, until `thaw_api_server`."""
+        """Begin an outage of the other kind: connections stay open without a response, until `thaw_api_server`."""
         self._servers["kube-apiserver"].signal(signal.SIGSTOP)
 
     def thaw_api_server(self) -> None:
@@ -122,7 +123,7 @@ class ControlPlane:
     # -- access -------------------------------------------------------------------------------------------------
 
     def kubeconfig(self, name: str, token: str, *, server: str | None = None, namespace: str = "default") -> Path:
-        """Writes a kubeconfig for `token`; `server` names another than the API server's own, such as a fault proxy."""
+        """Write a kubeconfig for `token`; `server` names another than the API server's own, such as a fault proxy."""
         return write_kubeconfig(
             self.folder / f"{name}.kubeconfig",
             server=server or self.server,
@@ -132,11 +133,11 @@ class ControlPlane:
         )
 
     def rest_client(self, token: str, *, agent: str = "testbed", server: str | None = None) -> Rest:
-        """A raw client that is `token`'s owner; `server` as in `kubeconfig`."""
+        """Return a raw client that is `token`'s owner; `server` as in `kubeconfig`."""
         return Rest(server or self.server, token=token, authority=self._keys.authority, agent=agent)
 
     def client(self, kubeconfig: Path | None = None) -> Any:
-        """The official client's `kubernetes.client.ApiClient`, as admin without `kubeconfig`."""
+        """Return the official client's `kubernetes.client.ApiClient`, as admin without `kubeconfig`."""
         from kubernetes import config
 
         return config.new_client_from_config(str(kubeconfig or self.admin_kubeconfig))
@@ -144,7 +145,7 @@ class ControlPlane:
     def kubectl(
         self, *arguments: str, text: str | None = None, check: bool = True, kubeconfig: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Runs the real kubectl; `text` is its standard input. With `check` a failure raises RuntimeError."""
+        """Run the real kubectl; `text` is its standard input. With `check` a failure raises RuntimeError."""
         done = subprocess.run(
             [binary("kubectl"), f"--kubeconfig={kubeconfig or self.admin_kubeconfig}", *arguments],
             input=text,
@@ -160,7 +161,7 @@ class ControlPlane:
     def service_account(
         self, namespace: str, name: str, *, rules: Sequence[access.PolicyRule] = (), cluster_wide: bool = False
     ) -> str:
-        """A service account that may do what `rules` (of a Role or ClusterRole) say; returns a token of it."""
+        """Create a service account with `rules` (of a Role or ClusterRole); return a token of it."""
         return access.service_account(self.rest, namespace, name, rules=rules, cluster_wide=cluster_wide)
 
     def token(
@@ -172,35 +173,35 @@ class ControlPlane:
         seconds: int = 3600,
         pod: tuple[str, str] | None = None,
     ) -> str:
-        """A token as the kubelet projects it; `pod` is the name and uid that it is bound to."""
+        """Return a token as the kubelet projects it; `pod` is the name and uid that it is bound to."""
         return access.token(self.rest, namespace, service_account, audiences=audiences, seconds=seconds, pod=pod)
 
     def namespace(self, name: str, *, labels: dict[str, str] | None = None) -> str:
-        """A new namespace in which pods can be made at once; `labels` for pod security levels."""
+        """Create a namespace in which pods can be created at once; `labels` for pod security levels."""
         return access.namespace(self.rest, name, labels=labels or {})
 
     def apply_crd(self, path: Path) -> None:
-        """Applies a CustomResourceDefinition's file and waits until the API server serves it."""
+        """Apply a CustomResourceDefinition's file and wait until the API server serves it."""
         access.apply_crd(self.rest, yaml.safe_load(path.read_text(encoding="utf-8")))
 
     def kubelet(self, script: Script = keep_running, *, bind: bool = True, namespace: str | None = None) -> Kubelet:
-        """A kubelet to start with `with`, whose pods behave as `script` says."""
+        """Return a kubelet to start with `with`, whose pods behave as `script` returns."""
         return Kubelet(self.rest, script, bind=bind, namespace=namespace)
 
     def fault_proxy(self) -> FaultProxy:
-        """A proxy to start with `with`; give clients a `kubeconfig` with its `url` as server."""
+        """Return a proxy to start with `with`; give clients a `kubeconfig` with its `url` as server."""
         keys = self._keys
         return FaultProxy(self.server, authority=keys.authority, certificate=keys.certificate, key=keys.key)
 
     def requests(self) -> list[audit.Request]:
-        """All requests so far, in the order of their ends; only with `Options(audit=True)`."""
+        """Return all requests so far, in the order of their ends; only with `Options(audit=True)`."""
         return list(audit.read(self.folder / "audit.log"))
 
     # -- servers ------------------------------------------------------------------------------------------------
 
     def _start_etcd(self) -> None:
         client, peer = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
-        # Ready when the API server is, which waits for it.
+        # The API server's readiness includes etcd's.
         self._run(
             "etcd",
             *(f"--data-dir={self.folder / 'etcd'}", "--log-level=warn", "--unsafe-no-fsync"),
@@ -248,7 +249,7 @@ class ControlPlane:
             f"--concurrent-gc-syncs={2 * options.concurrent_syncs}",
             f"--cert-dir={self.folder / 'keys'}",
         )
-        # Its own readiness says little; a namespace's service account shows that controllers run.
+        # Its own readiness check is too early; a namespace's service account shows that controllers run.
         self._wait_for_controllers()
 
     def _wait_for_controllers(self) -> None:
@@ -286,7 +287,7 @@ class ControlPlane:
         if not program.exists():
             raise NotStarted(f"no {name} in build/bin: run `make servers`")
         server = Server([program, *arguments], log=self.logs / f"{name}.log")
-        # Nothing here outlives the test: a second for good manners, as the API server would wait for watches to end.
+        # No process outlives the test: a second for a clean end, since the API server would wait for watches to end.
         self._running.callback(server.stop, seconds=1)
         self._servers[name] = server
         return server

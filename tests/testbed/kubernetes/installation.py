@@ -1,6 +1,6 @@
-"""The operator's namespace, account and rights on a control plane, as manifests/install.yaml makes them.
+"""The operator's namespace, account and rights on a control plane, as manifests/install.yaml creates them.
 
-Its Deployment has nowhere to run there: tests start the operator as processes of their own.
+No node runs its Deployment: tests start the operator as processes of their own.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _ROLES = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{SYSTEM}"
 
 
 def install(control_plane: ControlPlane) -> None:
-    """All of install.yaml but the CustomResourceDefinition, which is there: to change it interrupts its watches."""
+    """Create all of install.yaml but the CustomResourceDefinition, which exists: a change interrupts watches."""
     documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
     rest = [each for each in documents if each and each["kind"] != "CustomResourceDefinition"]
     control_plane.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(rest))
 
 
 def grant_lease(control_plane: ControlPlane, name: str) -> None:
-    """Lets the operator's account hold a Lease of another name, as the chart does for `settings.lease.name`."""
+    """Allow the operator's account to hold a Lease of another name, as the chart does for `settings.lease.name`."""
     rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [name]}
     role = {"metadata": {"name": f"lease-{name}"}, "rules": [{**rule, "verbs": ["get", "update"]}]}
     binding = {

@@ -1,8 +1,8 @@
-"""A queue, by hand: does to the Jobs that are labelled for it what Kueue does to them, in Kueue's order.
+"""A simulated queue: changes the Jobs that are labelled for it as Kueue changes them, in Kueue's order.
 
-Kueue 0.14 (its pkg/controller/jobs/job and pkg/podset) admits a Job by one change of its spec: `suspend` and what the
-flavor of the resources asks of the pods. It takes a Job back by three: `suspend`, then `status.startTime` away, without
-which the API server lets nobody touch the template, then the template as it was. Which Job and when, the test decides.
+Kueue 0.14 (its pkg/controller/jobs/job and pkg/podset) admits a Job by one change of its spec: `suspend` and the
+flavor's settings for the pods. It preempts a Job by three: it sets `suspend`, then removes `status.startTime`, without
+which the API server accepts no change of the template, then restores the template. The test decides which Job and when.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class Queue:
         self._rest = rest
         self._path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
         self._name = name
-        # Templates as they were before admission, by the Job's uid: what Kueue keeps in a Workload.
+        # Templates before admission, by the Job's uid: Kueue keeps them in a Workload.
         self._templates: dict[str, Object] = {}
 
     def pending(self) -> list[str]:
-        """Names of the Jobs that wait, oldest first: suspended, and with no pod at work any more."""
+        """Return the names of the Jobs that wait, oldest first: suspended, and without a running pod."""
         listed = self._rest.get(self._path, {"labelSelector": f"{QUEUE_NAME}={self._name}"})["items"]
         waiting = [each for each in listed if each["spec"].get("suspend") and not each["status"].get("active")]
         return [each["metadata"]["name"] for each in sorted(waiting, key=_age)]
 
     def admit(self, job: str, flavor: Flavor) -> None:
-        """Lets it go on, on the nodes of that flavor. Raises Refused for what the API server does not take, ValueError
-        for a node label that the Job wants otherwise, which Kueue would refuse.
+        """Resume it on the nodes of that flavor. Raises Refused when the API server refuses the change, ValueError
+        for a node label that conflicts with the Job's own, which Kueue would refuse.
         """
-        _anew_on_conflict(lambda: self._admit(job, flavor))
+        _retry_on_conflict(lambda: self._admit(job, flavor))
 
     def _admit(self, job: str, flavor: Flavor) -> None:
         found = self._rest.get(f"{self._path}/{job}")
@@ -68,11 +68,11 @@ class Queue:
         }
         self._patch(found, {"spec": {"suspend": False, "template": change}})
 
-    def take_back(self, job: str) -> None:
-        """Preempts it: its pods are deleted, it is neither failed nor over, and waits again."""
+    def preempt(self, job: str) -> None:
+        """Preempt it: its pods are deleted, the Job is neither failed nor complete, and is pending again."""
         found = self._rest.get(f"{self._path}/{job}")
         before = self._templates[found["metadata"]["uid"]]
-        _anew_on_conflict(lambda: self._stop(job))
+        _retry_on_conflict(lambda: self._stop(job))
         path = f"{self._path}/{job}"
         self._rest.patch(f"{path}/status", {"status": {"startTime": None}})
         done = _STOPPING.replace("/", "~1")
@@ -87,13 +87,15 @@ class Queue:
         self._patch(found, {"metadata": {"annotations": {_STOPPING: "true"}}, "spec": {"suspend": True}})
 
     def _patch(self, found: Object, change: Object) -> None:
-        """Refused with 409 when somebody else has changed the Job since, as Kueue has it."""
+        """Patch the Job. Refused with 409 when another client has changed it since, as in Kueue."""
         metadata = {**change.get("metadata", {}), "resourceVersion": found["metadata"]["resourceVersion"]}
         self._rest.patch(f"{self._path}/{found['metadata']['name']}", {**change, "metadata": metadata})
 
 
-def _anew_on_conflict(change: Callable[[], None]) -> None:
-    """As Kueue does where somebody, often the Job's controller, wrote the Job between its look and its write."""
+def _retry_on_conflict(change: Callable[[], None]) -> None:
+    """Retry as Kueue does when another client, often the Job's controller, wrote the Job between its read and its
+    write.
+    """
 
     for left in reversed(range(_CONFLICTS)):
         try:

@@ -1,6 +1,6 @@
-"""The API server's own language, JSON over HTTP: fast enough for thousands of pods, where model classes are not.
+"""A client for the API server's JSON over HTTP: fast enough for thousands of pods, where model classes are not.
 
-Tests speak through the official client (`ControlPlane.client`); this is for the fake kubelet and the benchmark.
+Tests use the official client (`ControlPlane.client`); this one is for the simulated kubelet and the benchmark.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Object = dict[str, Any]
 
 
 class Refused(Exception):
-    """The API server's answer was no: its code, reason and message."""
+    """The API server refused the request: its code, reason and message."""
 
     def __init__(self, code: int, answer: Object) -> None:
         super().__init__(f"{code} {answer.get('reason', '')}: {answer.get('message', '')}")
@@ -44,7 +44,7 @@ class Rest:
         self.server = server
         self.token = token
         self._headers = {"Authorization": f"Bearer {token}", "User-Agent": agent, "Accept": "application/json"}
-        # Without `retries=False` a lost connection would repeat a POST behind the caller's back.
+        # Without `retries=False` a lost connection would repeat a POST without the caller's knowledge.
         self._pool = urllib3.PoolManager(maxsize=connections, retries=False, ca_certs=str(authority))
 
     def request(
@@ -57,7 +57,7 @@ class Rest:
         content_type: str = "application/json",
         seconds: float = 30,
     ) -> Any:
-        """The answer, parsed when it is JSON, else as text. Raises Refused, or OSError when there is no answer."""
+        """Return the response, parsed when it is JSON, else as text. Raises Refused, or OSError without a response."""
         try:
             answer = self._pool.request(
                 method,
@@ -89,7 +89,7 @@ class Rest:
         return self.request("DELETE", path, body)
 
     def open_watch(self, path: str, query: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
-        """The open stream of a watch, for `Watch`."""
+        """Return the open stream of a watch, for `Watch`."""
         return self._pool.request(
             "GET",
             self._url(path, query),
@@ -113,7 +113,7 @@ def _parsed(data: bytes) -> Any:
 
 
 def changes(stream: urllib3.BaseHTTPResponse, stopping: threading.Event) -> Iterator[tuple[str, Any]]:
-    """(type, object) of each event of an open watch, until it ends or `stopping` is set."""
+    """Yield (type, object) of each event of an open watch, until it ends or `stopping` is set."""
     rest = b""
     while not stopping.is_set():
         some = stream.read1()
@@ -126,7 +126,7 @@ def changes(stream: urllib3.BaseHTTPResponse, stopping: threading.Event) -> Iter
 
 
 class Watch:
-    """Follows a collection in a thread: LIST, then WATCH, and both anew when the stream breaks.
+    """Follows a collection in a thread: LIST, then WATCH, and both again when the stream breaks.
 
     `seen` is called in that thread with ADDED, MODIFIED or DELETED and the object; objects of a LIST come as ADDED.
     A context manager; the first LIST has been handed over when `start` returns.

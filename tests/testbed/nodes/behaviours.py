@@ -1,7 +1,7 @@
-"""What a pod does once it is on a node: the scripts that `Kubelet` plays.
+"""The behaviour of a pod on a node: the scripts that `Kubelet` runs.
 
-`after` is seconds from Running to the end. A pod that is asked to go (deleted or evicted) ends with `stop_code`
-`stop_after` seconds later, as the trainer's handler of SIGTERM makes it.
+`after` is seconds from Running to the end. A pod that is terminated (deleted or evicted) ends with `stop_code`
+`stop_after` seconds later, as the trainer's handler of SIGTERM does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.testbed.nodes.pods import Pod
 
 @dataclass(frozen=True, kw_only=True)
 class Stopping:
-    """How it answers SIGTERM; 75 is the trainer's code for a preemption."""
+    """The response to SIGTERM; 75 is the trainer's code for a preemption."""
 
     stop_code: int = 75
     stop_after: float = 0
@@ -22,7 +22,7 @@ class Stopping:
 
 @dataclass(frozen=True)
 class Run(Stopping):
-    """Runs until it is asked to go or told something else."""
+    """Runs until it is terminated or gets another behaviour."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class OutOfMemory(Stopping):
 
 @dataclass(frozen=True)
 class Disrupted(Stopping):
-    """Is ended by the cluster, with the condition DisruptionTarget; `code` None: nobody saw its containers end."""
+    """Is ended by the cluster, with the condition DisruptionTarget; `code` None: its containers' end is unknown."""
 
     after: float = 0
     reason: str = "TerminationByKubelet"
@@ -60,14 +60,14 @@ class Waiting(Stopping):
 
 @dataclass(frozen=True)
 class Unscheduled(Stopping):
-    """No node takes it."""
+    """Is never scheduled."""
 
     message: str = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
 @dataclass(frozen=True)
 class Lost(Stopping):
-    """Its node has gone silent: whatever state it is in stays, also when it is deleted."""
+    """Its node does not respond: its state does not change, even when it is deleted."""
 
 
 Behaviour = Run | Exit | OutOfMemory | Disrupted | Waiting | Unscheduled | Lost
@@ -75,5 +75,5 @@ Script = Callable[[Pod], Behaviour]
 
 
 def keep_running(pod: Pod) -> Behaviour:
-    """The script of a cluster in which nothing happens."""
+    """The script of a cluster in which all pods keep running."""
     return Run()

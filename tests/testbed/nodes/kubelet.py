@@ -1,4 +1,6 @@
-"""A kubelet for all nodes at once, whose pods behave as a script says. One thread acts, so that the order is plain."""
+"""A kubelet for all nodes at once, whose pods behave as a script returns. One thread acts, so that the order is
+defined.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,15 @@ from tests.testbed.nodes.behaviours import (
 from tests.testbed.nodes.pods import Pod, Pods, read
 
 _Step = Callable[[], None]
-# An API server that has too much to do, or whose etcd has; and one that was asked to write what others wrote meanwhile.
+# Errors of an overloaded API server or etcd, and conflicts with other writers.
 _TRY_AGAIN = (429, 500, 503, 504)
 _LOST_A_RACE = "the object has been modified"
 
 
 class Kubelet:
-    """Binds pods, starts them, ends them, and lets deleted ones go. A context manager.
+    """Binds pods, starts them, ends them, and removes deleted ones. A context manager.
 
-    `script` is asked once for each pod, when it is first seen. A pod without a node is bound to the first node whose
+    `script` is called once for each pod, when it is first seen. A pod without a node is bound to the first node whose
     labels its selector accepts and which has the accelerators it asks for; `bind=False` leaves that to a scheduler.
     """
 
@@ -62,11 +64,11 @@ class Kubelet:
     # -- used by tests ------------------------------------------------------------------------------------------
 
     def tell(self, pod: Pod, behaviour: Behaviour) -> None:
-        """From now on the pod does this; `Exit` and the like count `after` from now."""
+        """Replace the pod's behaviour; `Exit` and the like count `after` from now."""
         self._inbox.put(lambda: self._play(self._known.get(pod.uid, pod), behaviour))
 
     def tell_job(self, namespace: str, job: str, behaviour: Behaviour) -> None:
-        """Tells all pods of the batch/v1 Job, in the order of their index."""
+        """Replace the behaviour of all pods of the batch/v1 Job, in the order of their index."""
         for pod in self._pods.of_job(namespace, job):
             self.tell(pod, behaviour)
 
@@ -76,7 +78,7 @@ class Kubelet:
         return self
 
     def stop(self) -> None:
-        """Raises what went wrong in its thread, if anything did."""
+        """Stop the thread. Raises its error, if it had any."""
         self._watch.stop()
         self._stopping.set()
         self._inbox.put(lambda: None)
@@ -99,7 +101,9 @@ class Kubelet:
             self._failure = failure
 
     def _attempt(self, step: _Step) -> None:
-        """A refusal because the pod has gone or changed is everyday life; the watch brings what is next."""
+        """Call the API server. A refusal because the pod is gone or has changed is expected; the watch delivers the new
+        state.
+        """
         try:
             step()
         except Refused as refused:
@@ -108,7 +112,7 @@ class Kubelet:
             elif refused.code not in (404, 409, 422):
                 raise
         except OSError:
-            # An API server that is down on purpose: a kubelet tries again.
+            # A test has stopped the API server: a kubelet retries.
             self._later(0.2, step)
 
     def _later(self, seconds: float, step: _Step) -> None:
@@ -146,7 +150,7 @@ class Kubelet:
             self._play(pod, plan)
 
     def _play(self, pod: Pod, plan: Behaviour) -> None:
-        """Starts what the plan does by itself."""
+        """Start the actions that the plan has without a trigger."""
         self._plans[pod.uid] = plan
         if isinstance(plan, Run) and pod.phase == "Pending" and pod.node:
             self._pods.running(pod)
@@ -161,7 +165,7 @@ class Kubelet:
 
     def _end(self, pod: Pod, plan: Exit | OutOfMemory | Disrupted) -> None:
         latest = self._known.get(pod.uid)
-        # Another plan may have taken its place meanwhile.
+        # Another plan may have replaced it meanwhile.
         if latest is None or latest.ended or self._plans.get(pod.uid) is not plan:
             return
         if isinstance(plan, OutOfMemory):
@@ -195,7 +199,7 @@ class Kubelet:
         self._leaving.add(pod.uid)
 
     def _room(self, pod: Pod) -> str | None:
-        """A node that the pod may be on. What other pods take is not subtracted: a real scheduler does that."""
+        """Return a node that accepts the pod. Other pods' resources are not subtracted: a real scheduler does that."""
         spec = pod.whole["spec"]
         wanted = set(spec.get("nodeSelector", {}).items())
         devices = {

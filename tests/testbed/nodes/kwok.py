@@ -1,6 +1,6 @@
-"""KWOK: thousands of pods on nodes that exist on paper, by a program that does nothing else.
+"""KWOK: thousands of pods on simulated nodes, in a separate program.
 
-For masses, where the `Kubelet` of this package would be the slowest part. What happens to its pods is the same for all.
+For numbers at which the `Kubelet` of this package would be the slowest part. All of its pods behave alike.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ STAGES = FOLDER.parent / "kwok-stages"
 
 
 def start_kwok(control_plane: ControlPlane, *, complete: bool = False) -> Server:
-    """Plays the kubelet of nodes made with `kwok=True`: pods run as soon as they are bound, and leave as soon as they
-    are deleted; with `complete` they succeed as soon as they run. Stop the server, or take it as a context manager.
+    """Start the kubelet of nodes created with `kwok=True`: pods run as soon as they are bound, and are removed as soon
+    as they are deleted; with `complete` they succeed as soon as they run. Stop the server, or use it as a context
+    manager.
     """
     if not STAGES.is_dir():
         raise NotStarted("no build/kwok-stages: run `make servers`")
@@ -35,7 +36,7 @@ def start_kwok(control_plane: ControlPlane, *, complete: bool = False) -> Server
             f"--manage-nodes-with-annotation-selector={KWOK_ANNOTATION}=fake",
             f"--config={stages}",
             f"--server-address=127.0.0.1:{port}",
-            # No heartbeat: the controllers that would miss it do not run.
+            # No heartbeat: the controllers that need it do not run.
             "--node-lease-duration-seconds=0",
         ],
         log=control_plane.logs / "kwok.log",
@@ -46,7 +47,7 @@ def _stages(complete: bool) -> list[dict[str, Any]]:
     found = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(STAGES).glob("*.yaml"))]
     by_name = {stage["metadata"]["name"]: stage for stage in found if stage["kind"] == "Stage"}
     if complete:
-        # By KWOK's own selector only a Job's pods would; an operator's own pods are to succeed as well.
+        # KWOK's own selector would complete only a Job's pods; an operator's own pods must succeed as well.
         expressions = by_name["pod-complete"]["spec"]["selector"]["matchExpressions"]
         expressions[:] = [each for each in expressions if "ownerReferences" not in each["key"]]
     else:

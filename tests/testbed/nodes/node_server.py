@@ -1,13 +1,13 @@
-"""The part of a kubelet that the API server itself calls: logs and exec of the pods of nodes that exist on paper.
+"""The kubelet's API for the API server: logs and exec of the pods of simulated nodes.
 
     with NodeServer(folder) as server:
-        control_plane.nodes.create("paper", server=server)     # its pods' logs and exec come here
+        control_plane.nodes.create("paper", server=server)     # requests for its pods' logs and exec arrive here
         server.log("team-a", "flowers-1-0-x").say("step 1")    # `kubectl logs -f` sees it at once
         server.commands["team-a", "flowers-1-0-x"] = environment
         # `kubectl exec`: the command runs as a process of this machine, in that environment
 
-HTTPS with a certificate of its own: like the API server of a new cluster, this one's does not ask whose it is.
-Exec speaks WebSocket, subprotocol v4.channel.k8s.io, as clients ask for it (a kubelet since 1.30 does too).
+HTTPS with a certificate of its own: like the API server of a new cluster, this one does not verify it.
+Exec uses WebSocket, subprotocol v4.channel.k8s.io, as clients request it (a kubelet since 1.30 does too).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Place = tuple[str, str]
 
 
 class Log:
-    """What a container wrote; who follows it sees new lines until it is closed."""
+    """A container's output; a follower gets new lines until it is closed."""
 
     def __init__(self) -> None:
         self._lines: list[tuple[str, str]] = []
@@ -49,25 +49,25 @@ class Log:
 
     def say(self, *lines: str) -> None:
         with self._changed:
-            # A nanosecond apart, as a container runtime stamps what is written at once.
+            # A nanosecond apart, as a container runtime stamps lines that are written at once.
             now = time.time_ns()
             self._lines += [(_stamp(now + number), line) for number, line in enumerate(lines)]
             self._changed.notify_all()
 
     def cut(self) -> None:
-        """Who follows it is cut off, as by a proxy that has waited long enough."""
+        """Disconnect the followers, as a proxy with an idle timeout does."""
         with self._changed:
             self._cuts += 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """The container has ended."""
+        """Mark the container as ended."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def read(self, *, follow: bool, tail: int | None, since: str) -> Iterator[tuple[str, str]]:
-        """(time, line), from the second `since` on."""
+        """Return (time, line), from the second `since` on."""
         with self._changed:
             at = 0 if tail is None else max(0, len(self._lines) - tail)
             cuts = self._cuts
@@ -104,7 +104,7 @@ class NodeServer:
         self.port = int(self._http.server_address[1])
 
     def log(self, namespace: str, pod: str) -> Log:
-        """The log of the pod's container; empty at first."""
+        """Return the log of the pod's container; empty at first."""
         return self._logs.setdefault((namespace, pod), Log())
 
     def __enter__(self) -> Self:
@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
             self.wfile.write(b"0\r\n\r\n")
         except OSError:
-            self.close_connection = True  # who followed has gone
+            self.close_connection = True  # the follower has disconnected
 
     def _exec(self, place: Place, command: list[str]) -> None:
         self.server_of.asked.append(command)
@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Sec-WebSocket-Protocol", _CHANNELS)
         self.end_headers()
         self.close_connection = True
-        # The image's `python` is this one.
+        # The image's `python` is this interpreter.
         program = [sys.executable, *command[1:]] if command[0] == "python" else command
         environment = dict(self.server_of.commands.get(place, {}))
         done = subprocess.run(program, env=environment, capture_output=True, check=False, timeout=240)
@@ -178,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 def _stamp(nanoseconds: int) -> str:
@@ -187,7 +187,7 @@ def _stamp(nanoseconds: int) -> str:
 
 
 def _status(code: int) -> dict[str, Any]:
-    """As a kubelet ends an exec."""
+    """Return the status with which a kubelet ends an exec."""
     if code == 0:
         return {"metadata": {}, "status": "Success"}
     causes = [{"reason": "ExitCode", "message": str(code)}]

@@ -1,4 +1,4 @@
-"""Nodes that exist on paper: labels and capacity are real to the scheduler, machines there are none."""
+"""Simulated nodes: labels and capacity are real to the scheduler, there are no machines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.testbed.kubernetes.rest import Object, Rest
 from tests.testbed.nodes.node_server import NodeServer
 
 _ROOM = {"cpu": "256", "memory": "1Ti", "pods": "100000", "ephemeral-storage": "10Ti"}
-# With it KWOK plays the node's kubelet; without it the Kubelet class or a test does.
+# With it KWOK is the node's kubelet; without it the Kubelet class or a test is.
 KWOK_ANNOTATION = "kwok.x-k8s.io/node"
 
 
@@ -28,15 +28,16 @@ class Nodes:
         kwok: bool = False,
         server: NodeServer | None = None,
     ) -> None:
-        """A Ready node with plenty of cpu and memory, and `capacity` such as {"nvidia.com/gpu": "4"} beside it.
+        """Create a Ready node with plenty of cpu and memory, and `capacity` such as {"nvidia.com/gpu": "4"} in
+        addition.
 
-        `server` answers for logs and exec of its pods; without one there are none.
+        `server` serves logs and exec of its pods; without one there are none.
         """
         metadata: Object = {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
         if kwok:
             metadata["annotations"] = {KWOK_ANNOTATION: "fake"}
         self._rest.post("/api/v1/nodes", {"metadata": metadata})
-        # Admission taints a new node not-ready; the controller that would take it away does not run.
+        # Admission taints a new node not-ready; the controller that would remove the taint does not run.
         self._rest.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": [dict(each) for each in taints] or None}})
         room = _ROOM | dict(capacity or {})
         status = {"capacity": room, "allocatable": room, **_ready(True)}
@@ -46,11 +47,11 @@ class Nodes:
         self._rest.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
     def set_ready(self, name: str, ready: bool) -> None:
-        """What the node lifecycle controller writes when a kubelet is not heard of, or is again."""
+        """Write what the node lifecycle controller writes when a kubelet's heartbeat stops or returns."""
         self._rest.patch(f"/api/v1/nodes/{name}/status", {"status": _ready(ready)})
 
     def remove(self, name: str) -> None:
-        """Its pods stay until somebody collects them."""
+        """Delete the node; its pods remain until they are garbage-collected."""
         self._rest.delete(f"/api/v1/nodes/{name}")
 
 

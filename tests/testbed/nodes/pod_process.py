@@ -1,7 +1,7 @@
 """A pod whose container really runs: its command, as a process of this machine, with the pod's own environment.
 
-For pods of one worker: names of other pods mean nothing here. Mounted are the ConfigMap with the job and the
-termination log, as files of a folder; reports of progress go nowhere.
+For pods of one worker: names of other pods do not resolve here. Mounted are the ConfigMap with the job and the
+termination log, as files of a folder; reports of progress are lost.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class PodProcess:
 
     @property
     def log(self) -> str:
-        """What its container wrote so far."""
+        """Return the container's output so far."""
         return self._server.log.read_text(encoding="utf-8", errors="replace")
 
     def wait_for(self, text: str, *, seconds: float = 180) -> None:
-        """Until its log has that text. Raises NotStarted when it ends before."""
+        """Wait until its log has that text. Raises NotStarted when it ends before."""
         self._server.wait_until(lambda: text in self.log, seconds=seconds)
 
-    def end(self, *, told: bool = False, seconds: float = 180) -> int:
-        """Waits for its end and tells the API server, as a kubelet does; `told` sends SIGTERM first, and takes the pod
-        away afterwards. Its exit code.
+    def end(self, *, terminate: bool = False, seconds: float = 180) -> int:
+        """Wait for its end and write the pod's status, as a kubelet does; return the exit code. `terminate` sends
+        SIGTERM first, and removes the pod afterwards.
         """
-        if told:
+        if terminate:
             self._server.signal(signal.SIGTERM)
         code = self._server.wait(seconds)
         words = self._last_words.read_text(encoding="utf-8") if self._last_words.exists() else ""
@@ -61,7 +61,7 @@ class PodProcess:
             self._pods.failed(self._pod, code, message=words)
         else:
             self._pods.succeeded(self._pod, message=words)
-        if told:
+        if terminate:
             self._pods.remove(self._pod)
         return code
 
@@ -73,6 +73,6 @@ class PodProcess:
 
 
 def _value(variable: dict[str, Any], pod: Pod) -> str:
-    """Of a variable in the container's `env`; the downward API's are the pod's uid, and "" for limits."""
+    """Return the value of a variable in the container's `env`; of the downward API the pod's uid, and "" for limits."""
     field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
     return pod.uid if field == "metadata.uid" else str(variable.get("value", ""))

@@ -1,4 +1,4 @@
-"""Pods as a kubelet treats them, by hand: bound, running, ended in every way that pods end, removed.
+"""The kubelet's changes to pods, by hand: bound, running, ended in every way that pods end, removed.
 
 Every change is a PATCH of `pods/status` as a kubelet sends it, so that the API server's own validation and the job
 controller judge it.
@@ -14,7 +14,7 @@ from typing import Any
 from tests.testbed.kubernetes.access import wait_until
 from tests.testbed.kubernetes.rest import STRATEGIC, Object, Refused, Rest
 
-# The security context that a namespace of the level `restricted` asks of a container that is not a job's.
+# The security context that the level `restricted` requires of a container that is not a job's.
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -22,7 +22,7 @@ RESTRICTED = {
     "runAsUser": 1000,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-_MESSAGE_BYTES = 4096  # what a kubelet keeps of a termination message
+_MESSAGE_BYTES = 4096  # the length to which a kubelet truncates a termination message
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Pod:
 
 
 def read(whole: Object) -> Pod:
-    """The pod in an object of the API."""
+    """Parse the pod from an object of the API."""
     metadata, status = whole["metadata"], whole.get("status", {})
     return Pod(
         namespace=metadata["namespace"],
@@ -85,56 +85,56 @@ class Pods:
         return read(self._rest.get(f"/api/v1/namespaces/{namespace}/pods/{name}"))
 
     def select(self, namespace: str, **labels: str) -> list[Pod]:
-        """Sorted by name; `labels` such as `**{"batch.kubernetes.io/job-name": "flowers-1"}`."""
+        """Return the pods sorted by name; `labels` such as `**{"batch.kubernetes.io/job-name": "flowers-1"}`."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         listed = self._rest.get(f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": selector})
         return sorted((read(each) for each in listed["items"]), key=lambda pod: pod.name)
 
     def of_job(self, namespace: str, job: str) -> list[Pod]:
-        """Pods of the batch/v1 Job, by completion index."""
+        """Return the pods of the batch/v1 Job, by completion index."""
         return sorted(
             self.select(namespace, **{"batch.kubernetes.io/job-name": job}), key=lambda pod: (pod.index or 0, pod.name)
         )
 
     def wait_for(self, namespace: str, job: str, count: int, *, seconds: float = 120) -> list[Pod]:
-        """The pods of the Job as soon as there are `count`. Raises TimeoutError."""
+        """Wait until the Job has `count` pods; return them. Raises TimeoutError."""
         wait_until(lambda: len(self.of_job(namespace, job)) == count, f"{count} pods of {job}", seconds=seconds)
         return self.of_job(namespace, job)
 
     # -- what a scheduler and a kubelet do --------------------------------------------------------------------
 
     def bind(self, pod: Pod, node: str) -> None:
-        """What a scheduler does."""
+        """Assign the pod to a node, as a scheduler does."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         self._rest.post(f"{pod.path}/binding", {"metadata": {"name": pod.name}, "target": target})
 
     def running(self, pod: Pod, *, ready: bool = True) -> None:
-        """Its containers run; `ready` says what their probes say."""
+        """Mark its containers as running; `ready` is the result of their probes."""
         state = {"running": {"startedAt": now()}}
         self._patch(pod, {"phase": "Running", **_started(pod), **_containers(pod, state, ready=ready)}, ready=ready)
 
     def waiting(self, pod: Pod, reason: str, message: str = "") -> None:
-        """Its containers cannot start: ImagePullBackOff, ErrImagePull, CreateContainerConfigError and the like."""
+        """Mark its containers as waiting: ImagePullBackOff, ErrImagePull, CreateContainerConfigError and the like."""
         state = {"waiting": {"reason": reason, "message": message}}
         self._patch(pod, {"phase": "Pending", **_started(pod), **_containers(pod, state)}, ready=False)
 
     def succeeded(self, pod: Pod, *, message: str = "") -> None:
-        """Its containers ended with 0."""
+        """End its containers with 0."""
         self._end(pod, "Succeeded", 0, "Completed", message)
 
     def failed(self, pod: Pod, code: int, *, message: str = "", reason: str = "Error") -> None:
-        """Its containers ended with `code`, `message` being what they left in the termination log."""
+        """End its containers with `code` and `message` in the termination log."""
         self._end(pod, "Failed", code, reason, message)
 
     def out_of_memory(self, pod: Pod) -> None:
-        """The kernel killed it at its memory limit."""
+        """End it as the kernel does at its memory limit."""
         self._end(pod, "Failed", 137, "OOMKilled", "")
 
     def disrupted(
         self, pod: Pod, *, reason: str = "TerminationByKubelet", code: int | None = 143, message: str = "preempted"
     ) -> None:
-        """The cluster ended it: Failed with the condition DisruptionTarget. Its containers ended with `code`, or are
-        not known to have ended (None), as after the loss of a node.
+        """End it as the cluster does: Failed with the condition DisruptionTarget. Its containers ended with `code`, or
+        are not known to have ended (None), as after the loss of a node.
         """
         condition = _condition("DisruptionTarget", True, reason=reason, message=message)
         if code is None:
@@ -143,12 +143,14 @@ class Pods:
             self._end(pod, "Failed", code, "Error", "", extra=[condition])
 
     def unschedulable(self, pod: Pod, message: str = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.") -> None:
-        """What a scheduler says when no node takes it."""
+        """Write the condition of a pod that fits no node."""
         condition = _condition("PodScheduled", False, reason="Unschedulable", message=message)
         self._rest.patch(f"{pod.path}/status", {"status": {"conditions": [condition]}}, kind=STRATEGIC)
 
     def remove(self, pod: Pod) -> None:
-        """A kubelet's last word on a pod whose containers have ended: DELETE without grace. A pod gone is fine."""
+        """Remove a pod whose containers have ended, as a kubelet does at last: DELETE without grace. A pod may be gone
+        already.
+        """
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
         try:
             self._rest.delete(pod.path, options)
@@ -181,7 +183,7 @@ class Pods:
 
 
 def now() -> str:
-    """The time as the API writes it, to the second."""
+    """Return the time in the API's format, to the second."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -191,7 +193,7 @@ def _condition(type: str, holds: bool, *, reason: str = "", message: str = "") -
 
 
 def _started(pod: Pod) -> Object:
-    """Address and start, as a kubelet gives them once; the address is made from the uid and stays."""
+    """Return address and start time, which a kubelet writes once; the address is derived from the uid."""
     number = int(pod.uid[:4], 16)
     address = f"10.{64 + number % 64}.{number >> 8}.{int(pod.uid[4:6], 16)}"
     start = pod.whole.get("status", {}).get("startTime") or now()
@@ -199,7 +201,7 @@ def _started(pod: Pod) -> Object:
 
 
 def _containers(pod: Pod, state: Object, *, ready: bool = False) -> Object:
-    """All containers in one state; init containers have done their work."""
+    """Return all containers in one state; init containers have completed."""
     done = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now(), "finishedAt": now()}}
 
     def one(container: Object, state: Object, ready: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import threading
 from typing import Any, cast
 
 from tests.soak.chaos import record
-from tests.soak.chaos.record import Change, ChildSeen, JobSeen, PodSeen, Recorder, told_by_list
+from tests.soak.chaos.record import Change, ChildSeen, JobSeen, PodSeen, Recorder, changes_from_list
 
 LABELS = {"mptraining.dev/job": "flowers", "mptraining.dev/attempt": "2"}
 
@@ -49,8 +49,8 @@ def test_a_list_tells_what_has_gone_what_is_new_and_what_is_another() -> None:
     same, other, gone = pod("same"), pod("other"), pod("gone")
     known = {each.uid: each for each in (same, other, gone)}
     ended, new = pod("other", "Failed"), pod("new")
-    assert told_by_list(known, [same, ended, new]) == (Change(gone, gone=True), Change(ended), Change(new))
-    assert told_by_list({}, []) == ()
+    assert changes_from_list(known, [same, ended, new]) == (Change(gone, gone=True), Change(ended), Change(new))
+    assert changes_from_list({}, []) == ()
 
 
 class Stream:
@@ -107,7 +107,7 @@ def raw_pod(name: str, version: int, phase: str = "Running") -> dict[str, Any]:
     return {"metadata": metadata, "spec": {}, "status": {"phase": phase}}
 
 
-def test_a_watch_goes_on_where_it_was_cut_and_lists_where_it_cannot() -> None:
+def test_a_watch_resumes_where_it_was_cut_and_lists_where_it_cannot() -> None:
     def event(kind: str, name: str, version: int, phase: str = "Running") -> dict[str, Any]:
         return {"type": kind, "object": raw_pod(name, version, phase)}
 

@@ -6,7 +6,7 @@ from tests.soak.chaos import report
 from tests.soak.chaos.__main__ import in_rounds
 from tests.soak.chaos.record import Change, JobSeen, Step
 from tests.soak.chaos.run import Ran
-from tests.soak.chaos.schedule import Kind, Stroke
+from tests.soak.chaos.schedule import Fault, Kind
 from tests.soak.chaos.verdict import Evidence
 
 
@@ -19,8 +19,8 @@ def ran(*complaints: str, trained: tuple[str, ...] = ()) -> Ran:
     steps = tuple(Step(float(at), (Change(job),)) for at, job in enumerate(jobs))
     digests = {"one": ("abc", "abc")} if trained else {}
     evidence = Evidence(planned=(), steps=steps, trained=trained, digests=digests, counted=1)
-    strokes = tuple(Stroke(1.0, kind, 0.5, 1.0, 0) for kind in (Kind.KILL, Kind.KILL, Kind.PAUSE))
-    return Ran(evidence, complaints, strokes, (60, 0), gaps=1, seconds=12.4)
+    faults = tuple(Fault(1.0, kind, 0.5, 1.0, 0) for kind in (Kind.KILL, Kind.KILL, Kind.PAUSE))
+    return Ran(evidence, complaints, faults, (60, 0), gaps=1, seconds=12.4)
 
 
 def test_the_table_of_two_rounds() -> None:
@@ -48,7 +48,7 @@ Seed 7, here: 2 rounds, 25 s.
     )
 
 
-def test_what_trained_is_told() -> None:
+def test_jobs_that_train_are_reported() -> None:
     text = report.table([ran(trained=("one",))], seed=7, where="here")
     assert "| jobs that really trained | 1, restarted 1 times |" in text
     assert "| of these with the weights of an undisturbed run | 1 |" in text

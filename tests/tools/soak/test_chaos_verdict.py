@@ -9,7 +9,7 @@ import pytest
 
 from tests.soak.chaos.jobs import Stub
 from tests.soak.chaos.record import Change, ChildSeen, JobSeen, PodSeen, Seen, Step
-from tests.soak.chaos.verdict import Evidence, Left, Struck, complaints, doubled
+from tests.soak.chaos.verdict import Evidence, InjectedFault, Left, complaints, doubled
 
 ODD, PAIR = Stub("odd", "fails-once", 1.0), Stub("pair", "pair", 1.0)
 Story = list[Seen]
@@ -166,7 +166,7 @@ def test_doctored_evidence_is_found_out(what: str) -> None:
     assert [line for line in found if line.startswith(words)], found
 
 
-def test_an_attempt_that_was_struck_may_be_called_preempted_and_no_other() -> None:
+def test_only_an_attempt_that_a_fault_hit_may_be_called_preempted() -> None:
     preempted: Story = [
         *(job("pair", ""), child("pair", 1), pod("pair", 1, "Running", index=1), pod("pair", 1, "Failed", index=1)),
         *(job("pair", "Preempted", restarts=1), job("pair", "Preempted", "", restarts=1), child("pair", 2)),
@@ -175,14 +175,14 @@ def test_an_attempt_that_was_struck_may_be_called_preempted_and_no_other() -> No
     good = replace(evidence(preempted), planned=(PAIR,), trained=(), left=(), phases={"Succeeded": 1})
     line = "pair: attempt 1 was judged Preempted, not Succeeded"
     assert complaints(good) == (line,)
-    for struck in (Struck(1, 2, frozenset({"pair-1-1"})), Struck(2, 3, nodes=frozenset({"node-1"}))):
-        assert complaints(replace(good, struck=(struck,))) == ()
-    for struck in (
-        Struck(1, 2, frozenset({"other"})),
-        Struck(9, 10, nodes=frozenset({"node-1"})),
-        Struck(2, 3, nodes=frozenset({"node-2"})),
+    for injected in (InjectedFault(1, 2, frozenset({"pair-1-1"})), InjectedFault(2, 3, nodes=frozenset({"node-1"}))):
+        assert complaints(replace(good, injected=(injected,))) == ()
+    for injected in (
+        InjectedFault(1, 2, frozenset({"other"})),
+        InjectedFault(9, 10, nodes=frozenset({"node-1"})),
+        InjectedFault(2, 3, nodes=frozenset({"node-2"})),
     ):  # fmt: skip
-        assert complaints(replace(good, struck=(struck,))) == (line,)
+        assert complaints(replace(good, injected=(injected,))) == (line,)
 
 
 def test_a_worker_that_kubernetes_made_twice_is_no_second_gang() -> None:
@@ -193,7 +193,7 @@ def test_a_worker_that_kubernetes_made_twice_is_no_second_gang() -> None:
     assert doubled(evidence()) == frozenset()
 
 
-def test_restarts_nobody_could_ask_for_may_be_missing_from_the_metrics() -> None:
+def test_restarts_that_could_not_be_read_may_be_missing_from_the_metrics() -> None:
     """The end of attempt 1 was seen at 5 s."""
     for blind, counted, good in (
         ((4.0, 6.0), 0, True), ((4.0, 6.0), 1, True), ((4.0, 6.0), 2, False), ((6.0, 9.0), 0, False)
@@ -201,7 +201,7 @@ def test_restarts_nobody_could_ask_for_may_be_missing_from_the_metrics() -> None
         assert (complaints(replace(evidence(), blind=(blind,), counted=counted)) == ()) == good
 
 
-def test_what_one_list_told_is_one_moment() -> None:
+def test_the_changes_of_one_list_are_one_moment() -> None:
     """After an outage the order in a list says nothing: the old gang has gone when the new one is there."""
     before = Step(0.0, (Change(pod("odd", 1, "Running")),))
     told = Step(1.0, (Change(pod("odd", 2, "Pending")), Change(pod("odd", 1, "Failed"))))

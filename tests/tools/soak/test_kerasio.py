@@ -189,7 +189,7 @@ def test_a_refusal_that_names_a_field_is_followed(tmp_path: Path) -> None:
     assert (run.commit, run.fits) == ("abc", [{"history": {"loss": [1.0]}}])
 
 
-def test_a_plain_run_that_fails_is_told_by_its_last_error(tmp_path: Path) -> None:
+def test_a_plain_run_that_fails_is_described_by_its_last_error(tmp_path: Path) -> None:
     here, _ = bench(tmp_path, (1, "", "tensorflow.errors.ValueError: shapes"), (TIMED_OUT, "", ""))
     (script,) = scripts(tmp_path / "scripts")
     first, second = here.run(script, PLAIN), here.run(script, PLAIN)

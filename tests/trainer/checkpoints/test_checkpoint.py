@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, read back by another precision, number of replicas or batch size."""
+"""Checkpoints: complete or absent, and restored under another precision, number of replicas or batch size."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def equal(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
 
 
 def test_everything_comes_back(keras: Keras, tmp_path: Path) -> None:
-    """Weights, slots, iterations, metrics, and where Keras 3's dropout is in its random numbers."""
+    """Weights, slots, iterations, metrics, and the state of Keras 3's random numbers for dropout."""
     remembered = {"early_stopping": {"best": 0.25, "wait": 2, "history": [1.0, None]}}
     saved = Rig(keras, tmp_path).train().save(500, loss_scale=512.0, good_steps=9, callbacks=remembered)
     fresh = Rig(keras, tmp_path, seed=2)
@@ -160,7 +160,7 @@ def test_another_number_of_replicas_reads_it(keras: Keras, tmp_path: Path) -> No
 
 
 def test_the_learning_rate_is_the_jobs_to_say(keras: Keras, tmp_path: Path) -> None:
-    """A resumed job may name another one, and another batch size scales it; a schedule may take its place."""
+    """A resumed job may have another rate, and another batch size scales it; a schedule may replace it."""
     Rig(keras, tmp_path, rate=0.1).train().save(1)
     lower = Rig(keras, tmp_path, rate=0.01)
     lower.checkpointer.restore()
@@ -189,7 +189,7 @@ def test_a_torn_newest_falls_back_to_the_one_before(keras3: Keras, tmp_path: Pat
     assert found.step == 1
     assert equal(fresh.arrays(), good)
     notices = [(one.level, one.topic) for one in fresh.events()]
-    # Without its state a folder is no checkpoint, which is how an unfinished one looks: nothing to warn of.
+    # Without its state a folder is no checkpoint but an unfinished one: no warning.
     unfinished = (name, how) == ("state.json", "missing")
     assert notices == ([] if unfinished else [("Warning", "CheckpointDamaged")])
 
@@ -277,7 +277,7 @@ def folder(request: pytest.FixtureRequest) -> str:
 
 
 class Test_an_older_attempt_that_still_runs:
-    def test_publishes_nothing_more(self, keras3: Keras, folder: str) -> None:
+    def test_publishes_no_further_files(self, keras3: Keras, folder: str) -> None:
         older = Rig(keras3, folder, fenced=True).train().save(1)
         Rig(keras3, folder, identity=NEXT, fenced=True)
         with pytest.raises(Superseded, match="attempt 2 has taken over"):
@@ -320,7 +320,7 @@ class Test_an_older_attempt_that_still_runs:
         ]
 
 
-# Saves checkpoints of 4 MB without end, until it is killed.
+# Saves checkpoints of 4 MB in a loop, until it is killed.
 ENDLESS = """
 import itertools, sys
 from mptraining_api.launch import WorkerIdentity
@@ -344,7 +344,7 @@ for step in itertools.count(1):
 
 @pytest.mark.parametrize("saves", [3, 8])
 def test_killed_in_mid_write_only_whole_checkpoints_are_seen(keras3: Keras, folder: str, saves: int) -> None:
-    """The kill falls somewhere into a write or a pruning: the process does nothing else."""
+    """The kill happens during a write or a pruning: the process does nothing else."""
     command = [sys.executable, "-c", ENDLESS, folder]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=os.environ) as process:
         assert process.stdout is not None
@@ -361,9 +361,9 @@ def test_killed_in_mid_write_only_whole_checkpoints_are_seen(keras3: Keras, fold
 
 
 def test_killed_while_uploading_the_previous_checkpoint_stays(keras3: Keras, bucket: str) -> None:
-    """The connection to the bucket stops in the middle of the second checkpoint's files; then the process dies."""
+    """The connection to the bucket stops in the middle of the second checkpoint's files; then the process is killed."""
     folder = f"{bucket}/run/checkpoints"
-    # The first checkpoint is 4 MB and small files; after 6 MB the second is under way.
+    # The first checkpoint is 4 MB and small files; after 6 MB the second is being uploaded.
     with Narrows(os.environ["STORAGE_EMULATOR_HOST"], after_bytes=6 << 20) as narrows:
         environment = os.environ | {"STORAGE_EMULATOR_HOST": narrows.address}
         command = [sys.executable, "-c", ENDLESS, folder]
@@ -381,7 +381,7 @@ def test_killed_while_uploading_the_previous_checkpoint_stays(keras3: Keras, buc
 
 
 class Narrows:
-    """A way to a server through which no more than so many bytes go; `stopped` is set when they are spent."""
+    """A proxy through which no more than so many bytes pass; `stopped` is set when they are spent."""
 
     def __init__(self, server: str, *, after_bytes: int) -> None:
         self._server = urlsplit(server)
@@ -465,7 +465,7 @@ def test_a_tensor_that_was_cut_is_whole_again(shape: tuple[int, ...]) -> None:
     assert all(each.nbytes <= 20 or len(each) == 1 for part in parts.values() for each in part.values())
 
 
-def test_what_a_killed_writer_left_is_swept_away(keras3: Keras, tmp_path: Path) -> None:
+def test_files_of_a_killed_writer_are_deleted(keras3: Keras, tmp_path: Path) -> None:
     left = tmp_path / ".unfinished-abc"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half")

@@ -1,4 +1,4 @@
-"""What a checkpoint knows of code, versions, hardware and job, and what a resume says of it."""
+"""A checkpoint's record of code, versions, hardware and job, and the differences that a resume reports."""
 
 from __future__ import annotations
 

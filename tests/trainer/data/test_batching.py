@@ -28,7 +28,7 @@ def order(count: int) -> Order:
 
 
 def steps_of(batching: Batching, position: Position, steps: int, workers: int) -> list[tuple[int, list[int]]]:
-    """(epoch, records in the order of their positions) of the next `steps` steps, put together from all workers."""
+    """Return (epoch, records in the order of their positions) of the next `steps` steps, merged from all workers."""
     size = batching.examples_per_step // workers
     together = []
     for worker in range(workers):
@@ -95,7 +95,7 @@ def test_a_resume_at_any_step_gives_the_same_rest(
 
 @settings(deadline=None)
 @given(counts, shares, st.integers(1, 40), st.integers(0, 20))
-def test_another_batch_size_goes_on_where_the_first_one_was(count: int, before: int, after: int, done: int) -> None:
+def test_another_batch_size_resumes_where_the_first_one_was(count: int, before: int, after: int, done: int) -> None:
     first, second = (Batching(count, size, "PadAndMask") for size in (before, after))
     position = first.advance(START, done)
     consumed = [number for _, step in steps_of(first, START, done, 1) for number in step]
@@ -112,7 +112,7 @@ def test_steps_of_a_pass(count: int, size: int, remainder: Remainder, steps: int
     assert Batching(count, size, remainder).steps_per_pass == steps
 
 
-def test_a_position_that_cannot_fill_a_step_gives_way_to_the_next_pass() -> None:
+def test_a_position_that_cannot_fill_a_step_is_followed_by_the_next_pass() -> None:
     batching = Batching(10, 4, "Drop")
     assert batching.advance(START, 2) == Position(3, 0, 8, "")
     assert batching.advance(START, 3) == Position(3, 1, 4, "")

@@ -1,4 +1,4 @@
-"""Where examples are kept between epochs: what is decided, what it says, and what the second epoch costs."""
+"""The place of examples between epochs: the decision, its message, and the cost of the second epoch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Mode = Literal["Auto", "Memory", "Disk", "None"]
 
 
 class Rig:
-    """Opens the records of a folder as a job does, and remembers what was said."""
+    """Opens the records of a folder as a job does, and keeps the messages."""
 
     def __init__(self, ends: ExitStack) -> None:
         self.said: Said = []
@@ -66,7 +66,7 @@ def write(folder: str) -> str:
 
 
 def epochs(split: Split, count: int) -> list[list[int]]:
-    """The labels of whole epochs."""
+    """Return the labels of whole epochs."""
     dataset = split.training(
         order=Order(count=COUNT, seed=5, buffer_size=16, streams=4),
         batching=Batching(COUNT, BATCH, "Drop"),
@@ -105,13 +105,13 @@ def test_from_a_cache_the_second_epoch_asks_the_bucket_for_nothing(
     assert asked.bytes > 0
     assert all(sorted(epoch) == list(range(COUNT)) for epoch in epochs(split, 3))
     assert split.meter.figures == asked
-    # What was read to find the records is not fetched again.
+    # Bytes that were read to find the records are not fetched again.
     size = sum(shard.object.size for shard in split.dataset.shards)
     assert indexed or asked.bytes == size
 
 
 class Test_records_that_do_not_fit_on_the_disk:
-    def test_are_read_from_the_bucket_and_that_is_said(
+    def test_are_read_from_the_bucket_with_a_notice(
         self, bucket: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(data_cache, "available_disk", lambda folder: 1000)
@@ -119,7 +119,7 @@ class Test_records_that_do_not_fit_on_the_disk:
         assert name == "None"
         assert [topic for topic, text in rig.said if "every epoch reads the bucket" in text] == ["DiskCache"]
 
-    def test_are_no_news_to_who_did_not_ask_for_it(
+    def test_have_no_notice_unless_a_cache_was_requested(
         self, bucket: str, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(data_cache, "available_disk", lambda folder: 1000)
@@ -127,7 +127,7 @@ class Test_records_that_do_not_fit_on_the_disk:
         _, name = rig.open(write(f"{bucket}/data"), "Auto")
         assert (name, [topic for topic, _ in rig.said if topic.startswith("Disk")]) == ("None", [])
 
-    def test_do_not_take_the_room_that_was_promised_to_others(self, bucket: str, rig: Rig) -> None:
+    def test_do_not_use_memory_that_is_reserved_for_others(self, bucket: str, rig: Rig) -> None:
         assert rig.open(write(f"{bucket}/data"), "Disk", reserved=1 << 60)[1] == "None"
 
 

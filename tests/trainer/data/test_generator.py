@@ -20,7 +20,7 @@ pytestmark = pytest.mark.training
 
 COUNT = 20
 SIGNATURE = (tf.TensorSpec([2], tf.int64), tf.TensorSpec([None], tf.string))
-# Reached only where nothing happens ahead of time.
+# Reached only if nothing is read ahead.
 PATIENCE = 60.0
 
 
@@ -33,7 +33,7 @@ def determinism(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 class Source:
-    """Yields [n, n] and n texts; `asked` counts the elements that were asked for."""
+    """Yields [n, n] and n texts; `asked` counts the elements that were requested."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -67,7 +67,7 @@ def test_elements_come_as_from_tensorflow_s_own_generator() -> None:
     assert ours.element_spec == own.element_spec
     for one, other in zip(ours.as_numpy_iterator(), own.as_numpy_iterator(), strict=True):
         assert [each.tolist() for each in one] == [each.tolist() for each in other]
-    # Each iterator has its own generator, also while another one is under way.
+    # Each iterator has a generator of its own, also while another one is active.
     assert numbers(tf.data.Dataset.zip(ours, ours).map(lambda a, b: a)) == list(range(COUNT))
 
 
@@ -77,7 +77,7 @@ def test_elements_are_read_while_the_last_one_is_used() -> None:
     dataset = from_generator(source.generate, SIGNATURE).prefetch(4).map(lambda n, _: n, num_parallel_calls=2)
     iterator = iter(dataset.prefetch(2).with_options(options()))
     assert next(iterator)[0] == 0
-    # The consumer asks for nothing more, as while it trains; without overlap the source would wait for it for ever.
+    # The consumer requests nothing more, as while it trains; without overlap the source would wait for it for ever.
     assert source.waits_for(8)
     assert [int(each[0]) for each in iterator] == list(range(1, COUNT))
 
@@ -87,7 +87,7 @@ def test_elements_are_mapped_side_by_side() -> None:
     both = threading.Barrier(2)
 
     def meet(number: Any) -> Any:
-        # Broken, and so an error, unless two calls are here at once.
+        # It breaks, and so raises, unless two calls are active at once.
         both.wait(PATIENCE)
         return number
 
@@ -98,7 +98,7 @@ def test_elements_are_mapped_side_by_side() -> None:
 
 
 def test_tensorflow_s_own_generator_is_not_read_ahead_under_determinism() -> None:
-    """Why there is another one. If this fails, TensorFlow has changed and `data.generator` can go."""
+    """The reason for `data.generator`: if this test fails, TensorFlow has changed and the module can be removed."""
     tf.config.experimental.enable_op_determinism()
     try:
         source = Source()
@@ -112,7 +112,7 @@ def test_tensorflow_s_own_generator_is_not_read_ahead_under_determinism() -> Non
 
 
 def test_what_determinism_protects_is_still_protected() -> None:
-    """A random operation in a user's map function is run for one element after the other."""
+    """A random operation in a user's map function runs for one element after the other."""
 
     def drawn(parallel: int) -> list[float]:
         tf.random.set_seed(3)
@@ -137,7 +137,7 @@ def test_a_released_iterator_closes_its_generator() -> None:
     assert source.closed == 1
 
 
-def test_an_error_says_what_python_said() -> None:
+def test_an_error_contains_pythons_message() -> None:
     def broken() -> Iterator[tuple[Any, ...]]:
         yield np.zeros([2], np.int64), np.array([b"a"], object)
         raise RuntimeError("the disk is gone")

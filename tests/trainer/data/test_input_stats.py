@@ -1,4 +1,4 @@
-"""How much of the time the device waited for data, and the sentence that says what to do about it."""
+"""The share of the time that the device waited for data, and the advice about it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ times = st.lists(st.tuples(st.floats(0.001, 100), st.none() | st.floats(0, 200))
 
 
 @given(times)
-def test_the_share_lies_between_none_and_all_of_the_time(executions: list[tuple[float, float | None]]) -> None:
+def test_the_share_is_between_zero_and_one(executions: list[tuple[float, float | None]]) -> None:
     since = InputInterval()
     for seconds, waited in executions:
         since.add(seconds, waited)
@@ -56,7 +56,7 @@ CPU = "decoding and preprocessing are what it waits for: give the pod more CPUs"
 )
 @pytest.mark.parametrize("before", [0.0, 500.0])
 def test_advice(remote: bool, cache: str, for_bytes: float, said: str, before: float) -> None:
-    """8 of 20 seconds waited; what was read `before`, for the index or into the memory, changes nothing."""
+    """8 of 20 seconds were waits; bytes that were read `before`, for the index or into memory, change nothing."""
     meter = InputMeter(remote=remote, cache=cache, waited_for_bytes=before)
     meter.traffic.add(bytes=int(before * 1e9))
     since = InputInterval.begin(meter)

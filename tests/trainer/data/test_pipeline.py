@@ -1,4 +1,4 @@
-"""From files to the batches of a replica: the same from memory as from files, after a resume as without."""
+"""From files to the batches of a replica: the same from memory as from files, and after a resume as without."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def damage(file: Path, record: int) -> None:
-    """Flips a byte in the payload of one record; all records are of the same length but for their varints."""
+    """Flip a byte in the payload of one record; all records have the same length except for their varints."""
     content = bytearray(file.read_bytes())
     place = 0
     for _ in range(record):
@@ -213,12 +213,12 @@ def test_every_pass_and_every_seed_augments_differently(files: Path) -> None:
     assert all(first[record] != second[record] for record in first.keys() & second.keys())
 
 
-def test_validation_is_told_that_it_is_none_of_training(files: Path) -> None:
-    def told(inputs: Any, labels: Any, training: bool) -> tuple[Any, Any]:
+def test_validation_calls_preprocess_with_training_false(files: Path) -> None:
+    def preprocess_by_mode(inputs: Any, labels: Any, training: bool) -> tuple[Any, Any]:
         return (inputs * 0.0 if training else inputs), labels
 
     dataset = split(files).validation(
-        examples_per_step=BATCH, share=Share(0, 1), batch=BATCH, preprocess=Preprocess(told)
+        examples_per_step=BATCH, share=Share(0, 1), batch=BATCH, preprocess=Preprocess(preprocess_by_mode)
     )
     assert next(dataset.as_numpy_iterator())[0].max() > 0
 
@@ -264,7 +264,7 @@ def test_a_function_that_cannot_be_called_so_is_refused_with_its_signature(funct
 EXAMPLE = ExampleSpec((TensorSpec("x", "uint8", (4,)),), (TensorSpec("label", "int64", ()),))
 
 
-def test_the_model_is_told_what_a_function_makes_of_an_example() -> None:
+def test_the_model_gets_the_shapes_that_preprocess_returns() -> None:
     after = Preprocess(lambda inputs, labels: (tf.cast(inputs[:2], tf.float32), tf.one_hot(labels, 3)))
     spec = after.example_after(EXAMPLE)
     assert spec.inputs == (TensorSpec("x", "float32", (2,)),)

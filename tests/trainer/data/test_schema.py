@@ -1,4 +1,4 @@
-"""Which tensors the records hold, and the errors if they do not match the job."""
+"""The tensors in the records, and the errors if they do not match the job."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def feature(name: str, dtype: str = "int64", **fields: Any) -> Feature:
 ROW = {"x": [1.0, 2.0], "label": 3}
 
 
-def test_features_are_inferred_and_said() -> None:
+def test_features_are_inferred_and_reported() -> None:
     found, said = columns([ROW, ROW])
     assert found.describe() == ("label: int64 [] (label)", "x: float32 [2]")
     assert said == ["features inferred from the first records: label: int64; x: float32 [2]"]
@@ -78,7 +78,7 @@ def test_classes_belong_to_the_label_of_the_manifest_alone() -> None:
     assert (found.labels, found.classes) == (("other",), None)
 
 
-def test_the_job_has_the_last_word() -> None:
+def test_the_jobs_features_override_inferred_ones() -> None:
     known = manifest(feature("x", "float32", shape=(2,)), feature("label"))
     found, _ = columns(
         [ROW],

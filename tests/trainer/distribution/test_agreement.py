@@ -1,4 +1,4 @@
-"""What workers ask of one another before and between steps; several processes are in test_processes."""
+"""Agreement among workers before and between steps; several processes are in test_processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mptraining_trainer.distribution.coordination import barrier, gather_over_wo
 pytestmark = pytest.mark.training
 
 
-def test_one_worker_with_two_replicas_speaks_once() -> None:
+def test_one_worker_with_two_replicas_votes_once() -> None:
     over = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     assert mean_over_workers(over, [0.5, 3.0]) == [0.5, 3.0]
     assert mean_over_workers(over, []) == []

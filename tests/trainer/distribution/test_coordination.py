@@ -1,4 +1,4 @@
-"""Workers find each other before TensorFlow waits; who is missing is named, with its host and why."""
+"""Workers find each other before TensorFlow waits; a missing one is named, with its host and the reason."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def hosts() -> tuple[str, ...]:
     return tuple(f"127.0.0.1:{port}" for port in free_ports(3))
 
 
-class Told:
-    """A clock that goes by what is waited, and what was said meanwhile; told to leave at `leave` seconds."""
+class SimulatedWait:
+    """A clock that advances by each wait, and the messages; SIGTERM arrives at `leave` seconds."""
 
     def __init__(self, leave: float = float("inf")) -> None:
         self.seconds = 0.0
         self.leave = leave
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def now(self) -> float:
         return self.seconds
@@ -43,14 +43,15 @@ class Told:
 
     def notice(self, topic: str, message: str) -> None:
         assert topic == "WaitingForWorkers"
-        self.said.append(message)
+        self.messages.append(message)
 
 
 @pytest.mark.parametrize("own_strategy", [False, True])
 def test_three_workers_find_each_other_in_any_order(hosts: tuple[str, ...], own_strategy: bool) -> None:
-    """Each leaves its port when it has seen the others; a late one must still get in, as TensorFlow takes it over.
+    """Each closes its port when it has seen the others; a late one must still connect, as TensorFlow takes the port
+    over.
 
-    A script that makes its own strategy, or none, takes over nothing: there each has to be reached before it leaves.
+    A script with its own strategy, or none, takes over nothing: there each must be reached before it closes its port.
     """
     started = [threading.Event() for _ in hosts]
     problems: list[BaseException] = []
@@ -92,27 +93,27 @@ def test_three_workers_find_each_other_in_any_order(hosts: tuple[str, ...], own_
 
 
 def test_a_worker_that_no_other_has_reached_yet_stays(hosts: tuple[str, ...]) -> None:
-    told = Told(leave=3.0)
+    waiting = SimulatedWait(leave=3.0)
     with pytest.raises(Preempted, match="has not reached this worker yet"):
         wait_for_peers(
             identity(0, hosts[:2]),
-            now=told.now,
-            wait=told.wait,
-            notice=told.notice,
+            now=waiting.now,
+            wait=waiting.wait,
+            notice=waiting.notice,
             probe=lambda address: None,
             until_reached=True,
         )
 
 
-def test_who_is_missing_is_named_and_after_the_deadline_given_up(hosts: tuple[str, ...]) -> None:
-    told = Told()
+def test_a_missing_worker_is_named_and_after_the_deadline_the_job_fails(hosts: tuple[str, ...]) -> None:
+    waiting = SimulatedWait()
     here = hosts[0]
     with pytest.raises(PeerLost) as raised:
         wait_for_peers(
             identity(0, (here, "flowers-1-1.flowers:2222", "flowers-1-2.flowers:2222")),
-            now=told.now,
-            wait=told.wait,
-            notice=told.notice,
+            now=waiting.now,
+            wait=waiting.wait,
+            notice=waiting.notice,
             deadline=100,
             probe=lambda address: None if "1-1" in address else "its name is not known to DNS",
         )
@@ -121,25 +122,29 @@ def test_who_is_missing_is_named_and_after_the_deadline_given_up(hosts: tuple[st
     assert "after 100 s" in str(raised.value)
     assert "worker 1" not in str(raised.value)
     assert by_reason(raised.value.reason) == PEER_LOST
-    assert told.said == [f"waiting for {missing}"] * 3, "at 10, 40 and 70 s; telemetry says the same words once"
+    assert waiting.messages == [f"waiting for {missing}"] * 3, "at 10, 40 and 70 s; telemetry says the same words once"
 
 
-def test_a_worker_that_is_told_to_leave_does(hosts: tuple[str, ...]) -> None:
-    told = Told(leave=3.0)
+def test_a_worker_exits_on_sigterm(hosts: tuple[str, ...]) -> None:
+    waiting = SimulatedWait(leave=3.0)
     with pytest.raises(Preempted, match=r"worker 1 \(127.0.0.1"):
         wait_for_peers(
-            identity(0, hosts[:2]), now=told.now, wait=told.wait, notice=told.notice, probe=lambda address: "away"
+            identity(0, hosts[:2]),
+            now=waiting.now,
+            wait=waiting.wait,
+            notice=waiting.notice,
+            probe=lambda address: "away",
         )
-    assert told.seconds == 3.0
+    assert waiting.seconds == 3.0
 
 
-def test_a_taken_port_is_said_at_once(hosts: tuple[str, ...]) -> None:
-    told = Told()
+def test_a_taken_port_is_reported_at_once(hosts: tuple[str, ...]) -> None:
+    waiting = SimulatedWait()
     with (
         socket.create_server(("", int(hosts[0].rpartition(":")[2]))),
         pytest.raises(PeerLost, match="its port cannot be listened on"),
     ):
-        wait_for_peers(identity(0, hosts), now=told.now, wait=told.wait, notice=told.notice)
+        wait_for_peers(identity(0, hosts), now=waiting.now, wait=waiting.wait, notice=waiting.notice)
 
 
 def test_only_the_first_of_many_are_named() -> None:
@@ -158,7 +163,7 @@ def listening() -> Iterator[int]:
 def test_why_no_worker_is_reached(listening: int, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     assert connection_error(f"127.0.0.1:{listening}") is None
     assert connection_error(hosts[0]) == "its machine answers, the worker does not listen yet"
-    for error, said in (
+    for error, expected in (
         (socket.gaierror(-2, "Name or service not known"), "its name is not known to DNS"),
         (TimeoutError(), "no answer within 5 s"),
         (OSError(113, "No route to host"), "No route to host"),
@@ -168,4 +173,4 @@ def test_why_no_worker_is_reached(listening: int, hosts: tuple[str, ...], monkey
             raise error
 
         monkeypatch.setattr(socket, "create_connection", fail)
-        assert connection_error("flowers-1-2.flowers:2222") == said
+        assert connection_error("flowers-1-2.flowers:2222") == expected

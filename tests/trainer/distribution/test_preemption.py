@@ -1,4 +1,4 @@
-"""SIGTERM is a question for the loop, and an order when the loop does not answer; in real processes."""
+"""The loop handles SIGTERM itself, and the watchdog exits if the loop does not respond; in real processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-# What each program does after it watches; 75 is what the watchdog leaves with.
+# The programs' work after the watch has begun; 75 is the watchdog's exit code.
 WATCH = """
 import os, sys, threading
 from mptraining_trainer.distribution.preemption import Preemption
@@ -24,7 +24,7 @@ while not preemption.stop_requested():
 print("asked", flush=True)
 os._exit(9)
 """
-# A C call that gives the lock back, as TensorFlow's do.
+# A C call that releases the lock, as TensorFlow's do.
 STUCK = """
 import ctypes
 # A signal that this thread takes ends a sleep.
@@ -54,7 +54,7 @@ def watching(program: str, grace: float) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_the_loop_hears_of_a_sigterm_and_leaves_by_itself() -> None:
+def test_the_loop_sees_a_sigterm_and_exits_by_itself() -> None:
     with watching(ASKS, grace=60) as process:
         process.send_signal(signal.SIGTERM)
         assert process.stdout is not None
@@ -78,7 +78,7 @@ print("up", flush=True)
 
 
 @pytest.mark.parametrize("end", [ASKS, STUCK], ids=["leaves", "does not answer"])
-def test_a_script_is_asked_all_the_same(end: str) -> None:
+def test_a_script_sees_a_sigterm_too(end: str) -> None:
     with watching(SCRIPT + end, grace=0.2 if end == STUCK else 60) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
@@ -86,7 +86,7 @@ def test_a_script_is_asked_all_the_same(end: str) -> None:
         assert process.wait(60) == (75 if end == STUCK else 9)
 
 
-def test_a_process_that_does_not_answer_is_ended() -> None:
+def test_a_process_that_does_not_respond_is_ended() -> None:
     with watching(STUCK, grace=0.2) as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 75

@@ -92,7 +92,7 @@ def test_what_fits() -> None:
 
 
 def test_a_running_sum_is_exact_and_the_same_however_it_is_cut() -> None:
-    """What float32 alone loses shows the sum of the same numbers without the error beside it."""
+    """The sum of the same numbers without the error term shows the loss of float32 alone."""
 
     @tf.function
     def add(running: RunningSum, count: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is decided about devices before TensorFlow makes them, through whole jobs on a CPU."""
+"""The decisions about devices before TensorFlow creates them, through whole jobs on a CPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mptraining_trainer.run import run
 pytestmark = pytest.mark.training
 
 BATCH, EXAMPLES = 8, 160
-# Reached only where nothing happens ahead of time.
+# Reached only if nothing is read ahead.
 PATIENCE = 60.0
 
 
@@ -45,7 +45,7 @@ def as_before() -> Iterator[None]:
 
 
 def trained(data: Path, folder: Path, *, cache: str, deterministic: str) -> list[np.ndarray]:
-    """The weights after a job with validation over these records."""
+    """Return the weights after a job with validation over these records."""
     pattern = [f"{data}/train-*.tfrecord"]
     spec = {
         "accelerator": {"type": "cpu"},
@@ -66,7 +66,7 @@ def trained(data: Path, folder: Path, *, cache: str, deterministic: str) -> list
 def test_a_job_trains_under_determinism_as_without(data: Path, tmp_path: Path, cache: str) -> None:
     usual = trained(data, tmp_path / "usual", cache=cache, deterministic="Auto")
     always = trained(data, tmp_path / "always", cache=cache, deterministic="Always")
-    # Deterministic operations round elsewhere: the cross entropy is another kernel, on a CPU too.
+    # Deterministic operations round differently: the cross entropy is another kernel, on a CPU too.
     assert all(np.allclose(one, other, atol=1e-6) for one, other in zip(usual, always, strict=True))
 
 

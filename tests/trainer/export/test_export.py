@@ -92,7 +92,7 @@ def job(program: dict[str, Any], export_format: str = "keras") -> ResolvedJob:
 
 
 def trained(keras: Keras, resolved: ResolvedJob, example: ExampleSpec) -> Program:
-    """A program built under mixed_bfloat16, with weights that no initializer gives."""
+    """A program built under mixed_bfloat16, with weights that no initializer produces."""
     keras.set_policy("mixed_bfloat16")
     program = build(resolved, keras, example, lambda topic, message: None)
     numbers = np.random.default_rng(7)
@@ -111,7 +111,7 @@ def batch(example: ExampleSpec) -> Any:
 
 
 def run_plainly(python: Path | str, folder: Path, code: str) -> str:
-    """What a process that knows nothing of mptraining prints, in the model's folder."""
+    """Return the output of a process without mptraining, in the model's folder."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(python), "-W", "ignore", "-c", code]
     done = subprocess.run(
@@ -122,12 +122,16 @@ def run_plainly(python: Path | str, folder: Path, code: str) -> str:
 
 
 def answers(python: Path | str, folder: Path, load_code: str) -> Any:
-    """What the model, loaded by that code in a separate process, answers to the inputs that `expected` kept."""
+    """Return the results of the model, loaded by that code in a separate process, for the inputs that
+    `expected` kept.
+    """
     return pytest.approx(json.loads(run_plainly(python, folder, ANSWER.format(load=load_code))), rel=1e-4)
 
 
 def main_file(keras: Keras, program: dict[str, Any]) -> str:
-    """Keras 3 writes no class whose arguments it cannot ask for: that model travels as weights and rebuild.py."""
+    """Return the model's main file. Keras 3 writes no class whose arguments it cannot inspect: that model is exported
+    as weights and rebuild.py.
+    """
     return "model.weights.h5" if program is SUBCLASSED and not keras.legacy else "model.keras"
 
 
@@ -148,7 +152,7 @@ SERVE = (
 
 
 def expected(folder: Path, example: ExampleSpec) -> list[float]:
-    """What this process's model answers; keeps the inputs for others."""
+    """Return the results of this process's model; keep the inputs for others."""
     inputs = batch(example)
     np.savez(folder.parent / "inputs.npz", **(inputs if isinstance(inputs, dict) else {"only": inputs}))
     outputs: list[float] = np.asarray(load(folder)(inputs), "float64").ravel().tolist()
@@ -170,7 +174,7 @@ def test_the_copy_is_float32_and_has_the_trained_weights(
     assert keras.module.mixed_precision.global_policy().name == "mixed_bfloat16"
 
 
-def test_what_stands_in_the_folder(keras: Keras, tmp_path: Path, source: Path) -> None:
+def test_the_content_of_the_folder(keras: Keras, tmp_path: Path, source: Path) -> None:
     built = trained(keras, job(FUNCTIONAL), TABLE)
     export(built, keras, job(FUNCTIONAL), TABLE, tmp_path / "model", 12, metrics={"val_loss": 0.5})
     names = {path.relative_to(tmp_path / "model").as_posix() for path in (tmp_path / "model").rglob("*.*")}
@@ -204,7 +208,7 @@ def test_a_plain_process_opens_it_and_rebuilds_it(
     export(trained(keras, job(program), example), keras, job(program), example, folder, 1)
     outputs = expected(folder, example)
     assert outputs == answers(sys.executable, folder, REBUILD)
-    # A class of the user's own opens through rebuild.py alone.
+    # A custom class opens only through rebuild.py.
     if program is not SUBCLASSED:
         assert outputs == answers(sys.executable, folder, OPEN.format(package="tf_keras" if keras.legacy else "keras"))
 

@@ -1,4 +1,4 @@
-"""A model without a run folder, handed over by real processes, as `pods/exec` starts them in the pod."""
+"""A model without a run folder, fetched by real processes, as `pods/exec` starts them in the pod."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.training
 
 
 class Pod:
-    """A place where processes share a temporary folder."""
+    """A folder that processes share as their temporary folder."""
 
     def __init__(self, folder: Path) -> None:
         self.model = folder / "scratch" / "model"
@@ -61,7 +61,7 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
         made.kept.wait(120)
 
 
-def test_the_model_is_sent_whole_and_let_go(pod: Pod) -> None:
+def test_the_model_is_sent_whole_and_then_released(pod: Pod) -> None:
     kept = pod.keep(600)
     sent = pod.run(MODEL_COMMAND)
     assert sent.returncode == 0, sent.stderr
@@ -79,8 +79,8 @@ def test_the_model_is_sent_whole_and_let_go(pod: Pod) -> None:
     assert b"none is kept here" in late.stderr
 
 
-def test_told_to_leave_it_leaves_with_success(pod: Pod) -> None:
-    """Training is done: a machine that is taken away now must not start it again."""
+def test_on_sigterm_it_exits_with_success(pod: Pod) -> None:
+    """Training is complete: a preemption now must not start it again."""
     kept = pod.keep(600)
     kept.send_signal(signal.SIGTERM)
     assert kept.wait(120) == 0

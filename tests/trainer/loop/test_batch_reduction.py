@@ -1,4 +1,4 @@
-"""Keras' losses over parts of a batch: the mean over two replicas is what Keras computes for the whole batch."""
+"""Keras' losses over parts of a batch: the mean over two replicas equals Keras' value for the whole batch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def computed(loss: Any, outputs: Any, labels: Any, weights: Any, mask: Any) -> A
 def over_replicas(
     strategy: Any, loss: Any, *, weights: Any = None, mask: Any = None, rows: Any = None, labels: Any = LABELS
 ) -> float:
-    """The mean over two replicas, each with one half of the batch."""
+    """Return the mean over two replicas, each with one half of the batch."""
     half = ROWS // 2
 
     def on_replica() -> Any:
@@ -104,7 +104,7 @@ def test_padded_rows_do_not_count_whatever_they_hold(keras: Keras, replicas: Any
     assert over_replicas(replicas, loss, mask=mask, rows=REAL, labels=labels) == pytest.approx(expected, rel=1e-5)
 
 
-def test_what_no_number_follows_from_is_refused(keras: Keras) -> None:
+def test_a_loss_without_a_number_is_refused(keras: Keras) -> None:
     wrap_reductions(legacy=keras.legacy)
     with pytest.raises(InvalidProgram, match="over a batch in 2 parts"), reduce_as_part(Part(2, tf.identity)):
         computed(loss_of(keras, "none"), OUTPUTS, LABELS, None, None)

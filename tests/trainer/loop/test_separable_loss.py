@@ -1,4 +1,4 @@
-"""Losses that are no mean over examples are refused, also where a small data set repeats its rows."""
+"""Losses that are no mean over examples are refused, also if a small data set repeats its rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mptraining_trainer.loop.separable_loss import needs_sums
 from mptraining_trainer.model.compiled import CompiledModel
 
 FOUR = np.random.default_rng(5).normal(size=(4, 3)).astype(np.float32)
-# As the first examples of a data set with four rows are read: all of them twice.
+# The first examples of a data set with four rows: all of them appear twice.
 INPUTS = np.concatenate([FOUR, FOUR])
 
 

@@ -1,4 +1,4 @@
-"""How many steps are fused, and that boundaries are met exactly."""
+"""The number of fused steps; boundaries are met exactly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ every = st.none() | st.integers(1, 50)
 
 @given(st.none() | st.integers(1, 5000), st.lists(st.floats(1e-300, 30.0), max_size=20))
 def test_a_call_never_takes_more_than_about_a_second(named: int | None, step_seconds: list[float]) -> None:
-    """As measured last; a step that alone is slow is never fused with another."""
+    """By the last measurement; a step that is slow alone is never fused with another."""
     pace = StepsPerExecution.begin(named)
     assert pace.steps == 1, "nothing is known of a step before the first"
     for seconds in step_seconds:
@@ -32,7 +32,7 @@ def test_the_pace_settles_at_a_quarter_of_a_second() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
-def test_without_a_measurement_the_pace_stays(seconds: float) -> None:
+def test_without_a_measurement_the_pace_is_unchanged(seconds: float) -> None:
     pace = replace(StepsPerExecution.begin(None), steps=8)
     assert pace.adjust(seconds) == pace
 

@@ -42,7 +42,7 @@ def model(keras: Keras, *, normalized: bool | str = False, dropout: float = 0.0,
 
 
 class Rig:
-    """A loop with its model, strategy and endless batches of one replica dealt in turn."""
+    """A loop with its model, strategy and endless batches of one replica, distributed in turn."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Rig:
         return [np.array(array) for array in self.model.get_weights()]
 
     def every_copy(self) -> list[list[np.ndarray]]:
-        """The trainable weights as each replica has them."""
+        """Return the trainable weights of each replica."""
         return [self.copies(one) for one in self.keras.variables_of(self.model.trainable_variables)]
 
     def copies(self, variable: Any) -> list[np.ndarray]:
@@ -166,7 +166,7 @@ def test_an_overflow_on_any_one_replica_skips_the_step_on_all(keras: Keras, repl
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_a_skipped_step_changes_nothing(keras: Keras, policy: str) -> None:
-    """Neither statistics nor seeds nor metrics nor what the next step computes."""
+    """It changes neither statistics nor seeds nor metrics nor the result of the next step."""
     inputs, labels = examples(BATCH * 3)
     inputs[BATCH] = np.nan
     scale = 1024.0 if policy == "mixed_float16" else None
@@ -193,7 +193,7 @@ def test_a_skipped_step_changes_nothing(keras: Keras, policy: str) -> None:
     assert same(poisoned.weights(), without.weights(), tolerance)
 
 
-def test_looking_at_updates_first_changes_none_of_them(keras: Keras) -> None:
+def test_checking_updates_first_changes_none_of_them(keras: Keras) -> None:
     plain, checked = Rig(keras, replicas=2), Rig(keras, replicas=2, checked=True)
     first, second = plain.loop.execute(plain.batches, 5), checked.loop.execute(checked.batches, 5)
     assert same(plain.weights(), checked.weights())
@@ -205,7 +205,7 @@ def test_looking_at_updates_first_changes_none_of_them(keras: Keras) -> None:
 def test_the_gradient_norm_is_that_of_the_whole_batch(
     keras: Keras, replicas: int, accumulation: int, scale: float | None
 ) -> None:
-    """Also of the last of several steps, whatever the number of replicas, parts and the loss scale."""
+    """Also that of the last of several steps, for any number of replicas, parts and loss scale."""
     rig = Rig(keras, replicas=replicas, accumulation=accumulation, scale=scale)
     assert rig.loop.execute(rig.batches, 2).finite_steps == 2
     x, y = (part[2 * BATCH : 3 * BATCH] for part in examples(BATCH * 8))
@@ -227,7 +227,7 @@ def test_clipping_sees_the_whole_gradient(keras: Keras) -> None:
 
 @pytest.mark.parametrize("scale", [None, 1024.0])
 def test_replicas_share_their_moving_statistics(keras: Keras, scale: float | None) -> None:
-    """Plain BatchNormalization: each replica sees its own half of the batch, all go on with the mean of both."""
+    """Plain BatchNormalization: each replica sees its own half of the batch, all continue with the mean of both."""
     rig = Rig(keras, replicas=2, scale=scale, normalized="plain", data=examples(BATCH * 3))
     rig.loop.execute(rig.batches, 3)
     statistics = [rig.copies(one) for one in rig.keras.moving_statistics(rig.model)]
@@ -250,7 +250,7 @@ def test_a_table_is_no_moving_statistic(keras: Keras) -> None:
     assert [list(variable.shape) for variable in found] == [[1024]]
 
 
-def test_an_overflow_leaves_no_trace_in_moving_statistics(keras: Keras) -> None:
+def test_an_overflow_does_not_change_moving_statistics(keras: Keras) -> None:
     inputs, labels = examples(BATCH * 2)
     inputs[BATCH] = 1e38
     rig = Rig(keras, replicas=2, policy="mixed_float16", scale=1024.0, normalized="plain", data=(inputs, labels))
@@ -300,7 +300,7 @@ def test_accumulated_parts_are_one_larger_batch(keras: Keras, replicas: int) -> 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_masked_examples_do_not_count(keras: Keras, accumulation: int) -> None:
-    """Half of each batch masked, and full of NaN, trains as the other half alone."""
+    """Half of each batch is masked, and full of NaN: it trains as the other half alone."""
     inputs, labels = examples(BATCH)
     mask = np.tile([1.0, 0.0], BATCH // 2).astype(np.float32)
     poisoned = np.where(mask[:, None] > 0, inputs, np.float32(1e3))

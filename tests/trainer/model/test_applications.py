@@ -1,4 +1,4 @@
-"""Models by name: what they take, what they end in, what they refuse."""
+"""Models by name: their inputs, their outputs, their refusals."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_grey_images_are_scaled_where_the_published_way_is_for_three_channels(ke
     assert built.preprocess(tf.constant([0, 255], tf.uint8)).numpy() == pytest.approx([-1.0, 1.0])
 
 
-# The smallest side of an image where it is not 32; Keras' own figures (min_size of obtain_input_shape).
+# The smallest side of an image if it is not 32; Keras' own figures (min_size of obtain_input_shape).
 SMALLEST = {"Xception": 71, "InceptionV3": 75, "InceptionResNetV2": 75}
 
 
@@ -142,9 +142,9 @@ def test_every_name_is_an_architecture_with_its_preprocessing_and_smallest_image
         assert module.preprocess_input(np.zeros((1, 2, 2, 3), np.float32)).shape == (1, 2, 2, 3)
 
 
-def test_weights_that_cannot_be_downloaded_say_what_to_do(keras: Keras, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_downloaded_have_a_next_step(keras: Keras, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_internet(*arguments: Any, **named: Any) -> None:
-        # As Keras' get_file says it.
+        # The message of Keras' get_file.
         raise Exception("URL fetch failure on https://example.com/weights.h5: None -- Name or service not known")
 
     monkeypatch.setattr(applications, "pretrained", no_internet)

@@ -47,7 +47,7 @@ def compiled(keras: Keras, **more: Any) -> Any:
 def settle(
     keras: Keras, training: dict[str, Any] | None = None, example: ExampleSpec = EXAMPLE, **parts: Any
 ) -> tuple[Any, Any, list[Any]]:
-    """Optimizer, loss and metrics of the model as Keras has them once it is built."""
+    """Return optimizer, loss and metrics of the model as Keras has them once it is built."""
     compiled, optimizer = compile_model(job(training), keras, parts, example, Notices())
     compiled.build((tf.zeros((2, 4)), tf.zeros((2,), tf.int64), ()))
     metrics: list[Any] = []
@@ -60,10 +60,10 @@ def squared(labels: Any, outputs: Any) -> Any:
     return (outputs[:, 0] - 1.0) ** 2
 
 
-# What the program brings
+# Sources in the program
 
 
-def test_a_plain_model_gets_defaults_and_they_are_said(keras: Keras) -> None:
+def test_a_plain_model_gets_defaults_and_they_are_reported(keras: Keras) -> None:
     notices = Notices()
     model = plain(keras)
     _, optimizer = compile_model(job(), keras, {"model": model}, EXAMPLE, notices)
@@ -110,7 +110,7 @@ def test_what_the_program_may_not_bring(keras: Keras, parts: dict[str, Any], whe
 
 
 def test_loss_and_metrics_are_the_very_objects_of_the_program(keras: Keras) -> None:
-    """None is built from its config, which a class of the user's need not have."""
+    """None is built from its config, which a custom class need not have."""
 
     class Twice(keras.module.losses.Loss):  # type: ignore[name-defined, misc]
         def __init__(self, factor: float) -> None:
@@ -148,7 +148,7 @@ def test_a_compile_of_its_own_and_more_from_the_job_are_refused(keras: Keras) ->
         settle(keras, {"metrics": [{"className": "accuracy"}]}, model=model)
 
 
-# What the job says
+# Sources in the job
 
 
 def test_the_jobs_and_the_programs_own_may_say_the_same(keras: Keras) -> None:
@@ -180,7 +180,7 @@ def test_a_metric_is_refused_by_its_number(keras: Keras) -> None:
     assert raised.value.where.startswith("spec.training.metrics[1]")
 
 
-def test_a_loss_that_nothing_tells_is_asked_for(keras: Keras) -> None:
+def test_an_unknown_loss_must_be_named(keras: Keras) -> None:
     picture = ExampleSpec(EXAMPLE.inputs, (TensorSpec("y", "float32", (5,)),))
     with pytest.raises(Problem, match="Name a loss"):
         settle(keras, example=picture, model=plain(keras))

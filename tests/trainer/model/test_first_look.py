@@ -1,4 +1,4 @@
-"""The facts of real models, and what preflight makes of them."""
+"""The facts of real models, and preflight's findings from them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compiled(model: Any, loss: Any, keras: Keras) -> CompiledModel:
 
 
 @pytest.mark.parametrize(("activation", "probabilities"), [("softmax", True), (None, False)])
-def test_one_forward_pass_tells_probabilities_from_logits(
+def test_one_forward_pass_distinguishes_probabilities_from_logits(
     keras: Keras, job: ResolvedJob, activation: str | None, probabilities: bool
 ) -> None:
     loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -90,7 +90,7 @@ def test_a_model_that_overflows_on_good_inputs_is_the_programs_fault(keras: Kera
         warnings(gather_facts(compiled(overflowing, loss, keras), BATCH, keras, job))
 
 
-def test_a_model_that_cannot_take_the_batch_says_so_in_one_line(keras: Keras, job: ResolvedJob) -> None:
+def test_a_model_that_cannot_take_the_batch_is_refused_in_one_line(keras: Keras, job: ResolvedJob) -> None:
     loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
     with pytest.raises(InvalidProgram, match="fails on the first batch") as raised:
         gather_facts(compiled(model(keras, None), loss, keras), (np.zeros((16, 4), "float32"), BATCH[1]), keras, job)

@@ -1,4 +1,4 @@
-"""The model is built and traced, not run: its layers, their numbers, and what a step must keep."""
+"""The model is built and traced, not run: its layers, their numbers, and the tensors that a step must keep."""
 
 from __future__ import annotations
 
@@ -90,16 +90,16 @@ def test_an_mlps_numbers_are_those_of_a_calculation(look: Any) -> None:
     parameters = 10 * 128 + 128 + 128 * 128 + 128 + 128 * 3 + 3
     assert (found.parameters, found.trainable) == (parameters, parameters)
     assert (found.weights, found.gradients) == (4 * parameters, 4 * parameters)
-    # Adam keeps two numbers for each, its count of steps and its rate.
+    # Adam keeps two numbers for each, its step counter and its rate.
     assert 0 <= found.slots - 8 * parameters <= 16
     plain, mixed = found.policies
     assert (plain.policy, mixed.policy) == ("float32", "mixed_float16")
-    # The inputs, two hidden layers, the probabilities that the loss makes of the logits.
+    # The inputs, two hidden layers, the probabilities that the loss computes from the logits.
     assert plain.activations == 4 * (10 + 128 + 128 + 3)
     # The same in float16; the head takes its inputs in float32.
     assert mixed.activations == 2 * (10 + 128 + 128) + 4 * (128 + 3)
-    # The second layer's weights, which the gradient of its inputs needs. The head's are there in float32.
-    # Some scalars of the loss are beside them.
+    # The second layer's weights, which the gradient of its inputs needs. The head's are already in float32.
+    # The loss adds some scalars.
     assert 0 <= plain.copies <= 16
     assert 0 <= mixed.copies - 2 * 128 * 128 <= 16
     assert [(layer.name, layer.compute, layer.variables, layer.output_shape) for layer in mixed.layers] == [
@@ -128,15 +128,15 @@ def test_layers_inside_layers_and_operations_are_seen(look: Any, keras: str) -> 
     assert mixed.output == "float16"
 
 
-def test_a_subclassed_model_is_looked_at_too(look: Any) -> None:
+def test_a_subclassed_model_is_inspected_too(look: Any) -> None:
     named = {"loss": {"className": "SparseCategoricalCrossentropy", "config": {"from_logits": True}}}
     found = look("Own", NUMBERS, "Legacy", training={"epochs": 1, "batchSize": {"global": 8}} | named)
     assert [layer.name for layer in found.policies[1].layers] == ["first", "head"]
     assert found.policies[0].activations == 4 * (10 + 12 + 3)
 
 
-def test_a_recurrent_layer_is_one_and_said_not_to_be_counted(look: Any) -> None:
-    """What the model sees is what the program's own preprocessing makes of an example."""
+def test_a_recurrent_layer_is_one_and_reported_as_not_counted(look: Any) -> None:
+    """The model's input is the output of the program's own preprocessing."""
     found = look("words", WORDS)
     assert found.policies[1].layers[0].output_shape == (4, 8)
     assert [layer.name for layer in found.policies[1].layers] == ["embedded", "memory", "head"]
@@ -175,7 +175,7 @@ def example(**data: Any) -> ExampleSpec:
     return example_of(data_section(**data), lambda topic, message, level="Info": None, lambda: 0.0)
 
 
-def test_an_example_is_what_the_job_the_manifest_or_near_records_say(tmp_path: Path) -> None:
+def test_an_example_is_that_of_the_job_the_manifest_or_the_first_records(tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", x=np.zeros((4, 10), np.float32), label=np.zeros(4, np.int64))
     convert(str(tmp_path / "train.npz"), str(tmp_path))
     by_manifest = example(train=[f"{tmp_path}/train-*.tfrecord"])
@@ -186,7 +186,7 @@ def test_an_example_is_what_the_job_the_manifest_or_near_records_say(tmp_path: P
     assert by_manifest == by_records == by_job
 
 
-def test_what_cannot_be_looked_at_says_what_it_needs(look: Any, bucket: str) -> None:
+def test_a_job_that_cannot_be_inspected_reports_what_it_needs(look: Any, bucket: str) -> None:
     with pytest.raises(InvalidData, match=r"Name data\.features, with them no data is needed"):
         example(train=[f"{bucket}/train-*.tfrecord"])
     with pytest.raises(InvalidSpec, match="a script builds its model itself"):

@@ -1,4 +1,4 @@
-"""Keras' serialization, as a job writes it, as objects of either generation."""
+"""Keras' serialization in a job, as objects of either generation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_schedule_may_be_written_either_way(keras: Keras, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["SparseCategoricalCrossentropy", "sparse_categorical_crossentropy"])
-def test_a_functions_name_stands_for_its_class(keras: Keras, name: str) -> None:
+def test_a_functions_name_selects_its_class(keras: Keras, name: str) -> None:
     loss = made(keras, "loss", className=name, config={"from_logits": True})
     assert type(loss) is keras.module.losses.SparseCategoricalCrossentropy
 

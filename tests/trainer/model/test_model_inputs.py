@@ -1,4 +1,6 @@
-"""Functional models with several inputs, beside plain `fit` with the same rows, and features that do not fit them."""
+"""Functional models with several inputs, compared with plain `fit` on the same rows, and features that
+do not fit them.
+"""
 
 from __future__ import annotations
 

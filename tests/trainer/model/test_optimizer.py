@@ -27,7 +27,7 @@ def test_nothing_to_change_is_the_same_optimizer(keras: Keras) -> None:
     assert scale_learning_rate(keras, optimizer, LearningRate(factor=1.0, warmup_steps=0)) is optimizer
 
 
-def test_a_plain_rate_without_warmup_stays_a_plain_rate(keras: Keras) -> None:
+def test_a_plain_rate_without_warmup_is_unchanged(keras: Keras) -> None:
     scaled = scale_learning_rate(keras, keras.module.optimizers.Adam(0.1), LearningRate(factor=4.0, warmup_steps=0))
     assert float(scaled.get_config()["learning_rate"]) == pytest.approx(0.4)
 

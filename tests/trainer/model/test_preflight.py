@@ -58,7 +58,7 @@ ODD = tuple((f"layer_{number}", 3) for number in range(7))
         (output(activation="softmax", probabilities=None), {"Logits": "twice"}),
         (output(activation="sigmoid", shape=(1,)) | {"loss": BINARY}, {"Logits": "sigmoid is applied twice"}),
         (output(activation="sigmoid", shape=(1,)) | {"loss": BINARY, "from_logits": False}, {}),
-        # What the hardware has
+        # The hardware
         ({"compute_capability": 6.0}, {"Precision": "6.0"}),
         ({"compute_capability": 6.0, "policy": "float32"}, {}),
         ({"device": "cpu"}, {"Precision": "emulation"}),
@@ -67,9 +67,9 @@ ODD = tuple((f"layer_{number}", 3) for number in range(7))
             {"device": "cpu", "policy": "mixed_bfloat16", "native_bfloat16": False},
             {"Precision": "avx512_bf16"},
         ),
-        # What NumPy does without a dtype
+        # NumPy's default dtype
         ({"inputs": (InputFacts("income", "float64", finite=True),)}, {"Float64": "income"}),
-        # Dimensions: never on a CPU, on a GPU only where there are Tensor Cores to fill
+        # Dimensions: never on a CPU, on a GPU only if it has Tensor Cores
         ({"per_replica_batch": 10}, {"BatchSize": "10 examples per replica"}),
         ({"per_replica_batch": 10, "policy": "float32"}, {}),
         ({"per_replica_batch": 10, "device": "cpu", "policy": "float32"}, {}),

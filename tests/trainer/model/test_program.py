@@ -77,7 +77,7 @@ def wrong_inputs():
 
 @pytest.fixture(autouse=True)
 def source(keras: Keras, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The user's source folder, on sys.path as the trainer puts it there."""
+    """The user's source folder, on sys.path as the trainer adds it."""
     names = {"keras": "tf_keras", "other": "keras"} if keras.legacy else {"keras": "keras", "other": "tf_keras"}
     (tmp_path / "flowers").mkdir()
     (tmp_path / "flowers" / "__init__.py").touch()
@@ -109,7 +109,7 @@ def made(keras: Keras, program: dict[str, Any], training: dict[str, Any] | None 
 
 MLP = {"application": {"name": "mlp"}}
 
-# What a function may return
+# Return values of a function
 
 
 def test_arguments_reach_the_function(keras: Keras) -> None:
@@ -128,7 +128,7 @@ def test_a_preprocess_of_its_own_decides_what_the_model_sees(keras: Keras) -> No
     assert len(program.model.weights) == 2
 
 
-# What an application is trained by
+# The training of an application
 
 
 def test_an_application_is_a_classifier_with_its_accuracy(keras: Keras) -> None:
@@ -149,7 +149,7 @@ def test_several_outputs_are_fine(keras: Keras) -> None:
     assert len(made(keras, function("two_outputs")).model.outputs) == 2
 
 
-# What can be wrong with a function
+# Errors of a function
 
 
 @pytest.mark.parametrize(

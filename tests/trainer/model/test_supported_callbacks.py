@@ -1,4 +1,4 @@
-"""Which callbacks are run, and what each of them remembers, in both generations of Keras."""
+"""The callbacks that are run, and the state of each, in both generations of Keras."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_kind_is_taken(keras: Keras, tmp_path: Path) -> None:
     assert supported_callbacks.checkpoint_names([*callbacks, callbacks[0]]) == expected
 
 
-def test_what_is_remembered_is_there_and_survives_json(keras: Keras, tmp_path: Path) -> None:
+def test_the_state_is_complete_and_survives_json(keras: Keras, tmp_path: Path) -> None:
     for callback in every_kind(keras, tmp_path):
         if hasattr(callback, "best"):
             callback.best = 0.1 + 0.2
@@ -57,14 +57,14 @@ def test_what_is_remembered_is_there_and_survives_json(keras: Keras, tmp_path: P
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, None, 3, 0.25])
-def test_infinities_and_nothing_are_remembered_as_they_are(keras: Keras, value: float | None) -> None:
+def test_infinities_and_none_survive_json(keras: Keras, value: float | None) -> None:
     first, second = (keras.module.callbacks.EarlyStopping() for _ in range(2))
     first.best = value
     supported_callbacks.set_state(second, json.loads(json.dumps(supported_callbacks.get_state(first), allow_nan=False)))
     assert (second.best, type(second.best)) == (value, type(value))
 
 
-def test_those_of_the_user_are_taken_and_known_by_what_they_derive_from(keras: Keras) -> None:
+def test_subclasses_are_accepted_and_treated_as_their_base(keras: Keras) -> None:
     c = keras.module.callbacks
 
     class Mine(c.EarlyStopping):  # type: ignore[name-defined, misc]
@@ -99,7 +99,7 @@ def test_what_the_trainer_does_itself_is_not_called_and_what_is_no_callback_refu
     assert supported_callbacks.superseded_reason(c.RemoteMonitor()) is None
 
     class Stops(c.TerminateOnNaN):  # type: ignore[name-defined, misc]
-        """More than Keras' own, perhaps."""
+        """A subclass may do more than Keras' own."""
 
     assert supported_callbacks.superseded_reason(Stops()) is None
     with pytest.raises(InvalidProgram, match=r"\[0\]: 'early' is no Keras callback"):

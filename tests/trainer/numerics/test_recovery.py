@@ -1,4 +1,4 @@
-"""What follows when numbers stop being finite, as decisions."""
+"""The decisions after numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def incident(step: int = 40) -> NonFinite:
     return NonFinite(step, "the loss became nan, no finite number")
 
 
-def test_at_first_the_batches_are_left_out_then_the_policy_changes() -> None:
+def test_at_first_the_batches_are_skipped_then_the_policy_changes() -> None:
     begun = PrecisionState("mixed_bfloat16", "mixed_bfloat16")
     first = plan_rollback(begun, incident(40), EVERYTHING, "Recover")
     assert first is not None
@@ -93,14 +93,14 @@ def test_at_first_the_batches_are_left_out_then_the_policy_changes() -> None:
     assert plan_rollback(done, incident(90), EVERYTHING, "Recover") is None
 
 
-def test_float16_leaves_steps_out_anyway_so_that_the_policy_changes_at_once() -> None:
+def test_float16_skips_steps_anyway_so_that_the_policy_changes_at_once() -> None:
     back = plan_rollback(PrecisionState("mixed_float16", "mixed_float16"), incident(), EVERYTHING, "Recover")
     assert back is not None
     assert (back.precision_state.policy, back.precision_state.checked) == ("mixed_bfloat16", True)
 
 
 @given(st.sampled_from(EVERYTHING), st.sets(st.sampled_from(EVERYTHING)).map(lambda more: {"float32", *more}))
-def test_there_are_never_more_than_three_ways_back(policy: str, available: set[str]) -> None:
+def test_there_are_never_more_than_three_recoveries(policy: str, available: set[str]) -> None:
     precision_state, count = PrecisionState(policy, policy), 0
     while (back := plan_rollback(precision_state, incident(), sorted(available), "Recover")) is not None:
         risk = ("float32", "mixed_bfloat16", "mixed_float16").index
@@ -111,7 +111,7 @@ def test_there_are_never_more_than_three_ways_back(policy: str, available: set[s
     assert 1 <= count <= 3
 
 
-def test_with_fail_there_is_one_way_back_to_see_where_it_began() -> None:
+def test_with_fail_there_is_one_recovery_to_locate_the_first_step() -> None:
     back = plan_rollback(PrecisionState("float32", "float32"), incident(), EVERYTHING, "Fail")
     assert back is not None
     assert (back.locate, back.precision_state.checked, back.precision_state.policy) == (True, True, "float32")
@@ -127,7 +127,7 @@ def state(**fields: Any) -> CheckpointState:
     return CheckpointState(**common | fields)
 
 
-def test_what_an_attempt_found_out_holds_until_another_policy_is_asked_for() -> None:
+def test_findings_of_an_attempt_hold_until_another_policy_is_requested() -> None:
     kept = state(asked_policy="Measure", policy="mixed_bfloat16", checked=True, checked_until=3)
     asked = job(precision={"policy": "Measure"})
     assert precision_from_checkpoint(asked, kept, fingerprint="f") == PrecisionState(

@@ -28,7 +28,7 @@ def error(kind: Any, message: str) -> Any:
     return kind(None, None, message)
 
 
-# As TensorFlow words it: where first, then the cause, then where again.
+# TensorFlow's wording: the location, then the cause, then the location again.
 GRAPH = "Graph execution error:\n\nDetected at node X defined at (most recent call last):\n{}\n\t [[{{{{node X}}}}]]"
 LOST = "Collective ops is aborted by: The following tasks are unhealthy (stopped sending heartbeats)"
 
@@ -87,7 +87,7 @@ def test_an_error_that_tensorflow_found_while_tracing_the_users_model_is_the_pro
     assert (problem.reason, problem.found) == ("InvalidProgram", "ValueError: shapes do not fit")
 
 
-def test_a_problem_inside_another_error_is_what_is_told() -> None:
+def test_a_problem_inside_another_error_is_reported() -> None:
     cause = Diverged("step 3", "no number")
     around = RuntimeError("around it")
     around.__cause__ = cause

@@ -1,4 +1,4 @@
-"""Worker 0's reports to the operator: what is sent, how often, and that no trouble reaches the training."""
+"""Worker 0's reports to the operator: their content and rate, and that no error reaches the training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEAT = WorkerIdentity(index=0, hosts=("a:1",), attempt=1, incarnation="pod")
 
 
 class Operator(ThreadingHTTPServer):
-    """Answers 202, or first what `answers` holds: status, headers, body. Keeps tokens and events."""
+    """Responds 202, or first what `answers` has: status, headers, body. Keeps tokens and events."""
 
     daemon_threads = True
 
@@ -48,7 +48,7 @@ class Operator(ThreadingHTTPServer):
         self.paths: list[str] = []
         self.heard = threading.Condition()
         self.hold: threading.Event | None = None
-        # Once, instead of an answer.
+        # Called once, instead of a response.
         self.hang_up = False
 
     @property
@@ -64,7 +64,7 @@ class Operator(ThreadingHTTPServer):
             assert self.heard.wait_for(lambda: len(self.tokens) >= number, 60)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is what some tests want."""
+        """Some tests have clients that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -112,26 +112,26 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
 
 class Notices:
     def __init__(self) -> None:
-        self.said: list[tuple[str, str, str]] = []
+        self.entries: list[tuple[str, str, str]] = []
         self.heard = threading.Condition()
 
     def __call__(self, topic: str, message: str, *, level: str = "Info") -> None:
         with self.heard:
-            self.said.append((level, topic, message))
+            self.entries.append((level, topic, message))
             self.heard.notify_all()
 
     def wait(self, number: int = 1) -> str:
-        """The text of that notice."""
+        """Return the text of that notice."""
         with self.heard:
-            assert self.heard.wait_for(lambda: len(self.said) >= number, 60)
-            level, topic, message = self.said[number - 1]
+            assert self.heard.wait_for(lambda: len(self.entries) >= number, 60)
+            level, topic, message = self.entries[number - 1]
         assert (level, topic) == ("Warning", TOPIC)
         return message
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer on this machine comes at once, or the machine is busy: that is no trouble of the reports."""
+    """A longer time limit for the responses of a busy machine: delays are no errors of the reports."""
     monkeypatch.setattr(progress_reporter, "_TIMEOUT", (60.0, 60.0))
     monkeypatch.setattr(progress_reporter, "_LAST_TIMEOUT", (60.0, 60.0))
 
@@ -147,7 +147,7 @@ def token_file(tmp_path: Path) -> Path:
 
 
 def renew(file: Path) -> None:
-    """As the kubelet does: there is no moment without a token."""
+    """Replace the token as the kubelet does: it exists at every moment."""
     new = file.with_suffix(".new")
     new.write_text("second")
     new.rename(file)
@@ -172,7 +172,7 @@ def start(operator: Operator, token_file: Path, notices: Notices) -> Iterator[St
         each.close()
 
 
-def said(step: int, total: int | None = 100) -> events.Progress:
+def progress_event(step: int, total: int | None = 100) -> events.Progress:
     return events.Progress(
         time=1.0, attempt=1, incarnation="pod", worker=0, step=step, total_steps=total, epoch=1, metrics={"loss": 0.5}
     )
@@ -185,9 +185,9 @@ def finished() -> events.Finished:
 
 
 def test_the_very_event_is_sent_with_the_token(operator: Operator, start: Start) -> None:
-    start().on_event(said(1))
+    start().on_event(progress_event(1))
     operator.wait(1)
-    assert operator.events == [said(1)]
+    assert operator.events == [progress_event(1)]
     assert operator.tokens == ["Bearer first"]
     assert operator.paths == ["/v1/namespaces/n/jobs/j/progress"]
 
@@ -202,24 +202,24 @@ def test_other_events_are_not_for_the_operator(operator: Operator, start: Start)
     assert operator.tokens == []
 
 
-def test_between_two_reports_the_newest_wins_and_the_end_waits_for_nothing(operator: Operator, start: Start) -> None:
+def test_between_two_reports_the_newest_wins_and_the_end_is_sent_at_once(operator: Operator, start: Start) -> None:
     reporter = start(interval=60)
-    reporter.on_event(said(1))
+    reporter.on_event(progress_event(1))
     operator.wait(1)
     for step in range(2, 6):
-        reporter.on_event(said(step))
-    reporter.on_event(said(100))
+        reporter.on_event(progress_event(step))
+    reporter.on_event(progress_event(100))
     operator.wait(2)
     reporter.on_event(finished())
     reporter.close(60)
     assert operator.steps == [1, 100, "Finished"]
 
 
-def test_the_last_step_is_told_before_the_end_even_when_both_come_at_once(operator: Operator, start: Start) -> None:
+def test_the_last_step_is_sent_before_the_end_even_when_both_come_at_once(operator: Operator, start: Start) -> None:
     operator.hold = threading.Event()
     reporter = start(interval=60)
-    reporter.on_event(said(1))
-    reporter.on_event(said(100))
+    reporter.on_event(progress_event(1))
+    reporter.on_event(progress_event(100))
     reporter.on_event(finished())
     operator.hold.set()
     reporter.close(60)
@@ -228,9 +228,9 @@ def test_the_last_step_is_told_before_the_end_even_when_both_come_at_once(operat
 
 def test_an_unfinished_step_is_not_repeated_at_the_end(operator: Operator, start: Start) -> None:
     reporter = start(interval=60)
-    reporter.on_event(said(1))
+    reporter.on_event(progress_event(1))
     operator.wait(1)
-    reporter.on_event(said(7))
+    reporter.on_event(progress_event(7))
     reporter.on_event(finished())
     reporter.close(60)
     assert operator.steps == [1, "Finished"]
@@ -239,23 +239,23 @@ def test_an_unfinished_step_is_not_repeated_at_the_end(operator: Operator, start
 def test_reports_keep_their_distance(operator: Operator, start: Start) -> None:
     clock = [0.0]
     reporter = start(interval=5, clock=lambda: clock[0])
-    reporter.on_event(said(1))
+    reporter.on_event(progress_event(1))
     operator.wait(1)
-    reporter.on_event(said(2))
-    reporter.on_event(said(3))
+    reporter.on_event(progress_event(2))
+    reporter.on_event(progress_event(3))
     clock[0] = 5
     # Wakes the thread, which does not see this clock move.
-    reporter.on_event(said(3))
+    reporter.on_event(progress_event(3))
     operator.wait(2)
     assert operator.steps == [1, 3]
 
 
-def test_the_token_is_read_anew_for_every_report(operator: Operator, start: Start, token_file: Path) -> None:
+def test_the_token_is_read_again_for_every_report(operator: Operator, start: Start, token_file: Path) -> None:
     reporter = start()
-    reporter.on_event(said(1))
+    reporter.on_event(progress_event(1))
     operator.wait(1)
     renew(token_file)
-    reporter.on_event(said(2))
+    reporter.on_event(progress_event(2))
     operator.wait(2)
     assert operator.tokens == ["Bearer first", "Bearer second"]
 
@@ -266,13 +266,13 @@ def test_after_a_final_refusal_no_more_reports_are_sent(
 ) -> None:
     operator.answers = [(status, {}, json.dumps({"error": "the next step"}))]
     reporter = start()
-    reporter.on_event(said(1))
+    reporter.on_event(progress_event(1))
     assert f"{status}: the next step); no more are sent" in notices.wait()
-    reporter.on_event(said(2))
+    reporter.on_event(progress_event(2))
     reporter.on_event(finished())
     reporter.close(60)
     assert len(operator.tokens) == 1
-    assert len(notices.said) == 1
+    assert len(notices.entries) == 1
 
 
 @pytest.mark.parametrize(
@@ -289,77 +289,77 @@ def test_after_a_final_refusal_no_more_reports_are_sent(
         (302, {"Location": "https://localhost:1/"}),
     ],
 )
-def test_troubles_that_pass_are_said_once_and_tried_again(
+def test_temporary_errors_are_reported_once_and_retried(
     operator: Operator, start: Start, notices: Notices, status: int, headers: dict[str, str]
 ) -> None:
     operator.answers = [(status, headers, "{}"), (status, headers, "{}")]
     reporter = start()
     for step in range(1, 4):
-        reporter.on_event(said(step))
+        reporter.on_event(progress_event(step))
         operator.wait(step)
     reporter.close(60)
     assert operator.steps == [3]
     assert "tried again later" in notices.wait()
-    assert len(notices.said) == 1
+    assert len(notices.entries) == 1
 
 
 def test_retry_after_is_honoured(operator: Operator, start: Start, notices: Notices) -> None:
     clock = [0.0]
     operator.answers = [(503, {"Retry-After": "30"}, "{}")]
     reporter = start(interval=5, clock=lambda: clock[0])
-    reporter.on_event(said(1))
+    reporter.on_event(progress_event(1))
     notices.wait()
     assert reporter._next == 30
-    reporter.on_event(said(100))
+    reporter.on_event(progress_event(100))
     clock[0] = 30
-    reporter.on_event(said(100))
+    reporter.on_event(progress_event(100))
     operator.wait(2)
     assert operator.steps == [100]
 
 
 def test_the_token_follows_no_redirection(operator: Operator, start: Start, notices: Notices) -> None:
     operator.answers = [(307, {"Location": "/elsewhere"}, "{}")]
-    start().on_event(said(1))
+    start().on_event(progress_event(1))
     assert "307" in notices.wait()
     assert "/elsewhere" not in operator.paths
 
 
-def test_an_operator_out_of_reach_is_said_with_the_cause(start: Start, notices: Notices) -> None:
+def test_an_unreachable_operator_is_reported_with_the_cause(start: Start, notices: Notices) -> None:
     reporter = start(url="https://localhost:1/v1")
-    reporter.on_event(said(1))
+    reporter.on_event(progress_event(1))
     assert "progress cannot be reported to the operator (" in notices.wait()
     reporter.on_event(finished())
     reporter.close(60)
-    assert len(notices.said) == 1
+    assert len(notices.entries) == 1
 
 
-def test_who_hangs_up_at_once_is_out_of_reach(operator: Operator, start: Start, notices: Notices) -> None:
+def test_a_server_that_disconnects_at_once_is_unreachable(operator: Operator, start: Start, notices: Notices) -> None:
     operator.hang_up = True
-    start().on_event(said(1))
+    start().on_event(progress_event(1))
     assert "tried again later" in notices.wait()
 
 
-def test_a_stranger_is_told_nothing(operator: Operator, start: Start, notices: Notices) -> None:
+def test_a_server_with_another_certificate_gets_nothing(operator: Operator, start: Start, notices: Notices) -> None:
     stranger = issue_certificate(("localhost",), time.time()).cert_pem.decode()
-    start(certificate=stranger).on_event(said(1))
+    start(certificate=stranger).on_event(progress_event(1))
     assert "CERTIFICATE_VERIFY_FAILED" in notices.wait()
     assert operator.tokens == []
 
 
 @pytest.mark.parametrize("certificate", ["", "no PEM"])
-def test_without_a_certificate_nobody_is_trusted(start: Start, notices: Notices, certificate: str) -> None:
-    start(certificate=certificate).on_event(said(1))
+def test_without_a_certificate_no_server_is_trusted(start: Start, notices: Notices, certificate: str) -> None:
+    start(certificate=certificate).on_event(progress_event(1))
     notices.wait()
 
 
-def test_a_token_that_is_not_there_is_said(start: Start, notices: Notices, tmp_path: Path) -> None:
-    start(token_file=tmp_path / "nothing").on_event(said(1))
+def test_a_missing_token_is_reported(start: Start, notices: Notices, tmp_path: Path) -> None:
+    start(token_file=tmp_path / "nothing").on_event(progress_event(1))
     assert "No such file" in notices.wait()
 
 
 def test_an_empty_token_is_not_shown(operator: Operator, start: Start, notices: Notices, token_file: Path) -> None:
     token_file.write_text("")
-    start().on_event(said(1))
+    start().on_event(progress_event(1))
     assert "is empty" in notices.wait()
     assert operator.tokens == []
 
@@ -373,16 +373,16 @@ def test_the_end_is_tried_twice(operator: Operator, start: Start) -> None:
     assert len(operator.tokens) == 2
 
 
-def test_nothing_is_said_after_the_end(operator: Operator, start: Start, notices: Notices) -> None:
+def test_nothing_is_sent_after_the_end(operator: Operator, start: Start, notices: Notices) -> None:
     operator.answers = [(400, {}, "{}")] * 3
     reporter = start()
     reporter.on_event(finished())
     reporter.close(60)
     assert len(operator.tokens) == 1
-    assert notices.said == []
+    assert notices.entries == []
 
 
-def test_an_operator_that_never_answers_holds_nobody_up(operator: Operator, start: Start) -> None:
+def test_an_operator_that_never_responds_delays_nothing(operator: Operator, start: Start) -> None:
     operator.hold = threading.Event()
     reporter = start()
     reporter.on_event(finished())
@@ -394,7 +394,7 @@ def test_an_operator_that_never_answers_holds_nobody_up(operator: Operator, star
 
 def test_closing_without_an_end_sends_the_last_step(operator: Operator, start: Start) -> None:
     reporter = start(interval=60)
-    reporter.on_event(said(100))
+    reporter.on_event(progress_event(100))
     reporter.close(60)
     assert operator.steps == [100]
 
@@ -403,7 +403,7 @@ def test_proxies_of_the_program_are_not_ours(operator: Operator, start: Start, m
     for name in ("https_proxy", "HTTPS_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://localhost:1")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nothing")
-    start().on_event(said(1))
+    start().on_event(progress_event(1))
     operator.wait(1)
     assert operator.steps == [1]
 
@@ -416,7 +416,7 @@ def test_the_certificate_s_file_goes_with_the_reporter(start: Start) -> None:
     assert not file.exists()
 
 
-def test_nobody_is_told_where_nobody_listens() -> None:
+def test_nothing_is_sent_without_an_endpoint() -> None:
     assert Reporter.from_environment({}, Notices()) is None
 
 
@@ -428,7 +428,7 @@ def environment(operator: Operator, token_file: Path) -> dict[str, str]:
     }
 
 
-def test_what_worker_0_says_is_heard(operator: Operator, token_file: Path) -> None:
+def test_worker_0s_events_are_sent(operator: Operator, token_file: Path) -> None:
     voice = Telemetry(SEAT, None, stream=io.StringIO())
     reporter = run._reporter(SEAT, voice, environment(operator, token_file))
     assert reporter is not None
@@ -454,8 +454,8 @@ def test_a_run_ends_when_the_operator_knows(
         "data": {"train": [f"{tmp_path}/*.tfrecord"]},
     }
     job = resolve(MPTrainingJob.parse({"metadata": {"name": "small"}, "spec": spec}), ClusterSettings())
-    told = environment(operator, token_file)
-    outcome = run.run(job, SEAT, f"{tmp_path}/run", Preemption(lambda: None), told)
+    variables = environment(operator, token_file)
+    outcome = run.run(job, SEAT, f"{tmp_path}/run", Preemption(lambda: None), variables)
     assert outcome == outcomes.INVALID_DATA
     assert operator.steps == [1, "Finished"]
     last = operator.events[-1]
@@ -463,7 +463,7 @@ def test_a_run_ends_when_the_operator_knows(
     assert (last.reason, last.exit_code) == ("InvalidData", 2)
 
 
-def test_a_trouble_is_a_line_in_the_log_and_in_the_result(operator: Operator, token_file: Path) -> None:
+def test_an_error_is_a_line_in_the_log_and_in_the_result(operator: Operator, token_file: Path) -> None:
     operator.answers = [(403, {}, json.dumps({"error": "no"}))]
     stream = io.StringIO()
     voice = Telemetry(SEAT, None, stream=stream)
@@ -482,6 +482,6 @@ def test_a_trouble_is_a_line_in_the_log_and_in_the_result(operator: Operator, to
 def test_other_workers_and_local_runs_are_silent(index: int, operator: Operator, token_file: Path) -> None:
     identity = WorkerIdentity(index=index, hosts=("a:1", "b:1"), attempt=1, incarnation="pod")
     voice = Telemetry(identity, None, stream=io.StringIO())
-    told = {} if index == 0 else environment(operator, token_file)
-    assert run._reporter(identity, voice, told) is None
+    variables = {} if index == 0 else environment(operator, token_file)
+    assert run._reporter(identity, voice, variables) is None
     assert voice.listener is None

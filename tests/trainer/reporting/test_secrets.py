@@ -1,4 +1,4 @@
-"""No message repeats what came from a Secret: whole, cut off, as a line or as a text inside JSON."""
+"""No message contains the value of a Secret: whole, cut, as a line or as a string inside JSON."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_mounted_key_is_hidden_and_the_account_is_not(tmp_path: Path) -> None:
     assert said.startswith(f"{ACCOUNT['client_email']} may not read gs://bucket; id (the value of {tmp_path}/key.json)")
     assert line not in said
     assert secrets.redact(f"POST {ACCOUNT['token_uri']} failed") == f"POST {ACCOUNT['token_uri']} failed"
-    # What is renewed in the pod is known by its newest value.
+    # A value that is renewed in the pod is known by its newest one.
     (tmp_path / "key.json").write_text(TOKEN)
     assert TOKEN not in secrets.redact(f"refused: {TOKEN}")
 
@@ -70,7 +70,7 @@ def test_a_file_alone_may_be_mounted(tmp_path: Path) -> None:
 
 
 @given(before=st.text(max_size=30), value=st.text(min_size=SHORTEST, max_size=60), after=st.text(max_size=30))
-def test_no_value_survives_wherever_it_stands(before: str, value: str, after: str) -> None:
+def test_no_value_survives_at_any_place(before: str, value: str, after: str) -> None:
     stripped = value.strip()
     if len(stripped) < SHORTEST or stripped in "(the value of V)":
         return
@@ -78,7 +78,7 @@ def test_no_value_survives_wherever_it_stands(before: str, value: str, after: st
 
 
 @given(st.text(max_size=80))
-def test_without_secrets_a_text_stays_as_it_is(text: str) -> None:
+def test_without_secrets_a_text_is_unchanged(text: str) -> None:
     assert SecretValues({}).redact(text) == text
 
 

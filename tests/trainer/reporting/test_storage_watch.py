@@ -1,4 +1,4 @@
-"""Storage that does not answer: reported at most every ten seconds, and a mistake only if it never answered."""
+"""Storage that does not respond: reported at most every ten seconds, and a mistake only if it never responded."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_other_problems_are_unchanged(tmp_path: Path) -> None:
     assert unreachable_storage_as_invalid_data(SILENT, SEAT, has_responded=True) is SILENT
 
 
-def test_events_that_a_bucket_does_not_take_go_with_the_next_part(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_a_bucket_refuses_are_in_the_next_part(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = [0.0], io.StringIO()
     telemetry = Telemetry(SEAT, f"{bucket}/run", stream=said, monotonic=lambda: clock[0])
     with socket.socket() as closed, monkeypatch.context() as away:

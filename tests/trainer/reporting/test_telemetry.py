@@ -1,4 +1,4 @@
-"""What a process says, on standard output and in the run folder, with clocks that the test turns."""
+"""A process's output, on standard output and in the run folder, with clocks that the test sets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def steps(text: str) -> list[int]:
     return [event.step for line in text.splitlines() if isinstance(event := events.parse(line), events.Saved)]
 
 
-def test_an_event_says_who_when_and_which_attempt(tmp_path: Path) -> None:
+def test_an_event_has_worker_time_and_attempt(tmp_path: Path) -> None:
     stream = io.StringIO()
     saved(telemetry(str(tmp_path), stream), 7)
     event = events.parse(stream.getvalue())
@@ -46,7 +46,7 @@ def test_a_local_file_has_every_line_at_once(tmp_path: Path) -> None:
         assert steps((tmp_path / "events" / "3-pod-1-0.jsonl").read_text()) == list(range(step + 1))
 
 
-def test_without_an_output_only_the_stream_hears(tmp_path: Path) -> None:
+def test_without_an_output_events_go_to_the_stream_only(tmp_path: Path) -> None:
     stream = io.StringIO()
     voice = telemetry(None, stream)
     saved(voice, 1)
@@ -54,7 +54,7 @@ def test_without_an_output_only_the_stream_hears(tmp_path: Path) -> None:
     assert steps(stream.getvalue()) == [1]
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_unchanged(tmp_path: Path) -> None:
     voice = telemetry(str(tmp_path), io.StringIO())
     voice.disable_output()
     saved(voice, 1)
@@ -62,7 +62,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_notice_is_said_once() -> None:
+def test_a_notice_is_written_once() -> None:
     stream = io.StringIO()
     voice = telemetry(None, stream)
     for message in ("one", "one", "two"):
@@ -77,7 +77,7 @@ def test_a_notice_is_said_once() -> None:
     ]
 
 
-def test_seconds_count_from_the_first_word() -> None:
+def test_seconds_count_from_the_first_event() -> None:
     clock = Clock()
     voice = telemetry(None, io.StringIO(), clock)
     clock.now += 2.5
@@ -85,7 +85,7 @@ def test_seconds_count_from_the_first_word() -> None:
 
 
 def test_lines_of_several_threads_do_not_run_into_one_another(tmp_path: Path) -> None:
-    """The thread that writes checkpoints speaks while the loop does."""
+    """The thread that writes checkpoints prints while the loop does."""
 
     class Slow(io.StringIO):
         def write(self, text: str) -> int:
@@ -104,7 +104,7 @@ def test_lines_of_several_threads_do_not_run_into_one_another(tmp_path: Path) ->
 
 
 def test_a_bucket_gets_parts(bucket: str) -> None:
-    """Nothing can be appended to an object: a part every half minute, and what is left at the end."""
+    """An object cannot be appended to: a part every half minute, and the rest at the end."""
     clock = Clock()
     voice = telemetry(f"{bucket}/run", io.StringIO(), clock)
     saved(voice, 1)
@@ -130,7 +130,7 @@ def test_the_output_may_end_in_a_slash(tmp_path: Path, output: str) -> None:
 
 
 def finished(path: Path, message: str, metrics: dict[str, float]) -> tuple[events.Finished, events.Finished]:
-    """The reported events, and the content of the termination log."""
+    """Return the reported events, and the content of the termination log."""
     stream = io.StringIO()
     voice = Telemetry(SEAT, None, termination_log=str(path), stream=stream)
     voice.emit(events.Finished, reason="ProgramFailed", exit_code=1, message=message, metrics=metrics)
@@ -140,14 +140,14 @@ def finished(path: Path, message: str, metrics: dict[str, float]) -> tuple[event
     return said, kept
 
 
-def test_the_last_words_are_kept_for_the_operator(tmp_path: Path) -> None:
+def test_the_final_message_is_kept_for_the_operator(tmp_path: Path) -> None:
     said, kept = finished(tmp_path / "log", "model.py:3: ValueError: no", {"loss": 0.5})
     assert kept == said
 
 
 @pytest.mark.parametrize("character", ["a", "ä", '"', "\n", "花"])
 @pytest.mark.parametrize("length", [3000, 3900, 4000, 4090, 20_000])
-def test_long_last_words_are_cut_and_stay_json(tmp_path: Path, character: str, length: int) -> None:
+def test_a_long_final_message_is_cut_and_stays_json(tmp_path: Path, character: str, length: int) -> None:
     metrics = {f"metric_{number}": number / 3 for number in range(50)}
     said, kept = finished(tmp_path / "log", character * length, metrics)
     assert len((tmp_path / "log").read_bytes()) <= 4096

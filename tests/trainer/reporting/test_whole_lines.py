@@ -1,4 +1,4 @@
-"""Lines on standard output stay whole, whichever threads write them."""
+"""Lines on standard output stay whole, for any threads that write them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from mptraining_trainer.reporting.telemetry import WholeLines, as_whole_lines
 
 
-def test_a_print_of_several_parts_is_not_torn_apart_by_another_thread() -> None:
+def test_a_print_of_several_parts_is_not_split_by_another_thread() -> None:
     out = io.StringIO()
     lines = WholeLines(out)
     lines.write("Epochs:")
@@ -29,7 +29,7 @@ def test_a_line_that_was_flushed_before_its_end_is_ended_for_an_event() -> None:
     assert out.getvalue() == "3/10 [===\nan event\n4/10 [====\n"
 
 
-def test_what_never_ends_is_passed_on() -> None:
+def test_a_line_without_an_end_is_passed_on() -> None:
     out = io.StringIO()
     WholeLines(out).write("." * 10_000)
     assert out.getvalue() == "." * 10_000
@@ -44,7 +44,7 @@ def test_several_lines_at_once_and_the_beginning_of_another() -> None:
     assert out.getvalue() == "one\ntwo\nthr"
 
 
-def test_what_a_thread_left_is_not_lost() -> None:
+def test_the_rest_of_an_ended_thread_is_not_lost() -> None:
     out = io.StringIO()
     lines = WholeLines(out)
     gone = threading.Thread(target=lambda: lines.write("last words"))

@@ -1,4 +1,4 @@
-"""Messages of TensorFlow and Keras under a mixed policy: which of them a policy is the cause of."""
+"""Messages of TensorFlow and Keras under a mixed policy: the ones that a policy causes."""
 
 from __future__ import annotations
 

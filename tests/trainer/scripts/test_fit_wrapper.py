@@ -1,4 +1,4 @@
-"""Training scripts, unmodified: what is set up around them, how they resume, how they fail."""
+"""Training scripts, unmodified: the wrapper around `fit`, resuming, errors."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def run(keras: Keras, folder: Path, path: str, context: Recorder | None = None, 
     return run_script(job(keras, path), keras, strategy, context or Recorder(), folder)
 
 
-def test_the_script_sees_what_it_would_see_alone(keras: Keras, folder: Path) -> None:
+def test_the_script_has_the_environment_that_it_has_alone(keras: Keras, folder: Path) -> None:
     before = list(sys.argv), list(sys.path), Path.cwd(), keras.module.Model.fit
     resolved = job(keras, "train.py", "--lr=0.1", "twice", policy="mixed_bfloat16")
     model = run_script(resolved, keras, None, Recorder(), folder)
@@ -197,17 +197,17 @@ def test_progress_and_checkpoints_come_with_every_epoch(keras: Keras, folder: Pa
         ([3], [[3, 1], [3, 2]], [True]),
         ([3, 1], [[3, 2]], [False, True]),
         ([3, 2], [], [False, True]),
-        # The first fit stopped early, by its own callback: its epochs are not made up for.
+        # The first fit stopped early, by its own callback: its remaining epochs are not added later.
         ([1, 1], [[1, 2]], [False, True]),
     ],
 )
-def test_a_restart_goes_on_after_the_epochs_that_are_done(
+def test_a_restart_continues_after_the_epochs_that_are_done(
     keras: Keras, folder: Path, done: list[int], saved: list[list[int]], restored: list[bool]
 ) -> None:
     context = Recorder(done=done)
     run(keras, folder, "train.py", context)
     assert context.saved == saved
-    # Before the first step, with the weights already there although the model has no input layer.
+    # Before the first step, with the weights already restored although the model has no input layer.
     assert context.restored == [(4, whole) for whole in restored]
     seen = json.loads((folder / "seen.json").read_text())
     first = done[0] if len(done) > 1 else 3
@@ -241,12 +241,12 @@ def test_an_embedding_in_a_layer_of_the_script_trains_without_a_warning(keras: K
 
 
 @pytest.mark.parametrize("script", ["leaves.py", "leaves_0.py"])
-def test_leaving_with_0_is_fine(keras: Keras, folder: Path, script: str) -> None:
+def test_exit_code_0_is_a_success(keras: Keras, folder: Path, script: str) -> None:
     assert run(keras, folder, script) is not None
 
 
 @pytest.mark.parametrize(("script", "code"), [("leaves_2.py", "2"), ("leaves_with_words.py", "'out of cheese'")])
-def test_leaving_with_anything_else_is_a_failed_program(keras: Keras, folder: Path, script: str, code: str) -> None:
+def test_another_exit_code_is_a_failed_program(keras: Keras, folder: Path, script: str, code: str) -> None:
     with pytest.raises(Problem) as raised:
         run(keras, folder, script)
     assert raised.value.reason == "ProgramFailed"
@@ -290,7 +290,7 @@ def test_a_strategy_of_its_own_works_without_ours(keras: Keras, folder: Path) ->
 
 @pytest.mark.parametrize("keras", ["Keras3"], indirect=True)
 def test_keras_3_over_several_workers_is_refused_before_it_fails(keras: Keras, folder: Path) -> None:
-    # One worker and no cluster: what is refused is the strategy's kind.
+    # One worker and no cluster: the kind of strategy is refused.
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with pytest.raises(InvalidProgram, match="Set keras: Legacy"):
         run(keras, folder, "fine.py", strategy=strategy)

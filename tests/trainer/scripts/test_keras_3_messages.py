@@ -1,4 +1,4 @@
-"""Keras 3's messages about Keras 2 code, asked of Keras 3."""
+"""Keras 3's messages about Keras 2 code, produced by Keras 3 itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mptraining_trainer.scripts.old_names import is_keras_2_message
 pytestmark = pytest.mark.training
 
 
-def test_what_keras_3_says_to_keras_2_code_is_recognized() -> None:
+def test_keras_3s_messages_about_keras_2_code_are_recognized() -> None:
     three = importlib.import_module("keras._tf_keras.keras")
     with pytest.raises(ImportError) as raised:
         three.optimizers.legacy.Adam()

@@ -60,7 +60,7 @@ def test_each_generation_runs_its_own_code_and_refuses_the_other_s(tmp_path: Pat
     wrong += [f"tf_keras: {code!r}: {two[code]}" for code in TABLE["keras_2"] + TABLE["either"] if two[code]]
     wrong += [f"Keras 3: {code!r}: {three[code]}" for code in TABLE["keras_3"] + TABLE["either"] if three[code]]
     wrong += [f"tf_keras runs {code!r}" for code in TABLE["keras_3"] if not two[code]]
-    # Of optimizers.legacy the names are there, and refuse to be used.
+    # The names of optimizers.legacy exist, and raise when they are used.
     wrong += [f"{n}: in Keras 3" for n in keras_2_names.KERAS_2_ONLY - {"optimizers.legacy"} if in_three[n]]
     wrong += [f"{n}: not in tf_keras" for n in keras_2_names.KERAS_2_ONLY if not in_two[n]]
     wrong += [f"{n}: in tf_keras" for n in keras_2_names.KERAS_3_ONLY if in_two[n]]

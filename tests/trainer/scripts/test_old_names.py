@@ -1,4 +1,4 @@
-"""Old names of mixed precision are found in a program's text, each with what replaces it."""
+"""Old names of mixed precision are found in a program's text, each with its replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of others, as scripts: what plain Python trains is trained here to the same numbers."""
+"""Third-party programs as scripts: the trainer trains them to the same numbers as plain Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mptraining_api import events
 from mptraining_trainer.scripts import run_script
 from tests.trainer.script_runs import PROGRAMS, InProcess, ScriptRun, alone, through_us
 
-# What other people's programs warn of is theirs.
+# Warnings of third-party programs are their own.
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("ignore")]
 
 Capture = pytest.CaptureFixture[str]
@@ -50,7 +50,7 @@ def test_a_program_trains_as_it_does_alone(
 def test_the_article_on_transfer_learning_trains(
     generation: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
-    """Its clear_session must not cost the scope or the policy; alone it costs as much time again."""
+    """Its clear_session must remove neither the scope nor the policy; alone it takes as much time again."""
     done = through_us(PROGRAMS / "transfer_learning_article.py", tmp_path, capsys, monkeypatch, generation=generation)
     assert done.outcome.reason == "Succeeded", done.message
     assert len(done.losses) == 2
@@ -58,7 +58,7 @@ def test_the_article_on_transfer_learning_trains(
     assert json.loads((done.folder / "model" / "model.json").read_text())["policy"] == "float32"
 
 
-# Keras' own step in the place of the program's.
+# Keras' own step in place of the program's.
 OF_KERAS = ("def train_step(", "def step_of_no_model(")
 
 
@@ -76,7 +76,7 @@ def test_an_own_train_step_learns_under_float16_as_keras_own_does(
     np.testing.assert_allclose(done.losses, expected, rtol=1e-6)
     assert done.result.precision == "mixed_float16"
     assert "scale_loss" in done.notices["LossScaled"]
-    # What a program does with its gradients it does with those of its loss.
+    # A program's own step gets the gradients of its unscaled loss.
     clipped = text.replace(
         "        self.optimizer.apply(",
         "        gradients, _ = tf.clip_by_global_norm(gradients, 1e3)\n        self.optimizer.apply(",
@@ -86,7 +86,7 @@ def test_an_own_train_step_learns_under_float16_as_keras_own_does(
     np.testing.assert_allclose(again.losses, expected, rtol=1e-6)
 
 
-def test_a_step_that_scales_by_itself_is_left_alone(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_step_with_its_own_scaling_is_unchanged(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     text = (PROGRAMS / "own_train_step.py").read_text()
     scales = text.replace(
         "        gradients = tape.gradient(loss,",
@@ -294,7 +294,7 @@ def test_token_ids_that_a_policy_rounds_are_reported(tmp_path: Path, capsys: Cap
     assert done.outcome.reason == "Succeeded"
 
 
-def test_settings_that_come_too_late_are_noticed(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_settings_that_come_too_late_are_reported(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     text = (
         "import tensorflow as tf\ntf.config.threading.set_intra_op_parallelism_threads(3)\n"
         "tf.config.threading.set_inter_op_parallelism_threads(3)\ntf.config.set_visible_devices([], 'GPU')\n"
@@ -313,7 +313,7 @@ def taken_after(folder: Path, epochs: int) -> InProcess:
     ("name", "replicas", "generation"),
     [("vae", 1, "Keras3"), ("own_train_step", 2, "Keras3"), ("legacy_own_train_step", 2, "Legacy")],
 )
-def test_a_program_that_was_taken_away_ends_as_it_would_have(
+def test_a_preempted_program_ends_as_an_undisturbed_one(
     name: str, replicas: int, generation: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     program = PROGRAMS / f"{name}.py"
@@ -356,10 +356,10 @@ print("LOSSES", [float(value) for value in history.history["loss"]])
 """
 
 
-def test_a_model_that_cannot_be_restored_begins_again_with_a_warning(
+def test_a_model_that_cannot_be_restored_starts_again_with_a_warning(
     tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
-    """Its layers have no variables before the first step, and nothing of it can be called to make them."""
+    """Its layers have no variables before the first step, and it has no call that creates them."""
     text = UNBUILT.format(seed=1, units=2)
     taken = through_us(text, tmp_path, capsys, monkeypatch, preemption=taken_after(tmp_path, 1))
     assert taken.outcome.reason == "Preempted"
@@ -367,7 +367,7 @@ def test_a_model_that_cannot_be_restored_begins_again_with_a_warning(
     assert rest.outcome.reason == "Succeeded", rest.message
     assert len(rest.losses) == 3
     assert {"NotBuilt", "NotResumable"} <= rest.notices.keys()
-    # Another model in the same run folder: it trains from its own beginning.
+    # Another model in the same run folder: it trains from the start.
     other = (PROGRAMS / "own_train_step.py").read_text()
     done = through_us(other, tmp_path, capsys, monkeypatch, attempt=3)
     assert (done.outcome.reason, len(done.losses)) == ("Succeeded", 4)
@@ -486,7 +486,7 @@ def test_the_error_of_a_traced_function_is_short(tmp_path: Path, capsys: Capture
 
 
 def test_a_model_without_call_trains_on_replicas(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
-    """Plain Keras calls it there first, which it cannot be."""
+    """Plain Keras calls it there first, which it does not support."""
     done = through_us(PROGRAMS / "vae.py", tmp_path, capsys, monkeypatch, replicas=2)
     assert done.outcome.reason == "Succeeded", done.message
     assert done.losses[-1] < done.losses[0]
@@ -525,7 +525,7 @@ print("LOSSES", history.history["own"])
 def test_an_optimizer_beside_the_compiled_one_trains_on_replicas(
     policy: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
-    """Plain Keras makes its variables within the traced step, which TensorFlow then cannot run."""
+    """Plain Keras creates its variables within the traced step, which TensorFlow then cannot run."""
     done = through_us(OWN_OPTIMIZER, tmp_path, capsys, monkeypatch, replicas=2, policy=policy)
     assert done.outcome.reason == "Succeeded", done.message
     assert done.losses[-1] < done.losses[0]

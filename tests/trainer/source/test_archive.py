@@ -1,4 +1,4 @@
-"""Archives of every kind that would like to be somewhere else."""
+"""Archives of every kind that contain paths to outside."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hard(target: str) -> dict[str, Any]:
 
 
 def tar(path: Path, *members: Member) -> Path:
-    """A .tgz: each member a name and bytes, or the fields of its TarInfo."""
+    """Write a .tgz: each member a name and bytes, or the fields of its TarInfo."""
     with tarfile.open(path, "w:gz") as archive:
         for name, what in members:
             member = tarfile.TarInfo(name)
@@ -69,7 +69,7 @@ def outside(tmp_path: Path) -> list[str]:
         ([("down", link("a/b/.."))], "which leads out"),
         ([("inside", link("folder")), ("inside/file", b"x")], "behind a link"),
         ([("inside", link("file")), ("inside", b"x")], "behind a link"),
-        # Each is inside as it is written; where they lead together is not.
+        # Each alone points inside; both together point outside.
         ([("d/e/up", link("../..")), ("out", link("d/e/up/.."))], "which leads out"),
         # A link at the root that was made as a hard link to one further down.
         ([("d/e/link", link("../../x")), ("moved", hard("d/e/link"))], "no file before it"),
@@ -84,7 +84,7 @@ def outside(tmp_path: Path) -> list[str]:
         ([("null", {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3})], "a device or a pipe"),
     ],
 )
-def test_nothing_leads_out_of_a_tar(tmp_path: Path, members: list[Member], why: str) -> None:
+def test_no_path_leads_out_of_a_tar(tmp_path: Path, members: list[Member], why: str) -> None:
     with pytest.raises(InvalidData, match=why) as caught:
         unpack(tar(tmp_path / "a", *members), tmp_path / "folder", "gs://bucket/a.tgz")
     assert str(caught.value).startswith("gs://bucket/a.tgz: ")
@@ -99,7 +99,7 @@ def test_nothing_leads_out_of_a_tar(tmp_path: Path, members: list[Member], why: 
         ("link", stat.S_IFLNK | 0o777, "is a link"),
     ],
 )
-def test_nothing_leads_out_of_a_zip(tmp_path: Path, name: str, mode: int, why: str) -> None:
+def test_no_path_leads_out_of_a_zip(tmp_path: Path, name: str, mode: int, why: str) -> None:
     with pytest.raises(InvalidData, match=why):
         unpack(zipped(tmp_path / "a", name, b"/etc", mode), tmp_path / "folder", "a.zip")
     assert outside(tmp_path) == []
@@ -112,9 +112,7 @@ _MEMBERS = st.lists(
 
 
 @given(_MEMBERS)
-def test_whatever_an_archive_says_nothing_outside_changes(
-    tmp_path_factory: pytest.TempPathFactory, members: list[Member]
-) -> None:
+def test_no_archive_changes_anything_outside(tmp_path_factory: pytest.TempPathFactory, members: list[Member]) -> None:
     base = tmp_path_factory.mktemp("any")
     home = base / "d" / "e"
     home.mkdir(parents=True)
@@ -132,7 +130,7 @@ def test_whatever_an_archive_says_nothing_outside_changes(
 
 
 def _loops(path: Path) -> bool:
-    """A link to itself leads nowhere; realpath says of it what it likes."""
+    """Report whether it is a link to itself; realpath's result for those is not defined."""
     try:
         path.stat()
     except OSError as error:
@@ -155,7 +153,7 @@ def test_rights_of_others_are_not_taken_over(tmp_path: Path) -> None:
     assert mode & stat.S_IXUSR
 
 
-def test_a_bomb_is_noticed_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zip_bomb_is_detected_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 1000)
     small = tar(tmp_path / "a", ("one", bytes(600)), ("two", bytes(600)))
     with pytest.raises(InvalidData, match="'two' in the archive goes beyond"):
@@ -165,7 +163,7 @@ def test_a_bomb_is_noticed_before_it_is_unpacked(tmp_path: Path, monkeypatch: py
         unpack(zipped(tmp_path / "a", "one", bytes(1001)), tmp_path / "folder", "a.zip")
 
 
-def test_a_million_little_files_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_million_little_files_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_ENTRIES", 2)
     with pytest.raises(InvalidData, match="'c' in the archive is one entry more than 2"):
         unpack(tar(tmp_path / "a", ("a", b""), ("b", b""), ("c", b"")), tmp_path / "folder", "a.tgz")

@@ -1,4 +1,4 @@
-"""The verb `source`: what it fetches, verifies and refuses, with real archives and a real object server."""
+"""The verb `source`: its downloads, checks and refusals, with real archives and a real object server."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_config_map_without_the_archive(tmp_path: Path, mounted: dict[str, str
         prepare(resolved(configMap={"name": "code", "sha256": "0" * 64}), mounted)
 
 
-def test_a_place_that_is_not_told(tmp_path: Path) -> None:
+def test_a_missing_destination(tmp_path: Path) -> None:
     job = archived(tgz(CODE), str(tmp_path / "code.tgz"))
     with pytest.raises(InvalidSpec, match="MPTRAINING_SOURCE_FOLDER: not set"):
         prepare(job, {})
@@ -187,7 +187,7 @@ def run(job: ResolvedJob | None, folder: Path, **environment: str) -> subprocess
     )
 
 
-def test_the_process_says_what_it_did_and_is_no_end_of_the_job(tmp_path: Path) -> None:
+def test_the_process_reports_its_work_and_does_not_end_the_job(tmp_path: Path) -> None:
     done = run(archived(tgz(CODE), str(tmp_path / "code.tgz")), tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("source: 3 files")
@@ -203,7 +203,7 @@ def test_the_process_says_what_it_did_and_is_no_end_of_the_job(tmp_path: Path) -
         (None, {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"}, 75, "StorageUnavailable"),
     ],
 )
-def test_the_process_leaves_its_last_words(
+def test_the_process_writes_its_final_message(
     tmp_path: Path, digest: str | None, environment: dict[str, str], code: int, reason: str
 ) -> None:
     uri = "gs://bucket/code.tgz" if environment else str(tmp_path / "code.tgz")
@@ -219,7 +219,7 @@ def test_the_process_leaves_its_last_words(
     assert events.parse(done.stdout) == last
 
 
-def test_without_a_job_file_there_are_last_words_too(tmp_path: Path) -> None:
+def test_without_a_job_file_there_is_a_final_message_too(tmp_path: Path) -> None:
     for verb in ("source", "train"):
         log = tmp_path / verb
         done = subprocess.run(
@@ -237,8 +237,8 @@ def test_without_a_job_file_there_are_last_words_too(tmp_path: Path) -> None:
         assert "expected a resolved job" in last.message
 
 
-def test_the_last_words_repeat_no_secret(tmp_path: Path) -> None:
-    """As pip or a library may do that is given a token: here the path of the job file holds it."""
+def test_the_final_message_contains_no_secret(tmp_path: Path) -> None:
+    """pip or a library with a token may print it: here the path of the job file contains it."""
     token, log = "token-0123456789abcdef", tmp_path / "log"
     secrets = {"TOKEN": token, launch.SECRET_VARIABLES: "TOKEN"}
     done = subprocess.run(
@@ -255,7 +255,7 @@ def test_the_last_words_repeat_no_secret(tmp_path: Path) -> None:
         assert token not in said
 
 
-def test_the_process_leaves_when_it_is_told_to(tmp_path: Path) -> None:
+def test_the_process_exits_on_sigterm(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(resolved(configMap={"name": "code"}).to_json())
     program = (
         "import sys, time; from mptraining_trainer import __main__ as main;"

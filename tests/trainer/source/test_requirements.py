@@ -1,4 +1,4 @@
-"""Requirements beside the image's packages: pip for real, wheels made here, no index."""
+"""Requirements beside the image's packages: real pip, wheels that the test builds, no index."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def written(folder: Path, *lines: str) -> Path:
 def test_what_the_image_lacks_is_installed_and_what_it_has_is_not(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    # Scripts name tensorflow; in images for CPUs and TPUs its distribution is called otherwise.
+    # Scripts name tensorflow; in images for CPUs and TPUs its distribution has another name.
     wheel(source, "mptraining_test_flowers", needs=("numpy", "tensorflow>=2"))
     packages = tmp_path / "packages"
     install("requirements.txt", written(source, "mptraining-test-flowers", "tensorflow", "keras"), packages)
@@ -86,7 +86,7 @@ def test_an_image_whose_pip_is_elsewhere(tmp_path: Path, monkeypatch: pytest.Mon
     pip = str(Path(sys.executable).with_name("pip"))
     monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(requirements.shutil, "which", lambda name: pip)
-    # Only what this environment has satisfies it: another one's packages are not taken for ours.
+    # Only packages of this environment satisfy it: those of another one do not count.
     wheel(tmp_path, "mptraining_test_flowers", needs=("numpy", "tensorflow"))
     install("requirements.txt", written(tmp_path, "mptraining-test-flowers"), tmp_path / "packages")
     assert (tmp_path / "packages" / "mptraining_test_flowers.py").exists()
@@ -145,7 +145,7 @@ def test_the_next_pod_asks_no_index(source: Path, tmp_path: Path, monkeypatch: p
     assert cached(source, tmp_path / "cache", "# a comment", "", "mptraining-test-a  # another")
     assert (tmp_path / "packages" / "mptraining_test_a.py").exists()
     assert [path.name.startswith(".") for path in (tmp_path / "cache").iterdir()] == [False]
-    # Something else is asked for.
+    # Another package is requested.
     with pytest.raises(InvalidProgram, match="No matching distribution"):
         cached(source, tmp_path / "cache", "mptraining-test-b")
 
@@ -181,27 +181,25 @@ def test_named_files_and_versions_of_the_image_count(
         ("-r nowhere.txt", False),
     ],
 )
-def test_only_what_its_text_says_is_kept(tmp_path: Path, line: str, is_kept: bool) -> None:
+def test_only_packages_of_its_text_are_kept(tmp_path: Path, line: str, is_kept: bool) -> None:
     (tmp_path / "r.txt").write_text(f"{line}\n")
     assert (requirements.cache_path(tmp_path, tmp_path / "r.txt", "numpy==2") is not None) == is_kept
 
 
-def test_files_that_name_each_other_come_to_an_end(tmp_path: Path) -> None:
+def test_files_that_name_each_other_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("-r b.txt\n")
     (tmp_path / "b.txt").write_text("--requirement=a.txt\n")
     assert requirements.cache_path(tmp_path, tmp_path / "a.txt", "") is not None
 
 
-def test_a_volume_that_takes_nothing_is_no_failure(
-    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_read_only_volume_is_no_failure(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert not cached(source, tmp_path / "file", "mptraining-test-a")
     assert (tmp_path / "packages" / "mptraining_test_a.py").exists()
     assert "MPTRAINING_PACKAGES_CACHE: the packages could not be cached" in capfd.readouterr().err
 
 
-def test_another_worker_that_was_quicker_is_no_mishap(
+def test_another_worker_that_was_faster_is_no_error(
     source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert not cached(source, tmp_path / "cache", "mptraining-test-a")

@@ -26,7 +26,7 @@ def fails():
 
 @pytest.fixture(autouse=True)
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The user's source folder, on sys.path as the trainer puts it there."""
+    """The user's source folder, on sys.path as the trainer adds it."""
     (tmp_path / "flowers").mkdir()
     (tmp_path / "flowers" / "__init__.py").touch()
     (tmp_path / "flowers" / "model.py").write_text(FLOWERS)

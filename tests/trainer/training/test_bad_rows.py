@@ -1,4 +1,4 @@
-"""A record that makes its batch infinite or NaN is left out by its number; weights are those of plain Keras without it.
+"""A record that makes its batch infinite or NaN is skipped by its number; weights are those of plain Keras without it.
 
 Records 0 … 239 come in index order, 20 a step, so that record 150 is in step 8 of each pass.
 """
@@ -130,7 +130,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
 def plain(
     generation: Generation, policy: str, poisoned: dict[int, float], left_out: list[set[int]]
 ) -> list[np.ndarray]:
-    """Weights of Keras' own `fit` over the same batches, pass by pass without some records; an empty batch is none."""
+    """Return the weights of Keras' own `fit` over the same batches, pass by pass without some records; empty batches
+    are skipped.
+    """
     keras = load(generation)
     keras.clear_session()
     keras.set_policy(policy)
@@ -193,7 +195,7 @@ def test_a_bad_record_costs_one_step_and_then_itself_alone(
         assert done.scales[-1] == 32768, "the scale is given back what the record cost"
 
 
-def test_a_huge_record_that_only_moving_statistics_show_is_left_out(start: Start) -> None:
+def test_a_huge_record_that_only_moving_statistics_show_is_skipped(start: Start) -> None:
     """Loss and gradients stay finite, since (x - mean) / sqrt(infinity) is 0."""
     for replicas in (1, 2):
         done = start(f"run{replicas}", poisoned={BAD: 3e38}, replicas=replicas, normalized=True, epochs=2)
@@ -214,8 +216,8 @@ def test_streamed_records_and_fused_steps_come_to_the_same(start: Start) -> None
     assert differ(streamed, whole.weights) == 0.0
 
 
-def test_a_restart_knows_which_records_are_left_out(start: Start) -> None:
-    """The attempt after it ends with the bits of an undisturbed run, wherever that was cut."""
+def test_a_restart_keeps_the_skipped_records(start: Start) -> None:
+    """The next attempt ends with the bits of an undisturbed run, wherever the run was cut."""
     poisoned = {BAD: np.nan}
     whole = start("whole", poisoned=poisoned, policy="mixed_float16", epochs=2)
     start("parts", poisoned=poisoned, policy="mixed_float16", totalSteps=10)
@@ -226,7 +228,7 @@ def test_a_restart_knows_which_records_are_left_out(start: Start) -> None:
     assert (rest.result.skipped_steps, rest.result.skipped_records, rest.result.loss_scale) == (1, 1, 32768)
 
 
-def test_a_batch_that_is_bad_as_a_whole_stays_as_it_was(start: Start) -> None:
+def test_a_batch_that_is_bad_as_a_whole_is_unchanged(start: Start) -> None:
     done = start(poisoned=dict.fromkeys(range(145, 155), np.nan), epochs=2)
     assert done.outcome == outcomes.SUCCEEDED
     assert done.result.skipped_steps == 2

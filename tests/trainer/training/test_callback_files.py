@@ -1,4 +1,4 @@
-"""Where the files of callbacks go, and how a CSV file continues after a restart."""
+"""The files of callbacks, and the continuation of a CSV file after a restart."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_did_not_change_is_not_uploaded_again(
         if content:
             write(log.filename, content)
         keeping.publish()
-        # What is being published does not change beneath.
+        # A file does not change while it is published.
         keeping.wait()
     assert len(sent) == 2
 
@@ -137,7 +137,7 @@ def test_others_than_the_chief_publish_nothing(tmp_path: Path, notices: Notices)
     assert not (tmp_path / "run").exists()
 
 
-def test_storage_that_does_not_answer_ends_no_training(
+def test_storage_that_does_not_respond_ends_no_training(
     tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, answers = CSVLogger(filename="log.csv"), [False, True]
@@ -177,7 +177,7 @@ def test_an_attempt_that_was_superseded_publishes_nothing(tmp_path: Path, notice
     ("epochs", "append", "content"),
     [(1, False, "epoch,loss\r\n0,3.5\r\n"), (None, True, "epoch,loss\r\n0,3.5\r\n1,2.5\r\n"), (None, False, None)],
 )
-def test_a_logger_goes_on_with_its_file(
+def test_a_logger_continues_its_file(
     tmp_path: Path, notices: Notices, epochs: int | None, append: bool, content: str | None
 ) -> None:
     (tmp_path / "run" / "callbacks").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What a callback declares, through JSON and arrays and back."""
+"""A callback's declared state, through JSON and arrays and back."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def read(nvml: Any, visible: str | None = None, **named: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("visible", "used", "percent"),
     [
-        # Two of the machine's three are ours: the first two, or those that CUDA is told to show, in its order.
+        # Two of the machine's three are ours: the first two, or those that CUDA_VISIBLE_DEVICES lists, in its order.
         (None, 1, 5.0),
         ("2,0,1", 2, 10.0),
         ("GPU-c, 1", 2, 15.0),
@@ -87,7 +87,7 @@ def test_the_fullest_gpu_and_the_mean_of_how_busy_they_are(visible: str | None, 
     assert told.device_utilization_percent == percent
 
 
-def test_a_gpu_that_tells_of_memory_alone() -> None:
+def test_a_gpu_that_reports_memory_alone() -> None:
     assert read(Nvml(utilization=False)).keys() == {
         "device_memory_peak_bytes",
         "device_memory_used_bytes",
@@ -109,7 +109,7 @@ def test_without_the_package_too() -> None:
     assert meter.read() == {"device_memory_peak_bytes": 7}
 
 
-def test_a_device_that_the_allocator_does_not_know_is_left_out() -> None:
+def test_a_device_that_the_allocator_does_not_know_is_skipped() -> None:
     def unknown(name: str) -> dict[str, int]:
         raise ValueError(name)
 

@@ -81,7 +81,7 @@ def test_all_workers_together_read_the_order_of_the_epoch(
 
 
 def _wanted(order: Order, batching: Batching, begin: Position, epoch: int) -> list[int]:
-    """What the order says about the epoch that is `epoch` after that of `begin`; -1 fills up its last step."""
+    """Return the order of the epoch that is `epoch` after that of `begin`; -1 fills up its last step."""
     first = begin.examples if epoch == 0 else 0
     steps = batching.steps_from(first)
     positions = np.arange(first, min(order.count, first + steps * batching.examples_per_step))
@@ -102,7 +102,7 @@ def _read(
     read_ahead: int,
     batch: int,
 ) -> list[int]:
-    """The numbers that the records of one worker carry, in the order in which its stream brings them."""
+    """Return the numbers in the records of one worker, in the order of its stream."""
     pieces = itertools.takewhile(
         lambda piece: piece.epoch < begin.epoch + EPOCHS, training_pieces(order, batching, begin, share)
     )

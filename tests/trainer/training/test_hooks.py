@@ -1,7 +1,7 @@
-"""Callbacks and best weights in whole trainings: what they are told and when, what a restart finds again.
+"""Callbacks and best weights in whole trainings: their calls, and their state after a restart.
 
-A training that ends at a step and is then told to go on is one that was killed there: a checkpoint is written before
-the end of its epoch is gone through.
+A training that ends at a step and is then resumed equals one that was killed there: a checkpoint is written before
+the callbacks of the epoch's end.
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ def program() -> str:
     return PROGRAM
 
 
-# As under fit
+# The same as under fit
 
 
-def test_they_are_told_what_fit_tells(train: Train, generation: str) -> None:
-    """With batches one by one, and the learning rate that a callback sets is the one that trains."""
+def test_their_calls_are_those_of_fit(train: Train, generation: str) -> None:
+    """With batches one by one; a learning rate that a callback sets is used."""
     done = train("telling", keras=generation, training={"epochs": 2, "stepsPerExecution": 1})
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
     program = sys.modules["tf_keras_program" if generation == "Legacy" else "keras_program"]
@@ -126,10 +126,10 @@ def test_they_are_told_what_fit_tells(train: Train, generation: str) -> None:
         assert all(np.array_equal(done.weights()[n], once.weights()[n]) for n in trainable)
 
 
-def test_fused_steps_tell_the_number_of_the_last_batch(train: Train) -> None:
+def test_fused_steps_report_the_number_of_the_last_batch(train: Train) -> None:
     done = train("telling", training={"epochs": 3, "stepsPerExecution": 3})
     told = [each[1] for each in sys.modules["keras_program"].TOLD if each[0] == "batch ends"]
-    # The first executions are single steps, until it is known how long they take.
+    # The first executions are single steps, until their duration is known.
     assert told[-2:] == [2, 4]
     assert told.count(EPOCH - 1) == 3
     assert "stepsPerExecution: 1" in done.notices["BatchCallbacks"]
@@ -163,11 +163,13 @@ def test_an_error_in_a_callback_is_one_line_with_its_place(train: Train, tmp_pat
     assert place in failed.finished.message
 
 
-# What they remember
+# Their state
 
 
-def test_a_resume_is_exact_with_everything_they_remember(train: Train, generation: str) -> None:
-    """In the middle of an epoch, and at the end of one that callbacks have not heard of; without it, another one."""
+def test_a_resume_is_exact_with_their_state(train: Train, generation: str) -> None:
+    """In the middle of an epoch, and at the end of one whose callbacks have not run; without the state the result
+    differs.
+    """
     long = {"keras": generation, "training": {"epochs": 8, "stepsPerExecution": 1}}
     whole = train("remembering", "whole", **long)
     assert whole.finished.step == 4 * EPOCH, "EarlyStopping waited for three epochs"
@@ -181,8 +183,8 @@ def test_a_resume_is_exact_with_everything_they_remember(train: Train, generatio
         assert rest.names("callbacks") == whole.names("callbacks")
 
 
-def test_without_what_they_remember_it_would_be_another_training(train: Train) -> None:
-    """Shows that the test above notices it: the learning rate and what EarlyStopping waited for are reset."""
+def test_without_their_state_it_would_be_another_training(train: Train) -> None:
+    """Shows that the test above detects it: the learning rate and EarlyStopping's counter are reset."""
     cut = train("remembering", **until(EPOCH + 2))
     (state,) = Path(cut.folder).glob(f"checkpoints/step-*{EPOCH + 2}/state.json")
     kept = json.loads(state.read_text())
@@ -193,7 +195,7 @@ def test_without_what_they_remember_it_would_be_another_training(train: Train) -
     assert rest.finished.step > 4 * EPOCH
 
 
-# When numbers stop being finite
+# Numbers that are not finite
 
 
 Data = Callable[[float], dict[str, Any]]
@@ -201,7 +203,7 @@ Data = Callable[[float], dict[str, Any]]
 
 @pytest.fixture
 def data_with(tmp_path: Path) -> Data:
-    """The data's section, in index order, with this value as an input of the third step of every epoch."""
+    """Return the data's section, in index order, with this value as an input of the third step of every epoch."""
 
     def written(value: float) -> dict[str, Any]:
         numbers, folder = np.random.default_rng(4), tmp_path / "records"
@@ -221,8 +223,8 @@ def ways_back(done: Run) -> list[tuple[int, int]]:
     return [(event.from_step, event.to_step) for event in done.events if isinstance(event, events.Recovered)]
 
 
-def test_a_way_back_begins_with_what_they_remembered_in_its_checkpoint(train: Train, data_with: Data) -> None:
-    """As an attempt does that begins there and knows of the bad batch already."""
+def test_a_recovery_begins_with_their_state_in_its_checkpoint(train: Train, data_with: Data) -> None:
+    """It equals an attempt that begins at the checkpoint with the bad batch in its state."""
     ended = []
     for knows in (False, True):
         folder = f"knows-{knows}"
@@ -259,11 +261,11 @@ def test_without_a_checkpoint_they_start_again_and_trials_do_not_call_them(
     assert told[-1][0] == "training ends"
 
 
-# What they write
+# Their files
 
 
 def test_their_files_are_in_the_run_folder_of_a_bucket(train: Train, bucket: str, tmp_path: Path) -> None:
-    """Models under float32, whatever trained: they open elsewhere, with the weights of their epoch."""
+    """Models under float32, whatever the policy: they open elsewhere, with the weights of their epoch."""
     policy = {"policy": "mixed_bfloat16"}
     done = train("writing", f"{bucket}/run", precision=policy, training={"epochs": 2, "stepsPerExecution": 1})
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
@@ -299,7 +301,7 @@ def test_those_of_tf_keras_write_too(train: Train) -> None:
 
 
 def test_the_best_weights_are_exported_and_named_and_outlive_a_restart(train: Train) -> None:
-    """Killed right after the step that turns out to be the best, and long after it."""
+    """Killed right after the step that becomes the best, and long after it."""
     whole = train("rising", "whole", training={"epochs": 4}, **BEST)
     assert whole.outcome == outcomes.SUCCEEDED, whole.finished.message
     assert whole.notices["Best"].startswith(f"the weights of step {2 * EPOCH} are exported: val_loss 0.")
@@ -318,8 +320,8 @@ def test_the_best_weights_are_exported_and_named_and_outlive_a_restart(train: Tr
         assert same(rest, whole)
 
 
-def test_a_training_metric_is_looked_at_when_epochs_end(train: Train) -> None:
-    """In tf_keras, whose metrics do not say which way is better."""
+def test_a_training_metric_is_read_when_epochs_end(train: Train) -> None:
+    """In tf_keras, whose metrics do not have a direction."""
     monitored = {"export": {"checkpoint": "Best", "monitor": "accuracy"}}
     best = train("rising", keras="Legacy", training={"epochs": 4}, **monitored).result.best
     assert best is not None

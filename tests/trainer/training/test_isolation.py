@@ -1,4 +1,4 @@
-"""The rows that make a batch bad, by group testing."""
+"""Group testing finds the rows that make a batch bad."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from mptraining_trainer.training.bad_rows import IsGood, Keep, isolate_bad_rows
 
 
 def owner(row: int, rows: int, replicas: int, workers: int) -> tuple[int, int]:
-    """The replica that has a row, and the row's place there: worker row % workers deals in pieces to its replicas."""
+    """Return the replica that has a row, and the row's place there: worker row % workers distributes pieces to its
+    replicas.
+    """
     size = rows // replicas
     return (row % workers) * (replicas // workers) + row // workers // size, row // workers % size
 
 
 def batch(bad: set[int], rows: int, replicas: int = 1, workers: int = 1, *, alone: bool = True) -> IsGood:
-    """With `alone` False a bad row shows itself only beside others, as a huge value does to a variance."""
+    """Return a batch; with `alone` False a bad row is visible only beside others, as a huge value is in a variance."""
 
     def is_good(keep: Keep, filler: int) -> bool:
         there: dict[int, list[int]] = {}
@@ -51,12 +53,12 @@ def test_a_row_that_is_bad_only_beside_others_is_the_odd_one(row: int, layout: t
 
 
 @pytest.mark.parametrize("row", [0, 1])
-def test_of_two_rows_that_only_disagree_none_is_blamed(row: int) -> None:
+def test_of_two_rows_that_only_differ_none_is_reported(row: int) -> None:
     assert isolate_bad_rows(2, batch({row}, 2, alone=False), replicas=1, workers=1, max_rows=2) is None
     assert isolate_bad_rows(2, batch({row}, 2), replicas=1, workers=1, max_rows=2) == [row]
 
 
-def test_what_no_row_explains_is_told_from_it() -> None:
+def test_a_batch_that_is_bad_without_a_bad_row_is_recognized() -> None:
     assert isolate_bad_rows(32, lambda keep, filler: False, replicas=1, workers=1, max_rows=4) is None
     of_the_sum = isolate_bad_rows(32, lambda keep, filler: int(keep.sum()) < 32, replicas=1, workers=1, max_rows=4)
     assert of_the_sum is None

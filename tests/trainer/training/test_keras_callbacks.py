@@ -1,4 +1,4 @@
-"""Callbacks of the user's own: called as `fit` calls them, and exact over restarts where they declare their state."""
+"""Custom callbacks: called as `fit` calls them, and exact over restarts if they declare their state."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def program() -> str:
     return PROGRAM
 
 
-def told(generation: str) -> list[Any]:
+def calls_of(generation: str) -> list[Any]:
     name = "tf_keras_program" if generation == "Legacy" else "keras_program"
     return list(sys.modules[name].TOLD)
 
@@ -133,7 +133,7 @@ def examples(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plain(generation: str, folder: Path, name: str = "recording", **arguments: Any) -> list[Any]:
-    """What Keras' own `fit` over the same batches tells."""
+    """Return the calls by Keras' own `fit` over the same batches."""
     keras = load("Legacy" if generation == "Legacy" else "Keras3")
     keras.clear_session()
     keras.set_seed(7)
@@ -165,7 +165,7 @@ def test_calls_and_logs_are_those_of_fit(train: Train, generation: str, data: Pa
     done = train("recording", keras=generation, training=once, data=paths | sections, arguments=arguments)
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
     assert done.finished.step == arguments.get("stop", 2 * EPOCH)
-    ours, theirs = told(generation), plain(generation, data, **arguments)
+    ours, theirs = calls_of(generation), plain(generation, data, **arguments)
     assert [each[:2] for each in ours] == [each[:2] for each in theirs]
     for (name, numbers, logs, step, params), (_, _, expected, expected_step, expected_params) in zip(
         ours, theirs, strict=True
@@ -184,7 +184,7 @@ def test_validation_of_averaged_weights_is_that_of_fit(train: Train, data: Path)
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
     ours, theirs = (
         [each[2] for each in some if each[0] == "on_epoch_end"]
-        for some in (told("Keras3"), plain("Keras3", data, "swapping"))
+        for some in (calls_of("Keras3"), plain("Keras3", data, "swapping"))
     )
     assert [each["val_loss"] for each in ours] == pytest.approx([each["val_loss"] for each in theirs], rel=1e-5)
 

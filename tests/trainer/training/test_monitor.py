@@ -1,4 +1,4 @@
-"""Which way is better, for the names that both generations of Keras give their metrics."""
+"""The direction of improvement, for the names that both generations of Keras give their metrics."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mptraining_trainer.training.best_weights import Mode, Monitor, log_names, m
         ("lift_of_mine", None),
     ],
 )
-def test_a_name_says_which_way_is_better_where_keras_does_not(metric: str, mode: Mode | None) -> None:
+def test_a_name_decides_the_direction_where_keras_does_not(metric: str, mode: Mode | None) -> None:
     assert mode_of(metric, {}) == mode
 
 
-def test_what_keras_says_of_a_metric_goes_before_its_name() -> None:
+def test_keras_direction_of_a_metric_overrides_its_name() -> None:
     assert mode_of("val_accuracy", {"accuracy": "down"}) == "min"
     assert mode_of("val_mean_io_u", {"mean_io_u": "up"}) == "max"
     assert mode_of("val_accuracy", {"accuracy": None}) == "max"

@@ -1,4 +1,4 @@
-"""Which of the things that are not finite came first."""
+"""The first of several tensors that are not finite."""
 
 from __future__ import annotations
 

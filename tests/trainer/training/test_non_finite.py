@@ -1,4 +1,4 @@
-"""When an execution's numbers are worth a way back, and when leaving steps out is still normal."""
+"""The conditions under which an execution's numbers need a recovery, and under which skipped steps are still normal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHECKED = replace(FLOAT32, checked=True, checked_until=40)
 FLOAT16 = PrecisionState("mixed_float16", "mixed_float16")
 
 
-class Told:
+class Notices:
     def __init__(self) -> None:
         self.topics: list[str] = []
 
@@ -36,10 +36,10 @@ def position(steps: int) -> Position:
 
 
 def incident(precision_state: PrecisionState, execution: Execution, step: int = 50, **more: Any) -> NonFinite | None:
-    """What ten steps up to `step` raise."""
+    """Return the incident of ten steps up to `step`, or None."""
     available = more.pop("available", ("float32",))
     try:
-        NonFiniteMonitor(precision_state, available, Told(), **more).check(execution, step - 10, 10, position)
+        NonFiniteMonitor(precision_state, available, Notices(), **more).check(execution, step - 10, 10, position)
     except NonFinite as found:
         return found
     return None
@@ -50,7 +50,7 @@ def outcome(precision_state: PrecisionState, execution: Execution, step: int = 5
     return found and found.found
 
 
-def test_the_step_that_did_it_and_its_place_in_the_data_are_known() -> None:
+def test_the_first_bad_step_and_its_place_in_the_data_are_known() -> None:
     found = incident(FLOAT32, replace(FINE, finite_steps=7, loss=math.nan, gradient_norm=math.nan))
     assert found is not None
     assert (found.step, found.position) == (48, position(7))
@@ -77,7 +77,7 @@ def test_the_step_that_did_it_and_its_place_in_the_data_are_known() -> None:
         (FLOAT16, {"loss_scale": 1.0, "applied_steps": 0, "loss": math.nan}, 50, None),
     ],
 )
-def test_what_is_worth_a_way_back(
+def test_conditions_for_a_recovery(
     precision_state: PrecisionState, change: dict[str, Any], step: int, expected: str | None
 ) -> None:
     found = outcome(precision_state, replace(FINE, **change), step)
@@ -85,7 +85,7 @@ def test_what_is_worth_a_way_back(
 
 
 def test_a_fixed_scale_that_is_too_high_is_a_divergence() -> None:
-    """It never gives way: without this, a run would skip every step to its end and succeed."""
+    """It never falls: without this check, a run would skip every step to its end and succeed."""
     stuck = replace(FINE, loss_scale=1024.0, skipped_steps=PERSISTENT, skipped_in_a_row=PERSISTENT)
     assert "with the loss scale at a fixed 1024" in (outcome(FLOAT16, stuck, dynamic=False) or "")
     assert outcome(FLOAT16, stuck, dynamic=True) is None
@@ -100,14 +100,14 @@ def test_again_is_after_the_step_at_which_it_happened() -> None:
     assert outcome(CHECKED, bad, 41, available=both) is None, "no safer policy: bad batches go on being left out"
 
 
-def test_executions_end_where_it_happened_and_looking_for_the_cause_goes_step_by_step() -> None:
-    watch = NonFiniteMonitor(CHECKED, (), Told())
+def test_executions_end_where_it_happened_and_the_search_runs_step_by_step() -> None:
+    watch = NonFiniteMonitor(CHECKED, (), Notices())
     assert [watch.limit_steps(step, 16) for step in (0, 30, 39, 40, 41)] == [16, 10, 1, 16, 16]
-    assert NonFiniteMonitor(CHECKED, (), Told(), locate=True).limit_steps(0, 16) == 1
-    assert NonFiniteMonitor(FLOAT32, (), Told()).limit_steps(0, 16) == 16
+    assert NonFiniteMonitor(CHECKED, (), Notices(), locate=True).limit_steps(0, 16) == 1
+    assert NonFiniteMonitor(FLOAT32, (), Notices()).limit_steps(0, 16) == 16
 
 
-def test_looking_for_the_cause_ends_with_the_first_bad_step_or_where_it_ought_to_have_been() -> None:
+def test_the_search_ends_with_the_first_bad_step_or_its_expected_place() -> None:
     bad = replace(FINE, skipped_steps=1, skipped_in_a_row=1)
     assert "infinite or NaN" in (outcome(CHECKED, bad, 12, locate=True) or "")
     assert outcome(CHECKED, FINE, 39, locate=True) is None
@@ -129,17 +129,17 @@ def test_steps_that_were_skipped_before_this_session_do_not_count() -> None:
         (99, 150, 0, False),
     ],
 )
-def test_when_leaving_out_has_become_the_rule(skipped: int, steps: int, in_a_row: int, expected: bool) -> None:
+def test_when_most_steps_are_skipped(skipped: int, steps: int, in_a_row: int, expected: bool) -> None:
     assert is_persistent(skipped=skipped, steps=steps, in_a_row=in_a_row) is expected
 
 
-def test_a_batch_that_is_left_out_is_told_once_and_frequent_overflow_too() -> None:
-    told = Told()
+def test_a_skipped_batch_is_reported_once_and_frequent_overflow_too() -> None:
+    told = Notices()
     watch = NonFiniteMonitor(CHECKED, (), told)
     for count in (1, 2, 3):
         watch.check(replace(FINE, skipped_steps=count), 50, 10, position)
     assert told.topics == ["BatchLeftOut"]
-    told = Told()
+    told = Notices()
     watch = NonFiniteMonitor(FLOAT16, (), told)
     for tens in range(1, 11):
         watch.check(replace(FINE, loss_scale=64.0, skipped_steps=2 * tens), 10 * tens, 10, position)

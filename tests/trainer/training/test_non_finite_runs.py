@@ -1,4 +1,4 @@
-"""Trainings that meet numbers which are not finite, and those that measure their policy: from records to result."""
+"""Trainings with numbers that are not finite, and trainings that measure their policy: from records to result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mptraining_trainer.training import policy_trials
 pytestmark = pytest.mark.training
 
 BATCH, STEPS = 20, 15
-# In index order: step 8 is the one with example 150.
+# In index order: step 8 has example 150.
 POISONED = 150
 
 PROGRAM = """
@@ -100,7 +100,7 @@ Start = Callable[..., Attempt]
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Runs a job over 300 examples in index order, those named in `poisoned` replaced by their value."""
+    """Runs a job over 300 examples in index order; `poisoned` replaces some of them by a value."""
     (tmp_path / "poisoned_model.py").write_text(PROGRAM)
     monkeypatch.syspath_prepend(tmp_path)
     attempts: dict[str, int] = {}
@@ -161,7 +161,7 @@ def same(first: Attempt, second: Attempt, *, within: float = 0.0) -> bool:
 
 
 @pytest.mark.parametrize("keras", ["Keras3", "Legacy"])
-def test_a_batch_that_makes_nan_is_left_out_and_nothing_else_changes(start: Start, keras: str) -> None:
+def test_a_batch_that_causes_nan_is_skipped_and_nothing_else_changes(start: Start, keras: str) -> None:
     """The weights are, bit for bit, those of a training whose data never had that batch."""
     more: dict[str, Any] = {"keras": keras, "replicas": 2, "entry": "build" if keras == "Keras3" else None}
     done = start("poisoned", poisoned={POISONED: np.nan}, **more)
@@ -184,11 +184,11 @@ def test_without_a_checkpoint_training_starts_again(start: Start) -> None:
     done = start("poisoned", poisoned={25: np.inf}, every=100)
     assert done.outcome == outcomes.SUCCEEDED, done.message
     assert done.ways_back == [(2, 0, "float32")]
-    # One replica drops rows, so that batches have no fixed size from then on: TensorFlow divides in another way.
+    # One replica drops rows, so that its batches no longer have a fixed size: TensorFlow divides in another way.
     assert same(done, start("never", without=slice(20, 40), every=100), within=1e-6)
 
 
-def test_what_was_found_out_survives_a_restart(start: Start) -> None:
+def test_findings_survive_a_restart(start: Start) -> None:
     """The next attempt continues to check every update, as the undisturbed run does."""
     poisoned = {POISONED: np.nan, 250: np.nan}
     whole = start("whole", poisoned=poisoned)
@@ -199,11 +199,11 @@ def test_what_was_found_out_survives_a_restart(start: Start) -> None:
     assert same(rest, whole)
 
 
-# Half of a batch: no few records explain it.
+# Half of a batch: skipping a few records does not help.
 FIRST, SECOND = dict.fromkeys(range(45, 55), np.nan), dict.fromkeys(range(245, 255), np.nan)
 
 
-def test_when_it_happens_again_the_next_safer_policy_goes_on(start: Start) -> None:
+def test_when_it_happens_again_the_next_safer_policy_continues(start: Start) -> None:
     done = start(policy="mixed_bfloat16", poisoned=FIRST | SECOND)
     assert done.outcome == outcomes.SUCCEEDED, done.message
     assert done.ways_back == [(3, 0, "mixed_bfloat16"), (13, 12, "float32")]
@@ -214,8 +214,8 @@ def test_when_it_happens_again_the_next_safer_policy_goes_on(start: Start) -> No
     assert again.all(events.Started)[0].precision == "float32", "the next attempt knows"
 
 
-def test_float16_that_overflows_for_good_gives_way_to_a_wider_policy(start: Start) -> None:
-    # 1000 times 1000 is no float16; the first eight examples, which are looked at before the first step, are small.
+def test_float16_that_overflows_for_good_is_replaced_by_a_wider_policy(start: Start) -> None:
+    # 1000 times 1000 exceeds float16; the first eight examples, which are inspected before the first step, are small.
     scale, large = {"mode": "Dynamic", "value": 2}, dict.fromkeys(range(8, 300), 1000.0)
     done = start(policy="mixed_float16", kind="large", scale=scale, epochs=8, every=1000, poisoned=large)
     assert done.outcome == outcomes.SUCCEEDED, done.message

@@ -1,4 +1,4 @@
-"""Which policy Measure takes, by what its trials say."""
+"""The policy that Measure selects, by the results of its trials."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FLOAT32 = evaluate_trial("float32", 0.010, [2.0, 1.0], [2.0, 1.0])
     [
         (0.005, [2.0, 1.0], "mixed_bfloat16"),
         (0.005, [2.01, 1.02], "mixed_bfloat16"),
-        (0.0098, [2.0, 1.0], "float32"),  # less than the margin is no reason for 16 bits
+        (0.0098, [2.0, 1.0], "float32"),  # less than the margin does not justify 16 bits
         (0.020, [2.0, 1.0], "float32"),
-        (0.005, [2.0, 1.4], "float32"),  # another training
+        (0.005, [2.0, 1.4], "float32"),  # a training with other results
         (0.005, [2.0, math.nan], "float32"),
         (0.005, [], "float32"),  # no step could be applied
     ],
@@ -29,17 +29,17 @@ FLOAT32 = evaluate_trial("float32", 0.010, [2.0, 1.0], [2.0, 1.0])
 def test_the_fastest_that_agrees(seconds: float, losses: list[float], expected: str) -> None:
     trial = evaluate_trial("mixed_bfloat16", seconds, losses, [2.0, 1.0])
     assert choose_policy([FLOAT32, trial]) == expected
-    # What is recorded must be writable as JSON, whatever the loss was.
+    # The record must be valid JSON for any loss.
     assert Trial.read(trial.to_json()) == trial
 
 
-def test_a_step_that_loss_scaling_left_out_is_compared_with_none() -> None:
-    """Two steps skipped, then the losses that float32 had at first: the weights were those it began with."""
+def test_a_step_that_loss_scaling_skipped_is_compared_with_none() -> None:
+    """Two steps were skipped, then the losses equal float32's first ones: the weights were the initial ones."""
     assert evaluate_trial("mixed_float16", 0.005, [2.0, 1.0], [2.0, 1.0, 0.5, 0.25]).agrees
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 10), st.booleans()), max_size=2))
-def test_nothing_slower_than_float32_is_taken_nor_what_disagrees(others: list[tuple[float, bool]]) -> None:
+def test_no_policy_that_is_slower_than_float32_or_disagrees_is_selected(others: list[tuple[float, bool]]) -> None:
     names = ("mixed_bfloat16", "mixed_float16")
     trials = [
         Trial(policy=name, step_seconds=seconds, loss=1.0, agrees=agrees)

@@ -1,4 +1,4 @@
-"""A recorded range of steps: when it begins and ends, where it goes, and that trouble with it ends no run."""
+"""A recorded range of steps: its begin and end, its destination, and that an error of it ends no run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mptraining_trainer.worker import Worker
 
 
 class Recorder:
-    """Writes down what `tf.profiler.experimental` is asked for, and leaves the files that it leaves."""
+    """Records the calls of `tf.profiler.experimental`, and writes the files that it writes."""
 
     def __init__(self, *, fails: str | None = None, writes: bool = True) -> None:
         self.said: list[Any] = []
@@ -54,7 +54,7 @@ class Recorder:
 
 
 class Place:
-    """A run folder, one worker of it, and what the worker says."""
+    """A run folder, one worker of it, and the worker's messages."""
 
     def __init__(self, folder: str, first: int, last: int, *, index: int = 0) -> None:
         spec = {
@@ -70,7 +70,7 @@ class Place:
         self.worker = Worker(job, identity, telemetry, Preemption(lambda: None), folder, 10.0, self.exit_stack)
 
     def train(self, recorder: Recorder, executions: Sequence[int], begin: int = 0) -> None:
-        """Training that executes so many steps at a time, to its end."""
+        """Train to the end, executing so many steps at a time."""
         profiling, step = Profiling(self.worker, recorder), begin
         for steps in executions:
             profiling.before_execution(step)
@@ -100,7 +100,7 @@ def test_the_range_is_recorded_and_published_with_its_place(tmp_path: Path) -> N
     )
 
 
-def test_workers_recordings_lie_beside_each_other_in_a_bucket(bucket: str) -> None:
+def test_workers_recordings_are_beside_each_other_in_a_bucket(bucket: str) -> None:
     for index in (0, 1):
         Place(f"{bucket}/run", 1, 1, index=index).train(Recorder(), [1, 1])
     assert Place(f"{bucket}/run", 1, 1).recorded() == [
@@ -110,7 +110,7 @@ def test_workers_recordings_lie_beside_each_other_in_a_bucket(bucket: str) -> No
 
 @given(st.integers(0, 30), st.integers(0, 8), st.integers(1, 40), st.integers(1, 9), st.integers(0, 40))
 def test_no_other_step_is_in_it(first: int, more: int, total: int, fused: int, begin: int) -> None:
-    """Wherever training begins and ends, and however many steps it fuses."""
+    """For any begin and end of the training, and any number of fused steps."""
     last = first + more
     ends = Boundaries(total, 7, None, None, pauses=profile_pauses(ProfileSteps(first_step=first, last_step=last)))
     recorder, place = Recorder(writes=False), Place("unwritten", first, last)
@@ -126,13 +126,13 @@ def test_no_other_step_is_in_it(first: int, more: int, total: int, fused: int, b
     assert (recorder.said.count("start"), recorder.said.count("stop")) == ((1, 1) if inside else (0, 0))
 
 
-def test_training_that_ends_before_the_range_says_so(tmp_path: Path) -> None:
+def test_training_that_ends_before_the_range_reports_it(tmp_path: Path) -> None:
     place = Place(str(tmp_path), 10, 12)
     place.train(Recorder(), [5])
     assert place.notices() == [("NotProfiled", "no step is recorded: training was over before step 10")]
 
 
-def test_a_resume_behind_the_range_says_nothing(tmp_path: Path) -> None:
+def test_a_resume_behind_the_range_reports_nothing(tmp_path: Path) -> None:
     place = Place(str(tmp_path), 10, 12)
     place.train(Recorder(), [5], begin=12)
     assert place.notices() == []
@@ -146,9 +146,7 @@ def test_a_resume_behind_the_range_says_nothing(tmp_path: Path) -> None:
         (Recorder(writes=False), "not enough values to unpack"),
     ],
 )
-def test_trouble_with_the_profiler_is_said_once_and_training_goes_on(
-    recorder: Recorder, why: str, tmp_path: Path
-) -> None:
+def test_a_profiler_error_is_reported_once_and_training_continues(recorder: Recorder, why: str, tmp_path: Path) -> None:
     place = Place(str(tmp_path), 2, 4)
     place.train(recorder, [1] * 8)
     ((topic, message),) = place.notices()
@@ -156,7 +154,7 @@ def test_trouble_with_the_profiler_is_said_once_and_training_goes_on(
     assert message.startswith(f"no step is recorded: {why}")
 
 
-def test_a_folder_that_takes_nothing_is_said(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     place = Place(str(tmp_path / "file"), 1, 1)
     place.train(Recorder(), [1])

@@ -1,4 +1,4 @@
-"""Whether a step is compiled, and the notice if it cannot be."""
+"""The decision to compile a step, and the notice if it cannot be compiled."""
 
 from __future__ import annotations
 
@@ -77,5 +77,5 @@ def test_an_operation_that_xla_lacks_is_named() -> None:
 
 
 @pytest.mark.parametrize("said", [None, "Out of memory"])
-def test_other_trouble_is_left_to_the_first_step(said: str | None) -> None:
+def test_other_errors_are_left_to_the_first_step(said: str | None) -> None:
     assert not must_disable_xla(job("Auto", 1), said, lambda *_: pytest.fail("nothing to say"))

@@ -7,5 +7,5 @@ import numpy as np
 
 
 def mimsave(uri: str, ims: Any, *_: Any, **__: Any) -> None:
-    """The frames as they are, without a codec."""
+    """Write the frames as they are, without a codec."""
     Path(uri).write_bytes(np.asarray(ims).tobytes())

@@ -1,4 +1,4 @@
-"""Loaded by Python itself at its start, because this folder is on PYTHONPATH: puts the stubs of downloads in place."""
+"""Installs the stubs of downloads; Python imports this module at its start, because its folder is on PYTHONPATH."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What scripts call of TensorFlow Datasets; the sets are small and synthetic."""
+"""The part of TensorFlow Datasets that scripts call; the sets are small and synthetic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Split:
 
 
 def disable_progress_bar() -> None:
-    """Nothing to disable."""
+    """Do nothing."""
 
 
 def load(
@@ -39,7 +39,7 @@ def load(
     batch_size: int | None = None,
     **_: Any,
 ) -> Any:
-    """One tf.data.Dataset for each split that is named, with the structure that the set has."""
+    """Return one tf.data.Dataset for each named split, with the structure that the set has."""
     names = split if isinstance(split, (list, tuple)) else [split]
     sets = [_one(name, str(each), as_supervised) for each in names]
     found = [each if batch_size is None else each.batch(batch_size) for each in sets]
@@ -53,7 +53,7 @@ def load(
 def _one(name: str, split: str, supervised: bool) -> Any:
     shape, classes = _IMAGES[name]
     base = split.partition("[")[0]
-    # Many are 160 by 160: a network for pictures takes its time.
+    # Many are 160 by 160, for which a network takes longer.
     rows = _ROWS[base] if name != "cats_vs_dogs" else 80
     part = re.search(r"\[(\d*)%?:(\d*)%?\]", split)
     if part:

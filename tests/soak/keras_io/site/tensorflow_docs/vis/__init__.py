@@ -1,1 +1,1 @@
-"""What shows files in notebooks."""
+"""The part of tensorflow_docs that shows files in notebooks."""

@@ -1,6 +1,6 @@
-"""What embeds a file in a notebook's page; a script has none."""
+"""The part of tensorflow_docs that embeds a file in a notebook's page; a script has no page."""
 
 
 def embed_file(path: str) -> None:
-    """Shows nothing of `path`."""
+    """Show nothing of `path`."""
     del path
