@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mptraining_records.index import bad_records, dataset_index, sidecar
-from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index import bad_record_policy, dataset_index, sidecar
+from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.order import Order, Position
 from mptraining_records.reading.prefetch import RecordStream
@@ -59,7 +59,7 @@ def records(
         yield [record for record in taken if record is not None]
     if skipped is not None:
         with tempfile.TemporaryDirectory() as folder:
-            manifest = storage.read(bad_records.save(folder, "skipped", reader.skipped))
+            manifest = storage.read(bad_record_policy.save(folder, "skipped", reader.skipped))
         skipped.append(Skipped(len(json.loads(manifest)["records"])))
 
 

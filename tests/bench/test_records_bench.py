@@ -12,7 +12,7 @@ import pytest
 
 from bench.records.data import DAMAGED, Size, digest_of, make
 from mptraining_records.index import dataset_index
-from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.reading.reader import RecordReader
 from tests.left_out import leave_out
 from tests.testbed import missing

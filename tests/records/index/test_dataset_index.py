@@ -9,7 +9,7 @@ import pytest
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.index import dataset_index, scanner
-from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.storage import ranges, storage
 from mptraining_records.tfrecord import framing
 

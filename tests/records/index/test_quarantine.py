@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import json
 
-from mptraining_records.index import bad_records
+from mptraining_records.index import bad_record_policy
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord.framing import BAD_PAYLOAD, BadRecord
 
 
 def test_the_manifest_names_every_skipped_record(folder: str) -> None:
     skipped = [BadRecord("gs://data/a.tfrecord", 3, 300, BAD_PAYLOAD, 40), BadRecord("b", 0, 0, "cut short", 7)]
-    uri = bad_records.save(folder, "1-abc-0", skipped)
+    uri = bad_record_policy.save(folder, "1-abc-0", skipped)
     assert uri == storage.join(folder, "1-abc-0.json")
     said = json.loads(storage.read(uri))["records"]
     assert said == [
@@ -19,6 +19,6 @@ def test_the_manifest_names_every_skipped_record(folder: str) -> None:
 
 
 def test_a_later_one_takes_its_place(folder: str) -> None:
-    bad_records.save(folder, "1-abc-0", [])
-    uri = bad_records.save(folder, "1-abc-0", [BadRecord("a", 3, 300, BAD_PAYLOAD, 40)])
+    bad_record_policy.save(folder, "1-abc-0", [])
+    uri = bad_record_policy.save(folder, "1-abc-0", [BadRecord("a", 3, 300, BAD_PAYLOAD, 40)])
     assert len(json.loads(storage.read(uri))["records"]) == 1

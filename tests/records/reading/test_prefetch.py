@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.index import dataset_index
-from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.shard_index import Int64s

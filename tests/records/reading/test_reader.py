@@ -8,7 +8,7 @@ import pytest
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.index import dataset_index
-from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage

@@ -13,7 +13,7 @@ import numpy as np
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.index import compressed, remote_scan, scanner, sidecar
-from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.shard_index import Int64s, ShardIndex
 from mptraining_records.storage import storage

@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.read_plan import RangeRead

@@ -12,8 +12,8 @@ import numpy as np
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
 from mptraining_api.resolved_job import ResolvedData
-from mptraining_records.index import bad_records, dataset_index
-from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index import bad_record_policy, dataset_index
+from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
@@ -209,7 +209,7 @@ class SkippedRecords:
         name = run_folder.quarantine_name(identity.attempt, identity.incarnation, identity.index)
         folder = storage.join(self._worker.folder, run_folder.QUARANTINE)
         if len(skipped) > self._saved:
-            bad_records.save(folder, name, skipped)
+            bad_record_policy.save(folder, name, skipped)
             self._saved = len(skipped)
         damaged = self._damaged
         if len(damaged) > self._reported and (last or not self._reported):

@@ -1,4 +1,4 @@
-"""Policy for damaged records and the list of those found, shared by all readers of a data set."""
+"""Policy for damaged records (found by `scanner`) and the list of those found, shared by all readers of a data set."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.index.bad_records import BadRecords
+from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.tfrecord.framing import BAD_PAYLOAD, BadRecord
 
 
