@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from mptraining_api.kubernetes_api import (
     BATCH_JOBS,
     CONFIG_MAPS,
+    EVENTS,
     JOBS,
     NETWORK_POLICIES,
     NODES,
@@ -42,6 +43,7 @@ from mptraining_operator.plan.actions import (
     FailPod,
     ForgetAttempt,
     Plan,
+    ReadEvents,
     ReadJobFile,
     ReadNode,
     StartAttempt,
@@ -275,6 +277,9 @@ class Applier:
             case ReadNode():
                 self._read_node(action.node, snapshot)
                 return True
+            case ReadEvents():
+                self._read_events(action.about, snapshot)
+                return True
 
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
         if snapshot.job is None:
@@ -344,6 +349,18 @@ class Applier:
             self._cache.update_lookups(
                 key, snapshot.uid, job_file=read_frozen_job(text, snapshot), job_file_missing=False
             )
+
+    def _read_events(self, about: str, snapshot: Snapshot) -> None:
+        selector = f"involvedObject.uid={about},type=Warning"
+        events: list[Raw] = []
+        try:
+            for items, _ in self._cluster.pages(EVENTS, snapshot.key.namespace, fieldSelector=selector):
+                events += items
+        except ApiProblem as problem:
+            # Events only explain a wait: without them the job starts, or reaches its deadline, all the same.
+            _log.info("events could not be read: %s", problem, extra={"job": str(snapshot.key)})
+        warning = parse.newest_warning(events, read_at=self._clock())
+        self._cache.update_warning(snapshot.key, snapshot.uid, about, warning)
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
         try:

@@ -114,8 +114,7 @@ CALLS = {
     "pods": {"list": "watch.informer", "watch": "watch.kopf_streams", "delete": "apply"},
     "pods/status": {"patch": "apply"},
     "events": {
-        "list": "watch.informer",
-        "watch": "watch.kopf_streams",
+        "list": "apply",
         "create": "event_recorder",
         "patch": "event_recorder",
     },

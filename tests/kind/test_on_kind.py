@@ -177,8 +177,15 @@ def test_the_programs_error_is_in_the_condition(kind: Any) -> None:
     assert "the moon is full" in failed["message"]
 
 
-def test_an_image_that_cannot_be_pulled_is_a_condition_within_a_minute(kind: Any) -> None:
+def test_a_missing_image_and_a_missing_config_map_are_conditions_within_a_minute(kind: Any) -> None:
     began = time.monotonic()
+    kind.job(
+        "unmounted",
+        accelerator={"type": "cpu"},
+        program={"script": {"path": "train.py"}},
+        source={"configMap": {"name": "no-such-code"}},
+        runPolicy={"pendingTimeoutSeconds": 60},
+    )
     kind.job(
         "unpullable",
         accelerator={"type": "cpu"},
@@ -189,10 +196,12 @@ def test_an_image_that_cannot_be_pulled_is_a_condition_within_a_minute(kind: Any
         podTemplate={"image": "mptraining/no-such-image:1"},
     )
     kind.until("unpullable", lambda status: condition(status, "Running").get("reason") == "ImagePullFailed", seconds=60)
+    kind.until("unmounted", lambda status: condition(status, "Running").get("reason") == "VolumeNotMounted", seconds=60)
     assert time.monotonic() - began < 60
-    failed = condition(kind.finished("unpullable", "Failed"), "Failed")
-    assert failed["reason"] == "PendingTimeout"
-    assert "no-such-image" in failed["message"]
+    for name, missing in (("unpullable", "no-such-image"), ("unmounted", 'configmap "no-such-code" not found')):
+        failed = condition(kind.finished(name, "Failed"), "Failed")
+        assert failed["reason"] == "PendingTimeout"
+        assert missing in failed["message"]
 
 
 def test_a_pod_that_sees_no_gpu_despite_its_request_reports_it(kind: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, JOBS, NODES, PODS, SERVICES, ApiProblem
+from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, EVENTS, JOBS, NODES, PODS, SERVICES, ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase, Progress
@@ -20,11 +20,12 @@ from mptraining_operator.plan.actions import (
     FailPod,
     ForgetAttempt,
     Plan,
+    ReadEvents,
     ReadJobFile,
     ReadNode,
     StartAttempt,
 )
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Snapshot
+from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenWarning, Snapshot
 from mptraining_operator.resources import job_objects
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.watch import parse
@@ -462,3 +463,20 @@ def test_when_the_uid_is_reused_nothing_is_learnt_of_the_old_job(bench: Bench, r
     bench.cache.put_job(parse.job(raw_job(uid="job-2", version=10_000)))
     assert bench.applier.apply(Plan(actions=(ReadNode("gone"),)), seen)
     assert dict(bench.lookups.lost_nodes) == {}
+
+
+def test_the_newest_warning_about_a_pod_is_read(bench: Bench, raw_event: Make) -> None:
+    event = raw_event(message='configmap "code" not found', involvedObject={"uid": "pod-0"}, reason="FailedMount")
+    bench.api.put(EVENTS, event)
+    bench.api.calls.clear()
+    assert bench.apply(actions=(ReadEvents("pod-0"),))
+    assert bench.api.calls == [("list", "events", "")]
+    assert dict(bench.lookups.warnings) == {
+        "pod-0": SeenWarning("FailedMount", 'configmap "code" not found', bench.clock.now)
+    }
+
+
+def test_events_that_may_not_be_read_stop_no_job(bench: Bench) -> None:
+    bench.api.refuse("list", EVENTS, ApiProblem(403, "Forbidden", "no"))
+    assert bench.apply(actions=(ReadEvents("pod-0"),))
+    assert dict(bench.lookups.warnings) == {"pod-0": SeenWarning("", "", bench.clock.now)}

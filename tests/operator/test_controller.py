@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.admin_limits import JobLimits
-from mptraining_api.kubernetes_api import BATCH_JOBS, EVENTS, JOBS, PODS, ApiProblem
+from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
@@ -257,13 +257,12 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
 
 
 def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
-    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make, raw_event: Make
+    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
 ) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     intake = Intake(cache, queue)
     intake.put(PODS, raw_pod())
     intake.put(BATCH_JOBS, raw_batch_job())
-    intake.put(EVENTS, raw_event())
     assert queue.take(0) is None
     clock.now += COALESCE
     assert queue.take(0) == KEY
@@ -284,14 +283,13 @@ def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
     assert cache.job_keys() == ()
 
 
-def test_foreign_objects_are_ignored(clock: Clock, raw_pod: Make, raw_event: Make) -> None:
+def test_foreign_objects_are_ignored(clock: Clock, raw_pod: Make) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     intake = Intake(cache, queue)
     pod = raw_pod()
     pod["metadata"]["labels"] = {}
-    for resource, raw in ((PODS, pod), (EVENTS, raw_event(name="backup"))):
-        intake.put(resource, raw)
-        intake.remove(resource, raw)
+    intake.put(PODS, pod)
+    intake.remove(PODS, pod)
     clock.now += 1
     assert queue.take(0) is None
 
@@ -319,7 +317,7 @@ def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make,
 
 
 def test_what_a_list_lacks_is_gone_unless_it_is_newer(
-    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make, raw_event: Make
+    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
 ) -> None:
     lists, cache, _ = relister(api, clock)
     intake = lists._intake
@@ -328,7 +326,6 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
         (JOBS, raw_job()),
         (PODS, raw_pod()),
         (BATCH_JOBS, raw_batch_job()),
-        (EVENTS, raw_event()),
     ):
         intake.put(resource, api.put(resource, raw))
     # The stream is ahead of the list that is being read.
@@ -338,7 +335,7 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
     lists.run_once()
     found = cache.snapshot(KEY, Limits())
     assert found is not None
-    assert (found.pods, found.batch_jobs, dict(found.pod_refusals)) == ((), (), {})
+    assert (found.pods, found.batch_jobs) == ((), ())
     del api.objects[("mptrainingjobs", "team", "flowers")]
     lists.run_once()
     assert {key.name for key in cache.job_keys()} == {"stays", "fresh"}

@@ -79,7 +79,16 @@ class ReadNode:
     node: str
 
 
-Action = StartAttempt | EndAttempt | ForgetAttempt | DeletePod | FailPod | DeleteJob | ReadJobFile | ReadNode
+@dataclass(frozen=True, slots=True)
+class ReadEvents:
+    """Read the newest Warning event about the Indexed Job or pod of that uid, then plan again."""
+
+    about: str
+
+
+Action = (
+    StartAttempt | EndAttempt | ForgetAttempt | DeletePod | FailPod | DeleteJob | ReadJobFile | ReadNode | ReadEvents
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mptraining_api import outcomes
 from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan import conditions, waiting
-from mptraining_operator.plan.actions import EventRecord, Loss, Plan
+from mptraining_operator.plan.actions import EventRecord, Loss, Plan, ReadEvents
 from mptraining_operator.plan.deadlines import earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_is_due
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
@@ -23,6 +23,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     records: tuple[EventRecord, ...] = ()
     losses: tuple[Loss, ...] = ()
     why = ""
+    read: waiting.EventRead | None = None
     # The pods of a preempted Job are still counted as ready until they terminate.
     preempted = batch_job.suspended and conditions.is_true(status, "Running")
     if conditions.is_true(status, "Running") and not preempted:
@@ -36,6 +37,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     else:
         found = waiting.waiting_reason(snapshot, batch_job, now)
         why = f"{found.reason}: {found.message}"
+        read = waiting.next_event_read(snapshot, batch_job)
         after = conditions.with_waiting(status, found.phase, found.reason, found.message, now, generation)
         before = conditions.condition(status, "Running")
         if found.reason not in ("Starting", "Queued") and (before is None or before.reason != found.reason):
@@ -48,10 +50,16 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     deadline = earliest_deadline(snapshot, after, batch_job, why)
     if deadline is not None and now >= deadline.at:
         return charge_budget(snapshot, after, deadline.outcome, deadline.message, now)
-    due = (deadline and deadline.at, _unschedulable_at(snapshot, batch_job, after), end_is_due(snapshot, batch_job))
+    due = (
+        deadline and deadline.at,
+        _unschedulable_at(snapshot, batch_job, after),
+        end_is_due(snapshot, batch_job),
+        read and read.at,
+    )
     wakes = [each for each in due if each and each > now]
     return Plan(
         status=None if after == snapshot.status else after,
+        actions=(ReadEvents(read.about),) if read and now >= read.at else (),
         event_records=records,
         wake_at=min(wakes, default=None),
         losses=losses,

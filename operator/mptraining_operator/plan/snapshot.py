@@ -112,6 +112,15 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenWarning:
+    """The newest Warning event about an object when its events were read; an empty reason: there was none."""
+
+    reason: str
+    message: str
+    read_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Lookups:
     """Results of API reads and of rejected creations; kept in memory only, looked up again after a restart."""
 
@@ -122,6 +131,8 @@ class Lookups:
     refusal: Refusal | None = None
     # By node that was read: whether it is deleted or not ready.
     lost_nodes: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    # By the uid of an Indexed Job whose pods are missing, or of a pod whose containers do not start.
+    warnings: Mapping[str, SeenWarning] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +169,6 @@ class Snapshot:
     pods: tuple[SeenPod, ...] = ()
     # Pods of an earlier job of this name that are not over: they may still write to the same output.
     predecessors: tuple[SeenPod, ...] = ()
-    # Why the controller manager could not create pods of an Indexed Job, by the Job's uid.
-    pod_refusals: Mapping[str, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     lookups: Lookups = field(default_factory=Lookups)
     limits: Limits = field(default_factory=Limits)
     # Since when progress reports are received without interruption: earlier silence may be an outage of the operator.

@@ -5,13 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mptraining_api.status import Phase
-from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
+from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources import names
 
 # Waiting reasons of the kubelet for an image that it cannot pull.
 _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 # Waiting reasons of every container at its start.
 _USUAL = ("ContainerCreating", "PodInitializing", "")
+# Reasons of the kubelet's and the attach controller's events about a volume.
+_VOLUME = ("FailedMount", "FailedAttachVolume")
+# Events are read for a start that takes longer than this multiple of `Limits.settle`: a list of events costs the API
+# server more than a watch of pods, and most starts need none.
+_FIRST_READ = 3.0
+# Seconds; the intervals between two reads double up to it.
+_LONGEST_READ_INTERVAL = 300.0
 
 _REFUSED = {
     "NameTaken": ("ChildNameTaken", "Delete that object, or give the job another name."),
@@ -64,8 +71,8 @@ def _of_children(snapshot: Snapshot, phase: Phase) -> Wait:
 def _of_pods(snapshot: Snapshot, batch_job: SeenBatchJob, phase: Phase, now: float) -> Wait:
     pods = snapshot.pods_of(batch_job.attempt)
     workers = f"of {batch_job.parallelism} workers"
-    refusal = snapshot.pod_refusals.get(batch_job.uid)
-    if refusal is not None and len(pods) < batch_job.parallelism:
+    refusal = snapshot.lookups.warnings.get(batch_job.uid)
+    if refusal is not None and refusal.reason and len(pods) < batch_job.parallelism:
         step = _REFUSED["Refused"][1]
         return Wait(phase, "PodsRefused", f"{len(pods)} {workers} could be created: {refusal.message}. {step}")
     for pod in pods:
@@ -75,12 +82,52 @@ def _of_pods(snapshot: Snapshot, batch_job: SeenBatchJob, phase: Phase, now: flo
     for pod in pods:
         if pod.waiting not in _USUAL:
             return Wait(phase, "ContainerNotStarting", f"worker {pod.index}: {pod.waiting}: {pod.waiting_message}")
+    for pod in pods:
+        warning = snapshot.lookups.warnings.get(pod.uid)
+        if warning is not None and warning.reason and _starts_slowly(pod):
+            return _not_starting(phase, pod, warning)
     unscheduled = [pod for pod in pods if pod.unscheduled]
     # Every pod is unscheduled for a moment: report it only after `settle` seconds.
     if unscheduled and now >= (batch_job.started or batch_job.created) + snapshot.limits.settle:
         return Wait(phase, "Unschedulable", f"{len(unscheduled)} {workers}: {unscheduled[0].unscheduled}")
     before = _previous_message(snapshot)
     return before or Wait(phase, "Starting", f"attempt {batch_job.attempt} is being created")
+
+
+def _starts_slowly(pod: SeenPod) -> bool:
+    """Return whether the pod has a node and its status does not show why its containers do not run."""
+    return pod.phase == "Pending" and bool(pod.node) and pod.waiting in _USUAL
+
+
+def _not_starting(phase: Phase, pod: SeenPod, warning: SeenWarning) -> Wait:
+    found = f"worker {pod.index}: {warning.reason}: {warning.message}"
+    if warning.reason in _VOLUME:
+        step = "Create what is missing, or correct spec.source or podTemplate.volumes."
+        return Wait(phase, "VolumeNotMounted", f"{found}. {step}")
+    return Wait(phase, "ContainerNotStarting", found)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRead:
+    """When (seconds since 1970) to read the events about the object of that uid."""
+
+    about: str
+    at: float
+
+
+def next_event_read(snapshot: Snapshot, batch_job: SeenBatchJob) -> EventRead | None:
+    """Return the read of events that may explain why not all workers run; None if their status explains it."""
+    pods = snapshot.pods_of(batch_job.attempt)
+    slow = next((pod.uid for pod in pods if _starts_slowly(pod)), None)
+    about = batch_job.uid if len(pods) < batch_job.parallelism else slow
+    if about is None or batch_job.suspended or batch_job.ended:
+        return None
+    began = batch_job.started or batch_job.created
+    first = _FIRST_READ * snapshot.limits.settle
+    read = snapshot.lookups.warnings.get(about)
+    if read is None:
+        return EventRead(about, began + first)
+    return EventRead(about, read.read_at + min(max(first, read.read_at - began), _LONGEST_READ_INTERVAL))
 
 
 def _previous_message(snapshot: Snapshot) -> Wait | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, Snapshot
-from mptraining_operator.watch.parse import PodRefusal, StoredJob, read_job, read_status
+from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
+from mptraining_operator.watch.parse import StoredJob, read_job, read_status
 
 # Seconds until the result of a lookup expires.
 LOOKUP_SECONDS = 30.0
@@ -27,8 +27,6 @@ class _Record:
     job: StoredJob | None = None
     batch_jobs: dict[str, tuple[int, SeenBatchJob]] = field(default_factory=dict)
     pods: dict[str, tuple[int, SeenPod]] = field(default_factory=dict)
-    # By the uid of the Job whose pods could not be created.
-    refusals: dict[str, tuple[int, PodRefusal]] = field(default_factory=dict)
     lookups: Lookups | None = None
     # The expiry of each lookup, by node; "" is the missing job file.
     stale_at: dict[str, float] = field(default_factory=dict)
@@ -39,7 +37,7 @@ class _Record:
 
     @property
     def empty(self) -> bool:
-        return self.job is None and not (self.batch_jobs or self.pods or self.refusals or self.reserved)
+        return self.job is None and not (self.batch_jobs or self.pods or self.reserved)
 
     @property
     def nodes(self) -> int:
@@ -104,32 +102,16 @@ class Cache:
             self._count_nodes(key, record)
             return changed
 
-    def put_refusal(self, key: Key, version: int, refusal: PodRefusal) -> bool:
-        """Store why pods of a Job could not be created; the newest event of a Job is kept."""
-        with self._lock:
-            if self._is_removed(refusal.event_uid, version):
-                return False
-            refusals = self._records.setdefault(key, _Record()).refusals
-            before = refusals.get(refusal.batch_job_uid)
-            if before is not None and version <= before[0]:
-                return False
-            refusals[refusal.batch_job_uid] = version, refusal
-            return before is None or before[1].refusal.message != refusal.refusal.message
-
     def remove_child(self, key: Key, uid: str, version: int) -> bool:
-        """Remove a deleted Job, pod or event."""
+        """Remove a deleted Job or pod."""
         with self._lock:
             self._remember_removed(uid, version)
             record = self._records.get(key)
             if record is None:
                 return False
             found = record.batch_jobs.pop(uid, None) or record.pods.pop(uid, None)
-            refused = [job for job, (_, refusal) in record.refusals.items() if refusal.event_uid == uid]
-            for job in refused:
-                del record.refusals[job]
             self._count_nodes(key, record)
             self._drop_if_empty(key, record)
-            # The expiry of an event needs no reconcile: it does not change the pods of its Job.
             return found is not None
 
     def remove_missing(self, key: Key, uid: str) -> bool:
@@ -183,6 +165,17 @@ class Cache:
             known = dict(record.lookups.lost_nodes) if record and record.lookups else {}
         return self.update_lookups(key, uid, lost_nodes=MappingProxyType({**known, node: lost}))
 
+    def update_warning(self, key: Key, uid: str, about: str, warning: SeenWarning) -> bool:
+        """Store the newest Warning event about the Job or pod `about`."""
+        with self._lock:
+            record = self._records.get(key)
+            if record is None:
+                return False
+            children = {*record.batch_jobs, *record.pods, about}
+            known = record.lookups.warnings if record.lookups else {}
+            kept = {child: each for child, each in known.items() if child in children}
+        return self.update_lookups(key, uid, warnings=MappingProxyType({**kept, about: warning}))
+
     def versioned_snapshot(
         self, key: Key, limits: Limits, reports_since: float | None = None
     ) -> VersionedSnapshot | None:
@@ -200,7 +193,6 @@ class Cache:
                 pod for _, pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.terminated
             )
             predecessors = tuple(sorted(earlier, key=lambda each: (each.name, each.uid)))
-            refusals = {uid: refusal.refusal for uid, (_, refusal) in record.refusals.items()}
             other_nodes = self._nodes[key.namespace] - record.counted
         job, problem = read_job(stored)
         status, status_problem = read_status(stored)
@@ -216,7 +208,6 @@ class Cache:
             batch_jobs=tuple(sorted(batch_jobs, key=lambda each: (each.attempt, each.uid))),
             pods=tuple(sorted(pods, key=lambda each: (each.attempt, each.index, each.uid))),
             predecessors=predecessors,
-            pod_refusals=MappingProxyType({job.uid: refusals[job.uid] for job in batch_jobs if job.uid in refusals}),
             lookups=lookups,
             limits=limits,
             reports_since=reports_since,
@@ -262,14 +253,14 @@ class Cache:
             return [(job.key, job.uid) for job in jobs if job is not None and job.version < version]
 
     def children_older_than(self, version: int, kind: str) -> list[tuple[Key, str]]:
-        """Return children (key, uid) last changed before `version`; `kind` is batch_jobs, pods or refusals."""
-        found: list[tuple[Key, str]] = []
+        """Return children (key, uid) last changed before `version`; `kind` is batch_jobs or pods."""
         with self._lock:
-            for key, record in self._records.items():
-                for uid, (seen, child) in getattr(record, kind).items():
-                    if seen < version:
-                        found.append((key, child.event_uid if isinstance(child, PodRefusal) else uid))
-        return found
+            return [
+                (key, uid)
+                for key, record in self._records.items()
+                for uid, (seen, _) in getattr(record, kind).items()
+                if seen < version
+            ]
 
     def _count_nodes(self, key: Key, record: _Record) -> None:
         nodes = record.nodes
@@ -297,7 +288,6 @@ class Cache:
         mine = [job for job, (_, each) in record.batch_jobs.items() if each.owner_uid == uid]
         for job in mine:
             del record.batch_jobs[job]
-            record.refusals.pop(job, None)
         if record.job is not None and record.job.uid == uid:
             record.job = None
             record.lookups = None

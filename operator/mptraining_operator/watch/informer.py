@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, EVENTS, JOBS, PODS, ApiProblem, Resource
+from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem, Resource
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.resources import names
@@ -30,21 +30,17 @@ class Stream:
 
     resource: Resource
     label_selector: str = ""
-    field_selector: str = ""
 
     @property
     def selectors(self) -> dict[str, str]:
         """The query parameters of a list."""
-        selectors = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
-        return {name: text for name, text in selectors.items() if text}
+        return {"labelSelector": self.label_selector} if self.label_selector else {}
 
 
 # MPTrainingJobs last, so that their children are already in the cache.
 STREAMS = (
     Stream(BATCH_JOBS, label_selector=names.JOB),
     Stream(PODS, label_selector=names.JOB),
-    # Only these events report that a quota or a policy rejects pods.
-    Stream(EVENTS, field_selector="involvedObject.kind=Job,reason=FailedCreate"),
     Stream(JOBS),
 )
 
@@ -59,7 +55,6 @@ class Intake:
             JOBS: self._put_job,
             BATCH_JOBS: self._put_batch_job,
             PODS: self._put_pod,
-            EVENTS: self._put_event,
         }
 
     def put(self, resource: Resource, raw: RawObject) -> None:
@@ -99,17 +94,11 @@ class Intake:
         key = parse.owner(raw)
         return None if key is None else (key, self._cache.put_pod(key, parse.resource_version(raw), parse.pod(raw)))
 
-    def _put_event(self, raw: RawObject) -> tuple[Key, bool] | None:
-        key, refusal = parse.refused_job(raw), parse.pod_refusal(raw)
-        if key is None or refusal is None:
-            return None
-        return key, self._cache.put_refusal(key, parse.resource_version(raw), refusal)
-
 
 def _key(resource: Resource, raw: RawObject) -> Key | None:
     if resource == JOBS:
         return Key(raw["metadata"]["namespace"], raw["metadata"]["name"])
-    return parse.refused_job(raw) if resource == EVENTS else parse.owner(raw)
+    return parse.owner(raw)
 
 
 _log = logging.getLogger(__name__)
@@ -231,8 +220,7 @@ class Relister:
     def _older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:
         if resource == JOBS:
             return self._cache.jobs_older_than(version)
-        kind = {BATCH_JOBS: "batch_jobs", PODS: "pods", EVENTS: "refusals"}[resource]
-        return self._cache.children_older_than(version, kind)
+        return self._cache.children_older_than(version, "batch_jobs" if resource == BATCH_JOBS else "pods")
 
     def _run(self) -> None:
         pause = 1.0

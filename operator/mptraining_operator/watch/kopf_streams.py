@@ -163,8 +163,6 @@ def settings() -> kopf.OperatorSettings:
     for stream in STREAMS:
         if stream.label_selector:
             result.watching.label_selectors[stream.resource.plural] = stream.label_selector
-        if stream.field_selector:
-            result.watching.field_selectors[stream.resource.plural] = stream.field_selector
     result.watching.chunk_size = PAGE
     result.watching.server_timeout = 300
     result.watching.connect_timeout = 10

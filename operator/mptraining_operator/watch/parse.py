@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
 from mptraining_api.status import JobStatus, Phase, parse_time
-from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, SeenPod
+from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod, SeenWarning
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.resources import names
 
@@ -27,6 +27,9 @@ _STARTING = ("ContainerCreating", "PodInitializing")
 _LONGEST_NUMBER = 9
 # The digits of an unsigned 64-bit number.
 _LONGEST_VERSION = 20
+
+
+_UNSCHEDULED = "FailedScheduling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +57,6 @@ class StoredJob:
         """Return whether `other` differs in no field that a plan depends on."""
         mine = (self.uid, self.generation, self.deleting, self.spec, self.status)
         return mine == (other.uid, other.generation, other.deleting, other.spec, other.status)
-
-
-@dataclass(frozen=True, slots=True)
-class PodRefusal:
-    """A FailedCreate event: the Job whose pods could not be created, and the reason."""
-
-    event_uid: str
-    batch_job_uid: str
-    refusal: Refusal
 
 
 def resource_version(raw: RawObject) -> int:
@@ -203,22 +197,19 @@ def pod(raw: RawObject) -> SeenPod:
     )
 
 
-def pod_refusal(raw: RawObject) -> PodRefusal | None:
-    """Parse a FailedCreate event of a Job; None for any other event."""
-    about = raw.get("involvedObject", {})
-    if raw.get("reason") != "FailedCreate" or about.get("kind") != "Job":
-        return None
-    metadata = raw["metadata"]
-    first = raw.get("firstTimestamp") or raw.get("eventTime") or metadata.get("creationTimestamp")
-    refusal = Refusal(child=about.get("name", ""), message=raw.get("message") or "", at=optional_time(first) or 0.0)
-    return PodRefusal(event_uid=metadata["uid"], batch_job_uid=about.get("uid", ""), refusal=refusal)
+def newest_warning(events: Iterable[RawObject], *, read_at: float) -> SeenWarning:
+    """Return the newest of these Warning events, with empty texts if there is none."""
 
+    def last_seen(raw: RawObject) -> float:
+        series = raw.get("series") or {}
+        last = series.get("lastObservedTime") or raw.get("lastTimestamp") or raw.get("eventTime")
+        return optional_time(last or raw["metadata"].get("creationTimestamp")) or 0.0
 
-def refused_job(raw: RawObject) -> Key | None:
-    """Return the job of a FailedCreate event, from the Job's name `<job>-<attempt>`."""
-    about = raw.get("involvedObject", {})
-    name, _, attempt = str(about.get("name", "")).rpartition("-")
-    return Key(sys.intern(about.get("namespace", "")), name) if name and attempt.isdigit() else None
+    # The scheduler's message is in the pod's condition PodScheduled, and is old once the pod has a node.
+    newest: RawObject = max((each for each in events if each.get("reason") != _UNSCHEDULED), key=last_seen, default={})
+    return SeenWarning(
+        reason=str(newest.get("reason") or ""), message=str(newest.get("message") or ""), read_at=read_at
+    )
 
 
 def _compact(value: object) -> bytes:

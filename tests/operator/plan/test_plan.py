@@ -23,7 +23,16 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan.actions import Plan, StartAttempt
 from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenBatchJob, SeenPod, Snapshot
+from mptraining_operator.plan.snapshot import (
+    Key,
+    Limits,
+    Lookups,
+    Refusal,
+    SeenBatchJob,
+    SeenPod,
+    SeenWarning,
+    Snapshot,
+)
 
 FOLDER = Path(__file__).parents[2] / "golden" / "plans"
 BASE = parse_time("2026-01-01T00:00:00Z")
@@ -90,9 +99,11 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
         lookups["job_file"] = resolve(job, dataclasses.replace(CLUSTER, default_image="mptraining/trainer:frozen"))
     if "refusal" in lookups:
         lookups["refusal"] = Refusal(**absolute(lookups["refusal"]))
+    if "warnings" in lookups:
+        seen = {uid: {**each, "read_at": BASE + each["read_at"]} for uid, each in lookups["warnings"].items()}
+        lookups["warnings"] = MappingProxyType({uid: SeenWarning(**each) for uid, each in seen.items()})
     if "lost_nodes" in lookups:
         lookups["lost_nodes"] = MappingProxyType(lookups["lost_nodes"])
-    refusals = {uid: Refusal(**absolute(each)) for uid, each in document.get("podRefusals", {}).items()}
     return Snapshot(
         key=Key("team", "flowers"),
         uid="uid-1",
@@ -105,7 +116,6 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
         batch_jobs=tuple(batch_job(each) for each in document.get("batchJobs", ())),
         pods=tuple(pod(each) for each in document.get("pods", ())),
         predecessors=tuple(pod({"job_uid": "uid-0", **each}) for each in document.get("predecessors", ())),
-        pod_refusals=MappingProxyType(refusals),
         lookups=Lookups(**lookups),
         limits=Limits(
             cluster=dataclasses.replace(CLUSTER, cpu_fallback=document.get("cpuFallback", False)),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mptraining_operator.plan.actions import StartAttempt
 from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, Snapshot
+from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenWarning, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import LOOKUP_SECONDS, Cache
@@ -34,21 +34,12 @@ def put_child(cache: Cache, raw: dict[str, Any]) -> bool:
     return cache.put_batch_job(KEY, parse.resource_version(raw), parse.batch_job(raw))
 
 
-def put_refusal(cache: Cache, raw: dict[str, Any]) -> bool:
-    found = parse.pod_refusal(raw)
-    assert found is not None
-    return cache.put_refusal(KEY, parse.resource_version(raw), found)
-
-
-def test_a_job_with_its_children(
-    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make, raw_event: Make
-) -> None:
+def test_a_job_with_its_children(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
     assert cache.snapshot(KEY, Limits()) is None
     # Children may arrive first.
     assert put_child(cache, raw_pod())
     assert put_child(cache, raw_batch_job())
-    assert put_refusal(cache, raw_event())
     assert cache.snapshot(KEY, Limits()) is None
     assert cache.job_keys() == ()
     assert cache.put_job(parse.job(raw_job(status={"phase": "Pending", "currentAttempt": 1, "progress": {"step": 3}})))
@@ -62,7 +53,6 @@ def test_a_job_with_its_children(
     assert (seen.status.current_attempt, seen.status.progress.step) == (1, 3)
     assert [job.name for job in seen.batch_jobs] == ["flowers-1"]
     assert [pod.uid for pod in seen.pods] == ["pod-0"]
-    assert seen.pod_refusals["batch-1"].message == "exceeded quota: gpus"
     assert cache.live_pods(KEY, 1) == {"pod-0": 0}
     assert cache.live_pods(KEY, 2) == {}
     assert cache.jobs_by_phase() == {"Pending": 1}
@@ -169,14 +159,11 @@ def test_a_removed_object_stays_removed(clock: Clock, raw_job: Make, raw_pod: Ma
     assert put_child(cache, raw_pod(version=36))
 
 
-def test_a_job_is_removed_with_its_objects(
-    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make, raw_event: Make
-) -> None:
+def test_a_job_is_removed_with_its_objects(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_batch_job())
     put_child(cache, raw_pod())
-    put_refusal(cache, raw_event())
     assert cache.remove_job(KEY, "job-1", 60)
     assert cache.snapshot(KEY, Limits()) is None
     assert cache.stored(KEY) is None
@@ -240,31 +227,31 @@ def test_findings_are_kept_and_some_expire(clock: Clock, raw_job: Make) -> None:
     assert found.refusal == refusal
 
 
-def test_the_newest_refusal_of_a_job_counts(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_event: Make) -> None:
+def test_warnings_are_kept_while_their_objects_exist(
+    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
     cache = Cache(clock)
+    warning = SeenWarning("FailedCreate", "exceeded quota: gpus", clock.now)
+    assert not cache.update_warning(KEY, "job-1", "batch-1", warning)
     cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_batch_job())
-    assert put_refusal(cache, raw_event("e1", version=40))
-    assert not put_refusal(cache, raw_event("e1", version=41))
-    assert put_refusal(cache, raw_event("e2", version=42, message="pod security"))
-    assert not put_refusal(cache, raw_event("e1", version=41))
-    assert look(cache).pod_refusals["batch-1"].message == "pod security"
-    cache.remove_child(KEY, "e1", 50)
-    assert look(cache).pod_refusals["batch-1"].message == "pod security"
-    cache.remove_child(KEY, "e2", 51)
-    assert dict(look(cache).pod_refusals) == {}
+    put_child(cache, raw_pod())
+    assert cache.update_warning(KEY, "job-1", "batch-1", warning)
+    assert cache.update_warning(KEY, "job-1", "pod-0", SeenWarning("", "", clock.now))
+    assert look(cache).lookups.warnings["batch-1"] == warning
+    cache.remove_child(KEY, "pod-0", 50)
+    assert cache.update_warning(KEY, "job-1", "batch-1", SeenWarning("FailedCreate", "pod security", clock.now))
+    assert set(look(cache).lookups.warnings) == {"batch-1"}
 
 
-def test_what_is_older_than_a_list(clock: Clock, raw_job: Make, raw_pod: Make, raw_event: Make) -> None:
+def test_what_is_older_than_a_list(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(version=10)))
     put_child(cache, raw_pod(uid="pod-0", version=30))
     put_child(cache, raw_pod(uid="pod-1", version=31, index=1))
-    put_refusal(cache, raw_event(version=40))
     assert cache.jobs_older_than(10) == []
     assert cache.jobs_older_than(11) == [(KEY, "job-1")]
     assert cache.children_older_than(31, "pods") == [(KEY, "pod-0")]
-    assert cache.children_older_than(41, "refusals") == [(KEY, "event-1")]
 
 
 # One object's whole life: a job that is created, changed, deleted and created again, and pods of both.

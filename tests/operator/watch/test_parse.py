@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.plan.snapshot import Key, SeenWarning
 from mptraining_operator.watch import parse
 
 Make = Callable[..., dict[str, Any]]
@@ -193,26 +193,20 @@ def test_the_index_of_older_releases_is_an_annotation(raw_pod: Make) -> None:
     assert parse.pod(raw).index == 3
 
 
-def test_a_refusal_of_pods(raw_event: Make) -> None:
-    found = parse.pod_refusal(raw_event())
-    assert found is not None
-    assert (found.batch_job_uid, found.event_uid) == ("batch-1", "event-1")
-    refusal = found.refusal
-    assert (refusal.child, refusal.message, refusal.at) == ("flowers-1", "exceeded quota: gpus", START + 20)
-    assert parse.refused_job(raw_event()) == Key("team", "flowers")
+def test_the_newest_warning_is_the_one_that_was_last_seen(raw_event: Make) -> None:
+    events = [
+        raw_event("e1", message="quota", lastTimestamp="2026-01-01T00:00:30Z"),
+        # Events of events.k8s.io/v1 have other times.
+        raw_event("e2", message="policy", lastTimestamp=None, eventTime="2026-01-01T00:00:31.500000Z"),
+        raw_event("e3", message="old", lastTimestamp=None, series={"lastObservedTime": "2026-01-01T00:00:29.0Z"}),
+    ]
+    assert parse.newest_warning(events, read_at=7.0) == SeenWarning("FailedCreate", "policy", 7.0)
+    assert parse.newest_warning([], read_at=7.0) == SeenWarning("", "", 7.0)
 
 
-def test_other_events_are_none(raw_event: Make) -> None:
-    assert parse.pod_refusal(raw_event(reason="SuccessfulCreate")) is None
-    assert parse.pod_refusal(raw_event(involvedObject={"kind": "ReplicaSet"})) is None
-    assert parse.refused_job(raw_event(name="backup")) is None
-
-
-def test_events_of_the_newer_kind_have_another_time(raw_event: Make) -> None:
-    raw = raw_event(firstTimestamp=None, eventTime="2026-01-01T00:00:25.500000Z")
-    found = parse.pod_refusal(raw)
-    assert found is not None
-    assert found.refusal.at == START + 25.5
+def test_the_scheduler_s_events_are_old_once_a_pod_has_a_node(raw_event: Make) -> None:
+    events = [raw_event(reason="FailedScheduling", message="no machine fits")]
+    assert parse.newest_warning(events, read_at=7.0).reason == ""
 
 
 @pytest.mark.parametrize("index", ["²", "٣", "9" * 5000, "1e3", "-1", ""])
@@ -258,8 +252,7 @@ def test_no_object_of_a_user_stops_the_operator(
     job["metadata"].update(metadata, creationTimestamp=next(draw))
     parse.batch_job(job)
     event = raw_event(name=next(draw), about=next(draw), firstTimestamp=next(draw), eventTime=next(draw))
-    parse.pod_refusal(event)
-    parse.refused_job(event)
+    parse.newest_warning([event], read_at=0.0)
     mine = raw_job(status={"phase": next(draw)})
     mine["metadata"].update(metadata, creationTimestamp=next(draw))
     parse.job(mine)
