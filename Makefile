@@ -56,7 +56,8 @@ lock: $(INSTALLED) ## regenerates requirements.lock and the images' locks from p
 demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16, compared, the model used
 	@$(BIN)/python demo/run.py
 
-STAGES := lint servers test-unit test-cluster test-kind test-training
+# Training before kind, whose cluster stays and takes a tenth of a core.
+STAGES := lint servers test-unit test-cluster test-training test-kind
 
 .PHONY: test
 test: $(INSTALLED) ## every check and test, with the time of each stage
@@ -125,8 +126,8 @@ SECOND_TRY := --reruns 1 --reruns-delay 1 --max-suite-reruns 3 --rerun-show-trac
 
 .PHONY: test-cluster
 test-cluster: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the tests against a Kubernetes API server and other servers
-	@# Two at once, each with a control plane of its own: the tests mostly wait.
-	@$(BIN)/python -m pytest -q -m "(cluster or integration) and not soak" -n 2 --dist worksteal $(SECOND_TRY) --durations=10
+	@# Three at once, each with a control plane of its own: the tests mostly wait. By files, whose fixtures have fixed names.
+	@$(BIN)/python -m pytest -q -m "(cluster or integration) and not soak" -n 3 --dist loadfile $(SECOND_TRY) --durations=10
 
 .PHONY: test-kind
 test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them and kept

@@ -19,10 +19,10 @@ ROOT = Path(__file__).parent.parent
 TYPICAL = {
     "lint": 65,
     "servers": 45,
-    "test-unit": 120,
-    "test-cluster": 620,
-    "test-kind": 700,
-    "test-training": 1000,
+    "test-unit": 60,
+    "test-cluster": 300,
+    "test-training": 850,
+    "test-kind": 590,
 }
 
 
