@@ -27,12 +27,13 @@ from mptraining_operator.plan.actions import (
     FailPod,
     ForgetAttempt,
     Plan,
+    ReadEvents,
     ReadJobFile,
     ReadNode,
     StartAttempt,
 )
 from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, Snapshot
+from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 
 WORKERS = 2
 GRACE = 60
@@ -129,6 +130,8 @@ class ClusterSimulation:
                 self.lookups = dataclasses.replace(self.lookups, job_file=self.file, job_file_missing=self.file is None)
             case ReadNode(node):
                 self.lookups = dataclasses.replace(self.lookups, lost_nodes={node: node in self.lost})
+            case ReadEvents(about):
+                self.lookups = dataclasses.replace(self.lookups, warnings={about: SeenWarning("", "", self.now)})
             case _:
                 raise AssertionError(action)
 
