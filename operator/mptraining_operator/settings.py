@@ -35,7 +35,7 @@ _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _FOLDER = r"(gs://[a-z0-9]|/).*"
 _PROXY = r"https?://[^\s/]+/?"
 # The operator sets labels with this prefix.
-_OWN_LABELS = f"{GROUP}/"
+_OWN_LABELS = re.escape(f"{GROUP}/")
 # A leader stops after 0.8 of the duration (`leader_election`): at this interval it can retry one failed renewal.
 RENEWAL_FRACTION = 0.4
 
@@ -47,12 +47,6 @@ def _like(pattern: str, expected: str) -> Callable[[str], str]:
         return text
 
     return check
-
-
-def _without_operator_labels(labels: dict[str, str]) -> dict[str, str]:
-    if own := sorted(name for name in labels if name.startswith(_OWN_LABELS)):
-        raise ValueError(f"labels outside {_OWN_LABELS}, which the operator sets, not {', '.join(own)}")
-    return labels
 
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -85,10 +79,10 @@ Proxy = Annotated[
     AfterValidator(_like(_PROXY, "the URL of a proxy, such as http://proxy.example:3128")),
     Field(json_schema_extra={"pattern": f"^{_PROXY}$"}),
 ]
-JobLabels = Annotated[
-    dict[Name, Annotated[str, StringConstraints(max_length=63)]],
-    AfterValidator(_without_operator_labels),
-    Field(json_schema_extra={"propertyNames": {"not": {"pattern": f"^{re.escape(_OWN_LABELS)}"}}}),
+JobLabel = Annotated[
+    Name,
+    AfterValidator(_like(rf"(?!{_OWN_LABELS}).*", f"a label outside {GROUP}/, whose labels the operator sets")),
+    Field(json_schema_extra={"not": {"pattern": f"^{_OWN_LABELS}"}}),
 ]
 
 
@@ -152,7 +146,7 @@ class JobPods(Model):
     )
     ca_key: Name = Field("ca.crt", description="Key in that ConfigMap.")
     priority_class_name: Name | None = Field(None, description="Default priority class of jobs.")
-    labels: JobLabels = Field({}, description="Extra labels.")
+    labels: dict[JobLabel, Annotated[str, StringConstraints(max_length=63)]] = Field({}, description="Extra labels.")
 
 
 class OperatorSettings(Model):

@@ -31,10 +31,10 @@ def test_what_the_schema_cannot_express_fails_within_five_seconds_without_a_pod(
 
 
 def test_a_refused_job_may_be_corrected(ns: Any) -> None:
-    ns.create("mended", lambda pod: Exit(0), accelerator={"type": "nvidia-tesla-t5"}, nodes=1)
-    ns.phase("mended", "Failed")
-    ns.patch("mended", {"spec": {"accelerator": {"type": "cpu"}}})
-    status = ns.phase("mended", "Succeeded")
+    ns.create("corrected", lambda pod: Exit(0), accelerator={"type": "nvidia-tesla-t5"}, nodes=1)
+    ns.phase("corrected", "Failed")
+    ns.patch("corrected", {"spec": {"accelerator": {"type": "cpu"}}})
+    status = ns.phase("corrected", "Succeeded")
     assert "Failed" not in {each["type"] for each in status["conditions"]}
 
 
@@ -65,8 +65,8 @@ def test_an_exhausted_quota_is_reported_with_the_api_servers_message(alone: Any)
 
 
 def test_a_refusal_by_admission_is_reported_too(ns: Any) -> None:
-    ns.create("nobody", podTemplate={"serviceAccountName": "no-such-account"})
-    assert 'serviceaccount "no-such-account" not found' in ns.waits("nobody", "PodsRefused")
+    ns.create("no-account", podTemplate={"serviceAccountName": "no-such-account"})
+    assert 'serviceaccount "no-such-account" not found' in ns.waits("no-account", "PodsRefused")
 
 
 @pytest.mark.parametrize("attempt", [7, 1])

@@ -174,7 +174,7 @@ class Snapshot:
     # Since when progress reports are received without interruption: earlier silence may be an outage of the operator.
     # None: progress reports are disabled.
     reports_since: float | None = None
-    # Nodes of the other jobs in this namespace; counted only if nodesPerNamespace is set.
+    # Nodes of the other jobs in this namespace.
     other_nodes: int = 0
 
     @property
