@@ -88,7 +88,7 @@ def test_from_yaml_to_pods() -> None:
     assert resolved.placement.resources == {"nvidia.com/gpu": 4}
     assert all(choice.because for choice in resolved.choices)
 
-    # `plan` writes the intent into the status and asks for an attempt.
+    # `plan` asks for an attempt; the status is written when its workers run.
     snapshot = Snapshot(
         key=Key("team", "shapes"),
         uid="uid-1",
@@ -99,8 +99,7 @@ def test_from_yaml_to_pods() -> None:
         limits=Limits(cluster=ClusterSettings(default_image="mptraining/trainer:walk")),
     )
     planned = plan(snapshot, now=60.0)
-    assert planned.status is not None
-    assert (planned.status.phase, planned.status.current_attempt, planned.status.strategy) == ("Pending", 1, "Mirrored")
+    assert planned.status is None
     (start,) = planned.actions
     assert isinstance(start, StartAttempt)
     assert start.job == resolved
@@ -116,7 +115,7 @@ def test_from_yaml_to_pods() -> None:
     (container,) = batch_job["spec"]["template"]["spec"]["containers"]
     assert (container["image"], container["command"]) == ("mptraining/trainer:walk", list(launch.COMMAND))
     variables = {each["name"]: each.get("value") for each in container["env"]}
-    assert variables[launch.HOSTS] == "shapes-1-0.shapes-workers.team.svc:2222"
+    assert variables[launch.HOSTS] == "shapes-1-0.mptraining-workers.team.svc:2222"
 
 
 @pytest.mark.training

@@ -73,7 +73,8 @@ BY_HAND = Contender(
 @dataclass(frozen=True)
 class Mass:
     """One round. Seconds for each job; `calls` a job by (verb, resource), without events and leases; memory in MiB
-    when all pods were there, CPU seconds until then, both of the contender's process and 0 for none.
+    when all pods were there, and CPU seconds until then and until all of its work was done, of the contender's process
+    and 0 for none; `servers` are the CPU seconds of each of the cluster's servers until the work was done.
     """
 
     to_child: list[float]
@@ -82,6 +83,8 @@ class Mass:
     jobs: int
     resident: float
     cpu_seconds: float
+    whole_cpu_seconds: float
+    servers: dict[str, float]
 
     @property
     def calls_per_job(self) -> float:
@@ -149,6 +152,7 @@ def calls(contender: Contender, requests: Iterable[Request]) -> Counter[str]:
     )
 
 
+_SERVERS = ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler")
 # A leader's lock and reviews of tokens grow with time and pods' reports, not with jobs.
 _BESIDES = ("events", "leases", "tokenreviews", "")
 
@@ -156,9 +160,15 @@ _BESIDES = ("events", "leases", "tokenreviews", "")
 def _round(contender: Contender, control_plane: ControlPlane, server: Server | None, jobs: int, seconds: float) -> Mass:
     done, before = len(control_plane.requests()), number_of(control_plane, _PODS)
     computed = cpu_seconds(server) if server else 0.0
+    by_servers = {name: cpu_seconds(control_plane.process(name)) for name in _SERVERS}
     create(control_plane, contender.path, [contender.job(name) for name in names(jobs)])
     expected = before + jobs * WORKERS
     wait_for(lambda: number_of(control_plane, _PODS) >= expected, f"{expected} pods", of=server, seconds=seconds)
+    until_pods = cpu_seconds(server) if server else 0.0
+    resident = resident_mib(server) if server else 0.0
+    if server is not None:
+        # Statuses, and what else the contender does after the pods exist.
+        wait_for(quiet(contender, control_plane), "no more calls", of=server, seconds=seconds, every=3)
     requests = control_plane.requests()[done:]
     created = {each.name: each.ended for each in made(requests, contender.resource) if "-" not in each.name}
     children = arrivals(requests, contender.child)
@@ -169,8 +179,10 @@ def _round(contender: Contender, control_plane: ControlPlane, server: Server | N
         to_pods=[max(pods[name]) - at for name, at in created.items()],
         calls=calls(contender, requests),
         jobs=jobs,
-        resident=resident_mib(server) if server else 0.0,
-        cpu_seconds=cpu_seconds(server) - computed if server else 0.0,
+        resident=resident,
+        cpu_seconds=until_pods - computed,
+        whole_cpu_seconds=cpu_seconds(server) - computed if server else 0.0,
+        servers={name: cpu_seconds(control_plane.process(name)) - before for name, before in by_servers.items()},
     )
 
 

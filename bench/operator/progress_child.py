@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import urllib3
 import yaml
 
@@ -25,7 +26,7 @@ from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.server import ProgressEndpoint
 from mptraining_operator.progress.status import to_status
 from mptraining_operator.settings import Identity, OperatorSettings
-from mptraining_operator.watch import parse
+from mptraining_operator.watch import api_objects, parse
 from mptraining_operator.watch.cache import Cache
 from tests.testbed.nodes.node_server import Log, NodeServer
 
@@ -81,13 +82,15 @@ class Operator:
         self._cache = Cache(time.monotonic)
         self._pods: dict[Key, str] = {}
         for page, _ in self._cluster.pages(JOBS, None):
-            for raw in page:
-                self._cache.put_job(parse.job(raw))
+            for each in page:
+                self._cache.put_job(parse.job(msgspec.json.decode(each)))
         for page, _ in self._cluster.pages(PODS, None):
-            for raw in page:
-                if (key := parse.owner(raw)) is not None:
-                    self._cache.put_pod(key, parse.resource_version(raw), parse.pod(raw))
-                    self._pods[key] = raw["metadata"]["name"]
+            for each in page:
+                pod = msgspec.json.decode(each, type=api_objects.Pod)
+                if (key := parse.owner(pod.metadata)) is not None:
+                    version = parse.version_number(pod.metadata.resource_version)
+                    self._cache.put_pod(key, version, parse.pod(pod))
+                    self._pods[key] = pod.metadata.name
         # Writes are a separate operation, and a review must stay valid during a slow measurement.
         chosen = {"port": 0, "service": "localhost", "writesPerSecond": 0.0001, "tokenCacheSeconds": 36_000}
         settings = OperatorSettings.parse({"progress": chosen})

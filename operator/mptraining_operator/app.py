@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from mptraining_api.kubernetes_api import ApiProblem
+from mptraining_api.kubernetes_api import JOBS, ApiProblem
 from mptraining_operator import health
 from mptraining_operator.apply import Applier
 from mptraining_operator.cluster import Cluster
@@ -20,6 +20,7 @@ from mptraining_operator.event_recorder import EventRecorder
 from mptraining_operator.health import HealthServer
 from mptraining_operator.leader_election import Election, LeaseKeeper
 from mptraining_operator.metrics import Metrics
+from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits
 from mptraining_operator.progress.auth import report_path
@@ -30,8 +31,9 @@ from mptraining_operator.resources.job_objects import Owner
 from mptraining_operator.resources.volumes import CABundle
 from mptraining_operator.settings import Identity, OperatorSettings
 from mptraining_operator.watch.cache import Cache
-from mptraining_operator.watch.informer import STREAMS, Intake, Relister
+from mptraining_operator.watch.informer import Intake, Relister
 from mptraining_operator.watch.kopf_streams import WatchStreams
+from mptraining_operator.watch.reflector import Reflectors
 from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -74,7 +76,7 @@ class Operator:
         self._stopping = threading.Event()
         self._metrics = metrics
         self._cache = Cache(time.monotonic)
-        self._queue = WorkQueue(time.monotonic)
+        self._queue = WorkQueue(time.monotonic, self._cache.urgency)
         intake = Intake(self._cache, self._queue)
         self._relister = Relister(
             cluster,
@@ -84,17 +86,20 @@ class Operator:
             namespaces=settings.namespaces,
             clock=time.monotonic,
             on_served_again=self._restart_streams,
+            on_listed=self._check_namespace_objects,
         )
         self._streams = WatchStreams(
             intake,
             namespaces=settings.namespaces,
             on_listed=self._relister.request_relist,
-            all_served=lambda: all(cluster.serves(stream.resource) for stream in STREAMS),
+            served=lambda: cluster.serves(JOBS),
         )
+        self._reflectors = Reflectors(cluster, intake, self._relister, time.monotonic)
         self._event_recorder = EventRecorder(
             cluster, host=identity.name, clock=clock, count_dropped=metrics.count_dropped_event
         )
         self._progress: ProgressEndpoint | None = None
+        self._namespace_objects = NamespaceObjects(cluster, time.monotonic)
         applier = Applier(
             cluster,
             self._cache,
@@ -102,6 +107,7 @@ class Operator:
             record_event=self._event_recorder.record,
             written=metrics.count_plan,
             clock=clock,
+            namespace_objects=self._namespace_objects,
         )
         self._reconciler = Reconciler(
             self._queue,
@@ -121,6 +127,9 @@ class Operator:
             metrics=metrics.text,
             alive=(
                 health.check_event_loop(lambda: self._streams.seconds_since_tick() if self._watching else 0.0),
+                health.check_condition(
+                    lambda: not (self._watching and self._reflectors.ended()), "a watch of Jobs or pods has ended"
+                ),
                 health.check_workers(self._queue.longest_work, self._reconciler.ended_workers),
                 health.check_list_age(self._relister.age, settings.relist_seconds),
                 health.check_condition(
@@ -166,6 +175,7 @@ class Operator:
             if self._stopping.is_set():
                 return
         _log.info("listed %d jobs; ready", len(self._cache.job_keys()))
+        self._reflectors.start()
         self._streams.start()
         self._watching = True
         self._lease.start()
@@ -203,11 +213,24 @@ class Operator:
         """
         if not self._relister.list_until_complete(self._stopping) or self._stopping.is_set():
             return
+        self._check_namespace_objects()
         for key in self._cache.job_keys():
             self._queue.add(key)
         # Without a leader, possibly no replica was running to receive reports.
         receiving_since = self._clock() if self._settings.progress.enabled else None
         self._reconciler.start(self._settings.workers, reports_since=receiving_since)
+
+    def _check_namespace_objects(self) -> None:
+        """Repair Services and NetworkPolicies that another client changed, and queue the jobs of others."""
+        if not self._lease.leading:
+            return
+        try:
+            allowed = self._namespace_objects.refresh(self._relister.namespaces, self._cache.used_namespaces())
+        except ApiProblem as problem:
+            _log.warning("Services and NetworkPolicies could not be checked: %s", problem)
+            return
+        for key in (*self._cache.set_peers_allowed(allowed), *(allowed.keys() - set(self._cache.job_keys()))):
+            self._queue.add(key)
 
     def _restart_streams(self) -> None:
         self._streams.restart()
@@ -224,6 +247,7 @@ class Operator:
         if self._progress is not None:
             self._progress.stop()
         self._event_recorder.stop()
+        self._reflectors.stop()
         self._streams.stop(1.0)
         self._health.stop()
 

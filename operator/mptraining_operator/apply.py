@@ -7,12 +7,11 @@ conflict the job is read and planned again. The actions are idempotent.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+import msgspec
 from pydantic import ValidationError
 
 from mptraining_api.kubernetes_api import (
@@ -20,10 +19,8 @@ from mptraining_api.kubernetes_api import (
     CONFIG_MAPS,
     EVENTS,
     JOBS,
-    NETWORK_POLICIES,
     NODES,
     PODS,
-    SERVICES,
     STRATEGIC_MERGE_PATCH,
     ApiProblem,
     Raw,
@@ -34,8 +31,10 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import KIND
 from mptraining_api.status import JobStatus, config_map_name, format_time
 from mptraining_operator.cluster import Cluster
+from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.actions import (
     Action,
+    AllowPeers,
     DeleteJob,
     DeletePod,
     EndAttempt,
@@ -48,12 +47,12 @@ from mptraining_operator.plan.actions import (
     ReadNode,
     StartAttempt,
 )
-from mptraining_operator.plan.snapshot import Refusal, Snapshot
-from mptraining_operator.resources import job_objects
+from mptraining_operator.plan.snapshot import Key, Refusal, Snapshot
+from mptraining_operator.resources import job_objects, names
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import JOB_FILE, Owner
-from mptraining_operator.watch import parse
+from mptraining_operator.resources.job_objects import JOB_FILE, Owner, job_digest
+from mptraining_operator.watch import api_objects, parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 
 Kind = Literal["NameTaken", "Refused", "Invalid"]
@@ -134,11 +133,6 @@ def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, chi
     raise NotCreated("NameTaken", child, f"it exists already, {by}")
 
 
-def digest(text: str) -> str:
-    """Return the SHA-256 in hexadecimal digits."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def with_digest(status: JobStatus, actions: Iterable[Action], known: ResolvedJob | None) -> JobStatus:
     """Return the status with the digest of the resolved job that StartAttempt is about to freeze.
 
@@ -146,19 +140,23 @@ def with_digest(status: JobStatus, actions: Iterable[Action], known: ResolvedJob
     """
     for action in actions:
         if isinstance(action, StartAttempt) and action.job != known:
-            return status.model_copy(update={"job_digest": digest(action.job.to_json())})
+            return status.model_copy(update={"job_digest": job_digest(action.job.to_json())})
     return status
 
 
-def read_frozen_job(text: str, snapshot: Snapshot) -> ResolvedJob:
+def read_frozen_job(text: str, snapshot: Snapshot, planned: ResolvedJob | None = None) -> ResolvedJob:
     """Parse the resolved job in the ConfigMap's `text`.
 
-    Raises NotCreated if the text does not match status.jobDigest or this version cannot read it. Jobs of versions
-    before 0.1 have no digest.
+    Raises NotCreated if this version cannot read the text, or if its digest is not that of the status. Before the first
+    status the digest is that of the Indexed Job, else of the `planned` job: whoever may create ConfigMaps could choose
+    the job that runs. Jobs of versions before 0.1 have no digest.
     """
     where = f"ConfigMap {config_map_name(snapshot.key.name)}"
     expected = snapshot.status.job_digest if snapshot.status else None
-    if expected is not None and digest(text) != expected:
+    if expected is None and not (snapshot.status and snapshot.status.current_attempt):
+        found = next((each.job_digest for each in snapshot.batch_jobs if each.job_digest), None)
+        expected = found or (job_digest(planned.to_json()) if planned else None)
+    if expected is not None and job_digest(text) != expected:
         message = f"{JOB_FILE} does not match status.jobDigest. Delete the ConfigMap: it is created again."
         raise NotCreated("NameTaken", where, message)
     try:
@@ -170,8 +168,6 @@ def read_frozen_job(text: str, snapshot: Snapshot) -> ResolvedJob:
 
 _log = logging.getLogger(__name__)
 
-# The number of jobs whose Service and NetworkPolicy are known to exist; those of the oldest are checked again.
-_KNOWN_KEPT = 20_000
 # Error messages of the API server if another object has the name: for a deletion (from its storage and its handler),
 # and for a patch. The substrings are long, because a job's name may contain "uid", and a live pod must not be taken for
 # deleted.
@@ -198,6 +194,7 @@ class Applier:
         record_event: RecordEvent,
         written: Callable[[Plan], None],
         clock: Callable[[], float],
+        namespace_objects: NamespaceObjects,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -205,7 +202,7 @@ class Applier:
         self._record_event = record_event
         self._written = written
         self._clock = clock
-        self._known: OrderedDict[str, None] = OrderedDict()
+        self._namespace_objects = namespace_objects
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
@@ -221,6 +218,11 @@ class Applier:
             self._emit(record, plan, snapshot)
         changed = [self._execute(action, snapshot) for action in plan.actions]
         return any(changed)
+
+    def clean_up(self, key: Key) -> None:
+        """Remove what a deleted job leaves when its workers have terminated. Raises ApiProblem."""
+        if not self._cache.has_live_pods(key):
+            self._namespace_objects.remove(key)
 
     def _emit(self, record: EventRecord, plan: Plan, snapshot: Snapshot) -> None:
         status = plan.status or snapshot.status
@@ -260,6 +262,9 @@ class Applier:
         match action:
             case StartAttempt():
                 return self._start(action, snapshot)
+            case AllowPeers():
+                self._allow_peers(snapshot)
+                return False
             case EndAttempt():
                 # Foreground: the Job exists until its pods are deleted.
                 return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.uid, "Foreground")
@@ -285,7 +290,6 @@ class Applier:
         if snapshot.job is None:
             return False
         owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
-        known = snapshot.uid in self._known
         try:
             # Built before any creation, so that an invalid pod template leaves no children.
             job = indexed_job(
@@ -301,8 +305,7 @@ class Applier:
             )
             if self._is_other(config_map, action.job, snapshot):
                 return True
-            create_child(self._cluster, SERVICES, owner, job_objects.service(owner), known=known)
-            create_child(self._cluster, NETWORK_POLICIES, owner, job_objects.network_policy(owner), known=known)
+            self._ensure_shared(snapshot.key.namespace)
             created = create_child(self._cluster, BATCH_JOBS, owner, job)
         except Problem as problem:
             return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(problem), self._clock(), "Invalid"))
@@ -310,14 +313,36 @@ class Applier:
             return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
         except NamespaceDeleted:
             return False
-        self._cache.put_batch_job(snapshot.key, parse.resource_version(created), parse.batch_job(created))
+        self._put_batch_job(snapshot.key, created)
         self._cache.update_lookups(
-            snapshot.key, snapshot.uid, job_file=action.job, refusal=None, job_file_missing=False
+            snapshot.key,
+            snapshot.uid,
+            job_file=action.job,
+            refusal=None,
+            job_file_missing=False,
         )
-        self._known[snapshot.uid] = None
-        while len(self._known) > _KNOWN_KEPT:
-            self._known.popitem(last=False)
         return False
+
+    def _ensure_shared(self, namespace: str) -> None:
+        """Create the namespace's shared objects. Raises NotCreated, NamespaceDeleted, ApiProblem."""
+        try:
+            self._namespace_objects.ensure(namespace)
+        except ApiProblem as problem:
+            if problem.status not in (400, 403, 404, 409, 413, 422):
+                raise
+            if problem.status == 404 or problem.namespace_terminating:
+                raise NamespaceDeleted from None
+            kind: Kind = "NameTaken" if problem.status == 409 else _kind(problem)
+            raise NotCreated(kind, f"namespace {namespace}", problem.message) from None
+
+    def _allow_peers(self, snapshot: Snapshot) -> None:
+        try:
+            self._namespace_objects.allow(snapshot.key, snapshot.uid)
+        except ApiProblem as problem:
+            if problem.status == 404 or problem.namespace_terminating:
+                return
+            raise
+        self._cache.update_lookups(snapshot.key, snapshot.uid, peers_allowed=True)
 
     def _refused(self, snapshot: Snapshot, refusal: Refusal) -> bool:
         return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
@@ -327,7 +352,7 @@ class Applier:
         text = config_map.get("data", {}).get(JOB_FILE)
         if text is None or text == job.to_json():
             return False
-        found = read_frozen_job(text, snapshot)
+        found = read_frozen_job(text, snapshot, planned=job)
         if found == job:
             return False
         self._cache.update_lookups(snapshot.key, snapshot.uid, job_file=found)
@@ -346,16 +371,15 @@ class Applier:
         if text is None or snapshot.uid not in [each.get("uid") for each in references]:
             self._cache.update_lookups(key, snapshot.uid, job_file_missing=True)
         else:
-            self._cache.update_lookups(
-                key, snapshot.uid, job_file=read_frozen_job(text, snapshot), job_file_missing=False
-            )
+            job = read_frozen_job(text, snapshot)
+            self._cache.update_lookups(key, snapshot.uid, job_file=job, job_file_missing=False)
 
     def _read_events(self, about: str, snapshot: Snapshot) -> None:
         selector = f"involvedObject.uid={about},type=Warning"
         events: list[Raw] = []
         try:
             for items, _ in self._cluster.pages(EVENTS, snapshot.key.namespace, fieldSelector=selector):
-                events += items
+                events += [msgspec.json.decode(each) for each in items]
         except ApiProblem as problem:
             # Events only explain a wait: without them the job starts, or reaches its deadline, all the same.
             _log.info("events could not be read: %s", problem, extra={"job": str(snapshot.key)})
@@ -379,11 +403,11 @@ class Applier:
             if problem.status != 404:
                 raise
             owner = {}
-        if not owner or parse.uid(owner) != action.batch_job_uid:
+        if not owner or owner["metadata"]["uid"] != action.batch_job_uid:
             return self._delete(snapshot, PODS, action.pod, action.uid, "Background")
         # The watch stream selects by label: without it the Job's end would not be observed.
-        if parse.owner(owner) == snapshot.key:
-            self._cache.put_batch_job(snapshot.key, parse.resource_version(owner), parse.batch_job(owner))
+        if owner["metadata"].get("labels", {}).get(names.JOB) == snapshot.key.name:
+            self._put_batch_job(snapshot.key, owner)
             if self._cache.controls(snapshot.key, action.batch_job_uid):
                 return True
         # Its label or its owner reference was removed: delete the Job, because the next attempt waits for its pods.
@@ -411,8 +435,13 @@ class Applier:
             )
         except ApiProblem as problem:
             return self._handle_missing(snapshot, action.uid, problem)
-        self._cache.put_pod(snapshot.key, parse.resource_version(answer), parse.pod(answer))
+        pod = api_objects.convert(answer, api_objects.Pod)
+        self._cache.put_pod(snapshot.key, parse.version_number(pod.metadata.resource_version), parse.pod(pod))
         return False
+
+    def _put_batch_job(self, key: Key, answer: Raw) -> None:
+        job = api_objects.convert(answer, api_objects.Job)
+        self._cache.put_batch_job(key, parse.version_number(job.metadata.resource_version), parse.batch_job(job))
 
     def _delete(self, snapshot: Snapshot, resource: Resource, name: str, uid: str, propagation: str) -> bool:
         """Delete an object; return whether the cache had it although it was already deleted."""

@@ -10,18 +10,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from mptraining_api.kubernetes_api import (
     JOBS,
     JSON_PATCH,
     MERGE_PATCH,
+    PAGE,
     READ_SECONDS,
     TOKEN_REVIEWS,
     ApiProblem,
     Raw,
     Resource,
-    pages,
+    lines,
     send,
 )
 
@@ -75,6 +78,25 @@ class ServerTime:
 
 # Called for every response with verb, resource and HTTP code; 0 without a response.
 Counter = Callable[[str, str, int], None]
+
+
+class _ListMetadata(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    more: str = msgspec.field(default="", name="continue")
+
+
+class _Page(msgspec.Struct):
+    """A page of a list, whose objects the caller decodes."""
+
+    metadata: _ListMetadata = msgspec.field(default_factory=_ListMetadata)
+    items: list[msgspec.Raw] | None = None
+
+
+_PAGE = msgspec.json.Decoder(_Page)
+# Seconds after which the API server ends a watch, and of silence after which the connection is taken for dead: the
+# server sends a bookmark about once a minute.
+_WATCH_SECONDS = 300
+_SILENT_WATCH_SECONDS = 90.0
 
 
 def _count_nothing(verb: str, resource: str, code: int) -> None:
@@ -141,10 +163,38 @@ class Cluster:
             return False
         return resource.plural in [each["name"] for each in found]
 
-    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]:
-        """List objects in pages, each with the resourceVersion of the list; `namespace` None lists all namespaces."""
-        for page in pages(lambda query: self._call("GET", "list", resource, namespace, query=query), selectors):
-            yield page.get("items") or [], int(page.get("metadata", {}).get("resourceVersion") or 0)
+    def pages(
+        self, resource: Resource, namespace: str | None, **selectors: str
+    ) -> Iterator[tuple[list[msgspec.Raw], int]]:
+        """List objects as JSON in pages, each page with the resourceVersion of the list.
+
+        `namespace` None lists all namespaces.
+        """
+        query = {"limit": str(PAGE), **selectors}
+        while True:
+            page = cast(_Page, self._call("GET", "list", resource, namespace, query=query, loads=_PAGE.decode))
+            yield page.items or [], int(page.metadata.resource_version or 0)
+            if not page.metadata.more:
+                return
+            query["continue"] = page.metadata.more
+
+    def watch(self, resource: Resource, namespace: str | None, version: str, **selectors: str) -> Iterator[bytes]:
+        """Yield the watch events after `version` as JSON, with bookmarks, until the API server ends the watch."""
+        query = {
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(_WATCH_SECONDS),
+            **selectors,
+        }
+        code = 200
+        try:
+            yield from lines(self._api, resource.path(namespace), query=query, read_seconds=_SILENT_WATCH_SECONDS)
+        except ApiProblem as problem:
+            code = problem.status
+            raise
+        finally:
+            self._count("watch", resource.plural, code)
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Raw:
         return self._call("GET", "get", resource, namespace, name)
@@ -218,6 +268,8 @@ class Cluster:
         time = self._server_time
         sent = time.local() if time else 0.0
         try:
+            options = {"loads": msgspec.json.decode, "dumps": msgspec.json.encode, **options}
+            answer: Raw
             answer, code, headers = send(self._api, method, path, read_seconds=self._read_seconds, **options)
         except ApiProblem as problem:
             self._count(verb, resource, problem.status)

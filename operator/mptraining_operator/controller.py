@@ -13,6 +13,7 @@ from contextlib import suppress
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_operator.apply import Applier, NotCreated, RecordEvent
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
+from mptraining_operator.plan.conditions import is_true
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.work_queue import WorkQueue
@@ -111,6 +112,7 @@ class Reconciler:
         for _ in range(PLANS_AT_ONCE):
             seen = self._cache.versioned_snapshot(key, self._limits, self._reports_since)
             if seen is None:
+                self._applier.clean_up(key)
                 return
             now = self._clock()
             plan = self._plan(seen.snapshot, now)
@@ -146,7 +148,8 @@ class Reconciler:
     def _requeue(self, key: Key, plan: Plan, now: float) -> None:
         if plan.wake_at is not None:
             self._queue.add(key, plan.wake_at - now)
-        if plan.status is not None or plan.actions:
+        runs = plan.status is not None and is_true(plan.status, "Running")
+        if not runs and (plan.status is not None or plan.actions):
             self._queue.add(key, _RECONCILE_AFTER_WRITE)
 
     def _report_if_lasting(self, key: Key, problem: str) -> None:

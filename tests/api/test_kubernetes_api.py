@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 import urllib3
@@ -23,10 +22,14 @@ class Wire:
         self.answers = list(answers)
         self.sent: list[tuple[str, str, Any, dict[str, str]]] = []
 
-    def request(self, method: str, url: str, *, headers: dict[str, str], **rest: Any) -> Any:
-        body, fields = rest.get("body"), rest.get("fields")
-        if fields:
-            url = f"{url}?{urlencode(fields)}"
+    proxy = None
+
+    def connection_from_url(self, url: str) -> Wire:
+        self.host = url
+        return self
+
+    def urlopen(self, method: str, target: str, *, headers: dict[str, str], **rest: Any) -> Any:
+        body, url = rest.get("body"), f"https://server{target}"
         self.sent.append((method, url, json.loads(body) if body else None, headers))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):

@@ -104,14 +104,14 @@ CALLS = {
     "jobs": {
         "get": "apply",
         "list": "watch.informer",
-        "watch": "watch.kopf_streams",
+        "watch": "watch.reflector",
         "create": "apply",
         "delete": "apply",
     },
     "configmaps": {"get": "apply", "create": "apply"},
-    "services": {"get": "apply", "create": "apply"},
-    "networkpolicies": {"get": "apply", "create": "apply"},
-    "pods": {"list": "watch.informer", "watch": "watch.kopf_streams", "delete": "apply"},
+    "services": dict.fromkeys(("get", "list", "create", "update"), "namespace_objects"),
+    "networkpolicies": dict.fromkeys(("get", "list", "create", "update", "delete"), "namespace_objects"),
+    "pods": {"list": "watch.informer", "watch": "watch.reflector", "delete": "apply"},
     "pods/status": {"patch": "apply"},
     "events": {
         "list": "apply",

@@ -19,15 +19,15 @@ def test_created_running_succeeded(ns: Any) -> None:
     assert (status["strategy"], status["precision"], status["workers"]) == ("MultiWorkerMirrored", "float32", 2)
     assert (status["replicasInSync"], status["globalBatchSize"]) == (2, 64)
     job = ns.get("flowers")
-    children = {
-        "configmaps": "flowers-job",
-        "services": "flowers-workers",
-        "networking.k8s.io/v1 networkpolicies": "flowers-workers",
-        "batch/v1 jobs": "flowers-1",
-    }
-    for kind, name in children.items():
+    for kind, name in (("configmaps", "flowers-job"), ("batch/v1 jobs", "flowers-1")):
         owner = ns.child(kind, name)["metadata"]["ownerReferences"][0]
         assert (owner["uid"], owner["controller"]) == (job["metadata"]["uid"], True)
+    policies = "networking.k8s.io/v1 networkpolicies"
+    shared = {"services": ["mptraining-workers"], policies: ["mptraining-deny-ingress", "flowers-workers"]}
+    for kind, names in shared.items():
+        for name in names:
+            found = ns.wait(lambda kind=kind, name=name: ns.child(kind, name), lambda found: found is not None)
+            assert "ownerReferences" not in found["metadata"]
     file = ns.child("configmaps", "flowers-job")
     assert file["immutable"]
     assert ResolvedJob.read(file["data"]["job.json"]).strategy == "MultiWorkerMirrored"
@@ -189,7 +189,8 @@ def test_time_to_live_and_cascade(ns: Any) -> None:
     ns.create("brief", lambda pod: Exit(0), runPolicy={"ttlSecondsAfterFinished": 1})
     gone = lambda: ns.child("mptraining.dev/v1alpha1 mptrainingjobs", "brief")  # noqa: E731
     ns.wait(gone, lambda found: found is None)
-    for kind, name in (("configmaps", "brief-job"), ("services", "brief-workers"), ("batch/v1 jobs", "brief-1")):
+    rule = ("networking.k8s.io/v1 networkpolicies", "brief-workers")
+    for kind, name in (("configmaps", "brief-job"), rule, ("batch/v1 jobs", "brief-1")):
         ns.wait(lambda kind=kind, name=name: ns.child(kind, name), lambda found: found is None)
     ns.wait(lambda: ns.control_plane.pods.of_job(ns.namespace, "brief-1"), lambda pods: not pods)
 
@@ -198,9 +199,31 @@ def test_deleting_a_running_job_deletes_its_objects(ns: Any) -> None:
     ns.create("gone")
     ns.running("gone")
     ns.delete("gone")
-    for kind, name in (("configmaps", "gone-job"), ("services", "gone-workers"), ("batch/v1 jobs", "gone-1")):
+    rule = ("networking.k8s.io/v1 networkpolicies", "gone-workers")
+    for kind, name in (("configmaps", "gone-job"), rule, ("batch/v1 jobs", "gone-1")):
         ns.wait(lambda kind=kind, name=name: ns.child(kind, name), lambda found: found is None)
     ns.wait(lambda: ns.control_plane.pods.of_job(ns.namespace, "gone-1"), lambda pods: not pods)
+
+
+def test_no_pod_reaches_the_workers_of_a_deleted_job_while_they_save_but_their_own(ns: Any) -> None:
+    policies = "networking.k8s.io/v1 networkpolicies"
+    pods = lambda: ns.control_plane.pods.select(ns.namespace, **{"mptraining.dev/job": "saves"})  # noqa: E731
+    ns.create("saves")
+    ns.running("saves")
+    ns.wait(lambda: ns.child(policies, "saves-workers"), lambda found: found is not None)
+    saving = pods()
+    for pod in saving:
+        # The pods save until the test ends them.
+        ns.kubelet.tell(pod, Lost())
+    ns.delete("saves")
+    ns.wait(lambda: ns.child("batch/v1 jobs", "saves-1"), lambda found: found is None)
+    ns.wait(pods, lambda found: len(found) == 2 and all(pod.terminating for pod in found))
+    for name in ("mptraining-deny-ingress", "saves-workers"):
+        assert ns.child(policies, name) is not None
+    assert ns.child("services", "mptraining-workers") is not None
+    for pod in saving:
+        ns.kubelet.tell(pod, Run())
+    ns.wait(lambda: ns.child(policies, "saves-workers"), lambda found: found is None)
 
 
 def test_a_job_deleted_and_made_again_at_once_waits_for_the_first_ones_children(ns: Any) -> None:

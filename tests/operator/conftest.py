@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -57,10 +58,10 @@ class FakeCluster:
     def written(self) -> list[tuple[str, str, str]]:
         return [call for call in self.calls if call[0] not in ("get", "list")]
 
-    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]:
+    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[bytes], int]]:
         self._call("list", resource, "")
         found = [
-            copy.deepcopy(raw)
+            json.dumps(raw).encode()
             for (plural, where, _), raw in self.objects.items()
             if plural == resource.plural and namespace in (None, where)
         ]

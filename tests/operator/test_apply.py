@@ -7,12 +7,24 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, EVENTS, JOBS, NODES, PODS, SERVICES, ApiProblem
+from mptraining_api.kubernetes_api import (
+    BATCH_JOBS,
+    CONFIG_MAPS,
+    EVENTS,
+    JOBS,
+    NETWORK_POLICIES,
+    NODES,
+    PODS,
+    SERVICES,
+    ApiProblem,
+)
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase, Progress
-from mptraining_operator.apply import Applier, NotCreated, digest, status_changes
+from mptraining_operator.apply import Applier, NotCreated, status_changes
+from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.actions import (
+    AllowPeers,
     DeleteJob,
     DeletePod,
     EndAttempt,
@@ -31,6 +43,7 @@ from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from tests.fakes import Clock
+from tests.operator.api_objects import seen_batch_job, seen_pod, version_of
 
 Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
@@ -54,6 +67,7 @@ class Bench:
             record_event=lambda snapshot, announcement: self.said.append(announcement.reason),
             written=self.counted.append,
             clock=clock,
+            namespace_objects=NamespaceObjects(api, clock),
         )
 
     @property
@@ -93,19 +107,21 @@ def bench(api: Any, clock: Clock, raw_job: Make) -> Bench:
 
 
 STARTED = JobStatus(phase=Phase.PENDING, current_attempt=1)
-ONCE = [("create", "configmaps", "flowers-job"), ("create", "services", "flowers-workers")]
-ONCE += [("create", "networkpolicies", "flowers-workers")]
+SHARED = [("create", "services", "mptraining-workers"), ("create", "networkpolicies", "mptraining-deny-ingress")]
+ONCE = [("create", "configmaps", "flowers-job")]
 
 
 def test_the_status_is_written_before_anything_is_created(bench: Bench) -> None:
     said = (EventRecord("Started", "attempt 1"),)
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),), event_records=said)
-    assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), *ONCE, ("create", "jobs", "flowers-1")]
+    assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), *ONCE, *SHARED, ("create", "jobs", "flowers-1")]
     assert bench.said == ["Started"]
     assert len(bench.counted) == 1
     # The cache has the operator's own writes at once; the frozen job's digest is in the status before the ConfigMap
     # exists.
-    assert bench.snapshot.status == STARTED.model_copy(update={"job_digest": digest(bench.job.to_json())})
+    assert bench.snapshot.status == STARTED.model_copy(
+        update={"job_digest": job_objects.job_digest(bench.job.to_json())}
+    )
     assert [job.name for job in bench.snapshot.batch_jobs] == ["flowers-1"]
     assert bench.lookups.job_file == bench.job
 
@@ -182,6 +198,7 @@ def test_after_a_restart_the_children_are_looked_at(bench: Bench, clock: Clock) 
 
 
 def test_the_frozen_job_goes_before_the_planned_one(bench: Bench) -> None:
+    bench.apply(status=JobStatus(current_attempt=1))
     frozen = bench.job.model_copy(update={"image": "trainer:0"})
     bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, frozen))
     assert bench.start()
@@ -191,7 +208,37 @@ def test_the_frozen_job_goes_before_the_planned_one(bench: Bench) -> None:
     assert ("create", "jobs", "flowers-1") in bench.api.calls
 
 
+def test_a_service_of_another_client_with_the_shared_name(bench: Bench) -> None:
+    bench.api.put(SERVICES, {"metadata": {"name": "mptraining-workers", "namespace": "team"}, "spec": {}})
+    assert bench.start()
+    refusal = bench.lookups.refusal
+    assert refusal is not None
+    assert (refusal.kind, refusal.child) == ("NameTaken", "namespace team")
+    assert "Service mptraining-workers exists already and is not the operator's" in refusal.message
+
+
+def test_workers_of_a_job_reach_each_other(bench: Bench) -> None:
+    assert not bench.apply(actions=(AllowPeers(),))
+    assert bench.lookups.peers_allowed
+    assert bench.api.find(NETWORK_POLICIES, "team", "flowers-workers") is not None
+    bench.api.calls.clear()
+    assert not bench.apply(actions=(AllowPeers(),))
+    assert bench.api.calls == [], "it is known to exist"
+
+
+def test_the_rule_of_a_deleted_job_stays_until_its_workers_have_ended(bench: Bench, raw_pod: Make) -> None:
+    bench.apply(actions=(AllowPeers(),))
+    bench.cache.put_pod(KEY, 30, seen_pod(raw_pod()))
+    bench.cache.remove_job(KEY, "job-1", 99)
+    bench.applier.clean_up(KEY)
+    assert bench.api.find(NETWORK_POLICIES, "team", "flowers-workers") is not None
+    bench.cache.put_pod(KEY, 31, seen_pod(raw_pod(phase="Succeeded")))
+    bench.applier.clean_up(KEY)
+    assert bench.api.find(NETWORK_POLICIES, "team", "flowers-workers") is None
+
+
 def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
+    bench.apply(status=JobStatus(current_attempt=1))
     body = job_objects.config_map(bench.owner, bench.job)
     body["data"]["job.json"] = '{"version": 99}'
     bench.api.put(CONFIG_MAPS, body)
@@ -211,21 +258,21 @@ def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
     ],
 )
 def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: str) -> None:
-    body = job_objects.service(bench.owner)
+    body = job_objects.config_map(bench.owner, bench.job)
     body["metadata"]["ownerReferences"] = [controller]
-    bench.api.put(SERVICES, body)
+    bench.api.put(CONFIG_MAPS, body)
     assert bench.start()
     refusal = bench.lookups.refusal
     assert refusal is not None
-    assert (refusal.kind, refusal.child, refusal.at) == ("NameTaken", "Service flowers-workers", bench.clock.now)
+    assert (refusal.kind, refusal.child, refusal.at) == ("NameTaken", "ConfigMap flowers-job", bench.clock.now)
     assert words in refusal.message
     assert bench.api.find(BATCH_JOBS, "team", "flowers-1") is None
 
 
 def test_our_own_child_that_is_being_deleted_is_waited_for(bench: Bench) -> None:
-    body = job_objects.service(bench.owner)
+    body = job_objects.config_map(bench.owner, bench.job)
     body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    bench.api.put(SERVICES, body)
+    bench.api.put(CONFIG_MAPS, body)
     assert bench.start()
     assert bench.lookups.refusal is not None
     assert "being deleted" in bench.lookups.refusal.message
@@ -280,7 +327,7 @@ def test_a_namespace_that_is_being_deleted_ends_the_job(bench: Bench, problem: A
     bench.api.refuse("create", SERVICES, problem)
     assert not bench.start()
     assert bench.lookups.refusal is None
-    assert bench.api.calls[-1] == ("create", "services", "flowers-workers")
+    assert bench.api.calls[-1] == ("create", "services", "mptraining-workers")
 
 
 def test_an_error_of_the_api_server_is_left_to_the_queue(bench: Bench) -> None:
@@ -331,10 +378,10 @@ def test_a_job_whose_label_or_owner_was_removed_is_ended(bench: Bench, lost: str
     stored = bench.api.put(BATCH_JOBS, stored)
     if lost == "label":
         # A stream with a selector reports it as deleted; its status continues to change.
-        bench.cache.remove_child(KEY, uid, parse.resource_version(stored))
+        bench.cache.remove_child(KEY, uid, version_of(stored))
         bench.api.put(BATCH_JOBS, stored)
     else:
-        bench.cache.put_batch_job(KEY, parse.resource_version(stored), parse.batch_job(stored))
+        bench.cache.put_batch_job(KEY, version_of(stored), seen_batch_job(stored))
     assert bench.snapshot.batch_jobs == ()
     bench.api.calls.clear()
     assert not bench.apply(actions=(DeletePod("flowers-1-0", "x", "flowers-1", uid),))
@@ -360,7 +407,7 @@ def test_a_deletion_that_is_refused_comes_through(bench: Bench) -> None:
 
 def test_a_pod_of_a_lost_node_is_failed(bench: Bench, raw_pod: Make) -> None:
     stored = bench.api.put(PODS, raw_pod())
-    bench.cache.put_pod(KEY, parse.resource_version(stored), parse.pod(stored))
+    bench.cache.put_pod(KEY, version_of(stored), seen_pod(stored))
     assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "pod-0", "node-1"),))
     pod = bench.snapshot.pods[0]
     assert (pod.phase, pod.disruption, pod.reason) == ("Failed", "NodeLost", "NodeLost")
@@ -375,8 +422,8 @@ def test_a_deletion_without_an_event_is_learnt_from_the_response(
 ) -> None:
     """Otherwise the next attempt would wait until the next list for a pod that is gone."""
     pod, job = raw_pod(), raw_batch_job()
-    bench.cache.put_pod(KEY, 30, parse.pod(pod))
-    bench.cache.put_batch_job(KEY, 20, parse.batch_job(job))
+    bench.cache.put_pod(KEY, 30, seen_pod(pod))
+    bench.cache.put_batch_job(KEY, 20, seen_batch_job(job))
     if other:
         bench.api.put(PODS, raw_pod(uid="pod-9"))
         bench.api.put(BATCH_JOBS, raw_batch_job(uid="batch-9"))
@@ -385,8 +432,8 @@ def test_a_deletion_without_an_event_is_learnt_from_the_response(
     assert bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
     assert bench.snapshot.batch_jobs == ()
     # A late event of the stream is recognized as late.
-    assert not bench.cache.put_pod(KEY, 30, parse.pod(pod))
-    bench.cache.put_pod(KEY, 31, parse.pod(raw_pod(uid="pod-1")))
+    assert not bench.cache.put_pod(KEY, 30, seen_pod(pod))
+    bench.cache.put_pod(KEY, 31, seen_pod(raw_pod(uid="pod-1")))
     assert bench.apply(actions=(DeletePod("flowers-1-0-abcde", "pod-1", "flowers-1", "batch-1"),))
     assert bench.snapshot.pods == ()
     del bench.api.objects[("mptrainingjobs", "team", "flowers")]
@@ -395,7 +442,7 @@ def test_a_deletion_without_an_event_is_learnt_from_the_response(
 
 
 def test_another_conflict_is_no_deletion(bench: Bench, raw_pod: Make) -> None:
-    bench.cache.put_pod(KEY, 30, parse.pod(raw_pod()))
+    bench.cache.put_pod(KEY, 30, seen_pod(raw_pod()))
     bench.api.refuse("patch", PODS, ApiProblem(409, "Conflict", 'pods "fluid-1-0": modified'))
     assert not bench.apply(actions=(FailPod("flowers-1-0-abcde", "pod-0", "node-1"),))
     assert [each.uid for each in bench.snapshot.pods] == ["pod-0"]
@@ -413,13 +460,28 @@ def test_a_forged_config_map_before_the_first_attempt_starts_nothing(bench: Benc
     """A user who submits jobs may create ConfigMaps, and knows the job's uid: a suspended job leaves time for it."""
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1", "processes": 64})
     bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
-    assert bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
+    assert bench.start()
     assert bench.lookups.job_file is None
     refusal = bench.lookups.refusal
     assert refusal is not None
     assert (refusal.child, refusal.kind) == ("ConfigMap flowers-job", "NameTaken")
     assert "does not match status.jobDigest. Delete the ConfigMap" in refusal.message
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
+
+
+def test_a_config_map_that_was_replaced_before_the_first_status_is_not_used(bench: Bench, clock: Clock) -> None:
+    """After a restart of the operator the Indexed Job has the digest."""
+    assert not bench.start()
+    forged = bench.job.model_copy(update={"image": "evil.org/miner:1"})
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
+    again = Bench(bench.api, clock, bench.api.get(JOBS, "team", "flowers"))
+    stored = bench.api.get(BATCH_JOBS, "team", "flowers-1")
+    again.cache.put_batch_job(KEY, version_of(stored), seen_batch_job(stored))
+    with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json does not match"):
+        again.apply(actions=(ReadJobFile(),))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, bench.job))
+    assert again.apply(actions=(ReadJobFile(),))
+    assert again.lookups.job_file == bench.job
 
 
 def test_a_config_map_that_was_replaced_between_two_attempts_is_not_used(bench: Bench) -> None:

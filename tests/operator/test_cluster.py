@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ class Server:
         answer = self.answers.pop(0) if self.answers else {}
         if isinstance(answer, Exception):
             raise answer
-        return answer, 200, self.headers
+        return options["loads"](options["dumps"](answer)), 200, self.headers
 
 
 @pytest.fixture
@@ -38,15 +38,40 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 def test_an_object_is_read(server: Server) -> None:
     server.answers = [{"kind": "MPTrainingJob"}]
     assert Cluster(None, read_seconds=4).get(JOBS, "team", "flowers") == {"kind": "MPTrainingJob"}
-    assert server.sent == [("GET", JOBS.path("team", "flowers"), {"read_seconds": 4})]
+    method, path, options = server.sent[0]
+    assert (method, path, options["read_seconds"]) == ("GET", JOBS.path("team", "flowers"), 4)
 
 
 def test_lists_have_the_version_of_each_page(server: Server) -> None:
     first = {"items": [{"a": 1}], "metadata": {"resourceVersion": "7", "continue": "more"}}
     server.answers = [first, {"items": None, "metadata": {"resourceVersion": "7"}}]
-    assert list(Cluster(None).pages(PODS, None, labelSelector="x=y")) == [([{"a": 1}], 7), ([], 7)]
+    pages = [
+        ([bytes(each) for each in items], at) for items, at in Cluster(None).pages(PODS, None, labelSelector="x=y")
+    ]
+    assert pages == [([b'{"a":1}'], 7), ([], 7)]
     assert [path for _, path, _ in server.sent] == ["/api/v1/pods"] * 2
     assert server.sent[1][2]["query"] == {"limit": "500", "labelSelector": "x=y", "continue": "more"}
+
+
+def test_a_watch_begins_after_a_version_and_is_counted_with_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, Mapping[str, str]]] = []
+    counted: list[tuple[str, str, int]] = []
+
+    def lines(api: Any, path: str, *, query: Mapping[str, str], read_seconds: float) -> Iterator[bytes]:
+        asked.append((path, query))
+        yield b"1"
+        raise ApiProblem(410, "Expired", "too old")
+
+    monkeypatch.setattr(cluster, "lines", lines)
+    watch = Cluster(None, count=lambda *call: counted.append(call)).watch(PODS, "team", "12", labelSelector="x")
+    assert next(watch) == b"1"
+    with pytest.raises(ApiProblem, match="too old"):
+        next(watch)
+    ((path, query),) = asked
+    assert path == "/api/v1/namespaces/team/pods"
+    expected = {"watch": "true", "resourceVersion": "12", "allowWatchBookmarks": "true", "labelSelector": "x"}
+    assert expected.items() <= query.items()
+    assert counted == [("watch", "pods", 410)]
 
 
 GROUPS = {"groups": [{"name": "apps"}, {"name": "mptraining.dev"}]}

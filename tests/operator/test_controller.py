@@ -15,7 +15,8 @@ from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
-from mptraining_operator.plan.actions import EventRecord, Plan, ReadNode, StartAttempt
+from mptraining_operator.plan.actions import AllowPeers, EventRecord, Plan, ReadNode, StartAttempt
+from mptraining_operator.plan.conditions import with_running
 from mptraining_operator.plan.plan import plan as plan_of_job
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch import parse
@@ -23,6 +24,7 @@ from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.informer import COALESCE, CRD_MISSING, STREAMS, Intake, Relister
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
+from tests.operator.api_objects import decoded
 
 Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
@@ -34,6 +36,10 @@ class Applied:
     def __init__(self, *answers: bool | Exception) -> None:
         self.answers = list(answers)
         self.plans: list[Plan] = []
+        self.cleaned_up: list[Key] = []
+
+    def clean_up(self, key: Key) -> None:
+        self.cleaned_up.append(key)
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         self.plans.append(plan)
@@ -73,7 +79,7 @@ class Bench:
 
     def next_in(self, clock: Clock) -> float | None:
         """Return the seconds until the job is due again."""
-        due = self.queue._next_due()
+        due = min(self.queue._heads().values(), default=None)
         return None if due is None else round(due - clock.now, 3)
 
 
@@ -86,9 +92,16 @@ def test_a_plan_is_applied_and_its_job_is_due_again(clock: Clock, raw_job: Make)
 
 
 def test_after_a_write_the_job_is_reconciled_again(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job(), plan=Plan(status=JobStatus(phase=Phase.RUNNING), wake_at=clock.now + 30))
+    bench = Bench(clock, raw_job(), plan=Plan(status=JobStatus(phase=Phase.PENDING), wake_at=clock.now + 30))
     bench.reconciler.reconcile(KEY)
     assert bench.next_in(clock) == 2
+
+
+def test_after_the_write_that_its_workers_run_the_job_is_left_alone(clock: Clock, raw_job: Make) -> None:
+    running = with_running(JobStatus(), "all run", clock.now, 1)
+    bench = Bench(clock, raw_job(), plan=Plan(status=running, actions=(AllowPeers(),), wake_at=clock.now + 30))
+    bench.reconciler.reconcile(KEY)
+    assert bench.next_in(clock) == 30
 
 
 def test_without_actions_the_job_is_not_due_again(clock: Clock, raw_job: Make) -> None:
@@ -131,6 +144,7 @@ def test_a_job_that_is_gone_is_no_work(clock: Clock, raw_job: Make) -> None:
     bench.cache.remove_job(KEY, "job-1", 99)
     bench.reconciler.reconcile(KEY)
     assert bench.applied.plans == []
+    assert bench.applied.cleaned_up == [KEY]
     assert bench.queue.failures(KEY) == 0
 
 
@@ -261,24 +275,24 @@ def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
 ) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     intake = Intake(cache, queue)
-    intake.put(PODS, raw_pod())
-    intake.put(BATCH_JOBS, raw_batch_job())
+    intake.put(PODS, decoded(PODS, raw_pod()))
+    intake.put(BATCH_JOBS, decoded(BATCH_JOBS, raw_batch_job()))
     assert queue.take(0) is None
     clock.now += COALESCE
     assert queue.take(0) == KEY
     queue.done(KEY)
-    intake.put(JOBS, raw_job())
+    intake.put(JOBS, decoded(JOBS, raw_job()))
     assert queue.take(0) == KEY
     queue.done(KEY)
     for resource, raw in ((JOBS, raw_job(version=11)), (PODS, raw_pod(version=31))):
-        intake.put(resource, raw)
+        intake.put(resource, decoded(resource, raw))
     clock.now += 1
     assert queue.take(0) is None
-    intake.remove(PODS, raw_pod(version=32))
+    intake.remove(PODS, decoded(PODS, raw_pod(version=32)))
     clock.now += 1
     assert queue.take(0) == KEY
     queue.done(KEY)
-    intake.remove(JOBS, raw_job(version=12))
+    intake.remove(JOBS, decoded(JOBS, raw_job(version=12)))
     assert queue.take(0) == KEY
     assert cache.job_keys() == ()
 
@@ -288,8 +302,8 @@ def test_foreign_objects_are_ignored(clock: Clock, raw_pod: Make) -> None:
     intake = Intake(cache, queue)
     pod = raw_pod()
     pod["metadata"]["labels"] = {}
-    intake.put(PODS, pod)
-    intake.remove(PODS, pod)
+    intake.put(PODS, decoded(PODS, pod))
+    intake.remove(PODS, decoded(PODS, pod))
     clock.now += 1
     assert queue.take(0) is None
 
@@ -327,9 +341,9 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
         (PODS, raw_pod()),
         (BATCH_JOBS, raw_batch_job()),
     ):
-        intake.put(resource, api.put(resource, raw))
+        intake.put(resource, decoded(resource, api.put(resource, raw)))
     # The stream is ahead of the list that is being read.
-    intake.put(JOBS, raw_job("fresh", uid="f", version=10_000))
+    intake.put(JOBS, decoded(JOBS, raw_job("fresh", uid="f", version=10_000)))
     for key in [key for key in api.objects if key[2] not in ("stays", "flowers")]:
         del api.objects[key]
     lists.run_once()
@@ -413,16 +427,17 @@ def test_a_stream_that_restarted_leads_to_a_list_however_fresh_the_last_one_is(
     lists._stopping.wait = lambda timeout=None: lists._stopping.is_set()  # type: ignore[method-assign]
     lists.start()
     until = time.monotonic() + 60
-    while len(api.calls) < listed + len(STREAMS) and time.monotonic() < until:
+    while len(api.calls) < listed + 1 and time.monotonic() < until:
         time.sleep(0.005)
-    # The thread begins with a list of its own.
+    # The thread begins with a list of its own; the reflectors list Jobs and pods.
     listed = len(api.calls)
     lists.request_relist()
-    while len(api.calls) < listed + len(STREAMS) and time.monotonic() < until:
+    while len(api.calls) < listed + 1 and time.monotonic() < until:
         time.sleep(0.005)
     lists.stop()
     lists._thread.join(60)
-    assert len(api.calls) >= listed + len(STREAMS)
+    assert len(api.calls) >= listed + 1
+    assert {call[1] for call in api.calls[len(STREAMS) :]} == {"mptrainingjobs"}
 
 
 def test_a_resource_that_is_served_again_is_reported(api: Any, clock: Clock) -> None:

@@ -38,10 +38,10 @@ class ApiServer:
         parts = {"tls.crt": CERTIFICATE.cert_pem, "tls.key": CERTIFICATE.key_pem}
         return {"data": {key: base64.b64encode(value).decode() for key, value in parts.items()}}
 
-    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[Raw], int]]:
+    def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[bytes], int]]:
         if self.problem:
             raise self.problem
-        yield [{}, {}], 7
+        yield [b"{}", b"{}"], 7
 
 
 def findings(server: ApiServer, *, status: int | OSError = 401, **settings: Any) -> list[str]:

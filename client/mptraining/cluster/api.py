@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 from mptraining.cluster.errors import ClusterProblem, Request, cluster_problem, cluster_problems
 from mptraining_api import kubernetes_api
 from mptraining_api.kubernetes_api import (
-    CONNECT_SECONDS,
     MERGE_PATCH,
     PODS,
     READ_SECONDS,
@@ -22,7 +21,6 @@ from mptraining_api.kubernetes_api import (
     Raw,
     Resource,
     api_problem,
-    api_problems,
 )
 
 # The server ends a watch after this time and the client opens it again, so that a dead connection does not hang.
@@ -109,6 +107,7 @@ class ApiServer:
         """Send a request; `new_name` is that of an object to create, `options` as in `kubernetes_api.send`."""
         path = resource.path(None if everywhere else self.namespace, name)
         with cluster_problems(self.request(verb, resource, name or new_name)):
+            answer: Raw
             answer, _, _ = kubernetes_api.send(self.api, method, path, **options)
         return answer
 
@@ -122,24 +121,9 @@ class ApiServer:
         *,
         read_seconds: float | None,
     ) -> Iterator[bytes]:
-        with cluster_problems(self.request(verb, resource, name, subresource)), api_problems():
-            # With _preload_content=False, call_api returns the response alone, without status and headers.
-            response = self.api.call_api(
-                resource.path(self.namespace, name, subresource),
-                "GET",
-                query_params=list(query.items()),
-                header_params={"Accept": "application/json, */*"},
-                auth_settings=["BearerToken"],
-                _preload_content=False,
-                _request_timeout=(CONNECT_SECONDS, read_seconds),
-            )
-            with closing(response):
-                rest = b""
-                while some := response.read1():
-                    *lines, rest = (rest + some).split(b"\n")
-                    yield from lines
-                if rest:
-                    yield rest
+        path = resource.path(self.namespace, name, subresource)
+        with cluster_problems(self.request(verb, resource, name, subresource)):
+            yield from kubernetes_api.lines(self.api, path, query=query, read_seconds=read_seconds)
 
 
 # WebSocket subprotocol of `pods/exec` that all kubelet versions support.

@@ -15,10 +15,15 @@ from mptraining_api.status import JobStatus
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Create the job's ConfigMap, Service and NetworkPolicy if missing, then the attempt's Indexed Job."""
+    """Create the namespace's shared objects and the job's ConfigMap if missing, then the attempt's Indexed Job."""
 
     number: int
     job: ResolvedJob
+
+
+@dataclass(frozen=True, slots=True)
+class AllowPeers:
+    """Create or repair the NetworkPolicy by which the job's workers reach each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,16 @@ class ReadEvents:
 
 
 Action = (
-    StartAttempt | EndAttempt | ForgetAttempt | DeletePod | FailPod | DeleteJob | ReadJobFile | ReadNode | ReadEvents
+    StartAttempt
+    | AllowPeers
+    | EndAttempt
+    | ForgetAttempt
+    | DeletePod
+    | FailPod
+    | DeleteJob
+    | ReadJobFile
+    | ReadNode
+    | ReadEvents
 )
 
 

@@ -54,9 +54,8 @@ def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | No
         return None
     if batch_job is not None and batch_job.suspended:
         return None
-    began = parse_time(attempt.start_time) if batch_job is None else batch_job.started
-    if began is None:
-        return None
+    # A Job that is not suspended gets its startTime within moments of its creation.
+    began = parse_time(attempt.start_time) if batch_job is None else batch_job.started or batch_job.created
     limit = run_policy(snapshot).pending_timeout_seconds
     message = (
         f"not all {status.workers or 1} workers ran within {limit} s (spec.runPolicy.pendingTimeoutSeconds): {why}"

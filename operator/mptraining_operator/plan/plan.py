@@ -47,6 +47,7 @@ def _unreadable_spec(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: AR
 POLICIES: tuple[Policy, ...] = (
     _finished,
     _unreadable_spec,
+    start.record_first_attempt,
     end.attempt_ended,
     suspend_and_cleanup.suspended,
     start.first_attempt,

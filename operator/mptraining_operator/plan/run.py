@@ -5,7 +5,7 @@ from __future__ import annotations
 from mptraining_api import outcomes
 from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan import conditions, waiting
-from mptraining_operator.plan.actions import EventRecord, Loss, Plan, ReadEvents
+from mptraining_operator.plan.actions import AllowPeers, EventRecord, Loss, Plan, ReadEvents
 from mptraining_operator.plan.deadlines import earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_is_due
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
@@ -24,6 +24,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     losses: tuple[Loss, ...] = ()
     why = ""
     read: waiting.EventRead | None = None
+    look: float | None = None
     # The pods of a preempted Job are still counted as ready until they terminate.
     preempted = batch_job.suspended and conditions.is_true(status, "Running")
     if conditions.is_true(status, "Running") and not preempted:
@@ -38,6 +39,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         found = waiting.waiting_reason(snapshot, batch_job, now)
         why = f"{found.reason}: {found.message}"
         read = waiting.next_event_read(snapshot, batch_job)
+        look = waiting.next_look(snapshot, batch_job, now)
         after = conditions.with_waiting(status, found.phase, found.reason, found.message, now, generation)
         before = conditions.condition(status, "Running")
         if found.reason not in ("Starting", "Queued") and (before is None or before.reason != found.reason):
@@ -55,15 +57,24 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         _unschedulable_at(snapshot, batch_job, after),
         end_is_due(snapshot, batch_job),
         read and read.at,
+        look,
     )
     wakes = [each for each in due if each and each > now]
     return Plan(
         status=None if after == snapshot.status else after,
-        actions=(ReadEvents(read.about),) if read and now >= read.at else (),
+        actions=(
+            *((AllowPeers(),) if _needs_peers(snapshot, batch_job) else ()),
+            *((ReadEvents(read.about),) if read and now >= read.at else ()),
+        ),
         event_records=records,
         wake_at=min(wakes, default=None),
         losses=losses,
     )
+
+
+def _needs_peers(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
+    over = batch_job.suspended or batch_job.ended or batch_job.deleting
+    return batch_job.parallelism > 1 and not over and not snapshot.lookups.peers_allowed
 
 
 def _since_admission(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> JobStatus:

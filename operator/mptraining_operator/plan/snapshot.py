@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -67,6 +67,12 @@ class SeenPod:
     unscheduled: str = ""
 
     @property
+    def starts_as_usual(self) -> bool:
+        """Whether nothing about the pod needs a decision: it waits, starts or runs."""
+        problems = (self.disruption, self.reason, self.waiting, self.unscheduled, self.exit_reason)
+        return not (any(problems) or self.terminated or self.deletion is not None or self.exit_code)
+
+    @property
     def terminated(self) -> bool:
         """Whether all containers have terminated, by the pod's phase."""
         return self.phase in ("Succeeded", "Failed")
@@ -81,6 +87,8 @@ class SeenBatchJob:
     owner_uid: str
     attempt: int
     created: float
+    # The SHA-256 of the resolved job that the operator froze for it; empty if unknown.
+    job_digest: str = ""
     parallelism: int = 1
     # status.startTime: None before the first admission; unchanged while the Job is suspended again.
     started: float | None = None
@@ -98,6 +106,14 @@ class SeenBatchJob:
     ended_at: float | None = None
     # When the status was last written.
     changed: float | None = None
+
+    def same_state(self, other: SeenBatchJob) -> bool:
+        """Return whether `other` differs only in counts of pods that have no effect on a plan."""
+        return self._state() == other._state()
+
+    def _state(self) -> SeenBatchJob:
+        all_ready = self.ready + self.succeeded >= self.parallelism
+        return replace(self, active=0, ready=int(all_ready), started=None, changed=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +145,8 @@ class Lookups:
     # The ConfigMap was read and does not exist.
     job_file_missing: bool = False
     refusal: Refusal | None = None
+    # The NetworkPolicy that lets the job's workers reach each other exists.
+    peers_allowed: bool = False
     # By node that was read: whether it is deleted or not ready.
     lost_nodes: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
     # By the uid of an Indexed Job whose pods are missing, or of a pod whose containers do not start.

@@ -5,6 +5,8 @@ An attempt starts only when no process of an earlier one can be alive (`no_live_
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mptraining_api import outcomes
 from mptraining_api.admin_limits import check_limits
 from mptraining_api.problems import OutsideLimits, Problem
@@ -12,7 +14,7 @@ from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import PodTemplate
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
-from mptraining_operator.plan import conditions, end, waiting
+from mptraining_operator.plan import conditions, end, run, waiting
 from mptraining_operator.plan.actions import EventRecord, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.deadlines import earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
@@ -67,6 +69,40 @@ def _wait_for_room(snapshot: Snapshot, status: JobStatus, nodes: int, most: int,
 # Seconds between attempts to create a rejected child: a quota is rarely freed soon.
 _SHORTEST_RETRY = 2.0
 _LONGEST_RETRY = 60.0
+
+
+# Seconds for which the status of a first attempt waits for its workers to run, so that both are one write.
+_RECORD_AFTER = 2.0
+
+
+def record_first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
+    """Record attempt 1, whose Indexed Job was created before the status was written.
+
+    The Job's name and owner claim the attempt: a second creation, also by another replica, is a conflict. The write of
+    the status is not on the way from the job to its pods.
+    """
+    status = snapshot.status
+    numbers = [each.attempt for each in snapshot.batch_jobs]
+    if status is None or status.current_attempt or status.attempts or numbers != [1]:
+        return None
+    batch_job = snapshot.batch_jobs[0]
+    starts = not (batch_job.ended or batch_job.suspended or batch_job.deleting or snapshot.suspend)
+    due = batch_job.created + _RECORD_AFTER
+    if starts and batch_job.ready + batch_job.succeeded < batch_job.parallelism and now < due:
+        return Plan(wake_at=due)
+    job = _frozen(snapshot)
+    if isinstance(job, Plan):
+        return job
+    clean = JobStatus(progress=status.progress) if conditions.is_true(status, "Finished") else status
+    after = conditions.with_attempt_started(clean, 1, job, min(batch_job.created, now), snapshot.generation)
+    after = after.model_copy(update={"job_digest": batch_job.job_digest or None})
+    recorded = replace(snapshot, status=after)
+    found = end.attempt_ended(recorded, now)
+    if found is None and not snapshot.suspend:
+        found = run.running_attempt(recorded, now)
+    found = found or Plan(wake_at=now)
+    records = (*_started(snapshot, 1, job), *found.event_records)
+    return replace(found, status=found.status or after, event_records=records)
 
 
 def first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
@@ -200,7 +236,14 @@ def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob,
     waiting_plan = refuse_or_delay(snapshot, status, job, now)
     if waiting_plan is not None:
         return waiting_plan
+    if number == 1 and snapshot.lookups.refusal is None:
+        # `record_first_attempt` writes the status.
+        return Plan(actions=(StartAttempt(number, job),))
     after = conditions.with_attempt_started(status, number, job, now, snapshot.generation)
+    return Plan(status=after, actions=(StartAttempt(number, job),), event_records=_started(snapshot, number, job))
+
+
+def _started(snapshot: Snapshot, number: int, job: ResolvedJob) -> tuple[EventRecord, ...]:
     kind = job.accelerator.asked_for or job.accelerator.type
     workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")
     replicas = f"{job.replicas} replica" + ("s" if job.replicas > 1 else "")
@@ -211,7 +254,7 @@ def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob,
     if snapshot.problem:
         # The job trains without fields of a newer version; an Event reports them.
         records.append(EventRecord("UnknownField", snapshot.problem, "Warning"))
-    return Plan(status=after, actions=(StartAttempt(number, job),), event_records=tuple(records))
+    return tuple(records)
 
 
 def _output_is_lost(snapshot: Snapshot, job: ResolvedJob) -> str:

@@ -130,6 +130,15 @@ def next_event_read(snapshot: Snapshot, batch_job: SeenBatchJob) -> EventRead | 
     return EventRead(about, read.read_at + min(max(first, read.read_at - began), _LONGEST_READ_INTERVAL))
 
 
+def next_look(snapshot: Snapshot, batch_job: SeenBatchJob, now: float) -> float | None:
+    """Return when to look at an attempt again whose workers still start; the intervals double."""
+    if batch_job.suspended or batch_job.ended:
+        return None
+    began = batch_job.started or batch_job.created
+    first = _FIRST_READ * snapshot.limits.settle
+    return began + first if now < began + first else now + min(max(first, now - began), _LONGEST_READ_INTERVAL)
+
+
 def _previous_message(snapshot: Snapshot) -> Wait | None:
     """Return the message already in the status while the containers start, which is not worth a write."""
     if snapshot.status is None or snapshot.status.phase is None:

@@ -122,7 +122,7 @@ def trainer_environment(
     if not gpu:
         values[_GPUS] = "void"
     if len(launched.hosts) > 1:
-        values[_NO_PROXY] = f"{names.service(owner.name)}.{owner.namespace}.svc"
+        values[_NO_PROXY] = f"{names.SERVICE}.{owner.namespace}.svc"
     if source.python_path:
         values[_PYTHON_PATH] = _python_path(source.python_path, pod_template)
     # The kubelet evicts a pod that writes more; without a limit the value is the node's allocatable storage.

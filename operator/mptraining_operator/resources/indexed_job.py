@@ -25,7 +25,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import JobSpec, PodTemplate, Scheduling
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
-from mptraining_operator.resources.job_objects import JOB_FILE, Owner, metadata
+from mptraining_operator.resources.job_objects import JOB_FILE, Owner, job_digest, metadata
 from mptraining_operator.resources.volumes import JOB_FOLDER, check_collisions, own_mounts, own_volumes, source_parts
 
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -65,7 +65,10 @@ def indexed_job(
         "apiVersion": "batch/v1",
         "kind": "Job",
         # No ttlSecondsAfterFinished: the operator deletes the Job, and a TTL breaks Kueue's preemption (kueue#2923).
-        "metadata": metadata(owner, names.batch_job(owner.name, attempt), labels | queue),
+        "metadata": {
+            **metadata(owner, names.batch_job(owner.name, attempt), labels | queue),
+            "annotations": {names.JOB_DIGEST: job_digest(job.to_json())},
+        },
         "spec": {
             "completionMode": "Indexed",
             "completions": job.processes,
@@ -98,13 +101,14 @@ def _template(
                 **settings.labels,
                 **(pod_template.labels or {}),
                 **names.attempt_labels(owner.name, owner.uid, attempt),
+                **({names.PEERS: "true"} if job.processes > 1 else {}),
             },
             # Eviction of one worker by the cluster autoscaler restarts all of them.
             "annotations": {**(pod_template.annotations or {}), SAFE_TO_EVICT: "false"},
         },
         "spec": {
             "restartPolicy": "Never",
-            "subdomain": names.service(owner.name),
+            "subdomain": names.SERVICE,
             "terminationGracePeriodSeconds": settings.grace_seconds,
             "securityContext": _POD_SECURITY,
             # Service links add variables for every Service of the namespace: thousands, with colliding names.

@@ -1,8 +1,11 @@
-"""Objects that all attempts of a job share: ConfigMap, headless Service and NetworkPolicy."""
+"""Objects that the attempts of a job share: ConfigMap, NetworkPolicy; and those that all jobs of a namespace share."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from mptraining_api.launch import TRAINER_PORT
@@ -50,37 +53,62 @@ def config_map(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
     }
 
 
-def service(owner: Owner) -> dict[str, Any]:
-    """Build the headless Service that resolves each worker's host name to its pod.
+def job_digest(text: str) -> str:
+    """Return the SHA-256 of a resolved job's text in hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def service(namespace: str) -> dict[str, Any]:
+    """Build the namespace's headless Service, which resolves the host name of each worker with peers to its pod.
 
     It publishes pods that are not ready: workers connect to each other before any of them is ready.
     """
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata(owner, names.service(owner.name), _labels(owner)),
+        "metadata": _shared(namespace, names.SERVICE),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": names.job_labels(owner.name, owner.uid),
+            "selector": {names.PEERS: "true"},
             "ports": [{"name": "trainer", "port": TRAINER_PORT, "protocol": "TCP"}],
         },
     }
 
 
-def network_policy(owner: Owner) -> dict[str, Any]:
-    """Build the NetworkPolicy that allows ingress only from the job's own pods.
+def deny_policy(namespace: str) -> dict[str, Any]:
+    """Build the NetworkPolicy that denies all ingress to the workers of the namespace.
 
-    TensorFlow's gRPC servers execute any graph without authentication (TensorFlow's SECURITY.md). All ports are
-    allowed, because NCCL and TPU meshes choose theirs. Egress is unrestricted, because buckets are outside the cluster.
+    TensorFlow's gRPC servers execute any graph without authentication (TensorFlow's SECURITY.md). Egress is
+    unrestricted, because buckets are outside the cluster.
     """
-    own_pods = {"podSelector": {"matchLabels": names.job_labels(owner.name, owner.uid)}}
+    pods = {"podSelector": {"matchExpressions": [{"key": names.JOB, "operator": "Exists"}]}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": metadata(owner, names.network_policy(owner.name), _labels(owner)),
+        "metadata": _shared(namespace, names.DENY_POLICY),
+        "spec": {**pods, "policyTypes": ["Ingress"]},
+    }
+
+
+def allow_policy(namespace: str, job: str, uid: str) -> dict[str, Any]:
+    """Build the NetworkPolicy that allows ingress to a job's workers from its own workers only.
+
+    All ports are allowed, because NCCL and TPU meshes choose theirs.
+    """
+    labels = names.job_labels(job, uid)
+    own_pods = {"podSelector": {"matchLabels": labels}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _shared(namespace, names.network_policy(job), labels),
         "spec": {**own_pods, "policyTypes": ["Ingress"], "ingress": [{"from": [own_pods]}]},
     }
+
+
+def _shared(namespace: str, name: str, labels: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the metadata of an object without an owner."""
+    return {"name": name, "namespace": namespace, "labels": {**labels, names.MANAGED_BY: names.OPERATOR}}
 
 
 def _labels(owner: Owner) -> dict[str, str]:

@@ -20,10 +20,14 @@ from mptraining_api.status import (
 __all__ = [
     "ATTEMPT",
     "COMPLETION_INDEX",
+    "DENY_POLICY",
     "JOB",
+    "JOB_DIGEST",
     "JOB_UID",
     "MANAGED_BY",
     "OPERATOR",
+    "PEERS",
+    "SERVICE",
     "SOURCE_CONTAINER",
     "TRAINER_CONTAINER",
     "attempt_labels",
@@ -32,19 +36,22 @@ __all__ = [
     "hosts",
     "job_labels",
     "network_policy",
-    "service",
 ]
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OPERATOR = "mptraining-operator"
-
-
-def service(job: str) -> str:
-    """Return the name of the headless Service that gives each worker a host name."""
-    return f"{job}-workers"
+# The annotation of an Indexed Job with the digest of its resolved job.
+JOB_DIGEST = f"{GROUP}/job-digest"
+# The label of the pods of a job of several workers, which need host names.
+PEERS = f"{GROUP}/peers"
+# Of each namespace: the headless Service that gives the workers host names, and the NetworkPolicy that denies ingress.
+# No job's NetworkPolicy can have the second name.
+SERVICE = "mptraining-workers"
+DENY_POLICY = "mptraining-deny-ingress"
 
 
 def network_policy(job: str) -> str:
+    """Return the name of the NetworkPolicy that lets the job's workers reach each other."""
     return f"{job}-workers"
 
 
@@ -55,7 +62,7 @@ def batch_job(job: str, attempt: int) -> str:
 
 def hosts(job: str, namespace: str, attempt: int, processes: int) -> tuple[str, ...]:
     """Return host:port of each worker, ordered by index."""
-    domain = f"{service(job)}.{namespace}.svc"
+    domain = f"{SERVICE}.{namespace}.svc"
     return tuple(f"{batch_job(job, attempt)}-{index}.{domain}:{TRAINER_PORT}" for index in range(processes))
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from mptraining_api.status import Phase
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.watch.parse import StoredJob, read_job, read_status
+from mptraining_operator.watch.work_queue import Urgency
 
 # Seconds until the result of a lookup expires.
 LOOKUP_SECONDS = 30.0
@@ -42,7 +44,9 @@ class _Record:
     @property
     def nodes(self) -> int:
         live_pods = sum(not pod.terminated for _, pod in self.pods.values())
-        return max(self.job.nodes if self.job else 0, self.reserved, live_pods)
+        # The status of a first attempt is written after its Job.
+        created = sum(job.parallelism for _, job in self.batch_jobs.values() if not (job.ended or job.suspended))
+        return max(self.job.nodes if self.job else 0, self.reserved, live_pods, created)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,11 @@ class Cache:
         with self._lock:
             if self._is_removed(job.uid, version) or job.owner_uid in self._removed:
                 return False
-            return _put(self._records.setdefault(key, _Record()).batch_jobs, job.uid, version, job)
+            record = self._records.setdefault(key, _Record())
+            before = record.batch_jobs.get(job.uid)
+            changed = _put(record.batch_jobs, job.uid, version, job)
+            self._count_nodes(key, record)
+            return changed and (before is None or not before[1].same_state(job))
 
     def put_pod(self, key: Key, version: int, pod: SeenPod) -> bool:
         """Store a pod, also of a deleted job: it may outlive the job by its grace period, or forever on a lost node."""
@@ -98,9 +106,12 @@ class Cache:
             if self._is_removed(pod.uid, version):
                 return False
             record = self._records.setdefault(key, _Record())
+            before = record.pods.get(pod.uid)
             changed = _put(record.pods, pod.uid, version, pod)
             self._count_nodes(key, record)
-            return changed
+            # The Job reports its ready pods: the usual steps of a start need no reconcile.
+            usual = pod.starts_as_usual and pod.owner_uid in record.batch_jobs
+            return changed and not (usual and (before is None or before[1].starts_as_usual))
 
     def remove_child(self, key: Key, uid: str, version: int) -> bool:
         """Remove a deleted Job or pod."""
@@ -236,10 +247,48 @@ class Cache:
             mine = (pod for _, pod in record.pods.values() if pod.job_uid == uid and pod.attempt == attempt)
             return {pod.uid: pod.index for pod in mine if not pod.terminated}
 
+    def has_live_pods(self, key: Key) -> bool:
+        """Return whether any pod of that name's job, or of a deleted one, is not over."""
+        with self._lock:
+            record = self._records.get(key)
+            return record is not None and any(not pod.terminated for _, pod in record.pods.values())
+
     def job_keys(self) -> tuple[Key, ...]:
         """Return the keys of all existing jobs."""
         with self._lock:
             return tuple(key for key, record in self._records.items() if record.job is not None)
+
+    def urgency(self, key: Key) -> Urgency:
+        """Return how soon the job is reconciled when many are due."""
+        with self._lock:
+            record = self._records.get(key)
+            if record is None or record.job is None:
+                return Urgency.RUN
+            if record.job.phase in (Phase.SUCCEEDED, Phase.FAILED):
+                return Urgency.ENDED
+            return Urgency.RUN if record.job.attempt or record.batch_jobs else Urgency.START
+
+    def used_namespaces(self) -> frozenset[str]:
+        """Return the namespaces that have jobs with an attempt which has not ended."""
+        with self._lock:
+            jobs = (record.job for record in self._records.values())
+            ended = (Phase.SUCCEEDED, Phase.FAILED)
+            return frozenset(job.key.namespace for job in jobs if job and job.attempt and job.phase not in ended)
+
+    def set_peers_allowed(self, allowed: Mapping[Key, str]) -> tuple[Key, ...]:
+        """Store which jobs' NetworkPolicies exist, by job uid; return the jobs whose policy disappeared."""
+        lost = []
+        with self._lock:
+            for key, record in self._records.items():
+                if record.job is None:
+                    continue
+                exists = allowed.get(key) == record.job.uid
+                before = record.lookups or Lookups()
+                if before.peers_allowed != exists:
+                    record.lookups = replace(before, peers_allowed=exists)
+                    if not exists:
+                        lost.append(key)
+        return tuple(lost)
 
     def jobs_by_phase(self) -> Mapping[str, int]:
         """Return the number of jobs by phase; a job without a phase counts as Pending."""
@@ -288,6 +337,7 @@ class Cache:
         mine = [job for job, (_, each) in record.batch_jobs.items() if each.owner_uid == uid]
         for job in mine:
             del record.batch_jobs[job]
+        self._count_nodes(key, record)
         if record.job is not None and record.job.uid == uid:
             record.job = None
             record.lookups = None

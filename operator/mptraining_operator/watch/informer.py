@@ -1,7 +1,7 @@
-"""Informer: the watched resources, the intake of their objects into cache and queue, and periodic relists.
+"""Informer: the watched resources, the intake of their objects into cache and queue, and lists of them.
 
-The first list completes before any job is reconciled; later lists find deletions that a watch stream missed. An object
-that was last changed before a list and is absent from it was deleted.
+The first list completes before any job is reconciled. An object that was last changed before a list and is absent from
+it was deleted.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem, Resource
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.resources import names
-from mptraining_operator.watch import parse
+from mptraining_operator.watch import api_objects, parse
 from mptraining_operator.watch.cache import Cache
-from mptraining_operator.watch.parse import RawObject
 from mptraining_operator.watch.work_queue import WorkQueue
 
 # Seconds. Children change in bursts, which one reconcile handles.
@@ -26,48 +28,64 @@ COALESCE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One kind of object that is watched and listed."""
+    """One kind of object that is watched and listed; `decode` parses the JSON of one object."""
 
     resource: Resource
+    decode: Callable[[bytes], Any]
     label_selector: str = ""
 
     @property
     def selectors(self) -> dict[str, str]:
-        """The query parameters of a list."""
+        """The query parameters of a list or watch."""
         return {"labelSelector": self.label_selector} if self.label_selector else {}
 
 
-# MPTrainingJobs last, so that their children are already in the cache.
-STREAMS = (
-    Stream(BATCH_JOBS, label_selector=names.JOB),
-    Stream(PODS, label_selector=names.JOB),
-    Stream(JOBS),
+# Of MPTrainingJobs spec and status are kept whole: they stay mappings.
+JOB_STREAM = Stream(JOBS, msgspec.json.decode)
+CHILD_STREAMS = (
+    Stream(BATCH_JOBS, msgspec.json.Decoder(api_objects.Job).decode, label_selector=names.JOB),
+    Stream(PODS, msgspec.json.Decoder(api_objects.Pod).decode, label_selector=names.JOB),
 )
+# MPTrainingJobs last, so that their children are already in the cache.
+STREAMS = (*CHILD_STREAMS, JOB_STREAM)
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    key: Key | None
+    uid: str
+    version: int
+
+
+def _identity(resource: Resource, found: Any) -> _Identity:
+    """Return the job that an object belongs to, with the object's uid and version."""
+    if resource == JOBS:
+        metadata = found["metadata"]
+        version = parse.version_number(metadata.get("resourceVersion"))
+        return _Identity(Key(metadata["namespace"], metadata["name"]), metadata["uid"], version)
+    metadata = found.metadata
+    return _Identity(parse.owner(metadata), metadata.uid, parse.version_number(metadata.resource_version))
 
 
 class Intake:
-    """Parse objects, store them in the cache and queue their jobs. Thread-safe."""
+    """Store objects in the cache, as their stream decodes them, and queue their jobs. Thread-safe."""
 
     def __init__(self, cache: Cache, queue: WorkQueue) -> None:
         self._cache = cache
         self._queue = queue
-        self._put: dict[Resource, Callable[[RawObject], tuple[Key, bool] | None]] = {
-            JOBS: self._put_job,
-            BATCH_JOBS: self._put_batch_job,
-            PODS: self._put_pod,
-        }
 
-    def put(self, resource: Resource, raw: RawObject) -> None:
-        """Store an added or modified object."""
-        found = self._put[resource](raw)
-        if found is not None and found[1]:
-            self._enqueue(resource, found[0])
+    def put(self, resource: Resource, found: Any) -> str:
+        """Store an added or modified object; return its uid."""
+        about = _identity(resource, found)
+        if about.key is not None and self._put(resource, about.key, about.version, found):
+            self._enqueue(resource, about.key)
+        return about.uid
 
-    def remove(self, resource: Resource, raw: RawObject) -> None:
+    def remove(self, resource: Resource, found: Any) -> None:
         """Remove a deleted object, given in its last state."""
-        key = _key(resource, raw)
-        if key is not None:
-            self.forget(resource, key, parse.uid(raw), parse.resource_version(raw))
+        about = _identity(resource, found)
+        if about.key is not None:
+            self.forget(resource, about.key, about.uid, about.version)
 
     def forget(self, resource: Resource, key: Key, uid: str, version: int) -> None:
         """Remove the object of that uid, known at `version` to be deleted."""
@@ -75,30 +93,15 @@ class Intake:
         if remove(key, uid, version):
             self._enqueue(resource, key)
 
+    def _put(self, resource: Resource, key: Key, version: int, found: Any) -> bool:
+        if resource == JOBS:
+            return self._cache.put_job(parse.job(found))
+        if resource == PODS:
+            return self._cache.put_pod(key, version, parse.pod(found))
+        return self._cache.put_batch_job(key, version, parse.batch_job(found))
+
     def _enqueue(self, resource: Resource, key: Key) -> None:
         self._queue.add(key, 0.0 if resource == JOBS else COALESCE)
-
-    def _put_job(self, raw: RawObject) -> tuple[Key, bool]:
-        job = parse.job(raw)
-        return job.key, self._cache.put_job(job)
-
-    def _put_batch_job(self, raw: RawObject) -> tuple[Key, bool] | None:
-        key = parse.owner(raw)
-        return (
-            None
-            if key is None
-            else (key, self._cache.put_batch_job(key, parse.resource_version(raw), parse.batch_job(raw)))
-        )
-
-    def _put_pod(self, raw: RawObject) -> tuple[Key, bool] | None:
-        key = parse.owner(raw)
-        return None if key is None else (key, self._cache.put_pod(key, parse.resource_version(raw), parse.pod(raw)))
-
-
-def _key(resource: Resource, raw: RawObject) -> Key | None:
-    if resource == JOBS:
-        return Key(raw["metadata"]["namespace"], raw["metadata"]["name"])
-    return parse.owner(raw)
 
 
 _log = logging.getLogger(__name__)
@@ -113,10 +116,11 @@ CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f man
 
 
 class Relister:
-    """Relist all resources every `seconds`, in a thread of its own.
+    """List all resources once, then MPTrainingJobs every `seconds`, in a thread of its own.
 
-    `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called when the API server
-    serves a resource again.
+    kopf does not report deletions that happened between two of its watches. Reflectors watch the other resources from
+    the version of their list. `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called
+    when the API server serves a resource again, `on_listed` after each list of the thread; neither may raise.
     """
 
     def __init__(
@@ -129,20 +133,24 @@ class Relister:
         namespaces: tuple[str, ...],
         clock: Callable[[], float],
         on_served_again: Callable[[], None] = lambda: None,
+        on_listed: Callable[[], None] = lambda: None,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._intake = intake
         self._seconds = seconds
-        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self.namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._clock = clock
         self._on_served_again = on_served_again
+        self._on_listed = on_listed
         self._unserved = False
         self._requested = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relist", daemon=True)
         self._completed: float | None = None
         self.complete = threading.Event()
+        # The version of the last list by resource and namespace.
+        self.versions: dict[tuple[Resource, str | None], int] = {}
 
     def start(self) -> None:
         """Start the thread; `complete` is set after the first complete list."""
@@ -184,12 +192,12 @@ class Relister:
             stopping.wait(pause)
         return False
 
-    def run_once(self) -> None:
-        """List every resource once. Raises ApiProblem; objects listed before the error stay in the cache."""
+    def run_once(self, streams: tuple[Stream, ...] = STREAMS) -> None:
+        """List these resources once. Raises ApiProblem; objects listed before the error stay in the cache."""
         try:
-            for stream in STREAMS:
-                for namespace in self._namespaces:
-                    self._list(stream, namespace)
+            for stream in streams:
+                for namespace in self.namespaces:
+                    self.versions[stream.resource, namespace] = self.list_one(stream, namespace)
         except ApiProblem as problem:
             self._unserved = self._unserved or problem.status == 404
             raise
@@ -199,23 +207,25 @@ class Relister:
         self._completed = self._clock()
         self.complete.set()
 
-    def _list(self, stream: Stream, namespace: str | None) -> None:
+    def list_one(self, stream: Stream, namespace: str | None) -> int:
+        """List one resource and return the version of the list. Raises ApiProblem."""
         resource = stream.resource
         seen: set[str] = set()
         version = 0
         for items, listed_at in self._cluster.pages(resource, namespace, **stream.selectors):
             version = listed_at
             for item in items:
-                seen.add(item["metadata"]["uid"])
                 try:
-                    self._intake.put(resource, item)
+                    seen.add(self._intake.put(resource, stream.decode(item)))
                 except Exception:  # noqa: BLE001 - one malformed object must not stop the list
-                    metadata = item["metadata"]
+                    metadata = msgspec.json.decode(item)["metadata"]
+                    seen.add(metadata["uid"])
                     where = f"{metadata.get('namespace')}/{metadata.get('name')}"
                     _log.exception("one of the %s is skipped: %s", resource.plural, where)
         for key, uid in self._older_than(resource, version):
             if uid not in seen and namespace in (None, key.namespace):
                 self._intake.forget(resource, key, uid, version)
+        return version
 
     def _older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:
         if resource == JOBS:
@@ -226,7 +236,7 @@ class Relister:
         pause = 1.0
         while not self._stopping.is_set():
             try:
-                self.run_once()
+                self.run_once((JOB_STREAM,) if self.complete.is_set() else STREAMS)
             except ApiProblem as problem:
                 _log.warning("%s; trying again in %.0f s", _describe(problem), pause)
                 self._stopping.wait(max(pause, problem.retry_after or 0.0))
@@ -237,6 +247,7 @@ class Relister:
                 self._stopping.wait(_LONGEST_PAUSE)
                 continue
             pause = 1.0
+            self._on_listed()
             if self._requested.wait(self._seconds):
                 self._stopping.wait(self.seconds_until_relist())
                 self._requested.clear()

@@ -1,7 +1,7 @@
-"""Watch streams by kopf, in a thread with its own event loop; no other part of kopf is used.
+"""Watch stream of MPTrainingJobs by kopf, in a thread with its own event loop; no other part of kopf is used.
 
-Handlers only pass objects to the intake; jobs are reconciled from the queue. `kopf.on.event` is used because kopf's
-other handlers record their state in annotations of the objects.
+The handler only passes objects to the intake; jobs are reconciled from the queue. `kopf.on.event` is used because
+kopf's other handlers record their state in annotations of the objects. `watch.reflector` watches Jobs and pods.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import kopf
+from kopf._cogs.clients import watching
+from kopf._core.reactor import queueing
 
-from mptraining_api.kubernetes_api import PAGE, Resource
-from mptraining_operator.watch.informer import STREAMS, Intake
+from mptraining_api.kubernetes_api import JOBS, PAGE
+from mptraining_operator.watch.informer import Intake
 
 _log = logging.getLogger(__name__)
 
@@ -31,8 +33,8 @@ _LONGEST_PAUSE = 30.0
 class WatchStreams:
     """Run kopf and restart it whenever it ends.
 
-    `on_listed` is called for each object that comes from a list instead of a watch. `all_served` returns whether the
-    API server serves every resource, and may raise any exception: kopf discovers resources once at its start, and never
+    `on_listed` is called for each object that comes from a list instead of a watch. `served` returns whether the API
+    server serves the resource, and may raise any exception: kopf discovers resources once at its start, and never
     watches one that is missing then.
     """
 
@@ -42,12 +44,12 @@ class WatchStreams:
         *,
         namespaces: tuple[str, ...],
         on_listed: Callable[[], None],
-        all_served: Callable[[], bool],
+        served: Callable[[], bool],
     ) -> None:
         self._intake = intake
         self._namespaces = namespaces
         self._on_listed = on_listed
-        self._served = all_served
+        self._served = served
         self._stopping = threading.Event()
         self._end: Callable[[], object] = lambda: None
         # None between two runs of kopf.
@@ -78,7 +80,7 @@ class WatchStreams:
     def _run(self) -> None:
         pause = _FIRST_PAUSE
         while not self._stopping.is_set():
-            if not self._all_served():
+            if not self._is_served():
                 self._stopping.wait(_TICK)
                 continue
             began = self._ticked = time.monotonic()
@@ -91,7 +93,7 @@ class WatchStreams:
                 return
             pause = _FIRST_PAUSE if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)
 
-    def _all_served(self) -> bool:
+    def _is_served(self) -> bool:
         try:
             return self._served()
         except Exception as error:  # noqa: BLE001 - discovery is retried
@@ -107,7 +109,7 @@ class WatchStreams:
         ticking = asyncio.create_task(self._tick())
         where: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), without_tasks(self._intake, self._on_listed):
                 warnings.simplefilter("ignore")
                 await kopf.operator(
                     registry=registry(self._intake, self._on_listed),
@@ -126,15 +128,52 @@ class WatchStreams:
 
 
 def registry(intake: Intake, on_listed: Callable[[], None]) -> kopf.OperatorRegistry:
-    """Return kopf's handlers: one for each stream, and the login."""
+    """Return kopf's handlers: of the stream, and the login."""
     handlers = kopf.OperatorRegistry()
-    for stream in STREAMS:
-        resource = stream.resource
-        kopf.on.event(resource.group, resource.version, resource.plural, registry=handlers, id=resource.plural)(
-            _handler(intake, resource, on_listed)
-        )
+    receive = _receiver(intake, on_listed)
+
+    # kopf watches the resources that have a handler.
+    @kopf.on.event(JOBS.group, JOBS.version, JOBS.plural, registry=handlers, id=JOBS.plural)
+    async def handle(event: Any, type: str | None, **_: Any) -> None:
+        receive(type, event["object"])
+
     kopf.on.login(registry=handlers, id="login", errors=kopf.ErrorsMode.TEMPORARY, backoff=5)(_log_in)
     return handlers
+
+
+@contextmanager
+def without_tasks(intake: Intake, on_listed: Callable[[], None]) -> Iterator[None]:
+    """Give the events of kopf's watch to the intake directly.
+
+    kopf starts a task for each object, which builds causes, loggers and patches, and then calls the handler: most of
+    the operator's processor time for an event. No public name of kopf leaves that out; pyproject.toml limits kopf to
+    the versions that were tested.
+    """
+    watcher = queueing.watcher
+    receive = _receiver(intake, on_listed)
+
+    async def watch(*, resource: Any, settings: Any, namespace: Any, **rest: Any) -> None:
+        if resource.plural != JOBS.plural:
+            await watcher(resource=resource, settings=settings, namespace=namespace, **rest)
+            return
+        paused, indexed = rest.get("operator_paused"), rest.get("operator_indexed")
+        async for event in watching.infinite_watch(
+            settings=settings, resource=resource, namespace=namespace, operator_paused=paused
+        ):
+            if isinstance(event, watching.Bookmark):
+                if event is watching.Bookmark.LISTED and indexed is not None and rest.get("resource_indexed"):
+                    await indexed.drop_toggle(rest["resource_indexed"])
+            elif event.get("type") != "BOOKMARK":
+                try:
+                    receive(event.get("type"), event["object"])
+                except Exception:  # noqa: BLE001 - one malformed object must not stop the watch
+                    _log.exception("an event about one of the mptrainingjobs is skipped")
+
+    queueing.watcher = watch
+    try:
+        yield
+    finally:
+        queueing.watcher = watcher
 
 
 class _NoStorage(kopf.DiffBaseStorage):
@@ -160,9 +199,6 @@ def settings() -> kopf.OperatorSettings:
     result.peering.standalone = True
     result.scanning.disabled = True
     result.persistence.diffbase_storage = _NoStorage()
-    for stream in STREAMS:
-        if stream.label_selector:
-            result.watching.label_selectors[stream.resource.plural] = stream.label_selector
     result.watching.chunk_size = PAGE
     result.watching.server_timeout = 300
     result.watching.connect_timeout = 10
@@ -175,17 +211,16 @@ def settings() -> kopf.OperatorSettings:
     return result
 
 
-def _handler(intake: Intake, resource: Resource, on_listed: Callable[[], None]) -> Callable[..., Any]:
-    async def handle(event: Any, type: str | None, **_: Any) -> None:
-        raw = event["object"]
+def _receiver(intake: Intake, on_listed: Callable[[], None]) -> Callable[[str | None, Any], None]:
+    def receive(type: str | None, raw: Any) -> None:
         if type == "DELETED":
-            intake.remove(resource, raw)
+            intake.remove(JOBS, raw)
             return
         if type is None:
             on_listed()
-        intake.put(resource, raw)
+        intake.put(JOBS, raw)
 
-    return handle
+    return receive
 
 
 def _log_in(**given: Any) -> kopf.ConnectionInfo | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+import msgspec
 from pydantic import ValidationError
 
 from mptraining_api.problems import InvalidSpec
@@ -18,7 +19,7 @@ from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
 from mptraining_api.status import JobStatus, Phase, parse_time
 from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod, SeenWarning
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
-from mptraining_operator.resources import names
+from mptraining_operator.watch import api_objects
 
 RawObject = Mapping[str, Any]
 
@@ -59,13 +60,9 @@ class StoredJob:
         return mine == (other.uid, other.generation, other.deleting, other.spec, other.status)
 
 
-def resource_version(raw: RawObject) -> int:
-    """Return metadata.resourceVersion as a number, which it is in every Kubernetes release; 0 if absent."""
-    return max(0, _number(raw.get("metadata", {}).get("resourceVersion", ""), _LONGEST_VERSION))
-
-
-def uid(raw: RawObject) -> str:
-    return str(raw.get("metadata", {}).get("uid", ""))
+def version_number(version: object) -> int:
+    """Parse a resourceVersion to a number, which it is in every Kubernetes release; 0 if absent."""
+    return max(0, _number(version, _LONGEST_VERSION))
 
 
 def optional_time(time: str | None) -> float | None:
@@ -83,13 +80,13 @@ def job(raw: RawObject) -> StoredJob:
     return StoredJob(
         key=Key(sys.intern(metadata["namespace"]), metadata["name"]),
         uid=metadata["uid"],
-        version=resource_version(raw),
+        version=version_number(metadata.get("resourceVersion")),
         generation=int(metadata.get("generation", 0)),
         created=optional_time(metadata.get("creationTimestamp")) or 0.0,
         deleting="deletionTimestamp" in metadata,
-        spec=_compact(raw.get("spec")),
-        status=_compact(status),
-        progress=b"" if progress is None else _compact(progress),
+        spec=msgspec.json.encode(raw.get("spec")),
+        status=msgspec.json.encode(status),
+        progress=b"" if progress is None else msgspec.json.encode(progress),
         phase=sys.intern(str(status.get("phase") or "")),
         attempt=_whole(status.get("currentAttempt")),
         nodes=nodes(status),
@@ -108,92 +105,86 @@ def nodes(status: RawObject) -> int:
     return 0 if ended or waits or not _whole(status.get("currentAttempt")) else _whole(status.get("workers"))
 
 
-def owner(raw: RawObject) -> Key | None:
+def owner(metadata: api_objects.Metadata) -> Key | None:
     """Return the job in the labels of a Job or pod, or None without the label."""
-    metadata = raw["metadata"]
-    name = metadata.get("labels", {}).get(names.JOB)
-    return Key(sys.intern(metadata["namespace"]), sys.intern(name)) if name else None
+    name = metadata.labels.job
+    return Key(sys.intern(metadata.namespace), sys.intern(name)) if name else None
 
 
-def batch_job(raw: RawObject) -> SeenBatchJob:
-    metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
-    conditions = status.get("conditions", ())
-    end: RawObject = next(
+def batch_job(raw: api_objects.Job) -> SeenBatchJob:
+    metadata, status = raw.metadata, raw.status
+    end = next(
         (
             condition
-            for condition in conditions
+            for condition in status.conditions
             # SuccessCriteriaMet and FailureTarget are set while pods still run; these two after all have terminated.
-            if condition["type"] in ("Complete", "Failed") and condition["status"] == "True"
+            if condition.type in ("Complete", "Failed") and condition.status == "True"
         ),
-        {},
+        None,
     )
     return SeenBatchJob(
-        name=metadata["name"],
-        uid=metadata["uid"],
-        owner_uid=sys.intern(_controller(metadata)),
-        attempt=_number(metadata.get("labels", {}).get(names.ATTEMPT)),
-        created=optional_time(metadata.get("creationTimestamp")) or 0.0,
-        parallelism=_whole(spec.get("parallelism", 1)),
-        started=optional_time(status.get("startTime")),
+        name=metadata.name,
+        uid=metadata.uid,
+        owner_uid=sys.intern(metadata.controller),
+        attempt=_number(metadata.labels.attempt),
+        created=optional_time(metadata.creation_timestamp) or 0.0,
+        job_digest=metadata.annotations.job_digest,
+        parallelism=1 if raw.spec.parallelism is None else raw.spec.parallelism,
+        started=optional_time(status.start_time),
         # A resumed Job keeps its previous startTime until the controller sets the condition Suspended to False.
-        suspended=bool(spec.get("suspend"))
-        or any(each["type"] == "Suspended" and each["status"] == "True" for each in conditions),
-        deleting="deletionTimestamp" in metadata,
-        active=_whole(status.get("active")),
-        ready=_whole(status.get("ready")),
-        succeeded=_whole(status.get("succeeded")),
-        failed=_whole(status.get("failed")),
-        ended=cast(Literal["", "Complete", "Failed"], end.get("type", "")),
-        end_reason=sys.intern(end.get("reason") or ""),
-        end_message=end.get("message") or "",
-        ended_at=optional_time(end.get("lastTransitionTime")),
+        suspended=bool(raw.spec.suspend)
+        or any(each.type == "Suspended" and each.status == "True" for each in status.conditions),
+        deleting=metadata.deletion_timestamp is not None,
+        active=status.active or 0,
+        ready=status.ready or 0,
+        succeeded=status.succeeded or 0,
+        failed=status.failed or 0,
+        ended=cast(Literal["", "Complete", "Failed"], end.type if end else ""),
+        end_reason=sys.intern((end and end.reason) or ""),
+        end_message=(end and end.message) or "",
+        ended_at=optional_time(end.last_transition_time) if end else None,
         changed=_status_written(metadata),
     )
 
 
-def _status_written(metadata: RawObject) -> float | None:
-    writers = metadata.get("managedFields", ())
-    times = [optional_time(each.get("time")) for each in writers if each.get("subresource") == "status"]
+def _status_written(metadata: api_objects.Metadata) -> float | None:
+    times = [optional_time(each.time) for each in metadata.managed_fields if each.subresource == "status"]
     return max((time for time in times if time is not None), default=None)
 
 
-def pod(raw: RawObject) -> SeenPod:
-    metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
-    labels = metadata.get("labels", {})
-    conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
-    disruption = conditions.get("DisruptionTarget", {})
-    disrupted = disruption.get("status") == "True"
-    scheduled = conditions.get("PodScheduled", {})
-    waiting_for_node = scheduled.get("status") == "False"
+_NO_CONDITION = api_objects.Condition("", "")
+
+
+def pod(raw: api_objects.Pod) -> SeenPod:
+    metadata, status = raw.metadata, raw.status
+    conditions = {condition.type: condition for condition in status.conditions}
+    disruption = conditions.get("DisruptionTarget", _NO_CONDITION)
+    disrupted = disruption.status == "True"
+    scheduled = conditions.get("PodScheduled", _NO_CONDITION)
     failure = _first_failure(status)
     waiting = _waiting(status)
-    exit_code = failure.get("exitCode")
     return SeenPod(
-        name=metadata["name"],
-        uid=metadata["uid"],
-        job_uid=sys.intern(labels.get(names.JOB_UID, "")),
-        owner_uid=sys.intern(_controller(metadata)),
-        attempt=_number(labels.get(names.ATTEMPT)),
-        index=_number(
-            labels.get(names.COMPLETION_INDEX) or metadata.get("annotations", {}).get(names.COMPLETION_INDEX)
-        ),
-        phase=_phase(status.get("phase")),
-        node=sys.intern(spec.get("nodeName") or ""),
-        ready=conditions.get("Ready", {}).get("status") == "True",
-        deletion=optional_time(metadata.get("deletionTimestamp")),
-        disruption=(disruption.get("reason") or "DisruptionTarget") if disrupted else "",
-        disrupted_at=optional_time(disruption.get("lastTransitionTime")) if disrupted else None,
-        reason=status.get("reason") or "",
-        message=status.get("message") or (disruption.get("message") or "" if disrupted else ""),
-        exit_code=None if exit_code is None else int(exit_code),
-        exit_reason=failure.get("reason") or "",
-        termination_message=failure.get("message") or "",
-        finished=optional_time(failure.get("finishedAt")),
-        waiting=waiting.get("reason") or "",
-        waiting_message=waiting.get("message") or "",
-        unscheduled=(scheduled.get("message") or scheduled.get("reason") or "Unschedulable")
-        if waiting_for_node
-        else "",
+        name=metadata.name,
+        uid=metadata.uid,
+        job_uid=sys.intern(metadata.labels.job_uid),
+        owner_uid=sys.intern(metadata.controller),
+        attempt=_number(metadata.labels.attempt),
+        index=_number(metadata.labels.completion_index),
+        phase=_phase(status.phase),
+        node=sys.intern(raw.spec.node_name or ""),
+        ready=conditions.get("Ready", _NO_CONDITION).status == "True",
+        deletion=optional_time(metadata.deletion_timestamp),
+        disruption=(disruption.reason or "DisruptionTarget") if disrupted else "",
+        disrupted_at=optional_time(disruption.last_transition_time) if disrupted else None,
+        reason=status.reason or "",
+        message=status.message or (disruption.message or "" if disrupted else ""),
+        exit_code=failure.exit_code,
+        exit_reason=failure.reason or "",
+        termination_message=failure.message or "",
+        finished=optional_time(failure.finished_at),
+        waiting=waiting.reason or "",
+        waiting_message=waiting.message or "",
+        unscheduled=(scheduled.message or scheduled.reason or "Unschedulable") if scheduled.status == "False" else "",
     )
 
 
@@ -212,15 +203,6 @@ def newest_warning(events: Iterable[RawObject], *, read_at: float) -> SeenWarnin
     )
 
 
-def _compact(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-
-def _controller(metadata: RawObject) -> str:
-    references = metadata.get("ownerReferences", ())
-    return next((str(reference["uid"]) for reference in references if reference.get("controller")), "")
-
-
 def _number(text: object, longest: int = _LONGEST_NUMBER) -> int:
     """Parse the number in a label; -1, which matches no attempt, if it is absent or not a number."""
     # Labels are user input: str.isdigit accepts superscripts, and int() raises for thousands of digits.
@@ -236,22 +218,21 @@ def _phase(text: object) -> Literal["Pending", "Running", "Succeeded", "Failed",
     return text if text in ("Pending", "Running", "Succeeded", "Failed") else "Unknown"
 
 
-def _containers(status: RawObject) -> Iterator[RawObject]:
-    yield from status.get("initContainerStatuses", ())
-    yield from status.get("containerStatuses", ())
+def _containers(status: api_objects.PodStatus) -> Iterator[api_objects.ContainerState]:
+    for container in (*status.init_container_statuses, *status.container_statuses):
+        yield container.state
 
 
-def _first_failure(status: RawObject) -> RawObject:
-    """Return the terminated state of the first container that failed, or an empty mapping."""
-    ends = [container.get("state", {}).get("terminated") for container in _containers(status)]
-    failures = [end for end in ends if end and end.get("exitCode")]
-    return min(failures, key=lambda end: optional_time(end.get("finishedAt")) or 0.0, default={})
+def _first_failure(status: api_objects.PodStatus) -> api_objects.Terminated:
+    """Return the terminated state of the first container that failed, or an empty state."""
+    failures = [end for state in _containers(status) if (end := state.terminated) and end.exit_code]
+    return min(failures, key=lambda end: optional_time(end.finished_at) or 0.0, default=api_objects.Terminated())
 
 
-def _waiting(status: RawObject) -> RawObject:
-    """Return the waiting state of a container that cannot start, or an empty mapping."""
-    states = (container.get("state", {}).get("waiting") for container in _containers(status))
-    return next((state for state in states if state and state.get("reason") not in (*_STARTING, None)), {})
+def _waiting(status: api_objects.PodStatus) -> api_objects.Waiting:
+    """Return the waiting state of a container that cannot start, or an empty state."""
+    states = (state.waiting for state in _containers(status))
+    return next((state for state in states if state and state.reason not in (*_STARTING, None)), api_objects.Waiting())
 
 
 def read_job(stored: StoredJob) -> tuple[MPTrainingJob | None, str]:

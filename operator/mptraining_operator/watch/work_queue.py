@@ -1,6 +1,7 @@
 """Work queue of job keys with delays and exponential retry; a key is queued once and processed by one worker at a time.
 
-Thread-safe. The injected clock is monotonic and in seconds, as `time.monotonic`.
+Of the keys that are due, starts of jobs come first, and ended jobs last. Thread-safe. The injected clock is monotonic
+and in seconds, as `time.monotonic`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable
+from enum import IntEnum
 
 from mptraining_operator.plan.snapshot import Key
 
@@ -15,16 +17,32 @@ FIRST_RETRY = 0.25
 LONGEST_RETRY = 60.0
 
 
-class WorkQueue:
-    """A key is absent, due at one time, or being processed; one added while processed is due again afterwards."""
+class Urgency(IntEnum):
+    """How soon a key is taken when many are due."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    START = 0
+    RUN = 1
+    ENDED = 2
+
+
+# Seconds that a due key of each urgency yields to later keys of a more urgent kind: no key waits forever.
+_YIELDS = {Urgency.START: 0.0, Urgency.RUN: 30.0, Urgency.ENDED: 120.0}
+
+
+class WorkQueue:
+    """A key is absent, due at one time, or being processed; one added while processed is due again afterwards.
+
+    `urgency` is called when a key is added.
+    """
+
+    def __init__(self, clock: Callable[[], float], urgency: Callable[[Key], Urgency] = lambda key: Urgency.RUN) -> None:
         self._clock = clock
+        self._urgency = urgency
         self._changed = threading.Condition()
-        # Entries (due, sequence number, key); an entry is stale if `_due` has another time for the key.
-        self._heap: list[tuple[float, int, Key]] = []
+        # Entries (due, sequence number, key) by urgency; an entry is stale if `_due` has another one for the key.
+        self._heaps: dict[Urgency, list[tuple[float, int, Key]]] = {each: [] for each in Urgency}
         self._sequence = 0
-        self._due: dict[Key, float] = {}
+        self._due: dict[Key, tuple[float, Urgency]] = {}
         self._processing: dict[Key, float] = {}
         self._again: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
@@ -32,16 +50,18 @@ class WorkQueue:
 
     def add(self, key: Key, delay: float = 0.0) -> None:
         """Queue `key` after `delay` seconds; an earlier due time is kept."""
+        urgency = self._urgency(key)
         with self._changed:
-            self._add(key, self._clock() + max(0.0, delay))
+            self._add(key, self._clock() + max(0.0, delay), urgency)
 
     def retry(self, key: Key, minimum: float = 0.0) -> float:
         """Queue `key` after a failure with exponential backoff of at least `minimum` seconds; return the delay."""
+        urgency = self._urgency(key)
         with self._changed:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
             delay = max(minimum, min(FIRST_RETRY * 2.0 ** min(failures, 16), LONGEST_RETRY))
-            self._add(key, self._clock() + delay)
+            self._add(key, self._clock() + delay, urgency)
             return delay
 
     def forget(self, key: Key) -> None:
@@ -55,30 +75,33 @@ class WorkQueue:
             return self._failures.get(key, 0)
 
     def take(self, timeout: float | None = None) -> Key | None:
-        """Wait for and return the key that has been due longest; None when stopped or after `timeout` seconds."""
+        """Wait for and return the most urgent due key; None when stopped or after `timeout` seconds."""
         with self._changed:
             give_up = None if timeout is None else self._clock() + timeout
             while not self._stopped:
                 now = self._clock()
-                due = self._next_due()
-                if due is not None and due <= now:
-                    _, _, key = heapq.heappop(self._heap)
+                heads = self._heads()
+                due = [urgency for urgency, at in heads.items() if at <= now]
+                if due:
+                    first = min(due, key=lambda urgency: heads[urgency] + _YIELDS[urgency])
+                    _, _, key = heapq.heappop(self._heaps[first])
                     del self._due[key]
                     self._processing[key] = now
                     return key
                 if give_up is not None and now >= give_up:
                     return None
-                ends = [moment for moment in (due, give_up) if moment is not None]
+                ends = [*heads.values(), *([] if give_up is None else [give_up])]
                 self._changed.wait(min(ends) - now if ends else None)
             return None
 
     def done(self, key: Key) -> None:
         """Mark `key` as processed; queue it again if it was added meanwhile."""
+        urgency = self._urgency(key)
         with self._changed:
             self._processing.pop(key, None)
             again = self._again.pop(key, None)
             if again is not None:
-                self._add(key, again)
+                self._add(key, again, urgency)
 
     def stop(self) -> None:
         """Stop handing out keys and wake all waiting workers."""
@@ -90,13 +113,13 @@ class WorkQueue:
         """Return the number of keys that are due now."""
         with self._changed:
             now = self._clock()
-            return sum(1 for due in self._due.values() if due <= now)
+            return sum(1 for due, _ in self._due.values() if due <= now)
 
     def oldest_age(self) -> float:
         """Return the seconds that the first key has been due, or 0 if none is due."""
         with self._changed:
-            due = self._next_due()
-            return 0.0 if due is None else max(0.0, self._clock() - due)
+            heads = self._heads()
+            return max(0.0, self._clock() - min(heads.values())) if heads else 0.0
 
     def longest_work(self) -> tuple[Key, float] | None:
         """Return the key that has been processed longest and its seconds, or None."""
@@ -106,18 +129,25 @@ class WorkQueue:
             key, since = min(self._processing.items(), key=lambda item: item[1])
             return key, self._clock() - since
 
-    def _add(self, key: Key, due: float) -> None:
+    def _add(self, key: Key, due: float, urgency: Urgency) -> None:
         if key in self._processing:
             self._again[key] = min(due, self._again.get(key, due))
             return
-        if key in self._due and self._due[key] <= due:
+        before = self._due.get(key)
+        entry = (due, urgency) if before is None else (min(due, before[0]), urgency)
+        if entry == before:
             return
-        self._due[key] = due
+        self._due[key] = entry
         self._sequence += 1
-        heapq.heappush(self._heap, (due, self._sequence, key))
+        heapq.heappush(self._heaps[urgency], (entry[0], self._sequence, key))
         self._changed.notify()
 
-    def _next_due(self) -> float | None:
-        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+    def _heads(self) -> dict[Urgency, float]:
+        """Return the time at which the first key of each urgency is due."""
+        heads = {}
+        for urgency, heap in self._heaps.items():
+            while heap and self._due.get(heap[0][2]) != (heap[0][0], urgency):
+                heapq.heappop(heap)
+            if heap:
+                heads[urgency] = heap[0][0]
+        return heads

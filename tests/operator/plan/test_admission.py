@@ -16,9 +16,9 @@ from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.controller import Reconciler
 from mptraining_operator.plan import conditions
-from mptraining_operator.plan.actions import Plan, ReadJobFile
+from mptraining_operator.plan.actions import Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits
+from mptraining_operator.plan.snapshot import Key, Limits, SeenBatchJob
 from mptraining_operator.plan.start import NODE_CHECK_SECONDS
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
@@ -38,6 +38,8 @@ class AdmissionSimulation:
         self.cache = Cache(lambda: NOW)
         self.versions = iter(range(1, 100_000))
         self.raw: dict[str, dict[str, Any]] = {}
+        # The nodes of a Job that the operator has created and not recorded yet.
+        self.created: dict[str, int] = {}
         self.lock = threading.Lock()
         self.most_at_once = 0
         self.now = NOW
@@ -63,10 +65,7 @@ class AdmissionSimulation:
                 raw["status"] = status.to_document()
             raw["metadata"]["resourceVersion"] = str(next(self.versions))
             self.cache.put_job(parse.job(raw))
-            self.most_at_once = max(self.most_at_once, sum(parse.nodes(each.get("status", {})) for each in self.all()))
-
-    def all(self) -> list[dict[str, Any]]:
-        return list(self.raw.values())
+            self.count()
 
     def status(self, name: str) -> JobStatus:
         return JobStatus.parse(self.raw[name].get("status", {}))
@@ -83,7 +82,28 @@ class AdmissionSimulation:
             return self.look(name)
         if found.status is not None:
             self.put(name, found.status)
+        self.create(name, found)
         return found
+
+    def create(self, name: str, found: Plan) -> None:
+        """Create the Job of a first attempt, let the operator record it, and remove the Job: no pods run here."""
+        starts = [each for each in found.actions if isinstance(each, StartAttempt)]
+        if found.status is not None or not starts:
+            return
+        uid = f"batch-{name}"
+        job = SeenBatchJob(f"{name}-1", uid, f"uid-{name}", 1, self.now, parallelism=starts[0].job.processes)
+        with self.lock:
+            self.created[name] = job.parallelism
+            self.cache.put_batch_job(Key("team", name), next(self.versions), job)
+            self.count()
+        self.look(name)
+        with self.lock:
+            del self.created[name]
+            self.cache.remove_child(Key("team", name), uid, next(self.versions))
+
+    def count(self) -> None:
+        nodes = {name: parse.nodes(raw.get("status", {})) for name, raw in self.raw.items()}
+        self.most_at_once = max(self.most_at_once, sum(max(n, self.created.get(name, 0)) for name, n in nodes.items()))
 
     def started(self, name: str) -> bool:
         return bool(self.status(name).current_attempt)
@@ -188,10 +208,11 @@ def test_two_workers_do_not_both_take_the_last_nodes(seed: int) -> None:
 
     class Applier:
         def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
+            # A call takes time: a reader meanwhile sees the state before it.
+            threading.Event().wait(0.002)
             if plan.status is not None:
-                # A call takes time: a reader meanwhile sees the state before it.
-                threading.Event().wait(0.002)
                 world.put(seen.snapshot.key.name, plan.status)
+            world.create(seen.snapshot.key.name, plan)
             return False
 
     queue = WorkQueue(lambda: NOW)

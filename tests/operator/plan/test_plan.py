@@ -93,10 +93,12 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
             }
         )
     status = document.get("status", {})
-    lookups = dict(document.get("lookups", {}))
+    lookups = {"peers_allowed": True, **document.get("lookups", {})}
     if lookups.pop("jobFile", None):
         assert job is not None
-        lookups["job_file"] = resolve(job, dataclasses.replace(CLUSTER, default_image="mptraining/trainer:frozen"))
+        fallback = document.get("cpuFallback", False)
+        frozen = dataclasses.replace(CLUSTER, default_image="mptraining/trainer:frozen", cpu_fallback=fallback)
+        lookups["job_file"] = resolve(job, frozen)
     if "refusal" in lookups:
         lookups["refusal"] = Refusal(**absolute(lookups["refusal"]))
     if "warnings" in lookups:

@@ -22,6 +22,7 @@ from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import (
     Action,
+    AllowPeers,
     DeletePod,
     EndAttempt,
     FailPod,
@@ -128,6 +129,8 @@ class ClusterSimulation:
                     self.change_pod(name, phase="Failed", disruption="NodeLost", disrupted_at=self.now)
             case ReadJobFile():
                 self.lookups = dataclasses.replace(self.lookups, job_file=self.file, job_file_missing=self.file is None)
+            case AllowPeers():
+                self.lookups = dataclasses.replace(self.lookups, peers_allowed=True)
             case ReadNode(node):
                 self.lookups = dataclasses.replace(self.lookups, lost_nodes={node: node in self.lost})
             case ReadEvents(about):

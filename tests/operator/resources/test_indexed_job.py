@@ -73,7 +73,7 @@ def test_attempts_differ_in_name_label_and_hosts() -> None:
     assert second["spec"]["template"]["metadata"]["labels"]["mptraining.dev/attempt"] == "2"
     (container,) = second["spec"]["template"]["spec"]["containers"]
     hosts = environment(container)[launch.HOSTS].split(",")
-    assert hosts == [f"flowers-2-{index}.flowers-workers.team-a.svc:2222" for index in (0, 1)]
+    assert hosts == [f"flowers-2-{index}.mptraining-workers.team-a.svc:2222" for index in (0, 1)]
 
 
 def test_the_same_job_gives_the_same_text_and_shares_nothing() -> None:
@@ -229,7 +229,7 @@ def test_a_proxy_of_the_job_s_own_is_not_used_between_two_workers() -> None:
     own = {"env": [{"name": "https_proxy", "value": "http://proxy"}, {"name": "no_grpc_proxy", "value": "other"}]}
     found = environment(trainer(nodes=2, podTemplate=own))
     assert found["https_proxy"] == "http://proxy"
-    assert found["no_grpc_proxy"] == "flowers-workers.team-a.svc"
+    assert found["no_grpc_proxy"] == "mptraining-workers.team-a.svc"
     assert environment(trainer(podTemplate=own))["no_grpc_proxy"] == "other"
 
 

@@ -1,4 +1,4 @@
-"""Objects that a job has once: owned by it, selected by its labels, closed to other pods."""
+"""Objects that a job or its namespace has once: which pods they select, and which pods reach them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources import names
-from mptraining_operator.resources.job_objects import Owner, config_map, network_policy, service
+from mptraining_operator.resources.job_objects import Owner, allow_policy, config_map, deny_policy, service
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")
 
@@ -26,8 +26,8 @@ def resolved(**spec: Any) -> ResolvedJob:
     return resolve(MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": document}), ClusterSettings())
 
 
-@pytest.mark.parametrize("child", [config_map(OWNER, resolved()), service(OWNER), network_policy(OWNER)])
-def test_a_child_goes_with_its_owner(child: dict[str, Any]) -> None:
+def test_the_frozen_job_goes_with_its_owner() -> None:
+    child = config_map(OWNER, resolved())
     (reference,) = child["metadata"]["ownerReferences"]
     assert (reference["kind"], reference["name"], reference["uid"]) == ("MPTrainingJob", "flowers", "uid-1")
     assert reference["controller"] is True
@@ -45,19 +45,31 @@ def test_the_frozen_job_is_the_one_that_is_launched() -> None:
     assert ResolvedJob.read(child["data"]["job.json"]) == job
 
 
-def test_workers_are_found_before_they_are_ready_and_never_a_namesake_s() -> None:
-    spec = service(OWNER)["spec"]
+POLICY = allow_policy("team-a", "flowers", "uid-1")
+
+
+@pytest.mark.parametrize("shared", [service("team-a"), deny_policy("team-a"), POLICY])
+def test_the_garbage_collector_never_deletes_them_while_workers_run(shared: dict[str, Any]) -> None:
+    """With an owner they would be deleted with the job, and its workers run until the end of their grace period."""
+    assert "ownerReferences" not in shared["metadata"]
+    assert shared["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "mptraining-operator"
+
+
+def test_workers_are_found_before_they_are_ready() -> None:
+    spec = service("team-a")["spec"]
     assert spec["clusterIP"] == "None"
     assert spec["publishNotReadyAddresses"] is True
-    # A job that was deleted and created again may have pods of both for a while.
-    assert spec["selector"][names.JOB_UID] == "uid-1"
+    assert spec["selector"] == {"mptraining.dev/peers": "true"}
 
 
-def test_only_the_job_s_own_pods_reach_them() -> None:
-    spec = network_policy(OWNER)["spec"]
+def test_no_pod_reaches_a_worker_but_the_job_s_own() -> None:
+    denied = deny_policy("team-a")["spec"]
+    assert denied["podSelector"] == {"matchExpressions": [{"key": "mptraining.dev/job", "operator": "Exists"}]}
+    assert denied["policyTypes"] == ["Ingress"]
+    assert "ingress" not in denied
     own = {"podSelector": {"matchLabels": names.job_labels("flowers", "uid-1")}}
-    assert spec == {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]}
+    assert POLICY["spec"] == {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]}
 
 
-def test_what_the_selectors_ask_for_is_on_the_pods() -> None:
-    assert service(OWNER)["spec"]["selector"].items() <= names.attempt_labels("flowers", "uid-1", 3).items()
+def test_no_job_s_policy_has_the_name_of_the_shared_one() -> None:
+    assert not names.DENY_POLICY.endswith(names.network_policy("x").removeprefix("x"))

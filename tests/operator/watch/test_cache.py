@@ -17,6 +17,7 @@ from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import LOOKUP_SECONDS, Cache
 from mptraining_operator.watch.parse import StoredJob
 from tests.fakes import Clock
+from tests.operator.api_objects import seen_batch_job, seen_pod, version_of
 
 Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
@@ -30,8 +31,8 @@ def look(cache: Cache, key: Key = KEY) -> Snapshot:
 
 def put_child(cache: Cache, raw: dict[str, Any]) -> bool:
     if raw["metadata"]["name"].count("-") > 1:
-        return cache.put_pod(KEY, parse.resource_version(raw), parse.pod(raw))
-    return cache.put_batch_job(KEY, parse.resource_version(raw), parse.batch_job(raw))
+        return cache.put_pod(KEY, version_of(raw), seen_pod(raw))
+    return cache.put_batch_job(KEY, version_of(raw), seen_batch_job(raw))
 
 
 def test_a_job_with_its_children(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make) -> None:
@@ -328,4 +329,4 @@ def pod(uid: str, phase: str) -> Any:
         "uid": uid,
         "labels": {"mptraining.dev/job-uid": "old" if uid == "p-old" else "new"},
     }
-    return parse.pod({"metadata": metadata, "status": {"phase": phase}})
+    return seen_pod({"metadata": metadata, "status": {"phase": phase}})

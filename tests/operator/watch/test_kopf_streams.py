@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import queue
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
-from mptraining_api.kubernetes_api import JOBS
+import pytest
+from kopf._cogs.clients import watching
+from kopf._core.reactor import orchestration, queueing
+
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch import kopf_streams
 from mptraining_operator.watch.cache import Cache
@@ -20,10 +25,9 @@ Make = Callable[..., dict[str, Any]]
 
 def test_streams_are_narrow_and_nothing_is_written() -> None:
     settings = kopf_streams.settings()
-    assert settings.watching.label_selectors["pods"] == "mptraining.dev/job"
-    assert settings.watching.label_selectors["jobs"] == "mptraining.dev/job"
-    assert "events" not in {stream.resource.plural for stream in STREAMS}, "a cluster's events are far too many"
-    assert "mptrainingjobs" not in settings.watching.label_selectors
+    selectors = {stream.resource.plural: stream.selectors.get("labelSelector") for stream in STREAMS}
+    children = {"jobs": "mptraining.dev/job", "pods": "mptraining.dev/job"}
+    assert selectors == {**children, "mptrainingjobs": None}, "a cluster's events are far too many"
     assert not settings.posting.enabled
     assert settings.peering.standalone
     assert settings.scanning.disabled
@@ -35,10 +39,7 @@ def test_streams_are_narrow_and_nothing_is_written() -> None:
 def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     restarts: list[bool] = []
-    handle = kopf_streams._handler(Intake(cache, queue), JOBS, lambda: restarts.append(True))
-
-    def arrives(type: str | None, raw: dict[str, Any]) -> None:
-        asyncio.run(handle(event={"type": type, "object": raw}, type=type, body=None))
+    arrives = kopf_streams._receiver(Intake(cache, queue), lambda: restarts.append(True))
 
     arrives(None, raw_job())
     assert (len(restarts), queue.take(0)) == (1, Key("team", "flowers"))
@@ -50,13 +51,65 @@ def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
     assert cache.job_keys() == ()
 
 
-def test_every_stream_has_a_handler(clock: Any) -> None:
+def test_events_of_kopf_s_watch_go_to_the_intake_without_a_task_for_each_object(
+    clock: Any, raw_job: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache, begun = Cache(clock), []
+    events = [
+        {"type": None, "object": raw_job()},
+        watching.Bookmark.LISTED,
+        {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "20"}}},
+        {"type": "MODIFIED", "object": {"metadata": {}}},
+        {"type": "ADDED", "object": raw_job("second", uid="job-2")},
+    ]
+
+    async def infinite_watch(**_: Any) -> AsyncIterator[Any]:
+        for event in events:
+            yield event
+
+    async def kopfs(**given: Any) -> None:
+        begun.append(given["resource"].plural)
+
+    async def run() -> None:
+        for plural in ("mptrainingjobs", "customresourcedefinitions"):
+            resource = SimpleNamespace(plural=plural)
+            await queueing.watcher(settings=None, resource=resource, namespace=None, processor=None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(watching, "infinite_watch", infinite_watch)
+    monkeypatch.setattr(queueing, "watcher", kopfs)
+    with kopf_streams.without_tasks(Intake(cache, WorkQueue(clock)), lambda: None):
+        asyncio.run(run())
+    assert {key.name for key in cache.job_keys()} == {"flowers", "second"}
+    assert begun == ["customresourcedefinitions"]
+    assert "one of the mptrainingjobs is skipped" in caplog.text
+    assert queueing.watcher is kopfs
+
+
+def test_the_names_of_kopf_that_are_replaced_exist() -> None:
+    """They are private; a version of kopf without them would watch nothing, or be slow."""
+    wanted = {
+        "namespace",
+        "settings",
+        "resource",
+        "processor",
+        "operator_paused",
+        "operator_indexed",
+        "resource_indexed",
+    }
+    assert set(inspect.signature(queueing.watcher).parameters) == wanted
+    assert {"namespace", "settings", "resource", "operator_paused"} <= set(
+        inspect.signature(watching.infinite_watch).parameters
+    )
+    assert orchestration.queueing is queueing
+
+
+def test_kopf_watches_the_jobs_of_this_project(clock: Any) -> None:
     handlers = kopf_streams.registry(Intake(Cache(clock), WorkQueue(clock)), lambda: None)
     found = {handler.id for handler in handlers._watching.get_all_handlers()}
-    assert found == {stream.resource.plural for stream in STREAMS}
+    assert found == {"mptrainingjobs"}
 
 
-def test_streams_begin_when_every_resource_is_served_and_end_on_stop(clock: Any, monkeypatch: Any) -> None:
+def test_the_stream_begins_when_its_resource_is_served_and_end_on_stop(clock: Any, monkeypatch: Any) -> None:
     """kopf reads the served resources once, when it starts."""
     answers: list[bool | Exception] = [False, ConnectionError("away"), True, True, True]
     began: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -75,7 +128,7 @@ def test_streams_begin_when_every_resource_is_served_and_end_on_stop(clock: Any,
     monkeypatch.setattr(kopf_streams, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(kopf_streams.kopf, "operator", operator)
     intake = Intake(Cache(clock), WorkQueue(clock))
-    streams = kopf_streams.WatchStreams(intake, namespaces=(), on_listed=lambda: None, all_served=served)
+    streams = kopf_streams.WatchStreams(intake, namespaces=(), on_listed=lambda: None, served=served)
     streams.start()
     assert began.get(timeout=240) == 2
     streams.restart()

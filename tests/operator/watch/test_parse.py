@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mptraining_api.kubernetes_api import BATCH_JOBS, PODS
 from mptraining_operator.plan.snapshot import Key, SeenWarning
 from mptraining_operator.watch import parse
+from tests.operator.api_objects import decoded, seen_batch_job, seen_pod, version_of
 
 Make = Callable[..., dict[str, Any]]
 START = parse.optional_time("2026-01-01T00:00:00Z") or 0.0
@@ -44,11 +46,11 @@ def test_a_new_job_has_no_status(raw_job: Make) -> None:
 
 def test_a_batch_job(raw_batch_job: Make) -> None:
     raw = raw_batch_job(active=1, ready=1, succeeded=1, startTime="2026-01-01T00:00:11Z")
-    seen = parse.batch_job(raw)
+    seen = seen_batch_job(raw)
     assert (seen.name, seen.uid, seen.owner_uid, seen.attempt) == ("flowers-1", "batch-1", "job-1", 1)
     assert (seen.created, seen.started) == (START + 10, START + 11)
     assert (seen.parallelism, seen.active, seen.ready, seen.succeeded, seen.failed) == (2, 1, 1, 1, 0)
-    assert parse.owner(raw) == Key("team", "flowers")
+    assert parse.owner(decoded(BATCH_JOBS, raw).metadata) == Key("team", "flowers")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_a_batch_job(raw_batch_job: Make) -> None:
 def test_a_batch_job_ends_with_its_last_condition(
     raw_batch_job: Make, conditions: tuple[tuple[str, str], ...], ended: str
 ) -> None:
-    seen = parse.batch_job(raw_batch_job(conditions=conditions))
+    seen = seen_batch_job(raw_batch_job(conditions=conditions))
     assert seen.ended == ended
     assert seen.ended_at == (START + 60 if ended else None)
     assert seen.end_message == ("words" if ended else "")
@@ -80,22 +82,22 @@ def test_when_the_status_of_a_batch_job_was_written(raw_batch_job: Make) -> None
         {"manager": "unknown", "subresource": "status"},
     ]
     raw = raw_batch_job()
-    assert parse.batch_job(raw).changed is None
+    assert seen_batch_job(raw).changed is None
     raw["metadata"]["managedFields"] = writers
-    assert parse.batch_job(raw).changed == parse.optional_time("2026-01-01T00:02:00Z")
+    assert seen_batch_job(raw).changed == parse.optional_time("2026-01-01T00:02:00Z")
 
 
 def test_a_suspended_batch_job(raw_batch_job: Make) -> None:
     raw = raw_batch_job()
     raw["spec"]["suspend"] = True
-    assert parse.batch_job(raw).suspended
-    assert parse.batch_job(raw).started is None
+    assert seen_batch_job(raw).suspended
+    assert seen_batch_job(raw).started is None
 
 
 def test_a_batch_job_is_suspended_until_its_controller_has_seen_that_it_is_not(raw_batch_job: Make) -> None:
     """Its startTime is older than that: a deadline would count the time in the queue."""
-    assert parse.batch_job(raw_batch_job(conditions=(("Suspended", "True"),))).suspended
-    assert not parse.batch_job(raw_batch_job(conditions=(("Suspended", "False"),))).suspended
+    assert seen_batch_job(raw_batch_job(conditions=(("Suspended", "True"),))).suspended
+    assert not seen_batch_job(raw_batch_job(conditions=(("Suspended", "False"),))).suspended
 
 
 def terminated(code: int, at: str, message: str = "", reason: str = "Error") -> dict[str, Any]:
@@ -111,7 +113,7 @@ def test_the_message_is_of_the_first_container_that_failed(raw_pod: Make) -> Non
             terminated(1, "2026-01-01T00:00:40Z", "first", "OOMKilled"),
         ),
     )
-    seen = parse.pod(raw)
+    seen = seen_pod(raw)
     assert (seen.exit_code, seen.exit_reason, seen.termination_message, seen.finished) == (
         1,
         "OOMKilled",
@@ -122,12 +124,12 @@ def test_the_message_is_of_the_first_container_that_failed(raw_pod: Make) -> Non
 
 
 def test_a_failed_init_container_counts(raw_pod: Make) -> None:
-    seen = parse.pod(raw_pod(phase="Failed", init=(terminated(2, "2026-01-01T00:00:40Z", "no source"),)))
+    seen = seen_pod(raw_pod(phase="Failed", init=(terminated(2, "2026-01-01T00:00:40Z", "no source"),)))
     assert (seen.exit_code, seen.termination_message) == (2, "no source")
 
 
 def test_success_is_no_failure(raw_pod: Make) -> None:
-    seen = parse.pod(raw_pod(phase="Succeeded", containers=(terminated(0, "2026-01-01T00:00:40Z"),)))
+    seen = seen_pod(raw_pod(phase="Succeeded", containers=(terminated(0, "2026-01-01T00:00:40Z"),)))
     assert seen.exit_code is None
     assert seen.finished is None
 
@@ -145,7 +147,7 @@ def test_success_is_no_failure(raw_pod: Make) -> None:
 def test_why_a_container_waits(
     raw_pod: Make, init: tuple[dict[str, Any], ...], main: tuple[dict[str, Any], ...], waiting: str
 ) -> None:
-    assert parse.pod(raw_pod(phase="Pending", init=init, containers=main)).waiting == waiting
+    assert seen_pod(raw_pod(phase="Pending", init=init, containers=main)).waiting == waiting
 
 
 def test_conditions_of_a_pod(raw_pod: Make) -> None:
@@ -157,10 +159,10 @@ def test_conditions_of_a_pod(raw_pod: Make) -> None:
         "message": "evicted",
         "lastTransitionTime": at,
     }
-    seen = parse.pod(raw_pod(conditions=(disruption, {"type": "Ready", "status": "True"})))
+    seen = seen_pod(raw_pod(conditions=(disruption, {"type": "Ready", "status": "True"})))
     assert (seen.disruption, seen.disrupted_at, seen.message) == ("EvictionByEvictionAPI", START + 40, "evicted")
     assert seen.ready
-    assert parse.pod(raw_pod(conditions=({**disruption, "status": "False"},))).disruption == ""
+    assert seen_pod(raw_pod(conditions=({**disruption, "status": "False"},))).disruption == ""
 
 
 def test_a_pod_that_finds_no_node(raw_pod: Make) -> None:
@@ -168,12 +170,12 @@ def test_a_pod_that_finds_no_node(raw_pod: Make) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
     raw = raw_pod(phase="Pending", conditions=(condition,))
     del raw["spec"]["nodeName"]
-    seen = parse.pod(raw)
+    seen = seen_pod(raw)
     assert (seen.unscheduled, seen.node) == (words, "")
 
 
 def test_a_pod_that_is_being_deleted(raw_pod: Make) -> None:
-    seen = parse.pod(raw_pod(metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}, reason="Evicted", message="disk"))
+    seen = seen_pod(raw_pod(metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}, reason="Evicted", message="disk"))
     assert (seen.deletion, seen.reason, seen.message) == (START + 60, "Evicted", "disk")
 
 
@@ -182,15 +184,9 @@ def test_foreign_objects_lack_the_operators_labels(raw_pod: Make) -> None:
     raw["metadata"]["labels"] = {}
     raw["metadata"]["ownerReferences"] = [{"kind": "Job", "uid": "x"}]
     raw["status"] = {}
-    seen = parse.pod(raw)
+    seen = seen_pod(raw)
     assert (seen.owner_uid, seen.job_uid, seen.attempt, seen.index, seen.phase) == ("", "", -1, -1, "Unknown")
-    assert parse.owner(raw) is None
-
-
-def test_the_index_of_older_releases_is_an_annotation(raw_pod: Make) -> None:
-    raw = raw_pod(metadata={"annotations": {"batch.kubernetes.io/job-completion-index": "3"}})
-    del raw["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
-    assert parse.pod(raw).index == 3
+    assert parse.owner(decoded(PODS, raw).metadata) is None
 
 
 def test_the_newest_warning_is_the_one_that_was_last_seen(raw_event: Make) -> None:
@@ -211,9 +207,9 @@ def test_the_scheduler_s_events_are_old_once_a_pod_has_a_node(raw_event: Make) -
 
 @pytest.mark.parametrize("index", ["²", "٣", "9" * 5000, "1e3", "-1", ""])
 def test_what_is_no_number_matches_nothing(raw_pod: Make, index: str) -> None:
-    raw = raw_pod(metadata={"annotations": {"batch.kubernetes.io/job-completion-index": index}})
-    del raw["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
-    assert parse.pod(raw).index == -1
+    raw = raw_pod()
+    raw["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = index
+    assert seen_pod(raw).index == -1
 
 
 def test_a_time_that_python_has_not_is_none() -> None:
@@ -245,12 +241,12 @@ def test_no_object_of_a_user_stops_the_operator(
     ended = {"terminated": {"exitCode": 1, "finishedAt": next(draw), "message": next(draw)}}
     disruption = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": next(draw)}
     pod = raw_pod(containers=(ended, ended), conditions=(disruption,), metadata=metadata, phase=next(draw))
-    parse.pod(pod)
-    parse.owner(pod)
-    parse.resource_version({"metadata": {"resourceVersion": next(draw)}})
+    seen_pod(pod)
+    parse.owner(decoded(PODS, pod).metadata)
+    version_of({"metadata": {"resourceVersion": next(draw)}})
     job = raw_batch_job(conditions=((next(draw), "True"),), startTime=next(draw))
     job["metadata"].update(metadata, creationTimestamp=next(draw))
-    parse.batch_job(job)
+    seen_batch_job(job)
     event = raw_event(name=next(draw), about=next(draw), firstTimestamp=next(draw), eventTime=next(draw))
     parse.newest_warning([event], read_at=0.0)
     mine = raw_job(status={"phase": next(draw)})

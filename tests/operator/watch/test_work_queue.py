@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.watch.work_queue import LONGEST_RETRY, WorkQueue
+from mptraining_operator.watch.work_queue import LONGEST_RETRY, Urgency, WorkQueue
 from tests.fakes import Clock
 
 A, B, C = (Key("team", name) for name in "abc")
@@ -48,6 +48,32 @@ def test_a_key_added_during_its_work_is_due_again(clock: Clock) -> None:
     assert queue.take(0) == A
     queue.done(A)
     assert queue.take(0) is None
+
+
+def test_starts_come_first_and_ended_jobs_last_but_none_waits_for_ever(clock: Clock) -> None:
+    urgency = {A: Urgency.ENDED, B: Urgency.RUN, C: Urgency.START}
+    queue = WorkQueue(clock, urgency.__getitem__)
+    for key in (A, B, C):
+        queue.add(key)
+    assert [queue.take(0), queue.take(0), queue.take(0)] == [C, B, A]
+    for key in (A, B, C):
+        queue.done(key)
+    queue.add(B)
+    clock.now += 31
+    queue.add(C)
+    assert [queue.take(0), queue.take(0)] == [B, C], "a key that waited for half a minute yields no longer"
+
+
+def test_a_key_moves_to_its_new_urgency_and_keeps_its_time(clock: Clock) -> None:
+    urgency = {A: Urgency.RUN, B: Urgency.RUN}
+    queue = WorkQueue(clock, urgency.__getitem__)
+    queue.add(B)
+    queue.add(A, 1)
+    urgency[A] = Urgency.START
+    queue.add(A, 5)
+    clock.now += 1
+    assert queue.depth() == 2
+    assert [queue.take(0), queue.take(0), queue.take(0)] == [A, B, None]
 
 
 def test_failures_wait_longer_each_time(clock: Clock) -> None:

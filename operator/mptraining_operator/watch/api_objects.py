@@ -1,0 +1,157 @@
+"""Fields of Jobs and pods that the operator reads, as types for msgspec: other fields of the JSON are skipped.
+
+The decode of a pod's watch event takes a tenth of the time of `json.loads`. The names are those of the Kubernetes API
+in snake case.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from mptraining_operator.resources import names
+
+
+class Labels(msgspec.Struct, frozen=True):
+    """The labels of a job's children."""
+
+    job: str | None = msgspec.field(default=None, name=names.JOB)
+    job_uid: str = msgspec.field(default="", name=names.JOB_UID)
+    attempt: str | None = msgspec.field(default=None, name=names.ATTEMPT)
+    completion_index: str | None = msgspec.field(default=None, name=names.COMPLETION_INDEX)
+
+
+class Annotations(msgspec.Struct, frozen=True):
+    job_digest: str = msgspec.field(default="", name=names.JOB_DIGEST)
+
+
+class OwnerReference(msgspec.Struct, frozen=True):
+    uid: str
+    controller: bool | None = None
+
+
+class ManagedFields(msgspec.Struct, frozen=True):
+    time: str | None = None
+    subresource: str = ""
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    uid: str
+    namespace: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: Labels = Labels()
+    annotations: Annotations = Annotations()
+    owner_references: tuple[OwnerReference, ...] = ()
+    managed_fields: tuple[ManagedFields, ...] = ()
+
+    @property
+    def controller(self) -> str:
+        """The uid of the controlling owner; empty for none."""
+        return next((each.uid for each in self.owner_references if each.controller), "")
+
+
+class Condition(msgspec.Struct, frozen=True, rename="camel"):
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
+
+
+class JobSpec(msgspec.Struct, frozen=True):
+    parallelism: int | None = 1
+    suspend: bool | None = None
+
+
+class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
+    start_time: str | None = None
+    active: int | None = None
+    ready: int | None = None
+    succeeded: int | None = None
+    failed: int | None = None
+    conditions: tuple[Condition, ...] = ()
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A batch/v1 Job."""
+
+    metadata: Metadata
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()
+
+
+class Terminated(msgspec.Struct, frozen=True, rename="camel"):
+    exit_code: int | None = None
+    reason: str | None = None
+    message: str | None = None
+    finished_at: str | None = None
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    reason: str | None = None
+    message: str | None = None
+
+
+class ContainerState(msgspec.Struct, frozen=True):
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(msgspec.Struct, frozen=True):
+    state: ContainerState = ContainerState()
+
+
+class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str | None = None
+
+
+class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    phase: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    conditions: tuple[Condition, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+Kind = TypeVar("Kind", Job, Pod)
+
+
+def convert(answer: dict[str, Any], kind: type[Kind]) -> Kind:
+    """Convert the API server's response to a write, which is a mapping."""
+    return msgspec.convert(answer, kind)
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    """One line of a watch; `object` is JSON of the watched kind, or a Status in an event of type ERROR."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class BookmarkMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str
+
+
+class Bookmark(msgspec.Struct, frozen=True):
+    """The object of an event of type BOOKMARK."""
+
+    metadata: BookmarkMetadata
+
+
+class Status(msgspec.Struct, frozen=True):
+    """metav1.Status, the object of an event of type ERROR."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
