@@ -72,7 +72,7 @@ _LONGEST_RETRY = 60.0
 
 
 # Seconds for which the status of a first attempt waits for its workers to run, so that both are one write.
-_RECORD_AFTER = 2.0
+_RECORD_AFTER = 3.0
 
 
 def record_first_attempt(snapshot: Snapshot, now: float) -> Plan | None:

@@ -7,6 +7,7 @@ and in seconds, as `time.monotonic`.
 from __future__ import annotations
 
 import heapq
+import math
 import threading
 from collections.abc import Callable
 from enum import IntEnum
@@ -32,18 +33,25 @@ _YIELDS = {Urgency.START: 0.0, Urgency.RUN: 30.0, Urgency.ENDED: 120.0}
 class WorkQueue:
     """A key is absent, due at one time, or being processed; one added while processed is due again afterwards.
 
-    `urgency` is called when a key is added.
+    `urgency` is called when a key is added. At most `others` keys that are not starts are processed at once: when the
+    API server is busy, their calls would delay the pods of jobs that have just started.
     """
 
-    def __init__(self, clock: Callable[[], float], urgency: Callable[[Key], Urgency] = lambda key: Urgency.RUN) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        urgency: Callable[[Key], Urgency] = lambda key: Urgency.RUN,
+        others: float = math.inf,
+    ) -> None:
         self._clock = clock
         self._urgency = urgency
+        self._others = others
         self._changed = threading.Condition()
         # Entries (due, sequence number, key) by urgency; an entry is stale if `_due` has another one for the key.
         self._heaps: dict[Urgency, list[tuple[float, int, Key]]] = {each: [] for each in Urgency}
         self._sequence = 0
         self._due: dict[Key, tuple[float, Urgency]] = {}
-        self._processing: dict[Key, float] = {}
+        self._processing: dict[Key, tuple[float, Urgency]] = {}
         self._again: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
         self._stopped = False
@@ -81,12 +89,16 @@ class WorkQueue:
             while not self._stopped:
                 now = self._clock()
                 heads = self._heads()
+                others = sum(urgency != Urgency.START for _, urgency in self._processing.values())
+                if others >= self._others:
+                    # `done` wakes a waiting worker.
+                    heads = {urgency: at for urgency, at in heads.items() if urgency == Urgency.START}
                 due = [urgency for urgency, at in heads.items() if at <= now]
                 if due:
                     first = min(due, key=lambda urgency: heads[urgency] + _YIELDS[urgency])
                     _, _, key = heapq.heappop(self._heaps[first])
                     del self._due[key]
-                    self._processing[key] = now
+                    self._processing[key] = now, first
                     return key
                 if give_up is not None and now >= give_up:
                     return None
@@ -102,6 +114,7 @@ class WorkQueue:
             again = self._again.pop(key, None)
             if again is not None:
                 self._add(key, again, urgency)
+            self._changed.notify()
 
     def stop(self) -> None:
         """Stop handing out keys and wake all waiting workers."""
@@ -126,7 +139,7 @@ class WorkQueue:
         with self._changed:
             if not self._processing:
                 return None
-            key, since = min(self._processing.items(), key=lambda item: item[1])
+            key, (since, _) = min(self._processing.items(), key=lambda item: item[1][0])
             return key, self._clock() - since
 
     def _add(self, key: Key, due: float, urgency: Urgency) -> None:

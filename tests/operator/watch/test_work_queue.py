@@ -64,6 +64,19 @@ def test_starts_come_first_and_ended_jobs_last_but_none_waits_for_ever(clock: Cl
     assert [queue.take(0), queue.take(0)] == [B, C], "a key that waited for half a minute yields no longer"
 
 
+def test_other_work_leaves_workers_to_starts(clock: Clock) -> None:
+    urgency = {A: Urgency.RUN, B: Urgency.RUN, C: Urgency.START}
+    queue = WorkQueue(clock, urgency.__getitem__, others=1)
+    queue.add(A)
+    queue.add(B)
+    assert [queue.take(0), queue.take(0)] == [A, None]
+    queue.add(C)
+    assert queue.take(0) == C
+    assert queue.take(0) is None
+    queue.done(A)
+    assert queue.take(0) == B
+
+
 def test_a_key_moves_to_its_new_urgency_and_keeps_its_time(clock: Clock) -> None:
     urgency = {A: Urgency.RUN, B: Urgency.RUN}
     queue = WorkQueue(clock, urgency.__getitem__)
