@@ -87,6 +87,7 @@ class Operator:
             clock=time.monotonic,
             on_served_again=self._restart_streams,
             on_listed=self._check_namespace_objects,
+            decides=lambda: self._lease.leading,
         )
         self._streams = WatchStreams(
             intake,

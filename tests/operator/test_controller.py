@@ -429,7 +429,7 @@ def test_a_stream_that_restarted_leads_to_a_list_however_fresh_the_last_one_is(
     until = time.monotonic() + 60
     while len(api.calls) < listed + 1 and time.monotonic() < until:
         time.sleep(0.005)
-    # The thread begins with a list of its own; the reflectors list Jobs and pods.
+    # The thread begins with a list of its own.
     listed = len(api.calls)
     lists.request_relist()
     while len(api.calls) < listed + 1 and time.monotonic() < until:
@@ -437,7 +437,21 @@ def test_a_stream_that_restarted_leads_to_a_list_however_fresh_the_last_one_is(
     lists.stop()
     lists._thread.join(60)
     assert len(api.calls) >= listed + 1
-    assert {call[1] for call in api.calls[len(STREAMS) :]} == {"mptrainingjobs"}
+
+
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_standby_lists_no_jobs_and_pods_again(api: Any, clock: Clock, decides: bool) -> None:
+    """Its watches are enough until it leads; the lists of every replica would cost the API server as much."""
+    lists, _, _ = relister(api, clock)
+    lists._decides = lambda: decides
+    lists.run_once()
+    first = len(api.calls)
+    lists._requested.set()
+    lists._stopping.wait = lambda timeout=None: lists._stopping.is_set()  # type: ignore[method-assign]
+    lists._on_listed = lists.stop
+    lists._run()
+    expected = [stream.resource.plural for stream in STREAMS] if decides else ["mptrainingjobs"]
+    assert [call[1] for call in api.calls[first:]] == expected
 
 
 def test_a_resource_that_is_served_again_is_reported(api: Any, clock: Clock) -> None:

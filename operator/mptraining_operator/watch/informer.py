@@ -116,10 +116,10 @@ CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f man
 
 
 class Relister:
-    """List all resources once, then MPTrainingJobs every `seconds`, in a thread of its own.
+    """List all resources once and again every `seconds`, in a thread of its own.
 
-    kopf does not report deletions that happened between two of its watches. Reflectors watch the other resources from
-    the version of their list. `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called
+    kopf does not report deletions that happened between two of its watches, and a proxy may lose one. Later lists have
+    Jobs and pods only where `decides` returns True: the lists of standbys would cost the API server as much. `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called
     when the API server serves a resource again, `on_listed` after each list of the thread; neither may raise.
     """
 
@@ -134,6 +134,7 @@ class Relister:
         clock: Callable[[], float],
         on_served_again: Callable[[], None] = lambda: None,
         on_listed: Callable[[], None] = lambda: None,
+        decides: Callable[[], bool] = lambda: True,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -143,6 +144,7 @@ class Relister:
         self._clock = clock
         self._on_served_again = on_served_again
         self._on_listed = on_listed
+        self._decides = decides
         self._unserved = False
         self._requested = threading.Event()
         self._stopping = threading.Event()
@@ -236,7 +238,7 @@ class Relister:
         pause = 1.0
         while not self._stopping.is_set():
             try:
-                self.run_once((JOB_STREAM,) if self.complete.is_set() else STREAMS)
+                self.run_once(STREAMS if self._decides() or not self.complete.is_set() else (JOB_STREAM,))
             except ApiProblem as problem:
                 _log.warning("%s; trying again in %.0f s", _describe(problem), pause)
                 self._stopping.wait(max(pause, problem.retry_after or 0.0))
