@@ -48,7 +48,7 @@ from mptraining_operator.plan.actions import (
     ReadNode,
     StartAttempt,
 )
-from mptraining_operator.plan.snapshot import Refusal, Snapshot
+from mptraining_operator.plan.snapshot import Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.resources import job_objects
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
@@ -186,7 +186,8 @@ RecordEvent = Callable[[Snapshot, EventRecord], None]
 class Applier:
     """Executes plans. Thread-safe for different jobs.
 
-    `clock` is in seconds since 1970; `written` is called with each plan whose status is stored.
+    `clock` is in seconds since 1970; `written` is called with each plan whose status is stored, `started` with each
+    Indexed Job that is created, or found by a repeated creation.
     """
 
     def __init__(
@@ -198,12 +199,14 @@ class Applier:
         record_event: RecordEvent,
         written: Callable[[Plan], None],
         clock: Callable[[], float],
+        started: Callable[[Snapshot, SeenBatchJob], None] = lambda snapshot, batch_job: None,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._pod_settings = pod_settings
         self._record_event = record_event
         self._written = written
+        self._started = started
         self._clock = clock
         self._known: OrderedDict[str, None] = OrderedDict()
 
@@ -310,7 +313,9 @@ class Applier:
             return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
         except NamespaceDeleted:
             return False
-        self._cache.put_batch_job(snapshot.key, parse.resource_version(created), parse.batch_job(created))
+        batch_job = parse.batch_job(created)
+        self._cache.put_batch_job(snapshot.key, parse.resource_version(created), batch_job)
+        self._started(snapshot, batch_job)
         self._cache.update_lookups(
             snapshot.key, snapshot.uid, job_file=action.job, refusal=None, job_file_missing=False
         )

@@ -46,6 +46,7 @@ class Bench:
         self.cache = Cache(clock)
         self.said: list[str] = []
         self.counted: list[Plan] = []
+        self.started: list[tuple[str, int]] = []
         self.cache.put_job(parse.job(api.put(JOBS, raw)))
         self.applier = Applier(
             api,
@@ -54,6 +55,7 @@ class Bench:
             record_event=lambda snapshot, announcement: self.said.append(announcement.reason),
             written=self.counted.append,
             clock=clock,
+            started=lambda snapshot, batch_job: self.started.append((snapshot.uid, batch_job.attempt)),
         )
 
     @property
@@ -103,6 +105,7 @@ def test_the_status_is_written_before_anything_is_created(bench: Bench) -> None:
     assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), *ONCE, ("create", "jobs", "flowers-1")]
     assert bench.said == ["Started"]
     assert len(bench.counted) == 1
+    assert bench.started == [("job-1", 1)]
     # The cache has the operator's own writes at once; the frozen job's digest is in the status before the ConfigMap
     # exists.
     assert bench.snapshot.status == STARTED.model_copy(update={"job_digest": digest(bench.job.to_json())})

@@ -116,7 +116,7 @@ class Relister:
     """Relist all resources every `seconds`, in a thread of its own.
 
     `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called when the API server
-    serves a resource again.
+    serves a resource again; `observe_list` receives the resource and the seconds of each complete list of it.
     """
 
     def __init__(
@@ -129,6 +129,7 @@ class Relister:
         namespaces: tuple[str, ...],
         clock: Callable[[], float],
         on_served_again: Callable[[], None] = lambda: None,
+        observe_list: Callable[[str, float], None] = lambda resource, seconds: None,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -137,6 +138,7 @@ class Relister:
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._clock = clock
         self._on_served_again = on_served_again
+        self._observe_list = observe_list
         self._unserved = False
         self._requested = threading.Event()
         self._stopping = threading.Event()
@@ -200,7 +202,7 @@ class Relister:
         self.complete.set()
 
     def _list(self, stream: Stream, namespace: str | None) -> None:
-        resource = stream.resource
+        resource, began = stream.resource, self._clock()
         seen: set[str] = set()
         version = 0
         for items, listed_at in self._cluster.pages(resource, namespace, **stream.selectors):
@@ -216,6 +218,7 @@ class Relister:
         for key, uid in self._older_than(resource, version):
             if uid not in seen and namespace in (None, key.namespace):
                 self._intake.forget(resource, key, uid, version)
+        self._observe_list(resource.plural, self._clock() - began)
 
     def _older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:
         if resource == JOBS:

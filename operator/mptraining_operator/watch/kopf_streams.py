@@ -33,7 +33,8 @@ class WatchStreams:
 
     `on_listed` is called for each object that comes from a list instead of a watch. `all_served` returns whether the
     API server serves every resource, and may raise any exception: kopf discovers resources once at its start, and never
-    watches one that is missing then.
+    watches one that is missing then. `on_event` receives the resource of each object that arrives, `on_restart` that of
+    each stream that begins again.
     """
 
     def __init__(
@@ -43,11 +44,15 @@ class WatchStreams:
         namespaces: tuple[str, ...],
         on_listed: Callable[[], None],
         all_served: Callable[[], bool],
+        on_event: Callable[[str], None] = lambda resource: None,
+        on_restart: Callable[[str], None] = lambda resource: None,
     ) -> None:
         self._intake = intake
         self._namespaces = namespaces
         self._on_listed = on_listed
         self._served = all_served
+        self._on_event = on_event
+        self._on_restart = on_restart
         self._stopping = threading.Event()
         self._end: Callable[[], object] = lambda: None
         # None between two runs of kopf.
@@ -89,6 +94,8 @@ class WatchStreams:
             self._ticked = None
             if self._stopping.wait(pause):
                 return
+            for stream in STREAMS:
+                self._on_restart(stream.resource.plural)
             pause = _FIRST_PAUSE if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)
 
     def _all_served(self) -> bool:
@@ -110,7 +117,7 @@ class WatchStreams:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 await kopf.operator(
-                    registry=registry(self._intake, self._on_listed),
+                    registry=registry(self._intake, self._on_listed, self._on_event, self._on_restart),
                     settings=settings(),
                     standalone=True,
                     stop_flag=end,
@@ -125,13 +132,18 @@ class WatchStreams:
             await asyncio.sleep(_TICK)
 
 
-def registry(intake: Intake, on_listed: Callable[[], None]) -> kopf.OperatorRegistry:
+def registry(
+    intake: Intake,
+    on_listed: Callable[[], None],
+    on_event: Callable[[str], None] = lambda resource: None,
+    on_restart: Callable[[str], None] = lambda resource: None,
+) -> kopf.OperatorRegistry:
     """Return kopf's handlers: one for each stream, and the login."""
     handlers = kopf.OperatorRegistry()
     for stream in STREAMS:
         resource = stream.resource
         kopf.on.event(resource.group, resource.version, resource.plural, registry=handlers, id=resource.plural)(
-            _handler(intake, resource, on_listed)
+            _handler(intake, resource, on_listed, on_event, on_restart)
         )
     kopf.on.login(registry=handlers, id="login", errors=kopf.ErrorsMode.TEMPORARY, backoff=5)(_log_in)
     return handlers
@@ -175,8 +187,22 @@ def settings() -> kopf.OperatorSettings:
     return result
 
 
-def _handler(intake: Intake, resource: Resource, on_listed: Callable[[], None]) -> Callable[..., Any]:
+def _handler(
+    intake: Intake,
+    resource: Resource,
+    on_listed: Callable[[], None],
+    on_event: Callable[[str], None] = lambda resource: None,
+    on_restart: Callable[[str], None] = lambda resource: None,
+) -> Callable[..., Any]:
+    # kopf begins with a list, and lists again only after its watch ended with an error.
+    listing = True
+
     async def handle(event: Any, type: str | None, **_: Any) -> None:
+        nonlocal listing
+        on_event(resource.plural)
+        if type is None and not listing:
+            on_restart(resource.plural)
+        listing = type is None
         raw = event["object"]
         if type == "DELETED":
             intake.remove(resource, raw)

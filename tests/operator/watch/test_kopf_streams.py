@@ -50,6 +50,19 @@ def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
     assert cache.job_keys() == ()
 
 
+def test_events_and_lists_after_the_first_are_counted(clock: Any, raw_job: Make) -> None:
+    events: list[str] = []
+    restarts: list[str] = []
+    intake = Intake(Cache(clock), WorkQueue(clock))
+    handle = kopf_streams._handler(intake, JOBS, lambda: None, events.append, restarts.append)
+    # The list at kopf's start, a change, and the list after the watch ended with an error.
+    types = (None, None, "MODIFIED", None, None, "MODIFIED")
+    for version, type in enumerate(types, 10):
+        asyncio.run(handle(event={"type": type, "object": raw_job(version=version)}, type=type, body=None))
+    assert events == ["mptrainingjobs"] * len(types)
+    assert restarts == ["mptrainingjobs"]
+
+
 def test_every_stream_has_a_handler(clock: Any) -> None:
     handlers = kopf_streams.registry(Intake(Cache(clock), WorkQueue(clock)), lambda: None)
     found = {handler.id for handler in handlers._watching.get_all_handlers()}
@@ -75,11 +88,16 @@ def test_streams_begin_when_every_resource_is_served_and_end_on_stop(clock: Any,
     monkeypatch.setattr(kopf_streams, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(kopf_streams.kopf, "operator", operator)
     intake = Intake(Cache(clock), WorkQueue(clock))
-    streams = kopf_streams.WatchStreams(intake, namespaces=(), on_listed=lambda: None, all_served=served)
+    restarts: list[str] = []
+    streams = kopf_streams.WatchStreams(
+        intake, namespaces=(), on_listed=lambda: None, all_served=served, on_restart=restarts.append
+    )
     streams.start()
     assert began.get(timeout=240) == 2
+    assert restarts == []
     streams.restart()
     assert began.get(timeout=240) == 1
+    assert restarts == [stream.resource.plural for stream in STREAMS]
     assert streams.seconds_since_tick() < 60
     streams.stop(60)
     assert not streams._thread.is_alive()
