@@ -98,6 +98,14 @@ class WorkQueue:
             due = self._next_due()
             return 0.0 if due is None else max(0.0, self._clock() - due)
 
+    def next_keys(self, count: int) -> list[tuple[Key, float]]:
+        """Return the next keys with the seconds until they are due, negative for keys that are overdue."""
+        with self._changed:
+            now = self._clock()
+            return [
+                (key, due - now) for key, due in heapq.nsmallest(count, self._due.items(), key=lambda each: each[1])
+            ]
+
     def longest_work(self) -> tuple[Key, float] | None:
         """Return the key that has been processed longest and its seconds, or None."""
         with self._changed:
