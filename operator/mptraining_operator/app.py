@@ -136,8 +136,8 @@ class Operator:
         tls: ssl.SSLContext | None = None
         if settings.metrics.authentication == "TokenReview":
             self._access = MetricsAccess(cluster.review_token, cluster.review_access, time.monotonic)
-            # A token must not cross the network in clear text. Nobody can know this certificate beforehand, as with
-            # controller-runtime's default.
+            # A token must not cross the network in clear text. Scrapers cannot verify the certificate, as that of
+            # controller-runtime by default.
             tls = server_context(issue_certificate((identity.name,), clock()))
         self._health = HealthServer(
             settings.health_port,

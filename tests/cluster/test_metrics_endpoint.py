@@ -36,7 +36,7 @@ def get(port: int, path: str, token: str = "") -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_prometheus_reads_the_progress_of_jobs_with_its_token_and_nobody_reads_without(alone: Any) -> None:
+def test_a_scraper_needs_a_token_and_a_role_and_then_reads_the_progress_of_jobs(alone: Any) -> None:
     (port,) = free_ports(1)
     review = {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]}
     bind(alone, "reviews", review, OPERATOR, SYSTEM)

@@ -31,7 +31,7 @@ def test_a_paused_job_is_left_alone_until_the_annotation_is_removed(ns: Any) -> 
     assert (said.count("Paused"), said.count("Unpaused")) == (1, 1)
 
 
-def test_a_job_that_is_created_paused_starts_when_it_is_told_to(ns: Any) -> None:
+def test_a_job_that_is_created_paused_starts_when_the_annotation_is_false(ns: Any) -> None:
     body = ns.document("later")
     body["metadata"]["annotations"] = {"mptraining.dev/paused": "true"}
     ns.rest.post(ns.jobs, body)
