@@ -7,6 +7,7 @@ Every list, map and string is bounded and no field is a union, so that the CRD c
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -397,6 +398,15 @@ GROUP = "mptraining.dev"
 VERSION = "v1alpha1"
 API_VERSION: Literal["mptraining.dev/v1alpha1"] = "mptraining.dev/v1alpha1"
 KIND: Literal["MPTrainingJob"] = "MPTrainingJob"
+
+# Annotation of a job: while it is "true", the operator leaves the job and its children alone.
+PAUSED = f"{GROUP}/paused"
+
+
+def is_paused(annotations: Mapping[str, object] | None) -> bool:
+    """Return whether a job with these annotations is paused."""
+    return str((annotations or {}).get(PAUSED, "")).strip().lower() == "true"
+
 
 # A worker's pod is named <job>-<attempt>-<index>, which must be a DNS label of at most 63 characters.
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")

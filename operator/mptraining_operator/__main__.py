@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 if TYPE_CHECKING:
+    import threading
+
     from mptraining_api.model import Model
 
 
@@ -56,12 +58,16 @@ class PlainLines(logging.Formatter):
 def set_up(level: str, style: str, stream: TextIO | None = None) -> None:
     """Write all logs to `stream` (default: standard error); `level` and `style` as in the settings."""
     formats: dict[str, logging.Formatter] = {"json": JsonLines(), "text": PlainLines()}
-    threshold = logging.getLevelNamesMapping()[level]
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(formats[style])
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(threshold)
+    logging.getLogger().handlers[:] = [handler]
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Set the level of all logs, as in the settings."""
+    threshold = logging.getLevelNamesMapping()[level]
+    logging.getLogger().setLevel(threshold)
     for name in _WARNINGS_ONLY:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     for name in _DISABLED:
@@ -91,9 +97,9 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     """Run the operator; `clock` is this machine's, in seconds since 1970."""
     import gc
     import os
-    import signal
     import socket
     import threading
+    from time import monotonic
 
     from mptraining_api.kubernetes_api import ApiProblem
     from mptraining_api.problems import Problem
@@ -109,8 +115,10 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     from mptraining_operator.app import Operator, exit_process
     from mptraining_operator.cluster import Cluster, ServerTime
     from mptraining_operator.metrics import Metrics
+    from mptraining_operator.monitoring.diagnostics import Diagnostics
+    from mptraining_operator.settings_reload import SettingsReload
 
-    metrics = Metrics()
+    metrics = Metrics(monotonic=monotonic)
     now = ServerTime(clock)
     try:
         # One connection per worker, and more for progress, lists and events.
@@ -127,13 +135,34 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     gc.freeze()
     identity = Identity.from_environment(os.environ, host=socket.gethostname())
     stop = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stop.set())
+    _handle_signals(stop)
     try:
-        Operator(chosen, identity, cluster, leases, metrics, on_lost=exit_process, clock=now).run(stop)
+        operator = Operator(chosen, identity, cluster, leases, metrics, on_lost=exit_process, clock=now)
+        diagnostics = Diagnostics(operator.diagnostics(), monotonic=monotonic)
+        diagnostics.start()
+        diagnostics.install()
+
+        def reload(changed: OperatorSettings) -> None:
+            set_level(changed.log_level)
+            operator.reload(changed)
+
+        if settings is not None:
+            SettingsReload(settings, chosen, reload).start()
+        operator.run(stop)
     except OSError as error:
         typer.echo(f"healthPort: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def _handle_signals(stop: threading.Event) -> None:
+    """Set `stop` on SIGTERM; write the stacks of all threads on SIGUSR2 and after a crash, without Python code."""
+    import faulthandler
+    import signal
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stop.set())
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 
 @app.command()

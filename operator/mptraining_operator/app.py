@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from mptraining_api.kubernetes_api import JOBS, ApiProblem
 from mptraining_operator import health
@@ -20,11 +22,15 @@ from mptraining_operator.event_recorder import EventRecorder
 from mptraining_operator.health import HealthServer
 from mptraining_operator.leader_election import Election, LeaseKeeper
 from mptraining_operator.metrics import Metrics
+from mptraining_operator.monitoring.job_metrics import JobMetrics
+from mptraining_operator.monitoring.metrics_access import MetricsAccess
 from mptraining_operator.namespace_objects import NamespaceObjects
+from mptraining_operator.pause import Pause
+from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits
+from mptraining_operator.plan.snapshot import Key, Limits, SeenBatchJob, Snapshot
 from mptraining_operator.progress.auth import report_path
-from mptraining_operator.progress.certificate import dns_names
+from mptraining_operator.progress.certificate import dns_names, issue_certificate, server_context
 from mptraining_operator.progress.server import ProgressEndpoint
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.job_objects import Owner
@@ -40,6 +46,8 @@ _log = logging.getLogger(__name__)
 
 # Seconds that workers get to finish after SIGTERM; the kubelet would wait longer, `helm upgrade` not.
 _FINISH_SECONDS = 5.0
+# Keys of the queue that diagnostics show.
+_KEYS_SHOWN = 10
 
 
 def limits(settings: OperatorSettings, identity: Identity) -> Limits:
@@ -88,17 +96,23 @@ class Operator:
             on_served_again=self._restart_streams,
             on_listed=self._check_namespace_objects,
             decides=lambda: self._lease.leading,
+            observe_list=metrics.observe_list,
         )
         self._streams = WatchStreams(
             intake,
             namespaces=settings.namespaces,
             on_listed=self._relister.request_relist,
             served=lambda: cluster.serves(JOBS),
+            on_event=metrics.watch_event,
+            on_restart=metrics.count_watch_restart,
         )
-        self._reflectors = Reflectors(cluster, intake, self._relister, time.monotonic)
+        self._reflectors = Reflectors(
+            cluster, intake, self._relister, time.monotonic, metrics.watch_event, metrics.count_watch_restart
+        )
         self._event_recorder = EventRecorder(
             cluster, host=identity.name, clock=clock, count_dropped=metrics.count_dropped_event
         )
+        self._pause = Pause(self._cache, self._record_pause, operator_paused=settings.paused)
         self._progress: ProgressEndpoint | None = None
         self._namespace_objects = NamespaceObjects(cluster, time.monotonic)
         applier = Applier(
@@ -109,6 +123,7 @@ class Operator:
             written=metrics.count_plan,
             clock=clock,
             namespace_objects=self._namespace_objects,
+            started=self._observe_start,
         )
         self._reconciler = Reconciler(
             self._queue,
@@ -120,9 +135,19 @@ class Operator:
             observe=metrics.observe_reconcile,
             clock=clock,
             stopwatch=time.perf_counter,
+            holds=self._pause.holds,
+            count_retry=metrics.count_retry,
         )
         election = Election(leases, identity, settings.lease, monotonic=time.monotonic, wall=clock)
-        self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=on_lost)
+        self._on_lost = on_lost
+        self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=self._lose)
+        self._access: MetricsAccess | None = None
+        tls: ssl.SSLContext | None = None
+        if settings.metrics.authentication == "TokenReview":
+            self._access = MetricsAccess(cluster.review_token, cluster.review_access, time.monotonic)
+            # A token must not cross the network in clear text. Scrapers cannot verify the certificate, as that of
+            # controller-runtime by default.
+            tls = server_context(issue_certificate((identity.name,), clock()))
         self._health = HealthServer(
             settings.health_port,
             metrics=metrics.text,
@@ -144,18 +169,51 @@ class Operator:
                     "the progress endpoint does not listen",
                 ),
             ),
+            authorize=self._access.authorize if self._access else None,
+            tls=tls,
         )
         metrics.watch(
             jobs_by_phase=self._cache.jobs_by_phase,
             # A standby queues keys but does not process them.
             queue_age=lambda: self._queue.oldest_age() if self._lease.leading else 0.0,
             queue_depth=self._queue.depth,
+            paused=lambda: self._pause.operator_paused,
+            paused_jobs=self._pause.paused_jobs,
+            lease_transitions=lambda: self._lease.state()["transitions"],
         )
+        if settings.metrics.per_job:
+            metrics.registry.register(JobMetrics(self._cache.jobs, lambda: self._lease.leading))
         self._watching = False
 
     @property
     def health_port(self) -> int:
         return self._health.port
+
+    def reload(self, settings: OperatorSettings) -> None:
+        """Take over the setting `paused`; the others take effect at the start."""
+        if self._pause.pause_operator(settings.paused):
+            for key in self._cache.job_keys():
+                self._queue.add(key)
+
+    def diagnostics(self) -> dict[str, Callable[[], Any]]:
+        """Return the parts of the report on SIGUSR1, each as a function that may block on a lock."""
+        return {
+            "queue": lambda: {
+                "depth": self._queue.depth(),
+                "oldest_seconds": round(self._queue.oldest_age(), 1),
+                "next": {str(key): round(due, 1) for key, due in self._queue.next_keys(_KEYS_SHOWN)},
+            },
+            "workers": lambda: {
+                thread: f"{key} for {seconds:.1f} s" for thread, (key, seconds) in self._reconciler.working().items()
+            },
+            "cache": lambda: dict(self._cache.sizes()),
+            "lease": self._lease.state,
+            "watch": lambda: {
+                "seconds_since_tick": round(self._streams.seconds_since_tick(), 1) if self._watching else None,
+                "list_age": self._relister.age(),
+            },
+            "paused": lambda: {"operator": self._pause.operator_paused, "jobs": self._pause.paused_jobs()},
+        }
 
     def run(self, stop: threading.Event) -> None:
         """Run until `stop` is set; then finish the jobs in progress and release the lease.
@@ -188,7 +246,13 @@ class Operator:
             try:
                 listed = self._relister.complete.is_set
                 self._progress = ProgressEndpoint(
-                    self._settings, self._identity, self._cluster, self._cache, listed, self._clock
+                    self._settings,
+                    self._identity,
+                    self._cluster,
+                    self._cache,
+                    listed,
+                    self._clock,
+                    count_refused=self._metrics.count_refused_report,
                 )
                 return
             except (ApiProblem, OSError, RuntimeError) as problem:
@@ -202,6 +266,7 @@ class Operator:
             return
         _log.info("leading as %s", self._identity.name)
         self._metrics.set_leader(True)
+        self._metrics.count_lease_change("Acquired")
         # A new thread, because the list in `_reconcile` may take long.
         threading.Thread(target=self._reconcile, name="lead", daemon=True).start()
 
@@ -233,6 +298,21 @@ class Operator:
         for key in (*self._cache.set_peers_allowed(allowed), *(allowed.keys() - set(self._cache.job_keys()))):
             self._queue.add(key)
 
+    def _lose(self, cause: str) -> None:
+        self._metrics.count_lease_change("Lost")
+        self._on_lost(cause)
+
+    def _observe_start(self, snapshot: Snapshot, batch_job: SeenBatchJob) -> None:
+        ran = snapshot.status is not None and snapshot.status.start_time is not None
+        if batch_job.attempt == 1 and not ran:
+            self._metrics.observe_first_child(snapshot.uid, batch_job.created - snapshot.created)
+
+    def _record_pause(self, key: Key, record: EventRecord) -> None:
+        _log.info("%s: %s", record.reason, record.message, extra={"job": str(key)})
+        snapshot = self._cache.snapshot(key, self._limits)
+        if snapshot is not None:
+            self._event_recorder.record(snapshot, record)
+
     def _restart_streams(self) -> None:
         self._streams.restart()
 
@@ -251,6 +331,8 @@ class Operator:
         self._reflectors.stop()
         self._streams.stop(1.0)
         self._health.stop()
+        if self._access is not None:
+            self._access.stop()
 
     def _pod_settings(self, owner: Owner) -> PodSettings:
         settings, pods, progress = self._settings, self._settings.pods, self._progress

@@ -47,7 +47,7 @@ from mptraining_operator.plan.actions import (
     ReadNode,
     StartAttempt,
 )
-from mptraining_operator.plan.snapshot import Key, Refusal, Snapshot
+from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.resources import job_objects, names
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
@@ -182,7 +182,8 @@ RecordEvent = Callable[[Snapshot, EventRecord], None]
 class Applier:
     """Executes plans. Thread-safe for different jobs.
 
-    `clock` is in seconds since 1970; `written` is called with each plan whose status is stored.
+    `clock` is in seconds since 1970; `written` is called with each plan whose status is stored, `started` with each
+    Indexed Job that is created, or found by a repeated creation.
     """
 
     def __init__(
@@ -195,12 +196,14 @@ class Applier:
         written: Callable[[Plan], None],
         clock: Callable[[], float],
         namespace_objects: NamespaceObjects,
+        started: Callable[[Snapshot, SeenBatchJob], None] = lambda snapshot, batch_job: None,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._pod_settings = pod_settings
         self._record_event = record_event
         self._written = written
+        self._started = started
         self._clock = clock
         self._namespace_objects = namespace_objects
 
@@ -313,7 +316,7 @@ class Applier:
             return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
         except NamespaceDeleted:
             return False
-        self._put_batch_job(snapshot.key, created)
+        self._started(snapshot, self._put_batch_job(snapshot.key, created))
         self._cache.update_lookups(
             snapshot.key,
             snapshot.uid,
@@ -439,9 +442,11 @@ class Applier:
         self._cache.put_pod(snapshot.key, parse.version_number(pod.metadata.resource_version), parse.pod(pod))
         return False
 
-    def _put_batch_job(self, key: Key, answer: Raw) -> None:
+    def _put_batch_job(self, key: Key, answer: Raw) -> SeenBatchJob:
         job = api_objects.convert(answer, api_objects.Job)
-        self._cache.put_batch_job(key, parse.version_number(job.metadata.resource_version), parse.batch_job(job))
+        seen = parse.batch_job(job)
+        self._cache.put_batch_job(key, parse.version_number(job.metadata.resource_version), seen)
+        return seen
 
     def _delete(self, snapshot: Snapshot, resource: Resource, name: str, uid: str, propagation: str) -> bool:
         """Delete an object; return whether the cache had it although it was already deleted."""

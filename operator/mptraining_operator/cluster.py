@@ -20,6 +20,7 @@ from mptraining_api.kubernetes_api import (
     MERGE_PATCH,
     PAGE,
     READ_SECONDS,
+    SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
     ApiProblem,
     Raw,
@@ -249,6 +250,13 @@ class Cluster:
         spec = {"token": token, "audiences": list(audiences)}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         return dict(self.create(TOKEN_REVIEWS, None, body).get("status") or {})
+
+    def review_access(self, user: Mapping[str, Any], path: str, verb: str) -> bool:
+        """Return whether RBAC allows `verb` on a URL path to `user`, the user in the status of a TokenReview."""
+        spec = {"user": user.get("username", ""), "nonResourceAttributes": {"path": path, "verb": verb}}
+        spec |= {name: user[name] for name in ("uid", "groups", "extra") if user.get(name)}
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        return (self.create(SUBJECT_ACCESS_REVIEWS, None, body).get("status") or {}).get("allowed") is True
 
     def _call(
         self,

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_operator.apply import Applier, NotCreated, RecordEvent
+from mptraining_operator.metrics import RetryCause
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.conditions import is_true
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
@@ -31,7 +32,10 @@ Planner = Callable[[Snapshot, float], Plan]
 
 
 class Reconciler:
-    """Worker threads. `observe` receives the seconds of each reconcile; `clock` is in seconds since 1970."""
+    """Worker threads. `observe` receives the seconds of each reconcile; `clock` is in seconds since 1970.
+
+    `holds` returns whether a job is paused: no plan of it is executed. `count_retry` receives the cause of each retry.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,8 @@ class Reconciler:
         observe: Callable[[float], None],
         clock: Callable[[], float],
         stopwatch: Callable[[], float],
+        holds: Callable[[Key], bool] = lambda key: False,
+        count_retry: Callable[[RetryCause], None] = lambda cause: None,
     ) -> None:
         self._queue = queue
         self._cache = cache
@@ -55,6 +61,10 @@ class Reconciler:
         self._observe = observe
         self._clock = clock
         self._stopwatch = stopwatch
+        self._holds = holds
+        self._count_retry = count_retry
+        # Job and start of the work by thread; without a lock, so that it can be read while a worker is stuck.
+        self._working: dict[str, tuple[Key, float]] = {}
         self._threads: list[threading.Thread] = []
         self._reports_since: float | None = None
         self._starting = threading.Lock()
@@ -79,11 +89,19 @@ class Reconciler:
         """Return the number of workers that have ended."""
         return sum(1 for thread in self._threads if not thread.is_alive())
 
+    def working(self) -> dict[str, tuple[Key, float]]:
+        """Return the job that each worker thread works on, and since how many seconds."""
+        now = self._stopwatch()
+        return {thread: (key, now - since) for thread, (key, since) in self._working.copy().items()}
+
     def _work(self) -> None:
+        thread = threading.current_thread().name
         while (key := self._queue.take()) is not None:
+            self._working[thread] = key, self._stopwatch()
             try:
                 self.reconcile(key)
             finally:
+                del self._working[thread]
                 self._queue.done(key)
 
     def reconcile(self, key: Key) -> None:
@@ -93,15 +111,18 @@ class Reconciler:
             self._reconcile(key)
             self._queue.forget(key)
         except ApiProblem as problem:
+            self._count_retry("Api")
             delay = self._queue.retry(key, problem.retry_after or 0.0)
             text = "the API server's answer: %s; tried again in %.0f s"
             _log.warning(text, problem, delay, extra={"job": str(key)})
             self._report_if_lasting(key, str(problem))
         except NotCreated as refused:
+            self._count_retry("Refused")
             self._queue.retry(key)
             _log.warning("%s", refused, extra={"job": str(key)})
             self._report_if_lasting(key, str(refused))
         except Exception as error:  # noqa: BLE001 - an error of one job must not affect the others
+            self._count_retry("Bug")
             delay = self._queue.retry(key)
             _log.exception("an error in the operator; tried again in %.0f s", delay, extra={"job": str(key)})
             self._report_if_lasting(key, f"{type(error).__name__}: {error}")
@@ -110,6 +131,8 @@ class Reconciler:
 
     def _reconcile(self, key: Key) -> None:
         for _ in range(PLANS_AT_ONCE):
+            if self._holds(key):
+                return
             seen = self._cache.versioned_snapshot(key, self._limits, self._reports_since)
             if seen is None:
                 self._applier.clean_up(key)

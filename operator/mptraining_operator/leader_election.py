@@ -108,6 +108,17 @@ class Election:
             level = logging.DEBUG if problem.status == 409 else logging.WARNING
             _log.log(level, "the lease %s: %s", self._settings.name, problem)
 
+    def state(self) -> dict[str, Any]:
+        """Return what this replica knows of the Lease, for metrics and diagnostics."""
+        seen, now = self._seen, self._monotonic()
+        return {
+            "leading": self.leading,
+            "holder": seen.holder if seen else None,
+            "transitions": seen.transitions if seen else None,
+            "seconds_since_change": round(now - seen.changed, 1) if seen else None,
+            "seconds_since_renewal": round(now - self._renewed, 1) if self.leading else None,
+        }
+
     def overdue(self) -> bool:
         """Return whether this leader must stop immediately, because another replica may soon take the Lease."""
         return self.leading and must_stop(self._renewed, self._monotonic(), self._settings.duration_seconds)
@@ -216,6 +227,10 @@ class LeaseKeeper:
     @property
     def leading(self) -> bool:
         return self._election.leading
+
+    def state(self) -> dict[str, Any]:
+        """Return what this replica knows of the Lease; takes no lock."""
+        return self._election.state()
 
     def start(self) -> None:
         self._step_thread.start()

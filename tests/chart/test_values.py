@@ -125,11 +125,19 @@ CALLS = {
 }
 
 
+# With metrics behind a token.
+REVIEWS = {"subjectaccessreviews": {"create": "monitoring.metrics_access"}}
+
+
 @pytest.mark.parametrize("namespaces", [[], ["a", "b"]])
-def test_the_operator_has_the_rights_for_its_calls_and_no_others(namespaces: list[str]) -> None:
+@pytest.mark.parametrize(("authentication", "more"), [("None", {}), ("TokenReview", REVIEWS)])
+def test_the_operator_has_the_rights_for_its_calls_and_no_others(
+    namespaces: list[str], authentication: str, more: dict[str, dict[str, str]]
+) -> None:
     granted: dict[str, set[str]] = {}
-    for (kind, name), each in objects({"settings": {"namespaces": namespaces}}).items():
-        if kind not in ("Role", "ClusterRole") or name.endswith(("-edit", "-view")):
+    chosen = {"namespaces": namespaces, "metrics": {"authentication": authentication}}
+    for (kind, name), each in objects({"settings": chosen}).items():
+        if kind not in ("Role", "ClusterRole") or name.endswith(("-edit", "-view", "-metrics-reader")):
             continue
         for rule in each["rules"]:
             for resource in rule["resources"]:
@@ -137,8 +145,8 @@ def test_the_operator_has_the_rights_for_its_calls_and_no_others(namespaces: lis
             if {"secrets", "leases"} & set(rule["resources"]):
                 assert kind == "Role"
                 assert rule["verbs"] == ["create"] or rule["resourceNames"]
-    assert granted == {resource: set(verbs) for resource, verbs in CALLS.items()}
-    modules = {module for verbs in CALLS.values() for module in verbs.values()}
+    assert granted == {resource: set(verbs) for resource, verbs in {**CALLS, **more}.items()}
+    modules = {module for verbs in {**CALLS, **more}.values() for module in verbs.values()}
     assert all(find_spec(f"mptraining_operator.{module}") for module in modules)
 
 
@@ -200,6 +208,46 @@ def test_a_change_of_settings_restarts_the_replicas() -> None:
     before = pod()["metadata"]["annotations"]["checksum/settings"]
     assert pod({"settings": {"cpuFallback": True}})["metadata"]["annotations"]["checksum/settings"] != before
     assert pod({"commonLabels": {"a": "b"}})["metadata"]["annotations"]["checksum/settings"] == before
+    # A running operator takes over these two.
+    live = {"settings": {"logLevel": "DEBUG", "paused": True}}
+    assert pod(live)["metadata"]["annotations"]["checksum/settings"] == before
+    assert (settings(live).log_level, settings(live).paused) == ("DEBUG", True)
+
+
+CLOSED: dict[str, Any] = {
+    "metrics": {"serviceMonitor": {"enabled": True}},
+    "settings": {"metrics": {"authentication": "TokenReview"}},
+}
+
+
+def test_metrics_behind_a_token_take_https_a_right_and_a_role_for_scrapers() -> None:
+    (container,) = pod(CLOSED)["spec"]["containers"]
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("liveness", "readiness", "startup")]
+    assert [each["scheme"] for each in probes] == ["HTTPS"] * 3
+    assert pod(CLOSED)["metadata"]["annotations"]["prometheus.io/scheme"] == "https"
+    found = objects(CLOSED)
+    rules = found["ClusterRole", "mptraining-operator"]["rules"]
+    assert {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]} in rules
+    reader = found["ClusterRole", "mptraining-operator-metrics-reader"]["rules"]
+    assert reader == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    (endpoint,) = found["ServiceMonitor", "mptraining-operator"]["spec"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
+    assert endpoint["bearerTokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    secret = {"bearerTokenSecret": {"name": "scraper", "key": "jwt"}, "enabled": True}
+    by_secret = objects({**CLOSED, "metrics": {"serviceMonitor": secret}})
+    (endpoint,) = by_secret["ServiceMonitor", "mptraining-operator"]["spec"]["endpoints"]
+    assert endpoint["authorization"] == {"credentials": {"name": "scraper", "key": "jwt"}}
+    assert "bearerTokenFile" not in endpoint
+
+
+def test_by_default_metrics_are_open_and_no_right_is_taken_for_them() -> None:
+    found = objects({"metrics": {"serviceMonitor": {"enabled": True}}})
+    (endpoint,) = found["ServiceMonitor", "mptraining-operator"]["spec"]["endpoints"]
+    assert set(endpoint) == {"port", "path", "interval"}
+    (container,) = pod()["spec"]["containers"]
+    assert "scheme" not in container["livenessProbe"]["httpGet"]
+    assert ("ClusterRole", "mptraining-operator-metrics-reader") not in found
+    assert settings({}).metrics.authentication == "None"
 
 
 def test_only_workers_and_readers_of_metrics_reach_the_replicas() -> None:
@@ -245,6 +293,8 @@ def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
         ({"settings": {"healthPort": 8443}}, r"healthPort: 8443 is settings.progress.port too"),
         ({"settings": {"lease": {"durationSeconds": 5, "renewSeconds": 3}}}, "renewSeconds"),
         ({"settings": {"logLevel": "verbose"}}, "logLevel"),
+        ({"settings": {"metrics": {"authentication": "Token"}}}, "authentication"),
+        ({"settings": {"paused": "yes"}}, "paused"),
         ({"settings": {"namespaces": ["Team_A"]}}, "namespaces/0"),
         ({"settings": {"defaultOutput": "s3://runs"}}, "defaultOutput"),
         ({"settings": {"limits": {"accelerators": ["t5"]}}}, "nvidia-tesla-t4"),

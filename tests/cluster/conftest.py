@@ -72,10 +72,11 @@ def document(name: str, **spec: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Operator:
-    """One replica, as a process; `name` is its identity in the Lease."""
+    """One replica, as a process; `name` is its identity in the Lease, `settings` its file, which it reads again."""
 
     server: Server
     name: str
+    settings: Path
 
     def kill(self) -> None:
         self.server.stop(seconds=0)
@@ -133,7 +134,7 @@ class OperatorNamespace:
         }
         command = [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(file)]
         log = self._folder / f"operator-{self.namespace}-{number}.log"
-        started = Operator(Server(command, log=log, environment=environment), environment["POD_NAME"])
+        started = Operator(Server(command, log=log, environment=environment), environment["POD_NAME"], file)
         self.operators.append(started)
         if ready:
             started.server.wait_until(lambda: "ready" in started.log, seconds=PATIENCE)

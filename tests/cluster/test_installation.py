@@ -139,8 +139,13 @@ def test_the_check_of_helm_test_finds_what_works_and_what_does_not(narrow: Any) 
 def narrow_wait(ns: Any) -> Any:
     """Wait until the leader has renewed its Lease, rather than for a fixed time."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/operator-narrow"
-    before = ns.rest.get(path)["spec"]["renewTime"]
-    return lambda seconds: ns.wait(lambda: ns.rest.get(path)["spec"]["renewTime"], lambda now: now != before)
+
+    def wait(seconds: float) -> None:
+        # Read here, after the check's own read: a renewal between an earlier read and that one would end the wait.
+        before = ns.rest.get(path)["spec"]["renewTime"]
+        ns.wait(lambda: ns.rest.get(path)["spec"]["renewTime"], lambda now: now != before)
+
+    return wait
 
 
 def test_the_folder_of_manifests_is_a_base_for_kustomize(control_plane: ControlPlane) -> None:

@@ -35,7 +35,7 @@ from mptraining_api.model import Model
 from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES, Budget
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import KIND, MPTrainingJob
+from mptraining_api.spec import KIND, PAUSED, MPTrainingJob
 from mptraining_api.status import Condition, JobStatus, Phase
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.settings import OperatorSettings
@@ -65,7 +65,10 @@ _FILE = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"`(mptraining(?:_api|_operator|_records|_trainer|))\.([a-z_0-9.]+)`")
 # kubectl's verbs in the documents, and the kinds of their arguments.
-_VERBS = ("apply", "cp", "delete", "describe", "events", "explain", "get", "logs", "patch", "rollout", "wait")
+_VERBS = ("annotate", "apply", "cp", "create", "delete", "describe", "events", "exec", "explain", "get", "logs")
+_VERBS += ("patch", "rollout", "wait")
+# An annotation of the operator's, set or removed.
+_ANNOTATIONS = (f"{PAUSED}=true", f"{PAUSED}-")
 _CONDITIONS = {*get_args(Condition.model_fields["type"].annotation), "Ready"}
 _BASE: dict[str, Any] = {
     "accelerator": {"type": "nvidia-tesla-t4"},
@@ -207,7 +210,12 @@ def _look_at_helm(arguments: list[str]) -> None:
         elif not word.startswith("--"):
             assert (ROOT / word / "Chart.yaml").exists()
         else:
-            assert word.split("=")[0] in ("--namespace", "--create-namespace", "--take-ownership"), word
+            assert word.split("=")[0] in (
+                "--namespace",
+                "--create-namespace",
+                "--take-ownership",
+                "--reset-then-reuse-values",
+            ), word
 
 
 def _parse(arguments: list[str]) -> None:
@@ -227,6 +235,8 @@ def _look_at_kubectl(block: Block, arguments: list[str]) -> None:
         _parse(arguments[1:])
         return
     assert arguments[0] in _VERBS, f"kubectl {arguments[0]}: one of {', '.join(_VERBS)} is known here"
+    if arguments[0] == "annotate":
+        assert arguments[-1] in _ANNOTATIONS
     beside = SECTIONS[block.document, block.section]
     files = {each.file: each.text for each in beside if each.file}
     known = [*files.values(), *(each.read_text("utf-8") for each in (ROOT / "manifests").rglob("*.yaml"))]

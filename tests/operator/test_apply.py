@@ -59,6 +59,7 @@ class Bench:
         self.cache = Cache(clock)
         self.said: list[str] = []
         self.counted: list[Plan] = []
+        self.started: list[tuple[str, int]] = []
         self.cache.put_job(parse.job(api.put(JOBS, raw)))
         self.applier = Applier(
             api,
@@ -68,6 +69,7 @@ class Bench:
             written=self.counted.append,
             clock=clock,
             namespace_objects=NamespaceObjects(api, clock),
+            started=lambda snapshot, batch_job: self.started.append((snapshot.uid, batch_job.attempt)),
         )
 
     @property
@@ -117,6 +119,7 @@ def test_the_status_is_written_before_anything_is_created(bench: Bench) -> None:
     assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), *ONCE, *SHARED, ("create", "jobs", "flowers-1")]
     assert bench.said == ["Started"]
     assert len(bench.counted) == 1
+    assert bench.started == [("job-1", 1)]
     # The cache has the operator's own writes at once; the frozen job's digest is in the status before the ConfigMap
     # exists.
     assert bench.snapshot.status == STARTED.model_copy(

@@ -14,6 +14,7 @@ from mptraining_api.admin_limits import JobLimits
 from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus, Phase
+from mptraining_operator.apply import NotCreated
 from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
 from mptraining_operator.plan.actions import AllowPeers, EventRecord, Plan, ReadNode, StartAttempt
 from mptraining_operator.plan.conditions import with_running
@@ -57,6 +58,8 @@ class Bench:
         self.applied = Applied(*answers)
         self.said: list[EventRecord] = []
         self.seconds: list[float] = []
+        self.held = False
+        self.retries: list[str] = []
 
         def make(snapshot: Snapshot, now: float) -> Plan:
             assert snapshot.key == KEY
@@ -75,6 +78,8 @@ class Bench:
             observe=self.seconds.append,
             clock=clock,
             stopwatch=clock,
+            holds=lambda key: self.held,
+            count_retry=self.retries.append,
         )
 
     def next_in(self, clock: Clock) -> float | None:
@@ -89,6 +94,42 @@ def test_a_plan_is_applied_and_its_job_is_due_again(clock: Clock, raw_job: Make)
     assert len(bench.applied.plans) == 1
     assert bench.next_in(clock) == 30
     assert len(bench.seconds) == 1
+
+
+def test_a_paused_job_is_not_planned_and_not_due_again(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), plan=Plan(wake_at=clock.now + 30))
+    bench.held = True
+    bench.reconciler.reconcile(KEY)
+    assert bench.applied.plans == []
+    assert bench.next_in(clock) is None
+    bench.held = False
+    bench.reconciler.reconcile(KEY)
+    assert len(bench.applied.plans) == 1
+
+
+def test_a_pause_ends_the_plans_of_one_reconcile(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, raw_job(), plan=Plan(actions=(ReadNode("n"),)))
+
+    def apply(plan: Plan, seen: VersionedSnapshot) -> bool:
+        bench.applied.plans.append(plan)
+        bench.held = True
+        return True
+
+    bench.reconciler._applier.apply = apply  # type: ignore[method-assign]
+    bench.reconciler.reconcile(KEY)
+    assert len(bench.applied.plans) == 1
+
+
+def test_retries_are_counted_by_their_cause(clock: Clock, raw_job: Make) -> None:
+    problems = [
+        ApiProblem(500, "InternalError", "etcd is away"),
+        NotCreated("Refused", "ConfigMap flowers-job", "quota"),
+        KeyError("ours"),
+    ]
+    bench = Bench(clock, raw_job(), *problems, plan=Plan())
+    for _ in range(4):
+        bench.reconciler.reconcile(KEY)
+    assert bench.retries == ["Api", "Refused", "Bug"]
 
 
 def test_after_a_write_the_job_is_reconciled_again(clock: Clock, raw_job: Make) -> None:
@@ -238,10 +279,14 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
             return time.monotonic()
 
     done = threading.Event()
+    working: list[Key] = []
 
     class Failing(Applied):
         def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
             super().apply(plan, seen)
+            key, seconds = reconciler.working()[threading.current_thread().name]
+            assert seconds >= 0
+            working.append(key)
             if len(self.plans) == 3:
                 done.set()
             raise ValueError("no")
@@ -264,10 +309,12 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
         cache.put_job(parse.job(raw_job(name, uid=name)))
         queue.add(Key("team", name))
     assert done.wait(60)
+    assert {key.name for key in working} == {"a", "b", "c"}
     assert reconciler.ended_workers() == 0
     queue.stop()
     assert reconciler.join(60)
     assert reconciler.ended_workers() == 2
+    assert reconciler.working() == {}
 
 
 def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
@@ -320,10 +367,14 @@ def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make,
         api.put(JOBS, raw_job(f"j{number}", uid=f"u{number}"))
     api.put(PODS, raw_pod())
     lists, cache, _ = relister(api, clock)
+    seconds: dict[str, float] = {}
+    lists._observe_list = seconds.__setitem__
+    api.before = lambda *call: setattr(clock, "now", clock.now + 2)
     assert lists.age() is None
     assert not lists.complete.is_set()
     lists.run_once()
     assert lists.complete.is_set()
+    assert seconds == {stream.resource.plural: 2 for stream in STREAMS}
     assert len(cache.job_keys()) == 5
     assert [call[1] for call in api.calls] == [stream.resource.plural for stream in STREAMS]
     clock.now += 5

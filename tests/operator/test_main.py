@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -64,9 +65,9 @@ def test_neither_in_a_cluster_nor_a_kubeconfig(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_api_server_that_is_away_is_waited_for_in_plain_lines(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    config = tmp_path / "config"
+def kubeconfig(folder: Path) -> Path:
+    """Return a kubeconfig of an API server that does not respond."""
+    config = folder / "config"
     config.write_text(
         yaml.safe_dump(
             {
@@ -77,14 +78,55 @@ def test_an_api_server_that_is_away_is_waited_for_in_plain_lines(tmp_path: Path)
             }
         )
     )
-    settings = tmp_path / "settings.yaml"
-    settings.write_text(f"healthPort: {port}\nlogFormat: text\nprogress: {{enabled: false}}\n")
-    process = subprocess.Popen(
+    return config
+
+
+def started(folder: Path, settings: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(settings)],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "KUBECONFIG": str(config), "KUBERNETES_SERVICE_HOST": ""},
+        env={**os.environ, "KUBECONFIG": str(kubeconfig(folder)), "KUBERNETES_SERVICE_HOST": ""},
     )
+
+
+def test_a_running_operator_reports_its_state_and_takes_over_settings(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("healthPort: 0\nprogress: {enabled: false}\n")
+    process = started(tmp_path, settings)
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, "")
+    try:
+        assert any("the API server does not answer" in line for line in lines)
+        process.send_signal(signal.SIGUSR1)
+        state = json.loads(next(line for line in lines if "state of the operator" in line))
+        assert state.keys() >= {"queue", "workers", "cache", "lease", "watch", "paused"}
+        assert state["lease"]["leading"] is False
+        assert "app.py" in json.loads(next(line for line in lines if '"thread MainThread' in line))["stack"]
+        # Written by C code, not as JSON.
+        process.send_signal(signal.SIGUSR2)
+        assert any("(most recent call first)" in line for line in lines)
+        settings.write_text("healthPort: 0\nprogress: {enabled: false}\nlogLevel: WARNING\npaused: true\nworkers: 3\n")
+        assert any("workers: restart the Deployment" in line for line in lines)
+        assert any("logLevel is WARNING, paused is true" in line for line in lines)
+        assert any("no job is started" in line for line in lines)
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        assert process.wait(60) == 0
+        # At INFO it says that it stops.
+        assert "stopping" not in rest
+        assert "Traceback" not in rest
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_an_api_server_that_is_away_is_waited_for_in_plain_lines(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"healthPort: {port}\nlogFormat: text\nprogress: {{enabled: false}}\n")
+    process = started(tmp_path, settings)
     try:
         assert process.stderr is not None
         assert "the API server does not answer" in process.stderr.readline()

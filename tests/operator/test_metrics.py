@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.plan.actions import Loss, Plan
+from tests.fakes import Clock
 
 
 def test_what_prometheus_reads() -> None:
-    metrics = Metrics()
+    metrics = Metrics(monotonic=float)
     metrics.watch(jobs_by_phase=lambda: {"Running": 3}, queue_age=lambda: 1.5, queue_depth=lambda: 2)
     metrics.count_call("patch", "mptrainingjobs/status", 200)
     metrics.count_call("get", "nodes", 0)
@@ -31,10 +34,81 @@ def test_what_prometheus_reads() -> None:
         "mptraining_leader 1.0",
     } <= lines
     assert any(line.startswith("mptraining_operator_info{version=") for line in lines)
-    assert not any("_created" in line for line in lines)
+    assert not any(re.search(r"_created\b", line) for line in lines)
+
+
+def lines(metrics: Metrics) -> set[str]:
+    return set(metrics.text().decode().splitlines())
+
+
+def test_what_happens_around_reconciles_is_counted() -> None:
+    metrics = Metrics(monotonic=float)
+    metrics.count_retry("Api")
+    metrics.count_retry("Bug")
+    metrics.count_retry("Bug")
+    metrics.observe_list("pods", 0.3)
+    metrics.count_watch_restart("mptrainingjobs")
+    metrics.count_lease_change("Acquired")
+    metrics.count_refused_report(401)
+    assert {
+        'mptraining_reconcile_retries_total{cause="Api"} 1.0',
+        'mptraining_reconcile_retries_total{cause="Bug"} 2.0',
+        'mptraining_list_seconds_bucket{le="0.1",resource="pods"} 0.0',
+        'mptraining_list_seconds_bucket{le="0.5",resource="pods"} 1.0',
+        'mptraining_watch_restarts_total{resource="mptrainingjobs"} 1.0',
+        'mptraining_lease_changes_total{change="Acquired"} 1.0',
+        'mptraining_progress_refused_total{code="401"} 1.0',
+    } <= lines(metrics)
+
+
+def test_gauges_are_computed_at_each_scrape(clock: Clock) -> None:
+    metrics = Metrics(monotonic=clock)
+    transitions: list[int | None] = [None]
+    metrics.watch(
+        jobs_by_phase=dict,
+        queue_age=float,
+        queue_depth=int,
+        paused=lambda: True,
+        paused_jobs=lambda: 2,
+        lease_transitions=lambda: transitions[0],
+    )
+    metrics.watch_event("pods")
+    clock.now += 5
+    metrics.watch_event("mptrainingjobs")
+    clock.now += 2
+    assert {
+        "mptraining_paused 1.0",
+        "mptraining_jobs_paused 2.0",
+        'mptraining_watch_last_event_age_seconds{resource="pods"} 7.0',
+        'mptraining_watch_last_event_age_seconds{resource="mptrainingjobs"} 2.0',
+    } <= lines(metrics)
+    # Before the Lease is read its transitions are not 0 but unknown.
+    assert not any(line.startswith("mptraining_lease_transitions") for line in lines(metrics))
+    transitions[0] = 4
+    assert "mptraining_lease_transitions 4.0" in lines(metrics)
+
+
+def test_each_start_is_observed_once() -> None:
+    metrics = Metrics(monotonic=float)
+    metrics.observe_first_child("job-1", 1.5)
+    # Its Indexed Job was deleted and is created again.
+    metrics.observe_first_child("job-1", 3000.0)
+    metrics.observe_first_child("job-2", 3500.0)
+    # The clocks of two machines may differ.
+    metrics.observe_first_child("job-3", -1.0)
+    metrics.count_plan(Plan(first_run=45.0))
+    metrics.count_plan(Plan())
+    assert {
+        'mptraining_created_to_child_seconds_bucket{le="1.0"} 1.0',
+        'mptraining_created_to_child_seconds_bucket{le="2.0"} 2.0',
+        'mptraining_created_to_child_seconds_bucket{le="3600.0"} 3.0',
+        'mptraining_created_to_running_seconds_bucket{le="30.0"} 0.0',
+        'mptraining_created_to_running_seconds_bucket{le="60.0"} 1.0',
+        "mptraining_created_to_running_seconds_count 1.0",
+    } <= lines(metrics)
 
 
 def test_two_operators_in_one_process_share_no_series() -> None:
-    one, other = Metrics(), Metrics()
+    one, other = Metrics(monotonic=float), Metrics(monotonic=float)
     one.set_leader(True)
     assert b"mptraining_leader 0.0" in other.text()

@@ -14,6 +14,8 @@ import yaml
 
 from mptraining_api.model import Model
 from mptraining_operator.metrics import Metrics
+from mptraining_operator.monitoring.job_metrics import NUMBERS, JobMetrics
+from mptraining_operator.watch import parse
 from tools import helm_chart
 from tools.helm_chart import ChartValues
 
@@ -69,9 +71,18 @@ def names(text: str) -> set[str]:
 
 def series() -> set[str]:
     """Every name and label that one scrape may show."""
-    metrics = Metrics()
-    metrics.watch(jobs_by_phase=dict, queue_age=float, queue_depth=int)
+    metrics = Metrics(monotonic=float)
+    metrics.watch(jobs_by_phase=dict, queue_age=float, queue_depth=int, lease_transitions=int)
     metrics.count_call("get", "nodes", 200)
+    metrics.count_retry("Bug")
+    metrics.observe_list("pods", 1.0)
+    metrics.count_watch_restart("pods")
+    metrics.watch_event("pods")
+    metrics.count_refused_report(401)
+    metrics.count_dropped_event("QueueFull")
+    progress = {**dict.fromkeys(NUMBERS, 1), "metrics": [{"name": "loss", "value": "1"}]}
+    raw = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}, "status": {"progress": progress}}
+    metrics.registry.register(JobMetrics(lambda: [parse.job(raw)], lambda: True))
     metrics._restarts.labels("Preempted").inc()
     metrics._lost.labels("cpu").inc()
     return names("\n".join(line for line in metrics.text().decode().splitlines() if not line.startswith("#")))

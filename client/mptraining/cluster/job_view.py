@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from mptraining.display.text import duration, number, rate
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Outcome
+from mptraining_api.spec import PAUSED, is_paused
 from mptraining_api.status import Attempt, Condition, JobStatus, Phase, parse_time
 
 # Next steps that a condition's message does not contain, by reason (of `mptraining_api.outcomes` and the operator's
@@ -54,6 +55,11 @@ class JobView:
     def spec(self) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.document.get("spec") or {}
         return found
+
+    @property
+    def paused(self) -> bool:
+        """Return whether an annotation tells the operator to leave the job alone."""
+        return is_paused(self.document["metadata"].get("annotations"))
 
     @property
     def phase(self) -> str:
@@ -128,7 +134,7 @@ def reason_text(seen: JobView) -> str:
 def no_operator_text(seen: JobView, now: float) -> str | None:
     """Return advice if no operator has seen the job for 30 seconds."""
     created = seen.document["metadata"].get("creationTimestamp")
-    if seen.status.phase is not None or not created:
+    if seen.status.phase is not None or seen.paused or not created:
         return None
     waited = now - parse_time(str(created))
     if waited < 30:
@@ -170,6 +176,8 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
     """Return the job as text: phase, reason, progress, resolved settings, attempts, advice. `more` is added advice."""
     status = seen.status
     rows = [("why", reason_text(seen)), ("progress", progress_text(seen))]
+    if seen.paused:
+        rows.append(("paused", f"the operator leaves it; to continue: kubectl annotate mptj {seen.name} {PAUSED}-"))
     fallback = condition(status, "FellBackToCPU")
     if fallback is not None:
         rows.append(("on the CPU", fallback.message))

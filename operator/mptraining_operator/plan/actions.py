@@ -137,3 +137,5 @@ class Plan:
     # The cause of the restart that this plan begins, for the metrics.
     restart: str = ""
     losses: tuple[Loss, ...] = ()
+    # Seconds from the creation of the job until its first attempt runs, in the plan that records it, for the metrics.
+    first_run: float | None = None

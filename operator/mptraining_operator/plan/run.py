@@ -22,6 +22,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     generation = snapshot.generation
     records: tuple[EventRecord, ...] = ()
     losses: tuple[Loss, ...] = ()
+    first_run: float | None = None
     why = ""
     read: waiting.EventRead | None = None
     look: float | None = None
@@ -34,6 +35,8 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         message = f"attempt {attempt.number}: {workers}"
         after = conditions.with_running(status, message, now, generation)
         losses = _losses(snapshot, status, batch_job, now)
+        if attempt.number == 1 and not _ran_before(status):
+            first_run = now - snapshot.created
         records = (EventRecord("Running", message),)
     else:
         found = waiting.waiting_reason(snapshot, batch_job, now)
@@ -69,6 +72,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         event_records=records,
         wake_at=min(wakes, default=None),
         losses=losses,
+        first_run=first_run,
     )
 
 
@@ -95,15 +99,20 @@ def _unschedulable_at(snapshot: Snapshot, batch_job: SeenBatchJob, status: JobSt
     return None if conditions.is_true(status, "Running") else waiting.unschedulable_at(snapshot, batch_job)
 
 
+def _ran_before(status: JobStatus) -> bool:
+    """Return whether the current attempt was running before and its queue preempted it."""
+    attempts = status.attempts or []
+    began, ran = attempts[-1].start_time if attempts else None, conditions.transition_time(status, "Running")
+    return began is not None and ran is not None and ran > parse_time(began)
+
+
 def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> tuple[Loss, ...]:
     """Return the idle accelerator time from the end of the previous attempt, or from the queue's admission, to now."""
     attempts = status.attempts or []
     before = attempts[-2] if len(attempts) > 1 else None
     if before is None or before.completion_time is None or before.outcome == outcomes.SUSPENDED.reason:
         return ()
-    began, ran = attempts[-1].start_time, conditions.transition_time(status, "Running")
-    if began is not None and ran is not None and ran > parse_time(began):
-        # The attempt was running before and its queue preempted it.
+    if _ran_before(status):
         return ()
     kind = snapshot.job.spec.accelerator.type if snapshot.job else "unknown"
     lost = now - parse_time(before.completion_time)

@@ -60,7 +60,7 @@ class ProgressServer:
 
     `lookup` returns the job of a report, and `offer` takes its report with the job's uid and last progress. Both are
     called in the server's thread and must not block; `lookup` may raise Refused. `host` None: all addresses of the
-    machine. `port` 0: a free one.
+    machine. `port` 0: a free one. `count_refused` receives the HTTP status of each report that is not accepted.
     """
 
     def __init__(
@@ -73,12 +73,14 @@ class ProgressServer:
         *,
         host: str | None = None,
         most_connections: int = MOST_CONNECTIONS,
+        count_refused: Callable[[int], None] = lambda status: None,
     ) -> None:
         self._lookup = lookup
         self._reviewer = reviewer
         self._offer = offer
         self._tls = server_context(certificate)
         self._most_connections = most_connections
+        self._count_refused = count_refused
         self._listener = _listen(host, port)
         self.port: int = self._listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
@@ -110,7 +112,7 @@ class ProgressServer:
 
     async def _serve(self) -> None:
         application = web.Application(client_max_size=LARGEST_BODY)
-        application.router.add_post(report_path(Key("{namespace}", "{name}")), self._report)
+        application.router.add_post(report_path(Key("{namespace}", "{name}")), self._count)
         runner = web.AppRunner(
             application,
             access_log=None,
@@ -157,6 +159,17 @@ class ProgressServer:
                 ssl_handshake_timeout=_HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=1.0,
             )
+
+    async def _count(self, request: web.Request) -> web.Response:
+        try:
+            answer = await self._report(request)
+        except Exception as error:
+            # aiohttp answers with the status of its own exceptions (413), with 504 after a timeout, else with 500.
+            self._count_refused(504 if isinstance(error, TimeoutError) else int(getattr(error, "status", 500)))
+            raise
+        if answer.status != 202:
+            self._count_refused(answer.status)
+        return answer
 
     async def _report(self, request: web.Request) -> web.Response:
         try:
@@ -212,6 +225,7 @@ class ProgressEndpoint:
         cache: Cache,
         listed: Callable[[], bool],
         clock: Callable[[], float],
+        count_refused: Callable[[int], None] = lambda status: None,
     ) -> None:
         self._cache = cache
         self._listed = listed
@@ -228,7 +242,9 @@ class ProgressEndpoint:
             chosen.writes_per_second,
         )
         reviewer = TokenReviewer(cluster.review_token, clock, chosen.token_cache_seconds)
-        self._server = ProgressServer(chosen.port, self._lookup_job, reviewer, self._writer.offer, certificate)
+        self._server = ProgressServer(
+            chosen.port, self._lookup_job, reviewer, self._writer.offer, certificate, count_refused=count_refused
+        )
         self._server.start()
         self._writer.start()
         self.service_port = self._server.port

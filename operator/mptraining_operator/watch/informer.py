@@ -119,8 +119,11 @@ class Relister:
     """List all resources once and again every `seconds`, in a thread of its own.
 
     kopf does not report deletions that happened between two of its watches, and a proxy may lose one. Later lists have
-    Jobs and pods only where `decides` returns True: the lists of standbys would cost the API server as much. `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called
-    when the API server serves a resource again, `on_listed` after each list of the thread; neither may raise.
+    Jobs and pods only where `decides` returns True: the lists of standbys would cost the API server as much.
+
+    `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called when the API server serves
+    a resource again, `on_listed` after each list of the thread; neither may raise. `observe_list` receives the resource
+    and the seconds of each complete list of it.
     """
 
     def __init__(
@@ -135,6 +138,7 @@ class Relister:
         on_served_again: Callable[[], None] = lambda: None,
         on_listed: Callable[[], None] = lambda: None,
         decides: Callable[[], bool] = lambda: True,
+        observe_list: Callable[[str, float], None] = lambda resource, seconds: None,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -145,6 +149,7 @@ class Relister:
         self._on_served_again = on_served_again
         self._on_listed = on_listed
         self._decides = decides
+        self._observe_list = observe_list
         self._unserved = False
         self._requested = threading.Event()
         self._stopping = threading.Event()
@@ -211,7 +216,7 @@ class Relister:
 
     def list_one(self, stream: Stream, namespace: str | None) -> int:
         """List one resource and return the version of the list. Raises ApiProblem."""
-        resource = stream.resource
+        resource, began = stream.resource, self._clock()
         seen: set[str] = set()
         version = 0
         for items, listed_at in self._cluster.pages(resource, namespace, **stream.selectors):
@@ -227,6 +232,7 @@ class Relister:
         for key, uid in self._older_than(resource, version):
             if uid not in seen and namespace in (None, key.namespace):
                 self._intake.forget(resource, key, uid, version)
+        self._observe_list(resource.plural, self._clock() - began)
         return version
 
     def _older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:

@@ -29,13 +29,16 @@ _TICK = 1.0
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 
+Receive = Callable[[str | None, Any], None]
+
 
 class WatchStreams:
     """Run kopf and restart it whenever it ends.
 
     `on_listed` is called for each object that comes from a list instead of a watch. `served` returns whether the API
     server serves the resource, and may raise any exception: kopf discovers resources once at its start, and never
-    watches one that is missing then.
+    watches one that is missing then. `on_event` receives the resource of each object that arrives, `on_restart` that of
+    a watch that begins again.
     """
 
     def __init__(
@@ -45,11 +48,13 @@ class WatchStreams:
         namespaces: tuple[str, ...],
         on_listed: Callable[[], None],
         served: Callable[[], bool],
+        on_event: Callable[[str], None] = lambda resource: None,
+        on_restart: Callable[[str], None] = lambda resource: None,
     ) -> None:
-        self._intake = intake
         self._namespaces = namespaces
-        self._on_listed = on_listed
         self._served = served
+        self._receive = receiver(intake, on_listed, on_event, on_restart)
+        self._on_restart = on_restart
         self._stopping = threading.Event()
         self._end: Callable[[], object] = lambda: None
         # None between two runs of kopf.
@@ -91,6 +96,7 @@ class WatchStreams:
             self._ticked = None
             if self._stopping.wait(pause):
                 return
+            self._on_restart(JOBS.plural)
             pause = _FIRST_PAUSE if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)
 
     def _is_served(self) -> bool:
@@ -109,10 +115,10 @@ class WatchStreams:
         ticking = asyncio.create_task(self._tick())
         where: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
         try:
-            with warnings.catch_warnings(), without_tasks(self._intake, self._on_listed):
+            with warnings.catch_warnings(), without_tasks(self._receive):
                 warnings.simplefilter("ignore")
                 await kopf.operator(
-                    registry=registry(self._intake, self._on_listed),
+                    registry=registry(self._receive),
                     settings=settings(),
                     standalone=True,
                     stop_flag=end,
@@ -127,10 +133,9 @@ class WatchStreams:
             await asyncio.sleep(_TICK)
 
 
-def registry(intake: Intake, on_listed: Callable[[], None]) -> kopf.OperatorRegistry:
+def registry(receive: Receive) -> kopf.OperatorRegistry:
     """Return kopf's handlers: of the stream, and the login."""
     handlers = kopf.OperatorRegistry()
-    receive = _receiver(intake, on_listed)
 
     # kopf watches the resources that have a handler.
     @kopf.on.event(JOBS.group, JOBS.version, JOBS.plural, registry=handlers, id=JOBS.plural)
@@ -142,15 +147,14 @@ def registry(intake: Intake, on_listed: Callable[[], None]) -> kopf.OperatorRegi
 
 
 @contextmanager
-def without_tasks(intake: Intake, on_listed: Callable[[], None]) -> Iterator[None]:
-    """Give the events of kopf's watch to the intake directly.
+def without_tasks(receive: Receive) -> Iterator[None]:
+    """Give the events of kopf's watch to `receive` directly.
 
     kopf starts a task for each object, which builds causes, loggers and patches, and then calls the handler: most of
     the operator's processor time for an event. No public name of kopf leaves that out; pyproject.toml limits kopf to
     the versions that were tested.
     """
     watcher = queueing.watcher
-    receive = _receiver(intake, on_listed)
 
     async def watch(*, resource: Any, settings: Any, namespace: Any, **rest: Any) -> None:
         if resource.plural != JOBS.plural:
@@ -211,8 +215,22 @@ def settings() -> kopf.OperatorSettings:
     return result
 
 
-def _receiver(intake: Intake, on_listed: Callable[[], None]) -> Callable[[str | None, Any], None]:
+def receiver(
+    intake: Intake,
+    on_listed: Callable[[], None],
+    on_event: Callable[[str], None] = lambda resource: None,
+    on_restart: Callable[[str], None] = lambda resource: None,
+) -> Receive:
+    """Return the receiver of kopf's events: their type, None for one of a list, and their object."""
+    # kopf begins with a list, and lists again only after its watch ended with an error.
+    listing = True
+
     def receive(type: str | None, raw: Any) -> None:
+        nonlocal listing
+        on_event(JOBS.plural)
+        if type is None and not listing:
+            on_restart(JOBS.plural)
+        listing = type is None
         if type == "DELETED":
             intake.remove(JOBS, raw)
             return

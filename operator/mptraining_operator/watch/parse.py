@@ -15,7 +15,7 @@ import msgspec
 from pydantic import ValidationError
 
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
+from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob, is_paused
 from mptraining_api.status import JobStatus, Phase, parse_time
 from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod, SeenWarning
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
@@ -53,11 +53,12 @@ class StoredJob:
     attempt: int
     # The nodes it has taken, from its first attempt until it ends or is suspended; see the function `nodes`.
     nodes: int = 0
+    paused: bool = False
 
     def same_work(self, other: StoredJob) -> bool:
         """Return whether `other` differs in no field that a plan depends on."""
-        mine = (self.uid, self.generation, self.deleting, self.spec, self.status)
-        return mine == (other.uid, other.generation, other.deleting, other.spec, other.status)
+        mine = (self.uid, self.generation, self.deleting, self.spec, self.status, self.paused)
+        return mine == (other.uid, other.generation, other.deleting, other.spec, other.status, other.paused)
 
 
 def version_number(version: object) -> int:
@@ -90,6 +91,7 @@ def job(raw: RawObject) -> StoredJob:
         phase=sys.intern(str(status.get("phase") or "")),
         attempt=_whole(status.get("currentAttempt")),
         nodes=nodes(status),
+        paused=is_paused(metadata.get("annotations")),
     )
 
 

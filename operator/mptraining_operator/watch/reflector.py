@@ -31,7 +31,8 @@ _STATUS = msgspec.json.Decoder(Status)
 class Reflector:
     """One watch in a thread of its own.
 
-    `list_again` lists the resource and returns the version of the list; `clock` is monotonic, in seconds.
+    `list_again` lists the resource and returns the version of the list; `clock` is monotonic, in seconds. `on_event`
+    receives the resource of each event, `on_restart` that of a watch that ended with an error.
     """
 
     def __init__(
@@ -42,8 +43,8 @@ class Reflector:
         namespace: str | None,
         list_again: Callable[[], int],
         clock: Callable[[], float],
-        on_restart: Callable[[], None] = lambda: None,
-        on_event: Callable[[], None] = lambda: None,
+        on_event: Callable[[str], None] = lambda resource: None,
+        on_restart: Callable[[str], None] = lambda resource: None,
     ) -> None:
         self._cluster = cluster
         self._intake = intake
@@ -80,9 +81,9 @@ class Reflector:
                 # 0: the connection ended or is silent, which is usual; the watch resumes where it was.
                 level = logging.INFO if problem.status in (0, _GONE) else logging.WARNING
                 _log.log(level, "the watch of %s ended: %s", self._stream.resource.plural, problem)
+                self._on_restart(self._stream.resource.plural)
             except Exception:  # noqa: BLE001 - the thread must keep watching
                 _log.exception("an error in the watch of %s", self._stream.resource.plural)
-            self._on_restart()
             short = self._clock() - began < pause
             pause = min(2 * pause, _LONGEST_PAUSE) if short else _FIRST_PAUSE
             if short:
@@ -105,7 +106,7 @@ class Reflector:
 
     def _take(self, event: WatchEvent) -> None:
         resource = self._stream.resource
-        self._on_event()
+        self._on_event(resource.plural)
         if event.type == "BOOKMARK":
             self._version = _BOOKMARK.decode(event.object).metadata.resource_version
             return
@@ -126,7 +127,15 @@ class Reflector:
 class Reflectors:
     """The reflectors of Jobs and pods in every watched namespace."""
 
-    def __init__(self, cluster: Cluster, intake: Intake, relister: Relister, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        intake: Intake,
+        relister: Relister,
+        clock: Callable[[], float],
+        on_event: Callable[[str], None] = lambda resource: None,
+        on_restart: Callable[[str], None] = lambda resource: None,
+    ) -> None:
         self._relister = relister
         self._all = {
             (stream.resource, namespace): Reflector(
@@ -136,6 +145,8 @@ class Reflectors:
                 namespace,
                 lambda stream=stream, namespace=namespace: relister.list_one(stream, namespace),  # type: ignore[misc]
                 clock,
+                on_event,
+                on_restart,
             )
             for stream in CHILD_STREAMS
             for namespace in relister.namespaces

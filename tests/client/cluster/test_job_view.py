@@ -55,6 +55,18 @@ def test_every_end_has_a_code_and_a_next_step(outcome: outcomes.Outcome) -> None
     assert "{" not in (told or "")
 
 
+def test_a_paused_job_says_so_and_how_to_continue() -> None:
+    raw = document()
+    raw["metadata"]["annotations"] = {"mptraining.dev/paused": "true"}
+    seen = view(raw)
+    assert seen.paused
+    (told,) = [line for line in lines(seen) if line.strip().startswith("paused")]
+    assert "kubectl annotate mptj flowers mptraining.dev/paused-" in told
+    # That no operator has processed it is no sign of a missing operator.
+    assert no_operator_text(seen, CREATED + 60) is None
+    assert not any("paused" in line for line in lines(view(document())))
+
+
 def test_a_success() -> None:
     done = [condition("Finished", "Succeeded"), condition("Succeeded", "Succeeded", "20 steps")]
     seen = view(document(phase="Succeeded", conditions=done))

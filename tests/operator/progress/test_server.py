@@ -72,8 +72,9 @@ class Endpoint:
         self.jobs: dict[Key, JobForProgress] = {KEY: JOB}
         self.offered: list[tuple[Key, str, Report, Progress | None]] = []
         self.problem: Exception | None = None
+        self.refused: list[int] = []
         reviewer = TokenReviewer(self.api.review, lambda: 0.0, 60)
-        given = {"host": "127.0.0.1", "offer": self.offer, **options}
+        given = {"host": "127.0.0.1", "offer": self.offer, "count_refused": self.refused.append, **options}
         self.server = ProgressServer(0, self.lookup, reviewer, certificate=CERTIFICATE, **given)
         self.trusted = folder / "certificate.pem"
         self.trusted.write_bytes(CERTIFICATE.cert_pem)
@@ -174,6 +175,20 @@ def test_a_worker_s_report_is_taken(endpoint: Endpoint, event: Report) -> None:
 
 def test_a_report_of_a_newer_version_is_taken(endpoint: Endpoint) -> None:
     assert endpoint.post(json.dumps({**json.loads(report().to_json()), "colour": "blue"})).status_code == 202
+
+
+def test_reports_that_are_not_accepted_are_counted_by_their_status(endpoint: Endpoint) -> None:
+    assert endpoint.post().status_code == 202
+    answers = [
+        endpoint.post("step 5"),
+        endpoint.post(token=None),
+        endpoint.post("x" * (LARGEST_BODY + 1)),
+        endpoint.post(report(attempt=1).to_json()),
+    ]
+    endpoint.problem = Refused(503, "not listed yet")
+    answers.append(endpoint.post())
+    assert [each.status_code for each in answers] == [400, 401, 413, 409, 503]
+    assert endpoint.refused == [400, 401, 413, 409, 503]
 
 
 LINE = report().to_json()

@@ -39,7 +39,7 @@ def test_streams_are_narrow_and_nothing_is_written() -> None:
 def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     restarts: list[bool] = []
-    arrives = kopf_streams._receiver(Intake(cache, queue), lambda: restarts.append(True))
+    arrives = kopf_streams.receiver(Intake(cache, queue), lambda: restarts.append(True))
 
     arrives(None, raw_job())
     assert (len(restarts), queue.take(0)) == (1, Key("team", "flowers"))
@@ -77,7 +77,8 @@ def test_events_of_kopf_s_watch_go_to_the_intake_without_a_task_for_each_object(
 
     monkeypatch.setattr(watching, "infinite_watch", infinite_watch)
     monkeypatch.setattr(queueing, "watcher", kopfs)
-    with kopf_streams.without_tasks(Intake(cache, WorkQueue(clock)), lambda: None):
+    receive = kopf_streams.receiver(Intake(cache, WorkQueue(clock)), lambda: None)
+    with kopf_streams.without_tasks(receive):
         asyncio.run(run())
     assert {key.name for key in cache.job_keys()} == {"flowers", "second"}
     assert begun == ["customresourcedefinitions"]
@@ -103,8 +104,21 @@ def test_the_names_of_kopf_that_are_replaced_exist() -> None:
     assert orchestration.queueing is queueing
 
 
-def test_kopf_watches_the_jobs_of_this_project(clock: Any) -> None:
-    handlers = kopf_streams.registry(Intake(Cache(clock), WorkQueue(clock)), lambda: None)
+def test_events_and_lists_after_the_first_are_counted(clock: Any, raw_job: Make) -> None:
+    events: list[str] = []
+    restarts: list[str] = []
+    intake = Intake(Cache(clock), WorkQueue(clock))
+    receive = kopf_streams.receiver(intake, lambda: None, events.append, restarts.append)
+    # The list at kopf's start, a change, and the list after the watch ended with an error.
+    types = (None, None, "MODIFIED", None, None, "MODIFIED")
+    for version, type in enumerate(types, 10):
+        receive(type, raw_job(version=version))
+    assert events == ["mptrainingjobs"] * len(types)
+    assert restarts == ["mptrainingjobs"]
+
+
+def test_kopf_watches_the_jobs_of_this_project() -> None:
+    handlers = kopf_streams.registry(lambda type, raw: None)
     found = {handler.id for handler in handlers._watching.get_all_handlers()}
     assert found == {"mptrainingjobs"}
 
@@ -128,11 +142,16 @@ def test_the_stream_begins_when_its_resource_is_served_and_end_on_stop(clock: An
     monkeypatch.setattr(kopf_streams, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(kopf_streams.kopf, "operator", operator)
     intake = Intake(Cache(clock), WorkQueue(clock))
-    streams = kopf_streams.WatchStreams(intake, namespaces=(), on_listed=lambda: None, served=served)
+    restarts: list[str] = []
+    streams = kopf_streams.WatchStreams(
+        intake, namespaces=(), on_listed=lambda: None, served=served, on_restart=restarts.append
+    )
     streams.start()
     assert began.get(timeout=240) == 2
+    assert restarts == []
     streams.restart()
     assert began.get(timeout=240) == 1
+    assert restarts == ["mptrainingjobs"]
     assert streams.seconds_since_tick() < 60
     streams.stop(60)
     assert not streams._thread.is_alive()

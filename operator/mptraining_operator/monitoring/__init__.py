@@ -1,0 +1,1 @@
+"""Access to the metrics of a replica, metrics of single jobs, and diagnostics on a signal."""

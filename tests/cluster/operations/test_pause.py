@@ -1,0 +1,57 @@
+"""Pauses on a real API server: of one job by its annotation, of the operator by its settings file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from tests.testbed import Exit, Run
+
+
+def annotate(ns: Any, name: str, value: str | None) -> None:
+    ns.patch(name, {"metadata": {"annotations": {"mptraining.dev/paused": value}}})
+
+
+def test_a_paused_job_is_left_alone_until_the_annotation_is_removed(ns: Any) -> None:
+    ns.create("still", lambda pod: Run() if pod.job.endswith("-1") else Exit(0, after=0.2))
+    before = ns.running("still")
+    annotate(ns, "still", "true")
+    ns.wait_for_event("still", "Paused")
+    ns.end("still-1", Exit(1))
+    ns.wait(lambda: ns.batch_jobs("still")[0]["status"].get("conditions"), lambda found: found)
+    # The operator works meanwhile: another job lives from its creation to its end.
+    ns.create("other", lambda pod: Exit(0))
+    ns.phase("other", "Succeeded")
+    assert ns.status("still") == before
+    annotate(ns, "still", None)
+    status = ns.phase("still", "Succeeded")
+    assert [each["outcome"] for each in status["attempts"]] == ["ProgramFailed", "Succeeded"]
+    said = [each.partition(":")[0] for each in ns.wait_for_event("still", "Unpaused")]
+    assert (said.count("Paused"), said.count("Unpaused")) == (1, 1)
+
+
+def test_a_job_that_is_created_paused_starts_when_the_annotation_is_false(ns: Any) -> None:
+    body = ns.document("later")
+    body["metadata"]["annotations"] = {"mptraining.dev/paused": "true"}
+    ns.rest.post(ns.jobs, body)
+    ns.wait_for_event("later", "Paused")
+    assert (ns.status("later"), ns.batch_jobs("later")) == ({}, [])
+    annotate(ns, "later", "false")
+    ns.running("later")
+
+
+def test_a_paused_operator_keeps_its_lease_and_starts_nothing(alone: Any) -> None:
+    operator = alone.operator()
+    settings = yaml.safe_load(operator.settings.read_text())
+    alone.create("first")
+    alone.running("first")
+    operator.settings.write_text(yaml.safe_dump({**settings, "paused": True}))
+    alone.wait(lambda: operator.log, lambda log: "paused by the setting" in log)
+    renewed = alone.lease(settings["lease"]["name"])["renewTime"]
+    alone.create("second")
+    alone.wait(lambda: alone.lease(settings["lease"]["name"])["renewTime"], lambda time: time != renewed)
+    assert (alone.status("second"), alone.batch_jobs("second")) == ({}, [])
+    operator.settings.write_text(yaml.safe_dump(settings))
+    alone.running("second")
+    assert alone.status("first")["currentAttempt"] == 1

@@ -1,0 +1,122 @@
+"""One replica as it is put together: its metrics, its diagnostics, and the settings that change while it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mptraining_api.kubernetes_api import EVENTS, JOBS
+from mptraining_operator.app import Operator
+from mptraining_operator.metrics import Metrics
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.settings import Identity, OperatorSettings
+from mptraining_operator.watch import parse
+
+Make = Callable[..., dict[str, Any]]
+RUNNING = {"phase": "Running", "currentAttempt": 1, "progress": {"step": 5}}
+
+
+class Bench:
+    def __init__(self, api: Any, **settings: Any) -> None:
+        self.metrics = Metrics(monotonic=float)
+        self.lost: list[str] = []
+        self.settings = OperatorSettings.parse({"healthPort": 0, "progress": {"enabled": False}, **settings})
+        identity = Identity(name="operator-0", namespace="ops")
+        self.operator = Operator(self.settings, identity, api, api, self.metrics, on_lost=self.lost.append)
+
+    def put(self, raw: dict[str, Any]) -> None:
+        self.operator._cache.put_job(parse.job(raw))
+
+    def lines(self) -> set[str]:
+        return set(self.metrics.text().decode().splitlines())
+
+
+def test_when_the_pause_ends_every_job_is_queued(api: Any, raw_job: Make) -> None:
+    bench = Bench(api, paused=True)
+    for name in ("a", "b"):
+        bench.put(raw_job(name, uid=name))
+    assert "mptraining_paused 1.0" in bench.lines()
+    bench.operator.reload(bench.settings)
+    assert bench.operator._queue.depth() == 0
+    bench.operator.reload(bench.settings.model_copy(update={"paused": False}))
+    assert bench.operator._queue.depth() == 2
+    assert "mptraining_paused 0.0" in bench.lines()
+
+
+def test_a_paused_operator_writes_nothing_about_a_new_job(api: Any, raw_job: Make) -> None:
+    bench = Bench(api, paused=True)
+    bench.put(api.put(JOBS, raw_job()))
+    bench.operator._reconciler.reconcile(Key("team", "flowers"))
+    assert api.calls == []
+    bench.operator.reload(bench.settings.model_copy(update={"paused": False}))
+    bench.operator._reconciler.reconcile(Key("team", "flowers"))
+    assert ("create", "jobs", "flowers-1") in api.calls
+
+
+def test_a_paused_job_is_left_alone_with_an_event(api: Any, raw_job: Make) -> None:
+    bench = Bench(api)
+    raw = raw_job()
+    raw["metadata"]["annotations"] = {"mptraining.dev/paused": "true"}
+    bench.put(api.put(JOBS, raw))
+    bench.operator._reconciler.reconcile(Key("team", "flowers"))
+    assert api.calls == []
+    assert bench.operator._event_recorder.write_next()
+    (event,) = [raw for key, raw in api.objects.items() if key[0] == EVENTS.plural]
+    assert (event["reason"], event["involvedObject"]["uid"]) == ("Paused", "job-1")
+    assert "mptraining.dev/paused" in event["message"]
+    assert "mptraining_jobs_paused 1.0" in bench.lines()
+
+
+def test_the_first_child_of_a_job_is_timed(api: Any, raw_job: Make) -> None:
+    bench = Bench(api)
+    bench.put(api.put(JOBS, raw_job()))
+    bench.operator._reconciler.reconcile(Key("team", "flowers"))
+    # The API server in memory gives all objects the same time.
+    assert 'mptraining_created_to_child_seconds_bucket{le="1.0"} 1.0' in bench.lines()
+
+
+def test_the_series_of_jobs_are_there_if_the_setting_asks_for_them(api: Any, raw_job: Make) -> None:
+    series = 'mptraining_job_step{job_name="flowers",job_namespace="team"} 5.0'
+    for wanted in (False, True):
+        bench = Bench(api, metrics={"perJob": wanted})
+        bench.put(raw_job(status=RUNNING))
+        assert series not in bench.lines()
+        bench.operator._lease._election.leading = True
+        assert (series in bench.lines()) is wanted
+
+
+def test_changes_of_the_lease_are_counted(api: Any) -> None:
+    bench = Bench(api)
+    bench.operator._lease._on_lost("the lease could not be renewed in time")
+    assert bench.lost == ["the lease could not be renewed in time"]
+    assert 'mptraining_lease_changes_total{change="Lost"} 1.0' in bench.lines()
+    assert not any(line.startswith("mptraining_lease_transitions") for line in bench.lines())
+    bench.operator._lease._election.step()
+    assert "mptraining_lease_transitions 0.0" in bench.lines()
+
+
+@pytest.mark.parametrize("authentication", ["None", "TokenReview"])
+def test_metrics_are_open_by_default(api: Any, authentication: str) -> None:
+    api.review_token = api.review_access = None
+    health = Bench(api, metrics={"authentication": authentication}).operator._health
+    closed = authentication == "TokenReview"
+    assert (health._authorize is not None, health._tls is not None) == (closed, closed)
+    assert OperatorSettings().metrics.authentication == "None"
+
+
+def test_diagnostics_are_json_before_and_while_it_runs(api: Any, raw_job: Make) -> None:
+    bench = Bench(api)
+    bench.put(raw_job())
+    bench.operator._queue.add(Key("team", "flowers"))
+    bench.operator._reconciler._working["worker-0"] = Key("team", "roses"), 0.0
+    found = {name: read() for name, read in bench.operator.diagnostics().items()}
+    json.dumps(found)
+    assert found["queue"]["depth"] == 1
+    assert "team/flowers" in found["queue"]["next"]
+    assert found["workers"]["worker-0"].startswith("team/roses for ")
+    assert found["cache"]["jobs"] == 1
+    assert found["lease"]["leading"] is False
+    assert found["paused"] == {"operator": False, "jobs": 0}

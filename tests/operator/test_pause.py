@@ -1,0 +1,112 @@
+"""Pause of the operator and of single jobs: nothing is planned, one Event says so, and its end queues the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mptraining_api.spec import is_paused
+from mptraining_operator.pause import Pause
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import Cache
+from tests.fakes import Clock
+
+Make = Callable[..., dict[str, Any]]
+KEY = Key("team", "flowers")
+
+
+def with_annotation(raw: dict[str, Any], value: str | None = "true") -> dict[str, Any]:
+    if value is not None:
+        raw["metadata"]["annotations"] = {"mptraining.dev/paused": value}
+    return raw
+
+
+class Bench:
+    def __init__(self, clock: Clock, *, operator_paused: bool = False) -> None:
+        self.cache = Cache(clock)
+        self.said: list[tuple[Key, str]] = []
+        self.pause = Pause(
+            self.cache, lambda key, record: self.said.append((key, record.reason)), operator_paused=operator_paused
+        )
+
+    def put(self, raw: dict[str, Any]) -> bool:
+        return self.cache.put_job(parse.job(raw))
+
+
+@pytest.fixture
+def bench(clock: Clock) -> Bench:
+    return Bench(clock)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "paused"),
+    [
+        (None, False),
+        ({}, False),
+        ({"mptraining.dev/paused": "true"}, True),
+        ({"mptraining.dev/paused": "True"}, True),
+        ({"mptraining.dev/paused": "false"}, False),
+        ({"mptraining.dev/paused": ""}, False),
+        ({"other/paused": "true"}, False),
+    ],
+)
+def test_only_the_value_true_pauses(annotations: dict[str, str] | None, paused: bool) -> None:
+    assert is_paused(annotations) is paused
+
+
+def test_a_change_of_the_annotation_queues_the_job(bench: Bench, raw_job: Make) -> None:
+    """An annotation changes neither generation nor spec."""
+    assert bench.put(raw_job(version=10))
+    assert bench.put(with_annotation(raw_job(version=11)))
+    assert not bench.put(with_annotation(raw_job(version=12)))
+    assert bench.put(raw_job(version=13))
+
+
+def test_a_paused_job_is_held_and_reported_once(bench: Bench, raw_job: Make) -> None:
+    bench.put(raw_job(version=10))
+    assert not bench.pause.holds(KEY)
+    bench.put(with_annotation(raw_job(version=11)))
+    assert [bench.pause.holds(KEY) for _ in range(3)] == [True] * 3
+    assert bench.said == [(KEY, "Paused")]
+    assert bench.pause.paused_jobs() == 1
+    bench.put(raw_job(version=12))
+    assert [bench.pause.holds(KEY) for _ in range(3)] == [False] * 3
+    assert bench.said == [(KEY, "Paused"), (KEY, "Unpaused")]
+    assert bench.pause.paused_jobs() == 0
+
+
+def test_a_new_job_of_the_same_name_is_another_one(bench: Bench, raw_job: Make) -> None:
+    bench.put(with_annotation(raw_job(version=10)))
+    bench.pause.holds(KEY)
+    bench.put(raw_job(uid="job-2", version=20))
+    assert not bench.pause.holds(KEY)
+    assert bench.said == [(KEY, "Paused")]
+
+
+def test_a_deleted_job_is_forgotten(bench: Bench, raw_job: Make) -> None:
+    bench.put(with_annotation(raw_job(version=10)))
+    bench.pause.holds(KEY)
+    bench.cache.remove_job(KEY, "job-1", 11)
+    assert not bench.pause.holds(KEY)
+    assert bench.pause._reported == {}
+
+
+def test_a_paused_operator_holds_every_job_without_an_event_for_each(clock: Clock, raw_job: Make) -> None:
+    bench = Bench(clock, operator_paused=True)
+    bench.put(raw_job())
+    assert bench.pause.operator_paused
+    assert bench.pause.holds(KEY)
+    assert bench.said == []
+
+
+def test_jobs_are_to_be_queued_exactly_when_the_operator_continues(bench: Bench, raw_job: Make) -> None:
+    bench.put(raw_job())
+    changes = [False, True, True, False, False]
+    assert [bench.pause.pause_operator(paused) for paused in changes] == [False, False, False, True, False]
+    bench.pause.pause_operator(True)
+    assert bench.pause.holds(KEY)
+    bench.pause.pause_operator(False)
+    assert not bench.pause.holds(KEY)
