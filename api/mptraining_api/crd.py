@@ -1,7 +1,7 @@
 """CustomResourceDefinition generated from the models and rules; `python -m mptraining_api.crd` writes crd.yaml.
 
 The API server requires a structural schema: no references, no unions, a type for every field, and bounds from which
-it estimates the cost of the CEL rules. The schema has no defaults: the stored object stays as the user wrote it.
+it estimates the cost of the CEL rules. The spec has no defaults: the stored object stays as the user wrote it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import yaml
 from mptraining_api.model import Model
 from mptraining_api.rules.check import Rule, rules
 from mptraining_api.spec import GROUP, KIND, VERSION, JobSpec
-from mptraining_api.status import JobStatus
+from mptraining_api.status import NOT_OBSERVED, JobStatus
 
 PLURAL = "mptrainingjobs"
 SHORT_NAME = "mptj"
@@ -28,6 +28,7 @@ _SAME_KEYWORDS = (
     *("type", "description", "enum", "pattern", "format", "required"),
     *("minimum", "maximum", "minLength", "maxLength"),
     *("minItems", "maxItems", "minProperties", "maxProperties"),
+    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
 )
 
 _COLUMNS = (
@@ -57,7 +58,8 @@ def custom_resource_definition() -> dict[str, Any]:
             "kind": {"type": "string", "maxLength": 63, "description": KIND},
             "metadata": {"type": "object"},
             "spec": structural(JobSpec),
-            "status": structural(JobStatus),
+            # For kstatus a job without observedGeneration is complete, also before the operator has seen it.
+            "status": structural(JobStatus) | {"default": {"observedGeneration": NOT_OBSERVED}},
         },
         "required": ["spec"],
     }

@@ -111,8 +111,7 @@ CALLS = {
     "configmaps": {"get": "apply", "create": "apply"},
     "services": {"get": "apply", "create": "apply"},
     "networkpolicies": {"get": "apply", "create": "apply"},
-    "pods": {"list": "watch.informer", "watch": "watch.kopf_streams", "delete": "apply"},
-    "pods/status": {"patch": "apply"},
+    "pods": {"get": "apply", "list": "watch.informer", "watch": "watch.kopf_streams", "delete": "apply"},
     "events": {
         "list": "apply",
         "create": "event_recorder",

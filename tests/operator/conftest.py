@@ -14,10 +14,10 @@ from tests.fakes import Clock
 
 Raw = dict[str, Any]
 
-# The API server's messages about a deletion and about patches.
-_ANOTHER = (409, "Conflict", "the UID in the precondition (1) does not match the UID in record (2)")
+# Codes and reasons of the API server about a deletion and about patches; the operator does not read the messages.
+_ANOTHER = (409, "Conflict", "the precondition failed")
 _CONFLICTS = {
-    "uid": (422, "Invalid", 'metadata.uid: Invalid value: "1": field is immutable'),
+    "uid": (422, "Invalid", "the field is immutable"),
     "resourceVersion": (409, "Conflict", "the object has been modified; please apply your changes to the latest one"),
 }
 

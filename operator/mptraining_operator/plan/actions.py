@@ -52,15 +52,6 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
-class FailPod:
-    """Set phase Failed and condition DisruptionTarget on a pod whose node is lost; nothing else terminates it."""
-
-    pod: str
-    uid: str
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Delete the MPTrainingJob, whose ttlSecondsAfterFinished has expired."""
 
@@ -74,7 +65,7 @@ class ReadJobFile:
 
 @dataclass(frozen=True, slots=True)
 class ReadNode:
-    """Read whether a node is lost, then plan again."""
+    """Read whether a node is ready, then plan again."""
 
     node: str
 
@@ -86,9 +77,7 @@ class ReadEvents:
     about: str
 
 
-Action = (
-    StartAttempt | EndAttempt | ForgetAttempt | DeletePod | FailPod | DeleteJob | ReadJobFile | ReadNode | ReadEvents
-)
+Action = StartAttempt | EndAttempt | ForgetAttempt | DeletePod | DeleteJob | ReadJobFile | ReadNode | ReadEvents
 
 
 @dataclass(frozen=True, slots=True)

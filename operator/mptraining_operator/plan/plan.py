@@ -24,6 +24,10 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
     if snapshot.status is None:
         return Plan(event_records=(EventRecord("StatusUnreadable", snapshot.problem, "Warning"),))
     found = next((result for policy in POLICIES if (result := policy(snapshot, now)) is not None), Plan())
+    if snapshot.job is not None:
+        # For an edit that needs no other write, as spec.runPolicy.suspend of a finished job: kstatus waits for it.
+        observed = conditions.with_generation_observed(found.status or snapshot.status, snapshot.generation)
+        found = replace(found, status=observed)
     if found.status == snapshot.status:
         found = replace(found, status=None)
     return _with_deletions(found, snapshot, now)

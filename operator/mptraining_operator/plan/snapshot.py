@@ -129,8 +129,8 @@ class Lookups:
     # The ConfigMap was read and does not exist.
     job_file_missing: bool = False
     refusal: Refusal | None = None
-    # By node that was read: whether it is deleted or not ready.
-    lost_nodes: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    # By node that was read: whether only its kubelet, which does not report, can end its pods; see `parse.unready`.
+    unready_nodes: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
     # By the uid of an Indexed Job whose pods are missing, or of a pod whose containers do not start.
     warnings: Mapping[str, SeenWarning] = field(default_factory=lambda: MappingProxyType({}))
 
