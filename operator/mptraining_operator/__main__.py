@@ -130,7 +130,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
     try:
-        Operator(chosen, identity, cluster, leases, metrics, on_lost=exit_process, clock=now).run(stop)
+        Operator(chosen, identity, cluster, leases, metrics, on_stuck=exit_process, clock=now).run(stop)
     except OSError as error:
         typer.echo(f"healthPort: {error}", err=True)
         raise typer.Exit(1) from None

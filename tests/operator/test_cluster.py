@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, JSON_PATCH, MERGE_PATCH, NODES, PODS, ApiProblem, Raw
 from mptraining_operator import cluster
 from mptraining_operator.cluster import Cluster, ServerTime
+from mptraining_operator.leader_election import NotLeading
 
 
 class Server:
@@ -39,6 +40,39 @@ def test_an_object_is_read(server: Server) -> None:
     server.answers = [{"kind": "MPTrainingJob"}]
     assert Cluster(None, read_seconds=4).get(JOBS, "team", "flowers") == {"kind": "MPTrainingJob"}
     assert server.sent == [("GET", JOBS.path("team", "flowers"), {"read_seconds": 4})]
+
+
+def test_the_fence_is_asked_right_before_each_write_and_nothing_is_sent_after_it(server: Server) -> None:
+    over = False
+    asked: list[int] = []
+
+    def fence() -> None:
+        asked.append(len(server.sent))
+        if over:
+            raise NotLeading("term 1 is over")
+
+    client = Cluster(None)
+    fenced = client.fenced(fence)
+    writes: list[Callable[[], object]] = [
+        lambda: fenced.create(PODS, "team", {}),
+        lambda: fenced.replace(PODS, "team", "a", {}),
+        lambda: fenced.patch(PODS, "team", "a", {}),
+        lambda: fenced.delete(PODS, "team", "a", uid="1", propagation="Background"),
+        lambda: fenced.patch_job_status("team", "flowers", 1, {}),
+        lambda: fenced.write_progress("team", "flowers", "1", {}),
+    ]
+    for write in writes:
+        write()
+    assert asked == [0, 1, 2, 3, 4, 5]
+    over = True
+    for write in writes:
+        with pytest.raises(NotLeading):
+            write()
+    assert len(server.sent) == 6
+    # Reads, and the client without the fence, go on.
+    fenced.get(PODS, "team", "a")
+    client.create(PODS, "team", {})
+    assert len(server.sent) == 8
 
 
 def test_lists_have_the_version_of_each_page(server: Server) -> None:
