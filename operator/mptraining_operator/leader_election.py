@@ -292,5 +292,8 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self.turn()
+            try:
+                self.turn()
+            except Exception:  # noqa: BLE001 - without this thread the replica would never lead again
+                _log.exception("an error in the leader election; trying again")
             self._stop.wait(self._seconds)

@@ -371,6 +371,8 @@ def test_the_thread_of_the_keeper_leads_and_hands_over(api: Any) -> None:
         one = Election(api, Identity(name=name, namespace="ops"), settings, monotonic=time.monotonic, wall=time.time)
         keeper = LeaseKeeper(one, settings, on_started=lambda term: started.release(), on_lost=lambda cause: None)
         keepers.append(keeper)
+    # An error of our own ends no thread.
+    api.refuse("get", LEASES, ValueError("a Lease that nobody expected"))
     keepers[0].start()
     assert started.acquire(timeout=240)
     keepers[1].start()
