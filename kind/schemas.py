@@ -28,7 +28,16 @@ VERSIONS = (f"v{OLDEST}", "v1.32.13", f"v{NEWEST}")
 # What the chart, the examples and the operator make; another kind is an error of kubeconform, and is added here.
 KINDS = {
     *("ClusterRole", "ClusterRoleBinding", "ConfigMap", "CustomResourceDefinition", "Deployment", "Job", "Namespace"),
-    *("NetworkPolicy", "PersistentVolumeClaim", "Pod", "PodDisruptionBudget", "Role", "RoleBinding", "Secret"),
+    *(
+        "NetworkPolicy",
+        "PersistentVolumeClaim",
+        "Pod",
+        "PodDisruptionBudget",
+        "PriorityClass",
+        "Role",
+        "RoleBinding",
+        "Secret",
+    ),
     *("Service", "ServiceAccount"),
 }
 
@@ -120,8 +129,14 @@ def training_job(crd: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def is_complete(folder: Path) -> bool:
+    """Return whether the folder has every kind; one of an earlier version may lack some."""
+    return {kind.lower() for kind in KINDS} <= {file.name.partition("-")[0] for file in folder.glob("*.json")}
+
+
 def write(folder: Path, schemas: dict[str, Any]) -> None:
     """All of them or none: a folder that is there is whole."""
+    shutil.rmtree(folder, ignore_errors=True)
     unfinished = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -136,7 +151,7 @@ def main() -> int:
         return 3
     FOLDER.mkdir(parents=True, exist_ok=True)
     for version in VERSIONS:
-        if not (FOLDER / version).is_dir():
+        if not is_complete(FOLDER / version):
             write(FOLDER / version, files(swagger(version)))
     crd = yaml.safe_load((ROOT / "manifests" / "crd.yaml").read_text(encoding="utf-8"))
     own = FOLDER / "mptrainingjob-mptraining-v1alpha1.json"

@@ -1,7 +1,7 @@
 """CustomResourceDefinition generated from the models and rules; `python -m mptraining_api.crd` writes crd.yaml.
 
 The API server requires a structural schema: no references, no unions, a type for every field, and bounds from which
-it estimates the cost of the CEL rules. The schema has no defaults: the stored object stays as the user wrote it.
+it estimates the cost of the CEL rules. The spec has no defaults: the stored object stays as the user wrote it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 import yaml
 
 from mptraining_api.model import Model
+from mptraining_api.resolve.field_defaults import DEFAULTS, Default
 from mptraining_api.rules.check import Rule, rules
 from mptraining_api.spec import GROUP, KIND, VERSION, JobSpec
-from mptraining_api.status import JobStatus
+from mptraining_api.status import NOT_OBSERVED, JobStatus
 
 PLURAL = "mptrainingjobs"
 SHORT_NAME = "mptj"
@@ -28,6 +29,7 @@ _SAME_KEYWORDS = (
     *("type", "description", "enum", "pattern", "format", "required"),
     *("minimum", "maximum", "minLength", "maxLength"),
     *("minItems", "maxItems", "minProperties", "maxProperties"),
+    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
 )
 
 _COLUMNS = (
@@ -56,8 +58,9 @@ def custom_resource_definition() -> dict[str, Any]:
             "apiVersion": {"type": "string", "maxLength": 253, "description": f"{GROUP}/{VERSION}"},
             "kind": {"type": "string", "maxLength": 63, "description": KIND},
             "metadata": {"type": "object"},
-            "spec": structural(JobSpec),
-            "status": structural(JobStatus),
+            "spec": with_defaults(structural(JobSpec)),
+            # For kstatus a job without observedGeneration is complete, also before the operator has seen it.
+            "status": structural(JobStatus) | {"default": {"observedGeneration": NOT_OBSERVED}},
         },
         "required": ["spec"],
     }
@@ -144,6 +147,26 @@ def _merged(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]
         target = _merged(definitions[node["$ref"].rsplit("/", 1)[-1]], definitions)
         node = target | {key: value for key, value in node.items() if key != "$ref"}
     return node
+
+
+def with_defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    """Add each field's default to its description, for `kubectl explain`. Raises ValueError for unknown fields."""
+    rest = dict(DEFAULTS)
+    _add_defaults(schema, "", rest)
+    if rest:
+        raise ValueError(f"resolve.field_defaults: no such fields: {', '.join(rest)}")
+    return schema
+
+
+def _add_defaults(node: dict[str, Any], path: str, rest: dict[str, Default]) -> None:
+    for name, inner in node.get("properties", {}).items():
+        field = f"{path}.{name}".removeprefix(".")
+        default = rest.pop(field, None)
+        if default is not None:
+            inner["description"] = f"{inner['description']} Default: {default.text}."
+        _add_defaults(inner, field, rest)
+    if isinstance(node.get("items"), dict):
+        _add_defaults(node["items"], f"{path}[]", rest)
 
 
 def _add_validation(root: dict[str, Any], rule: Rule) -> None:

@@ -71,8 +71,8 @@ class ApiProblem(Exception):
     """An error response of the API server, or no response.
 
     `status` is the HTTP code, 0 without a response; `reason` is the reason of the Status object (AlreadyExists,
-    Forbidden, Conflict, …), `causes` are the reasons of its causes, and `kind` is the plural in its details if they
-    name an object; `retry_after` is in seconds. `request` is added to the text.
+    Forbidden, Conflict, …; Unknown without one), `causes` are the reasons of its causes, and `kind` is the plural in
+    its details if they name an object; `retry_after` is in seconds. `request` is added to the text.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ApiProblem(Exception):
     @property
     def namespace_terminating(self) -> bool:
         """Whether the request was rejected because its namespace is being deleted."""
-        return self.status == 403 and ("NamespaceTerminating" in self.causes or "being terminated" in self.message)
+        return self.status == 403 and "NamespaceTerminating" in self.causes
 
 
 def send(

@@ -47,7 +47,7 @@ class Feature(Model):
         description="Type of the tensor."
     )
     shape: Annotated[list[NonNegative], Field(max_length=8)] | None = Field(
-        None, description="Shape of one example; 0 for a variable size. Absent: a scalar."
+        None, description="Shape of one example; 0 for a variable size."
     )
     decode: Literal["jpeg", "png", "raw"] | None = Field(
         None, description="jpeg, png, or raw for a tensor's bytes in little-endian C order."
@@ -82,9 +82,9 @@ class Data(Model):
         None, description="Like train; every example counts exactly once."
     )
     features: Annotated[list[Feature], Field(min_length=1, max_length=128)] | None = Field(
-        None, description="Absent: from the manifest, else inferred from the first records, and logged."
+        None, description="The features of the records, with their types and shapes."
     )
-    label: Name | None = Field(None, description="Name of the feature that is the label. Absent: the manifest's.")
+    label: Name | None = Field(None, description="Name of the feature that is the label.")
     labels: Annotated[list[Name], Field(max_length=32)] | None = Field(
         None,
         description="Instead of label, the features that are labels, for a model with several outputs: by the names of "
@@ -110,7 +110,7 @@ class Data(Model):
 class Checkpoint(Model):
     """Checkpoints of the training state."""
 
-    every_steps: Count | None = Field(None, description="Steps between checkpoints. Absent: every epoch.")
+    every_steps: Count | None = Field(None, description="Steps between checkpoints.")
     max_to_keep: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Number of checkpoints to keep.")
 
 
@@ -190,7 +190,7 @@ class PodTemplate(Model):
     """The pod settings that a job may change."""
 
     image: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = Field(
-        None, description="Trainer image. Absent: the operator's own version."
+        None, description="Trainer image."
     )
     image_pull_secrets: KubernetesObjects | None = Field(None, description="As in a pod.")
     env: Variables | None = Field(None, description="As in a container.")
@@ -231,7 +231,7 @@ class Application(Model):
 
     name: Word = Field(description="ResNet50, EfficientNetV2B0, ..., mlp, cnn.")
     weights: Uri | None = Field(None, description="none, imagenet, or the URI of a weights file.")
-    classes: Count | None = Field(None, description="Number of classes of the head. Absent: from the data's manifest.")
+    classes: Count | None = Field(None, description="Number of classes of the head.")
     freeze_base: bool | None = Field(None, description="Train the head only.")
 
 
@@ -273,9 +273,7 @@ class ConfigMapSource(Model):
     """Source files in a ConfigMap of the job's namespace: its entries, or an archive in its entry source.tgz."""
 
     name: Name = Field(description="Name of the ConfigMap.")
-    sha256: Sha256 | None = Field(
-        None, description="SHA-256 of the archive in its entry source.tgz. Absent: its entries are the files."
-    )
+    sha256: Sha256 | None = Field(None, description="SHA-256 of the archive in its entry source.tgz.")
 
 
 class Archive(Model):
@@ -354,10 +352,10 @@ class Training(Model):
 
     epochs: Count | None = Field(None, description="Passes over the training data; or give totalSteps.")
     total_steps: Count | None = Field(None, description="Steps in all; or give epochs.")
-    steps_per_epoch: Count | None = Field(None, description="Steps of an epoch. Absent: all of the data.")
-    validation_every_steps: Count | None = Field(None, description="Absent: at the end of every epoch.")
+    steps_per_epoch: Count | None = Field(None, description="Steps of an epoch.")
+    validation_every_steps: Count | None = Field(None, description="Steps from one validation to the next.")
     validation_freq: Count | None = Field(
-        None, description="Epochs from one validation to the next, as fit(validation_freq=...). Absent: 1."
+        None, description="Epochs from one validation to the next, as fit(validation_freq=...)."
     )
     initial_epoch: NonNegative | None = Field(
         None, description="Number of the first epoch, from 0, as fit(initial_epoch=...): training ends at epochs."
@@ -380,7 +378,7 @@ class Training(Model):
         None, description="Batches whose gradients are averaged into one update."
     )
     steps_per_execution: Annotated[int, Field(ge=1, le=10000)] | None = Field(
-        None, description="Steps that one call on the device executes. Absent: measured."
+        None, description="Steps that one call on the device executes."
     )
     on_non_finite: Literal["Recover", "Fail"] | None = Field(
         None, description="What to do when the loss or the weights become non-finite."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
@@ -44,14 +44,32 @@ class Phase(StrEnum):
     FAILED = "Failed"
 
 
-class Condition(Model):
-    """As metav1.Condition. Finished is true with Succeeded or Failed, so that one `kubectl wait` covers both."""
+# The operator's condition types. Other controllers (Kueue, Argo) may add conditions of other types, which are kept.
+ConditionType = Literal[
+    "Running", "Suspended", "FellBackToCPU", "Finished", "Succeeded", "Complete", "Failed", "Reconciling", "Stalled"
+]
+CONDITION_TYPES: tuple[str, ...] = get_args(ConditionType)
+# Lengths and patterns of metav1.Condition.
+_CONDITION_TYPE = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+)
+AnyConditionType = Annotated[str, StringConstraints(max_length=316, pattern=_CONDITION_TYPE)]
+ConditionReason = Annotated[
+    str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")
+]
 
-    type: Literal["Running", "Suspended", "FellBackToCPU", "Finished", "Succeeded", "Failed"] = Field(
-        description="Running, ..., Failed."
-    )
+
+class Condition(Model):
+    """As metav1.Condition, of the operator or of another controller.
+
+    Finished is true with Succeeded or Failed, so that one `kubectl wait` covers both. Complete is what batch/v1 Jobs
+    call Succeeded. Reconciling and Stalled are those of kstatus (sigs.k8s.io/cli-utils): true until the job ends, and
+    true when it has failed.
+    """
+
+    type: AnyConditionType = Field(description=f"{', '.join(CONDITION_TYPES)}, or one of another controller.")
     status: Literal["True", "False", "Unknown"] = Field(description="Status of the condition.")
-    reason: Word = Field(description="Cause in one CamelCase word.")
+    reason: ConditionReason = Field(description="Cause in one CamelCase word.")
     message: Message = Field(description="Cause and next step, for people.")
     last_transition_time: Time = Field(description="When status last changed.")
     observed_generation: NonNegative | None = Field(
@@ -95,15 +113,23 @@ class Progress(Model):
     metrics: Annotated[list[Metric], Field(max_length=64)] | None = Field(None, description="The last values.")
 
 
+# The observedGeneration that the API server returns for a job without a status.
+NOT_OBSERVED = -1
+
+
 class JobStatus(Model):
     """Observed state of the job."""
 
     phase: Phase | None = Field(None, description="Summary in one word.")
-    observed_generation: NonNegative | None = Field(None, description="metadata.generation last acted on.")
+    observed_generation: Annotated[int, Field(ge=NOT_OBSERVED, le=2**31 - 1)] | None = Field(
+        None, description="metadata.generation last acted on; -1 before the operator has seen the job."
+    )
     start_time: Time | None = Field(None, description="When the first attempt's pods ran.")
     completion_time: Time | None = Field(None, description="When the job ended.")
-    conditions: Annotated[list[Condition], Field(max_length=16)] | None = Field(
-        None, description="As metav1.Condition."
+    conditions: Annotated[list[Condition], Field(max_length=32)] | None = Field(
+        None,
+        description="As metav1.Condition.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     strategy: Word | None = Field(None, description="The selected tf.distribute strategy.")
     precision: Word | None = Field(None, description="The selected precision policy.")

@@ -137,7 +137,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     stop = threading.Event()
     _handle_signals(stop)
     try:
-        operator = Operator(chosen, identity, cluster, leases, metrics, on_lost=exit_process, clock=now)
+        operator = Operator(chosen, identity, cluster, leases, metrics, on_stuck=exit_process, clock=now)
         diagnostics = Diagnostics(operator.diagnostics(), monotonic=monotonic)
         diagnostics.start()
         diagnostics.install()

@@ -20,7 +20,7 @@ from mptraining_operator.cluster import Cluster
 from mptraining_operator.controller import Reconciler
 from mptraining_operator.event_recorder import EventRecorder
 from mptraining_operator.health import HealthServer
-from mptraining_operator.leader_election import Election, LeaseKeeper
+from mptraining_operator.leader_election import Election, LeaseKeeper, Term
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.monitoring.job_metrics import JobMetrics
 from mptraining_operator.monitoring.metrics_access import MetricsAccess
@@ -48,6 +48,8 @@ _log = logging.getLogger(__name__)
 _FINISH_SECONDS = 5.0
 # Keys of the queue that diagnostics show.
 _KEYS_SHOWN = 10
+# Seconds that a worker gets to leave its call after the end of its term; a call takes 35 s at most (`kubernetes_api`).
+_LEAVE_SECONDS = 60.0
 
 
 def limits(settings: OperatorSettings, identity: Identity) -> Limits:
@@ -66,7 +68,7 @@ def limits(settings: OperatorSettings, identity: Identity) -> Limits:
 
 
 class Operator:
-    """One replica. `on_lost` is called when it must stop leading, and must end the process.
+    """One replica. `on_stuck` must end the process: a worker did not leave its call after the end of its term.
 
     `clock` returns seconds since 1970 (`cluster.ServerTime`), for times that are stored or compared with stored ones;
     durations are measured with monotonic clocks.
@@ -74,7 +76,7 @@ class Operator:
 
     def __init__(
         self, settings: OperatorSettings, identity: Identity, cluster: Cluster, leases: Cluster, metrics: Metrics,
-        *, on_lost: Callable[[str], None], clock: Callable[[], float] = time.time,
+        *, on_stuck: Callable[[str], None], clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._clock = clock
@@ -114,9 +116,10 @@ class Operator:
         )
         self._pause = Pause(self._cache, self._record_pause, operator_paused=settings.paused)
         self._progress: ProgressEndpoint | None = None
-        self._namespace_objects = NamespaceObjects(cluster, time.monotonic)
+        self._namespace_objects = NamespaceObjects(cluster.fenced(self._check_term), time.monotonic)
+        self._on_stuck = on_stuck
         applier = Applier(
-            cluster,
+            cluster.fenced(self._check_term),
             self._cache,
             pod_settings=self._pod_settings,
             record_event=self._event_recorder.record,
@@ -139,8 +142,7 @@ class Operator:
             count_retry=metrics.count_retry,
         )
         election = Election(leases, identity, settings.lease, monotonic=time.monotonic, wall=clock)
-        self._on_lost = on_lost
-        self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=self._lose)
+        self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=self._stand_by)
         self._access: MetricsAccess | None = None
         tls: ssl.SSLContext | None = None
         if settings.metrics.authentication == "TokenReview":
@@ -260,31 +262,42 @@ class Operator:
                 self._stopping.wait(pause)
                 pause = min(2 * pause, 15.0)
 
-    def _lead(self) -> None:
+    def _lead(self, term: Term) -> None:
         """Start to reconcile as the leader."""
         if self._stopping.is_set():
             return
-        _log.info("leading as %s", self._identity.name)
+        _log.info("leading as %s, term %d", self._identity.name, term.number)
         self._metrics.set_leader(True)
         self._metrics.count_lease_change("Acquired")
         # A new thread, because the list in `_reconcile` may take long.
-        threading.Thread(target=self._reconcile, name="lead", daemon=True).start()
+        threading.Thread(target=self._reconcile, args=(term,), name="lead", daemon=True).start()
 
-    def _reconcile(self) -> None:
+    def _check_term(self) -> None:
+        self._reconciler.check_term()
+
+    def _stand_by(self, cause: str) -> None:
+        """Return when the workers of the ended term have left; streams, cache and queue continue for the next term."""
+        _log.warning("no longer leading: %s; standing by", cause)
+        self._metrics.set_leader(False)
+        self._metrics.count_lease_change("Lost")
+        if not self._reconciler.join(_LEAVE_SECONDS) and not self._stopping.is_set():
+            self._on_stuck(f"a worker is still in a call {_LEAVE_SECONDS:.0f} s after its term ended")
+
+    def _reconcile(self, term: Term) -> None:
         """List everything, queue every job, since the previous leader may have stopped anywhere, and start the workers.
 
         A list that began before this replica led may be inconsistent: its Jobs from before the previous leader's last
         write, its MPTrainingJobs from after it, so that a Job in use appears deleted. A standby's watch streams may
         also lag behind each other.
         """
-        if not self._relister.list_until_complete(self._stopping) or self._stopping.is_set():
+        if not self._relister.list_until_complete(term.ended) or self._stopping.is_set():
             return
         self._check_namespace_objects()
         for key in self._cache.job_keys():
             self._queue.add(key)
         # Without a leader, possibly no replica was running to receive reports.
         receiving_since = self._clock() if self._settings.progress.enabled else None
-        self._reconciler.start(self._settings.workers, reports_since=receiving_since)
+        self._reconciler.start(self._settings.workers, term, reports_since=receiving_since)
 
     def _check_namespace_objects(self) -> None:
         """Repair Services and NetworkPolicies that another client changed, and queue the jobs of others."""
@@ -297,10 +310,6 @@ class Operator:
             return
         for key in (*self._cache.set_peers_allowed(allowed), *(allowed.keys() - set(self._cache.job_keys()))):
             self._queue.add(key)
-
-    def _lose(self, cause: str) -> None:
-        self._metrics.count_lease_change("Lost")
-        self._on_lost(cause)
 
     def _observe_start(self, snapshot: Snapshot, batch_job: SeenBatchJob) -> None:
         ran = snapshot.status is not None and snapshot.status.start_time is not None
@@ -357,7 +366,7 @@ class Operator:
 
 
 def exit_process(cause: str) -> None:
-    """End the process immediately: a leader that lost its lease must not complete any further call."""
-    _log.error("no longer leading: %s; this process exits and is restarted", cause)
+    """End the process immediately, with the calls that do not end."""
+    _log.error("%s; this process exits and is restarted", cause)
     logging.shutdown()
     os._exit(1)

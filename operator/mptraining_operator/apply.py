@@ -21,7 +21,6 @@ from mptraining_api.kubernetes_api import (
     JOBS,
     NODES,
     PODS,
-    STRATEGIC_MERGE_PATCH,
     ApiProblem,
     Raw,
     Resource,
@@ -39,7 +38,6 @@ from mptraining_operator.plan.actions import (
     DeletePod,
     EndAttempt,
     EventRecord,
-    FailPod,
     ForgetAttempt,
     Plan,
     ReadEvents,
@@ -56,6 +54,11 @@ from mptraining_operator.watch import api_objects, parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 
 Kind = Literal["NameTaken", "Refused", "Invalid"]
+
+
+# The common prefix of metav1.CauseType for fields, and the reasons of objects that no field causes to be invalid.
+_FIELD_CAUSE = "FieldValue"
+_INVALID = ((400, "BadRequest"), (413, "RequestEntityTooLarge"))
 
 
 class NotCreated(Exception):
@@ -102,8 +105,17 @@ def create_child(
 
 
 def _kind(problem: ApiProblem) -> Kind:
-    """Return Refused for 403 and for an admission webhook, which may use any code; else Invalid (400, 413, 422)."""
-    return "Refused" if problem.status == 403 or "admission webhook" in problem.message else "Invalid"
+    """Return Invalid if the API server itself cannot accept the object, else Refused: by a quota or a policy.
+
+    The API server names the cause of each invalid field, and gives a reason for a body that it cannot decode or that is
+    too large. Admission webhooks (400 without a reason, or 403) and ValidatingAdmissionPolicies (422 with a cause
+    without a reason) do not, and may accept the same object later.
+    """
+    if problem.status == 422:
+        invalid = bool(problem.causes) and all(cause.startswith(_FIELD_CAUSE) for cause in problem.causes)
+    else:
+        invalid = (problem.status, problem.reason) in _INVALID
+    return "Invalid" if invalid else "Refused"
 
 
 def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, child: str) -> Raw | None:
@@ -168,13 +180,6 @@ def read_frozen_job(text: str, snapshot: Snapshot, planned: ResolvedJob | None =
 
 _log = logging.getLogger(__name__)
 
-# Error messages of the API server if another object has the name: for a deletion (from its storage and its handler),
-# and for a patch. The substrings are long, because a job's name may contain "uid", and a live pod must not be taken for
-# deleted.
-_UID_CONFLICTS = {
-    409: ("the UID in the precondition", "Precondition failed: UID"),
-    422: ("metadata.uid: Invalid value",),
-}
 
 RecordEvent = Callable[[Snapshot, EventRecord], None]
 
@@ -277,8 +282,6 @@ class Applier:
                 return self._delete_orphan(action, snapshot)
             case DeleteJob():
                 return self._delete(snapshot, JOBS, snapshot.key.name, action.uid, "Background")
-            case FailPod():
-                return self._fail_pod(action, snapshot)
             case ReadJobFile():
                 self._read_job_file(snapshot)
                 return True
@@ -391,13 +394,13 @@ class Applier:
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
         try:
-            conditions = self._cluster.get(NODES, None, node).get("status", {}).get("conditions", ())
-            lost = not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+            unready = parse.unready(self._cluster.get(NODES, None, node))
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
-            lost = True
-        self._cache.update_node(snapshot.key, snapshot.uid, node, lost)
+            # The pod garbage collector ends the pods of a node that does not exist.
+            unready = False
+        self._cache.update_node(snapshot.key, snapshot.uid, node, unready)
 
     def _delete_orphan(self, action: DeletePod, snapshot: Snapshot) -> bool:
         try:
@@ -418,30 +421,6 @@ class Applier:
             return False
         return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.batch_job_uid, "Foreground")
 
-    def _fail_pod(self, action: FailPod, snapshot: Snapshot) -> bool:
-        at = format_time(self._clock())
-        message = f"node {action.node} is lost, and the pod outlived its grace period"
-        condition = {
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": "NodeLost",
-            "message": message,
-            "lastTransitionTime": at,
-        }
-        status = {"phase": "Failed", "reason": "NodeLost", "message": message, "conditions": [condition]}
-        body = {"metadata": {"uid": action.uid}, "status": status}
-        namespace = snapshot.key.namespace
-        try:
-            # A strategic merge patch adds the condition; a JSON merge patch would replace the list.
-            answer = self._cluster.patch(
-                PODS, namespace, action.pod, body, subresource="status", content_type=STRATEGIC_MERGE_PATCH
-            )
-        except ApiProblem as problem:
-            return self._handle_missing(snapshot, action.uid, problem)
-        pod = api_objects.convert(answer, api_objects.Pod)
-        self._cache.put_pod(snapshot.key, parse.version_number(pod.metadata.resource_version), parse.pod(pod))
-        return False
-
     def _put_batch_job(self, key: Key, answer: Raw) -> SeenBatchJob:
         job = api_objects.convert(answer, api_objects.Job)
         seen = parse.batch_job(job)
@@ -453,20 +432,22 @@ class Applier:
         try:
             self._cluster.delete(resource, snapshot.key.namespace, name, uid=uid, propagation=propagation)
         except ApiProblem as problem:
-            return self._handle_missing(snapshot, uid, problem)
-        return False
-
-    def _handle_missing(self, snapshot: Snapshot, uid: str, problem: ApiProblem) -> bool:
-        """Remove a deleted object from the cache, since a watch stream may have missed the deletion.
-
-        Returns whether the cache had it. Raises `problem` if it does not mean that the object is deleted.
-        """
-        if problem.status == 404 or _is_uid_conflict(problem):
+            if problem.status not in (404, 409):
+                raise
+            # 409: another object has the name, or another conflict, which the next reconcile resolves.
+            if problem.status == 409 and self._exists(resource, snapshot.key.namespace, name, uid):
+                return False
+            # A watch stream may have missed the deletion.
             return self._cache.remove_missing(snapshot.key, uid)
-        if problem.status != 409:
-            raise problem
-        # Another conflict is resolved by the next reconcile.
         return False
+
+    def _exists(self, resource: Resource, namespace: str, name: str, uid: str) -> bool:
+        try:
+            return bool(self._cluster.get(resource, namespace, name)["metadata"]["uid"] == uid)
+        except ApiProblem as problem:
+            if problem.status != 404:
+                raise
+            return False
 
 
 def status_changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
@@ -474,7 +455,3 @@ def status_changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
     old, new = before.to_document(), after.to_document()
     fields = (old.keys() | new.keys()) - {"progress"}
     return {field: new.get(field) for field in sorted(fields) if old.get(field) != new.get(field)}
-
-
-def _is_uid_conflict(problem: ApiProblem) -> bool:
-    return any(text in problem.message for text in _UID_CONFLICTS.get(problem.status, ()))

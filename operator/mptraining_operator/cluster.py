@@ -5,6 +5,7 @@ Every failure is an `ApiProblem`; calls are not retried here but by the work que
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -104,6 +105,10 @@ def _count_nothing(verb: str, resource: str, code: int) -> None:
     """Count nothing, without metrics."""
 
 
+def _allow() -> None:
+    """Allow every write, without a fence."""
+
+
 class Cluster:
     """Client of the API server. Thread-safe."""
 
@@ -120,6 +125,13 @@ class Cluster:
         self._count = count
         self._read_seconds = read_seconds
         self._server_time = server_time
+        self._fence: Callable[[], None] = _allow
+
+    def fenced(self, fence: Callable[[], None]) -> Cluster:
+        """Return a client on the same connections that calls `fence`, which may raise, right before each write."""
+        client = copy.copy(self)
+        client._fence = fence
+        return client
 
     @classmethod
     def connect(
@@ -268,6 +280,8 @@ class Cluster:
         subresource: str = "",
         **options: Any,
     ) -> Raw:
+        if method != "GET":
+            self._fence()
         called = f"{resource.plural}/{subresource}" if subresource else resource.plural
         return self._send(method, resource.path(namespace, name, subresource), verb, called, **options)
 

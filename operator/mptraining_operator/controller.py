@@ -1,6 +1,7 @@
 """Reconcile workers: each takes a key from the queue, plans the job and applies the plan, with retries after failures.
 
-An error of one job neither ends a worker nor delays another job.
+An error of one job neither ends a worker nor delays another job. Workers run for one term of leadership; the queue
+outlives them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import suppress
 
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_operator.apply import Applier, NotCreated, RecordEvent
+from mptraining_operator.leader_election import NotLeading, Term
 from mptraining_operator.metrics import RetryCause
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.conditions import is_true
@@ -27,14 +29,17 @@ PLANS_AT_ONCE = 5
 _FAILURES_UNTIL_EVENT = 5
 # Seconds from a write to the next reconcile, in case the watch does not report all effects of the write.
 _RECONCILE_AFTER_WRITE = 2.0
+# Seconds until a worker without work notices the end of its term.
+_TERM_CHECK_SECONDS = 1.0
 
 Planner = Callable[[Snapshot, float], Plan]
 
 
 class Reconciler:
-    """Worker threads. `observe` receives the seconds of each reconcile; `clock` is in seconds since 1970.
+    """Worker threads, of one term at a time.
 
-    `holds` returns whether a job is paused: no plan of it is executed. `count_retry` receives the cause of each retry.
+    `observe` receives the seconds of each reconcile; `clock` is in seconds since 1970. `holds` returns whether a job is
+    paused: no plan of it is executed. `count_retry` receives the cause of each retry.
     """
 
     def __init__(
@@ -66,27 +71,50 @@ class Reconciler:
         # Job and start of the work by thread; without a lock, so that it can be read while a worker is stuck.
         self._working: dict[str, tuple[Key, float]] = {}
         self._threads: list[threading.Thread] = []
+        self._term: Term | None = None
         self._reports_since: float | None = None
         self._starting = threading.Lock()
+        self._changing_term = threading.Lock()
 
-    def start(self, workers: int, *, reports_since: float | None = None) -> None:
-        """Start the worker threads. `reports_since` as in Snapshot, in seconds since 1970."""
-        self._reports_since = reports_since
-        for number in range(workers):
-            thread = threading.Thread(target=self._work, name=f"worker-{number}", daemon=True)
-            thread.start()
-            # Appended after its start: a thread that has not started cannot be joined by a concurrent `join`.
-            self._threads.append(thread)
+    def start(self, workers: int, term: Term, *, reports_since: float | None = None) -> bool:
+        """Start the worker threads of `term`; return False if it is over, or if workers of an earlier term still run.
+
+        `reports_since` as in Snapshot, in seconds since 1970.
+        """
+        with self._changing_term:
+            if term.over or any(thread.is_alive() for thread in self._threads):
+                return False
+            self._term = term
+            self._reports_since = reports_since
+            threads = [
+                threading.Thread(target=self._work, args=(term,), name=f"worker-{number}", daemon=True)
+                for number in range(workers)
+            ]
+            for thread in threads:
+                thread.start()
+            # After their start: a thread that has not started cannot be joined.
+            self._threads = threads
+            return True
+
+    def check_term(self) -> None:
+        """Raise NotLeading unless the term of the workers lasts: the fence of every write."""
+        if self._term is None:
+            raise NotLeading("no term has begun")
+        self._term.check()
 
     def join(self, seconds: float) -> bool:
-        """Wait after `queue.stop()`; return whether all workers finished within `seconds`."""
+        """Wait after the end of the term, or `queue.stop()`; return whether all workers left within `seconds`."""
         until = self._stopwatch() + seconds
-        for thread in self._threads:
+        with self._changing_term:
+            threads = self._threads
+        for thread in threads:
             thread.join(max(0.0, until - self._stopwatch()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return not any(thread.is_alive() for thread in threads)
 
     def ended_workers(self) -> int:
-        """Return the number of workers that have ended."""
+        """Return the number of workers that have ended although their term lasts."""
+        if self._term is None or self._term.over:
+            return 0
         return sum(1 for thread in self._threads if not thread.is_alive())
 
     def working(self) -> dict[str, tuple[Key, float]]:
@@ -94,9 +122,12 @@ class Reconciler:
         now = self._stopwatch()
         return {thread: (key, now - since) for thread, (key, since) in self._working.copy().items()}
 
-    def _work(self) -> None:
+    def _work(self, term: Term) -> None:
         thread = threading.current_thread().name
-        while (key := self._queue.take()) is not None:
+        while not (term.over or self._queue.stopped):
+            key = self._queue.take(timeout=_TERM_CHECK_SECONDS)
+            if key is None:
+                continue
             self._working[thread] = key, self._stopwatch()
             try:
                 self.reconcile(key)
@@ -110,6 +141,10 @@ class Reconciler:
         try:
             self._reconcile(key)
             self._queue.forget(key)
+        except NotLeading as over:
+            # For the next term of this replica.
+            self._queue.add(key)
+            _log.info("left unfinished: %s", over, extra={"job": str(key)})
         except ApiProblem as problem:
             self._count_retry("Api")
             delay = self._queue.retry(key, problem.retry_after or 0.0)

@@ -1,7 +1,8 @@
 """Leader election on a coordination.k8s.io Lease; expiry is measured with the local monotonic clock.
 
 A Lease expires if it does not change for its duration, counted from when this replica observed the last change; the
-times in the Lease are informational. A leader whose renewals fail stops before another replica may take the Lease.
+times in the Lease are informational. A leader whose renewals fail sends no write from before another replica may take
+the Lease: each write checks its term, by the clock. The replica then stands by, and may lead again in a new term.
 """
 
 from __future__ import annotations
@@ -71,6 +72,34 @@ def next_action(seen: ObservedLease | None, identity: str, now: float, duration:
     return LeaseAction.TAKE if now - seen.changed >= max(seen.duration, duration) else LeaseAction.WAIT
 
 
+class NotLeading(Exception):
+    """The term of the caller is over: it must not send another write."""
+
+
+class Term:
+    """A term of leadership, the fencing token of its workers. Thread-safe; once over, it is over for good.
+
+    `overdue` returns whether the Lease was renewed too long ago.
+    """
+
+    def __init__(self, number: int, overdue: Callable[[], bool]) -> None:
+        self.number = number
+        self.ended = threading.Event()
+        self._overdue = overdue
+
+    @property
+    def over(self) -> bool:
+        """Whether the term is over. A renewal that arrives after it was found to be overdue does not continue it."""
+        if self._overdue():
+            self.ended.set()
+        return self.ended.is_set()
+
+    def check(self) -> None:
+        """Raise NotLeading if the term is over."""
+        if self.over:
+            raise NotLeading(f"term {self.number} is over")
+
+
 def must_stop(renewed: float, now: float, duration: float) -> bool:
     """Return whether a leader whose last successful renewal began at `renewed` must stop."""
     return now - renewed >= duration * _STOP_FRACTION
@@ -126,6 +155,10 @@ class Election:
     def lost(self) -> bool:
         """Return whether another replica holds the Lease of this leader."""
         return self.leading and self._seen is not None and self._seen.holder != self._identity.name
+
+    def stand_by(self) -> None:
+        """Stop leading without a call; the next step reads the Lease, and may take or renew it."""
+        self.leading = False
 
     def release(self) -> None:
         """Release the Lease so that another replica can take it immediately. Best effort."""
@@ -203,9 +236,10 @@ class Election:
 
 
 class LeaseKeeper:
-    """The election in two threads: one steps and may block in a call, the other stops a leader that is overdue.
+    """The election in a thread, which also begins and ends the terms of this replica.
 
-    `on_started` runs once, in a thread of its own; `on_lost` must end the process without waiting for work in progress.
+    `on_started` is called with each new term. `on_lost` is called with the cause after a term has ended; it returns
+    when the workers of that term have left, and only then the next step may begin another term.
     """
 
     def __init__(
@@ -213,51 +247,68 @@ class LeaseKeeper:
         election: Election,
         settings: LeaseSettings,
         *,
-        on_started: Callable[[], None],
+        on_started: Callable[[Term], None],
         on_lost: Callable[[str], None],
     ) -> None:
         self._election = election
         self._seconds = settings.renew_seconds
         self._on_started = on_started
         self._on_lost = on_lost
+        self._terms = 0
+        self._term: Term | None = None
         self._stop = threading.Event()
-        self._step_thread = threading.Thread(target=self._step, name="lease", daemon=True)
-        self._deadline_thread = threading.Thread(target=self._check_deadline, name="lease-deadline", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     @property
     def leading(self) -> bool:
-        return self._election.leading
+        term = self._term
+        return term is not None and not term.over
 
     def state(self) -> dict[str, Any]:
         """Return what this replica knows of the Lease; takes no lock."""
         return self._election.state()
 
     def start(self) -> None:
-        self._step_thread.start()
-        self._deadline_thread.start()
+        self._thread.start()
 
     def stop(self, *, release: bool, seconds: float = 3.0) -> None:
         """Stop the election; `release` lets another replica lead at once: only if no worker of this replica runs."""
         self._stop.set()
-        if self._step_thread.ident is not None:
-            self._step_thread.join(seconds)
-        if release and not self._step_thread.is_alive():
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        if release and not self._thread.is_alive():
             self._election.release()
 
-    def _step(self) -> None:
-        started = False
-        while not self._stop.is_set():
-            self._election.step()
-            if self._election.lost():
-                self._on_lost("another replica holds the lease")
-                return
-            if self._election.leading and not started:
-                started = True
-                threading.Thread(target=self._on_started, name="leading", daemon=True).start()
-            self._stop.wait(self._seconds)
+    def turn(self) -> None:
+        """Make one step of the election, then end the term or begin one."""
+        # Before the step as well: a renewal that is due must not continue a term that is overdue.
+        self._end_if_over()
+        self._election.step()
+        self._end_if_over()
+        if self._term is None and self._election.leading and not self._election.overdue():
+            self._terms += 1
+            self._term = Term(self._terms, self._election.overdue)
+            self._on_started(self._term)
 
-    def _check_deadline(self) -> None:
-        while not self._stop.wait(min(self._seconds, 1.0) / 2):
-            if self._election.overdue():
-                self._on_lost("the lease could not be renewed in time")
-                return
+    def _end_if_over(self) -> None:
+        term = self._term
+        if term is None:
+            return
+        if self._election.lost():
+            cause = "another replica holds the lease"
+        elif term.over:
+            cause = "the lease could not be renewed in time"
+        else:
+            return
+        term.ended.set()
+        self._term = None
+        self._election.stand_by()
+        self._on_lost(cause)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.turn()
+            except Exception:  # noqa: BLE001 - without this thread the replica would never lead again
+                _log.exception("an error in the leader election; trying again")
+            self._stop.wait(self._seconds)

@@ -184,7 +184,7 @@ class OperatorSettings(Model):
         5.0, description="Seconds for which a pod may be unscheduled before the status reports it."
     )
     stuck_pod_seconds: Seconds = Field(
-        30.0, description="Seconds after its grace period until a pod of a lost node is marked as failed."
+        30.0, description="Seconds after its grace period until a pod is reported whose node is not ready."
     )
     grace_seconds: Annotated[int, Field(ge=1)] = Field(
         60, description="Termination grace period of workers in seconds, to save a checkpoint."

@@ -131,6 +131,7 @@ def test_the_details_of_a_status() -> None:
     body = {"reason": "Forbidden", "message": "unable to create", "details": {"causes": causes}}
     problem = api.api_problem(403, json.dumps(body))
     assert (problem.kind, problem.causes, problem.namespace_terminating) == ("", ("NamespaceTerminating",), True)
-    assert not ApiProblem(403, "Forbidden", "exceeded quota: q").namespace_terminating
+    # The cause counts, not the words.
+    assert not ApiProblem(403, "Forbidden", "exceeded quota: because it is being terminated").namespace_terminating
     body = {"reason": "NotFound", "message": "no", "details": {"name": "team", "kind": "namespaces"}}
     assert api.api_problem(404, json.dumps(body).encode()).kind == "namespaces"

@@ -111,8 +111,7 @@ CALLS = {
     "configmaps": {"get": "apply", "create": "apply"},
     "services": dict.fromkeys(("get", "list", "create", "update"), "namespace_objects"),
     "networkpolicies": dict.fromkeys(("get", "list", "create", "update", "delete"), "namespace_objects"),
-    "pods": {"list": "watch.informer", "watch": "watch.reflector", "delete": "apply"},
-    "pods/status": {"patch": "apply"},
+    "pods": {"get": "apply", "list": "watch.informer", "watch": "watch.reflector", "delete": "apply"},
     "events": {
         "list": "apply",
         "create": "event_recorder",
@@ -198,10 +197,30 @@ def test_extra_labels_are_on_every_object_and_every_object_says_what_it_belongs_
 
 def test_replicas_are_spread_and_one_of_them_remains() -> None:
     spread = pod()["spec"]["topologySpreadConstraints"]
-    assert [each["topologyKey"] for each in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert [(each["topologyKey"], each["whenUnsatisfiable"]) for each in spread] == [
+        ("kubernetes.io/hostname", "DoNotSchedule"),
+        ("topology.kubernetes.io/zone", "ScheduleAnyway"),
+    ]
+    # A cordoned node must not keep a replica pending, nor a replica of the old version during an upgrade.
+    assert (spread[0]["nodeTaintsPolicy"], spread[0]["matchLabelKeys"]) == ("Honor", ["pod-template-hash"])
     assert objects()["PodDisruptionBudget", "mptraining-operator"]["spec"]["minAvailable"] == 1
     # With a single one no node could ever be drained.
     assert ("PodDisruptionBudget", "mptraining-operator") not in objects({"replicas": 1})
+
+
+def test_the_replicas_go_before_jobs_on_a_busy_node() -> None:
+    """By the chart's own class: clusters with a quota for system-cluster-critical refuse that outside kube-system."""
+    own = objects()["PriorityClass", "mptraining-operator"]
+    assert (own["value"], own["globalDefault"]) == (10**9, False)
+    assert pod()["spec"]["priorityClassName"] == "mptraining-operator"
+    other: dict[str, Any] = {"priorityClassName": "system-cluster-critical"}
+    assert ("PriorityClass", "mptraining-operator") not in objects(other)
+    assert pod(other)["spec"]["priorityClassName"] == "system-cluster-critical"
+    none: dict[str, Any] = {"priorityClass": {"create": False}}
+    assert ("PriorityClass", "mptraining-operator") not in objects(none)
+    assert "priorityClassName" not in pod(none)["spec"]
+    requests = pod()["spec"]["containers"][0]["resources"]["requests"]
+    assert (requests["cpu"], requests["memory"]) == ("250m", "256Mi")
 
 
 def test_a_change_of_settings_restarts_the_replicas() -> None:

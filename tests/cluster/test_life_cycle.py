@@ -283,8 +283,8 @@ def test_somebody_takes_label_or_owner_from_the_indexed_job(ns: Any, name: str, 
     ns.wait(lambda: ns.child("batch/v1 jobs", f"{name}-1"), lambda found: found is None)
 
 
-def test_a_pod_stuck_on_a_dead_node_is_ended_by_its_status(ns: Any) -> None:
-    """The node does not answer: without the operator the pod, and with it the job, would be Terminating for ever."""
+def test_a_pod_on_a_node_that_is_not_ready_is_waited_for_until_the_node_is_declared_gone(ns: Any) -> None:
+    """Only the kubelet may end it: its processes may run. With the taint the pod garbage collector ends it."""
     ns.control_plane.nodes.create("doomed", labels={"mptraining.dev/doomed": "yes"})
 
     def script(pod: Pod) -> Behaviour:
@@ -296,9 +296,15 @@ def test_a_pod_stuck_on_a_dead_node_is_ended_by_its_status(ns: Any) -> None:
     ns.kubelet.tell(pod, Lost())
     ns.control_plane.nodes.set_ready("doomed", False)
     ns.rest.delete(f"/api/v1/namespaces/{ns.namespace}/pods/{pod.name}")
+    advice = ns.waits("stranded", "NodeNotReady")
+    assert "kubectl taint nodes doomed node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in advice
+    assert ns.get("stranded")["status"]["currentAttempt"] == 1
+    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+    ns.rest.patch("/api/v1/nodes/doomed", {"spec": {"taints": [taint]}})
+    # The pod garbage collector runs every 20 s.
     status = ns.until("stranded", lambda status: status.get("currentAttempt") == 2)
-    assert status["attempts"][0]["outcome"] == "NodeLost"
     assert status["infrastructureRestarts"] == 1
+    ns.rest.patch("/api/v1/nodes/doomed", {"spec": {"taints": None}})
     ns.control_plane.nodes.set_ready("doomed", True)
     ns.phase("stranded", "Succeeded")
 

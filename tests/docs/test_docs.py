@@ -36,8 +36,8 @@ from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES, Budget
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import KIND, PAUSED, MPTrainingJob
-from mptraining_api.status import Condition, JobStatus, Phase
-from mptraining_operator.plan.waiting import NAMESPACE_FULL
+from mptraining_api.status import CONDITION_TYPES, JobStatus, Phase
+from mptraining_operator.plan.waiting import NAMESPACE_FULL, NODE_NOT_READY
 from mptraining_operator.settings import OperatorSettings
 from tools.helm_chart import ChartValues
 
@@ -66,10 +66,10 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"`(mptraining(?:_api|_operator|_records|_trainer|))\.([a-z_0-9.]+)`")
 # kubectl's verbs in the documents, and the kinds of their arguments.
 _VERBS = ("annotate", "apply", "cp", "create", "delete", "describe", "events", "exec", "explain", "get", "logs")
-_VERBS += ("patch", "rollout", "wait")
+_VERBS += ("patch", "rollout", "taint", "wait")
 # An annotation of the operator's, set or removed.
 _ANNOTATIONS = (f"{PAUSED}=true", f"{PAUSED}-")
-_CONDITIONS = {*get_args(Condition.model_fields["type"].annotation), "Ready"}
+_CONDITIONS = {*CONDITION_TYPES, "Ready"}
 _BASE: dict[str, Any] = {
     "accelerator": {"type": "nvidia-tesla-t4"},
     "program": {"application": {"name": "cnn"}},
@@ -304,7 +304,8 @@ def test_the_guide_names_every_reason_with_its_budget() -> None:
 
 def test_the_guide_names_every_reason_to_wait() -> None:
     source = (ROOT / "operator" / "mptraining_operator" / "plan" / "waiting.py").read_text(encoding="utf-8")
-    known = {*re.findall(r'\bWait\([\w.]+,\s*"(\w+)"', source), *re.findall(r'": \("(\w+)", ', source), NAMESPACE_FULL}
+    known = {*re.findall(r'\bWait\([\w.]+,\s*"(\w+)"', source), *re.findall(r'": \("(\w+)", ', source)}
+    known |= {NAMESPACE_FULL, NODE_NOT_READY}
     told = {row[0].strip("`") for row in _table("docs/guide/reference.md", "## Reasons", 1)}
     assert told == known - {each.reason for each in OUTCOMES}
 
@@ -318,7 +319,7 @@ def test_the_guide_names_every_phase() -> None:
 
 def test_the_guide_names_every_condition_with_its_reasons() -> None:
     rows = {row[0].strip("`"): row for row in _table("docs/guide/kubernetes.md", "### Phases and conditions", 1)}
-    assert rows.keys() == set(get_args(Condition.model_fields["type"].annotation))
+    assert rows.keys() == set(CONDITION_TYPES)
     source = (ROOT / "operator" / "mptraining_operator" / "plan" / "conditions.py").read_text(encoding="utf-8")
     written = re.findall(r'with_condition\(status, "(\w+)", (True|False), "(\w+)"', source)
     assert written

@@ -15,10 +15,10 @@ from tests.fakes import Clock
 
 Raw = dict[str, Any]
 
-# The API server's messages about a deletion and about patches.
-_ANOTHER = (409, "Conflict", "the UID in the precondition (1) does not match the UID in record (2)")
+# Codes and reasons of the API server about a deletion and about patches; the operator does not read the messages.
+_ANOTHER = (409, "Conflict", "the precondition failed")
 _CONFLICTS = {
-    "uid": (422, "Invalid", 'metadata.uid: Invalid value: "1": field is immutable'),
+    "uid": (422, "Invalid", "the field is immutable"),
     "resourceVersion": (409, "Conflict", "the object has been modified; please apply your changes to the latest one"),
 }
 
@@ -34,10 +34,16 @@ class FakeCluster:
         self._uids = itertools.count(1)
         self._refusals: list[tuple[str, str, Exception]] = []
         self.before: Callable[[str, str, str], None] = lambda verb, plural, name: None
+        self.fence: Callable[[], None] = lambda: None
 
     @property
     def version(self) -> int:
         return next(self._versions)
+
+    def fenced(self, fence: Callable[[], None]) -> FakeCluster:
+        client = copy.copy(self)
+        client.fence = fence
+        return client
 
     def refuse(self, verb: str, resource: Resource, problem: Exception, times: int = 1) -> None:
         self._refusals += [(verb, resource.plural, problem)] * times
@@ -129,6 +135,8 @@ class FakeCluster:
         return found
 
     def _call(self, verb: str, resource: Resource, name: str) -> None:
+        if verb not in ("get", "list"):
+            self.fence()
         self.before(verb, resource.plural, name)
         self.calls.append((verb, resource.plural, name))
         for refusal in self._refusals:

@@ -23,13 +23,13 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase, Progress
 from mptraining_operator.apply import Applier, NotCreated, status_changes
 from mptraining_operator.namespace_objects import NamespaceObjects
+from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import (
     AllowPeers,
     DeleteJob,
     DeletePod,
     EndAttempt,
     EventRecord,
-    FailPod,
     ForgetAttempt,
     Plan,
     ReadEvents,
@@ -164,6 +164,25 @@ def test_only_what_changes_is_written_and_never_progress() -> None:
     after = JobStatus(phase=Phase.RUNNING, current_attempt=1)
     assert status_changes(before, after) == {"phase": "Running", "workers": None}
     assert status_changes(before, before) == {}
+
+
+def test_conditions_of_other_controllers_stay_in_the_status(bench: Bench) -> None:
+    """A merge patch replaces the list: it carries what was read, under the resourceVersion of that read."""
+    theirs = {
+        "type": "kueue.x-k8s.io/Admitted",
+        "status": "True",
+        "reason": "Admitted",
+        "message": "by the queue",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    raw = bench.api.get(JOBS, "team", "flowers")
+    bench.cache.put_job(parse.job(bench.api.put(JOBS, {**raw, "status": {"conditions": [theirs]}})))
+    assert bench.snapshot.status is not None
+    status = conditions.with_waiting(bench.snapshot.status, Phase.PENDING, "Starting", "", 0.0, 1)
+    bench.apply(status=status)
+    stored = bench.api.get(JOBS, "team", "flowers")["status"]["conditions"]
+    assert stored[0] == theirs
+    assert [each["type"] for each in stored] == ["kueue.x-k8s.io/Admitted", "Running", "Reconciling"]
 
 
 def test_an_equal_status_is_not_written(bench: Bench) -> None:
@@ -305,10 +324,13 @@ def test_a_quota_that_is_full_of_the_very_child(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("problem", "kind"),
     [
-        (ApiProblem(422, "Invalid", "spec.template: Invalid value"), "Invalid"),
+        (ApiProblem(422, "Invalid", "spec.template", causes=("FieldValueInvalid", "FieldValueRequired")), "Invalid"),
         (ApiProblem(400, "BadRequest", "quantities must match"), "Invalid"),
         (ApiProblem(413, "RequestEntityTooLarge", "limit is 3145728"), "Invalid"),
-        (ApiProblem(400, "BadRequest", 'admission webhook "policy" denied the request'), "Refused"),
+        # Of an admission webhook, which gives no reason, and of a ValidatingAdmissionPolicy, whose cause has none.
+        (ApiProblem(400, "Unknown", 'admission webhook "policy" denied the request'), "Refused"),
+        (ApiProblem(422, "Invalid", "denied request: failed expression", causes=("",)), "Refused"),
+        (ApiProblem(422, "Unknown", "denied"), "Refused"),
     ],
 )
 def test_another_refusal_of_a_child(bench: Bench, problem: ApiProblem, kind: str) -> None:
@@ -322,7 +344,6 @@ def test_another_refusal_of_a_child(bench: Bench, problem: ApiProblem, kind: str
     "problem",
     [
         ApiProblem(403, "Forbidden", "unable to create new content", causes=("NamespaceTerminating",)),
-        ApiProblem(403, "Forbidden", 'namespace "team" because it is being terminated'),
         ApiProblem(404, "NotFound", 'namespaces "team" not found'),
     ],
 )
@@ -408,17 +429,6 @@ def test_a_deletion_that_is_refused_comes_through(bench: Bench) -> None:
         bench.apply(actions=(EndAttempt("flowers-1", "x"),))
 
 
-def test_a_pod_of_a_lost_node_is_failed(bench: Bench, raw_pod: Make) -> None:
-    stored = bench.api.put(PODS, raw_pod())
-    bench.cache.put_pod(KEY, version_of(stored), seen_pod(stored))
-    assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "pod-0", "node-1"),))
-    pod = bench.snapshot.pods[0]
-    assert (pod.phase, pod.disruption, pod.reason) == ("Failed", "NodeLost", "NodeLost")
-    # Another pod of that name, or none: the operator knows neither.
-    assert not bench.apply(actions=(FailPod(stored["metadata"]["name"], "x", "node-1"), FailPod("none", "y", "node-1")))
-    assert [each.uid for each in bench.snapshot.pods] == ["pod-0"]
-
-
 @pytest.mark.parametrize("other", [False, True])
 def test_a_deletion_without_an_event_is_learnt_from_the_response(
     bench: Bench, raw_pod: Make, raw_batch_job: Make, other: bool
@@ -430,7 +440,7 @@ def test_a_deletion_without_an_event_is_learnt_from_the_response(
     if other:
         bench.api.put(PODS, raw_pod(uid="pod-9"))
         bench.api.put(BATCH_JOBS, raw_batch_job(uid="batch-9"))
-    assert bench.apply(actions=(FailPod("flowers-1-0-abcde", "pod-0", "node-1"),))
+    assert bench.apply(actions=(DeletePod("flowers-1-0-abcde", "pod-0", "flowers-7", "batch-7"),))
     assert bench.snapshot.pods == ()
     assert bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
     assert bench.snapshot.batch_jobs == ()
@@ -444,11 +454,28 @@ def test_a_deletion_without_an_event_is_learnt_from_the_response(
     assert bench.cache.versioned_snapshot(KEY, Limits()) is None
 
 
-def test_another_conflict_is_no_deletion(bench: Bench, raw_pod: Make) -> None:
-    bench.cache.put_pod(KEY, 30, seen_pod(raw_pod()))
-    bench.api.refuse("patch", PODS, ApiProblem(409, "Conflict", 'pods "fluid-1-0": modified'))
-    assert not bench.apply(actions=(FailPod("flowers-1-0-abcde", "pod-0", "node-1"),))
-    assert [each.uid for each in bench.snapshot.pods] == ["pod-0"]
+@pytest.mark.parametrize("status", [409, 422])
+def test_another_conflict_is_no_deletion(bench: Bench, raw_batch_job: Make, status: int) -> None:
+    """The object is read and its uid compared: the words of the message decide nothing."""
+    raw = raw_batch_job()
+    bench.api.put(BATCH_JOBS, raw)
+    bench.cache.put_batch_job(KEY, 20, seen_batch_job(raw))
+    bench.api.calls.clear()
+    bench.api.refuse("delete", BATCH_JOBS, ApiProblem(status, "Conflict", "Precondition failed: UID in precondition"))
+    if status == 409:
+        assert not bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
+        assert bench.api.calls == [("delete", "jobs", "flowers-1"), ("get", "jobs", "flowers-1")]
+    else:
+        with pytest.raises(ApiProblem):
+            bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
+    assert [each.uid for each in bench.snapshot.batch_jobs] == ["batch-1"]
+
+
+def test_a_deletion_that_succeeds_reads_nothing(bench: Bench, raw_batch_job: Make) -> None:
+    bench.api.put(BATCH_JOBS, raw_batch_job())
+    bench.api.calls.clear()
+    assert not bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
+    assert bench.api.calls == [("delete", "jobs", "flowers-1")]
 
 
 def test_reading_the_job_file(bench: Bench) -> None:
@@ -513,21 +540,25 @@ def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
 
 
 def test_asking_for_nodes(bench: Bench) -> None:
-    def node(name: str, ready: str) -> None:
+    def node(name: str, ready: str, *taints: str) -> None:
         conditions = [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": ready}]
-        bench.api.put(NODES, {"metadata": {"name": name}, "status": {"conditions": conditions}})
+        spec = {"taints": [{"key": key, "effect": "NoExecute"} for key in taints]}
+        bench.api.put(NODES, {"metadata": {"name": name}, "spec": spec, "status": {"conditions": conditions}})
 
     node("well", "True")
-    node("silent", "Unknown")
-    assert bench.apply(actions=tuple(ReadNode(name) for name in ("well", "silent", "gone")))
-    assert dict(bench.lookups.lost_nodes) == {"well": False, "silent": True, "gone": True}
+    node("silent", "Unknown", "node.kubernetes.io/unreachable")
+    node("declared-gone", "Unknown", "node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service")
+    assert bench.apply(actions=tuple(ReadNode(name) for name in ("well", "silent", "declared-gone", "deleted")))
+    # The pod garbage collector ends the pods of the last two.
+    expected = {"well": False, "silent": True, "declared-gone": False, "deleted": False}
+    assert dict(bench.lookups.unready_nodes) == expected
 
 
 def test_when_the_uid_is_reused_nothing_is_learnt_of_the_old_job(bench: Bench, raw_job: Make) -> None:
     seen = bench.seen
     bench.cache.put_job(parse.job(raw_job(uid="job-2", version=10_000)))
     assert bench.applier.apply(Plan(actions=(ReadNode("gone"),)), seen)
-    assert dict(bench.lookups.lost_nodes) == {}
+    assert dict(bench.lookups.unready_nodes) == {}
 
 
 def test_the_newest_warning_about_a_pod_is_read(bench: Bench, raw_event: Make) -> None:

@@ -16,6 +16,7 @@ from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.apply import NotCreated
 from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
+from mptraining_operator.leader_election import NotLeading, Term
 from mptraining_operator.plan.actions import AllowPeers, EventRecord, Plan, ReadNode, StartAttempt
 from mptraining_operator.plan.conditions import with_running
 from mptraining_operator.plan.plan import plan as plan_of_job
@@ -161,7 +162,7 @@ def test_a_plan_has_the_time_since_when_reports_arrive(clock: Clock, raw_job: Ma
 
     bench.reconciler._plan = make
     bench.reconciler.reconcile(KEY)
-    bench.reconciler.start(0, reports_since=990.0)
+    bench.reconciler.start(0, Term(1, lambda: False), reports_since=990.0)
     bench.reconciler.reconcile(KEY)
     assert heard == [None, 990.0]
 
@@ -304,7 +305,7 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
         clock=Moving(),
         stopwatch=time.monotonic,
     )
-    reconciler.start(2)
+    assert reconciler.start(2, Term(1, lambda: False))
     for name in ("a", "b", "c"):
         cache.put_job(parse.job(raw_job(name, uid=name)))
         queue.add(Key("team", name))
@@ -315,6 +316,85 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
     assert reconciler.join(60)
     assert reconciler.ended_workers() == 2
     assert reconciler.working() == {}
+
+
+class Leader:
+    """Workers over a queue, whose plans are applied by a method of the test."""
+
+    def __init__(self, raw: dict[str, Any], apply: Callable[[], None]) -> None:
+        self.queue, cache = WorkQueue(time.monotonic), Cache(time.monotonic)
+        cache.put_job(parse.job(raw))
+        self.queue.add(KEY)
+
+        class Applying(Applied):
+            def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
+                apply()
+                return False
+
+        self.reconciler = Reconciler(
+            self.queue,
+            cache,
+            Applying(),
+            plan=lambda snapshot, now: Plan(),
+            limits=Limits(),
+            record_event=lambda snapshot, announcement: None,
+            observe=lambda seconds: None,
+            clock=time.time,
+            stopwatch=time.monotonic,
+        )
+
+
+def test_at_the_end_of_a_term_the_workers_leave_and_the_queue_stays(raw_job: Make) -> None:
+    first, second = Term(1, lambda: False), Term(2, lambda: False)
+    applied = threading.Semaphore(0)
+
+    def apply() -> None:
+        applied.release()
+        # The Lease is late while the plan is applied: its next write is refused.
+        first.ended.set()
+        leader.reconciler.check_term()
+
+    leader = Leader(raw_job(), apply)
+    with pytest.raises(NotLeading):
+        leader.reconciler.check_term()
+    assert leader.reconciler.start(2, first)
+    assert applied.acquire(timeout=60)
+    assert leader.reconciler.join(60)
+    assert leader.reconciler.ended_workers() == 0
+    # No failure, no backoff: the next term continues with the job.
+    assert (leader.queue.depth(), leader.queue.failures(KEY)) == (1, 0)
+    assert not leader.reconciler.start(2, first)
+    assert leader.reconciler.start(2, second)
+    assert applied.acquire(timeout=60)
+    second.ended.set()
+    assert leader.reconciler.join(60)
+
+
+def test_a_worker_that_is_blocked_in_a_call_sends_nothing_in_a_later_term_and_delays_it(raw_job: Make) -> None:
+    first, second = Term(1, lambda: False), Term(2, lambda: False)
+    entered, answered = threading.Event(), threading.Event()
+    sent: list[int] = []
+
+    def apply() -> None:
+        leader.reconciler.check_term()
+        sent.append(1)
+        entered.set()
+        assert answered.wait(60)
+        leader.reconciler.check_term()
+        sent.append(2)
+
+    leader = Leader(raw_job(), apply)
+    assert leader.reconciler.start(1, first)
+    assert entered.wait(60)
+    first.ended.set()
+    assert not leader.reconciler.join(0.01)
+    # Never the workers of two terms at once.
+    assert not leader.reconciler.start(1, second)
+    answered.set()
+    assert leader.reconciler.join(60)
+    assert sent == [1]
+    assert leader.reconciler.start(0, second)
+    leader.reconciler.check_term()
 
 
 def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from mptraining_operator.leader_election import (
     Election,
     LeaseAction,
     LeaseKeeper,
+    NotLeading,
     ObservedLease,
+    Term,
     must_stop,
     next_action,
     observe,
@@ -219,22 +222,24 @@ def test_never_two_leaders(steps: list[tuple[str, float, str]], offsets: tuple[f
         )
         for name, offset in zip("abc", offsets, strict=True)
     }
-    ended: set[str] = set()
+    terms: list[Term] = []
+    keepers = {
+        name: LeaseKeeper(replica, SETTINGS, on_started=terms.append, on_lost=lambda cause: None)
+        for name, replica in replicas.items()
+    }
     for name, seconds, fails in steps:
         true_time[0] += seconds
-        for each, replica in replicas.items():
-            # The guard's thread reads all the time.
-            if replica.overdue() or replica.lost():
-                ended.add(each)
-        if name not in ended:
-            api.fails = fails
-            replicas[name].step()
-        working = [
-            each
-            for each, replica in replicas.items()
-            if each not in ended and replica.leading and not replica.overdue() and not replica.lost()
-        ]
-        assert len(working) <= 1
+        api.fails = fails
+        keepers[name].turn()
+        assert len([term for term in terms if may_write(term)]) <= 1
+
+
+def may_write(term: Term) -> bool:
+    try:
+        term.check()
+    except NotLeading:
+        return False
+    return True
 
 
 class Leases:
@@ -276,21 +281,117 @@ class Leases:
         return self.raw
 
 
-def test_the_keeper_starts_once_and_hands_over(api: Any) -> None:
-    import time
+class Replica:
+    """One replica's election without threads: its terms, and the causes of their ends."""
 
+    def __init__(self, api: Any, name: str, clock: Clock) -> None:
+        self.election = election(api, name, clock)
+        self.terms: list[Term] = []
+        self.causes: list[str] = []
+        self.keeper = LeaseKeeper(self.election, SETTINGS, on_started=self.terms.append, on_lost=self.causes.append)
+
+    def turn(self) -> None:
+        self.keeper.turn()
+
+
+def test_no_write_is_sent_after_the_deadline_of_a_late_lease(api: Any, clock: Clock) -> None:
+    """By the clock, at the write itself: neither the lease's thread nor a call that is under way needs to end first."""
+    a = Replica(api, "a", clock)
+    a.turn()
+    (term,) = a.terms
+    clock.now += 7.9
+    term.check()
+    clock.now += 0.1
+    with pytest.raises(NotLeading, match="term 1 is over"):
+        term.check()
+    assert not a.keeper.leading
+
+
+def test_a_renewal_that_arrives_after_the_deadline_does_not_continue_the_term(api: Any, clock: Clock) -> None:
+    a = Replica(api, "a", clock)
+    a.turn()
+    clock.now += 7
+
+    def late(verb: str, plural: str, name: str) -> None:
+        clock.now += 2
+        # A worker looks in the meantime, and leaves.
+        assert not may_write(a.terms[0])
+
+    api.before = late
+    a.turn()
+    assert not may_write(a.terms[0])
+    assert a.causes == ["the lease could not be renewed in time"]
+
+
+def test_after_a_late_lease_the_replica_leads_again_in_a_new_term(api: Any, clock: Clock) -> None:
+    a = Replica(api, "a", clock)
+    a.turn()
+    clock.now += 8
+    a.turn()
+    assert a.causes == ["the lease could not be renewed in time"]
+    assert [term.number for term in a.terms] == [1, 2]
+    assert [may_write(term) for term in a.terms] == [False, True]
+    for _ in range(10):
+        clock.now += 2
+        a.turn()
+    assert [may_write(term) for term in a.terms] == [False, True]
+    assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["leaseTransitions"] == 0
+
+
+def test_a_replaced_leader_stands_by_and_leads_again_when_its_successor_is_silent(api: Any, clock: Clock) -> None:
+    a, b = Replica(api, "a", clock), Replica(api, "b", clock)
+    a.turn()
+    b.turn()
+    clock.now += 10
+    b.turn()
+    a.turn()
+    assert (a.keeper.leading, b.keeper.leading) == (False, True)
+    # Its last look at the Lease found another holder.
+    a.turn()
+    assert len(a.terms) == 1
+    clock.now += 10
+    a.turn()
+    assert (a.keeper.leading, b.keeper.leading) == (True, False)
+    assert [may_write(term) for term in a.terms] == [False, True]
+
+
+def test_another_holder_ends_the_term_at_once(api: Any, clock: Clock) -> None:
+    a = Replica(api, "a", clock)
+    a.turn()
+    raw = api.get(LEASES, "ops", SETTINGS.name)
+    raw["spec"]["holderIdentity"] = "thief"
+    api.put(LEASES, raw)
+    clock.now += 2
+    a.turn()
+    assert a.causes == ["another replica holds the lease"]
+    assert [may_write(term) for term in a.terms] == [False]
+
+
+def test_the_next_term_waits_for_the_workers_of_the_last(api: Any, clock: Clock) -> None:
+    a = Replica(api, "a", clock)
+    seen: list[tuple[int, bool]] = []
+
+    def leave(cause: str) -> None:
+        seen.append((len(a.terms), may_write(a.terms[-1])))
+
+    a.keeper = LeaseKeeper(a.election, SETTINGS, on_started=a.terms.append, on_lost=leave)
+    a.turn()
+    clock.now += 8
+    a.turn()
+    assert seen == [(1, False)]
+    assert len(a.terms) == 2
+
+
+def test_the_thread_of_the_keeper_leads_and_hands_over(api: Any) -> None:
     settings = LeaseSettings(duration_seconds=60, renew_seconds=0.01)
-    started, lost = threading.Semaphore(0), threading.Event()
-    causes: list[str] = []
-
-    def on_lost(cause: str) -> None:
-        causes.append(cause)
-        lost.set()
-
+    started = threading.Semaphore(0)
     keepers = []
     for name in "ab":
         one = Election(api, Identity(name=name, namespace="ops"), settings, monotonic=time.monotonic, wall=time.time)
-        keepers.append(LeaseKeeper(one, settings, on_started=started.release, on_lost=on_lost))
+        keeper = LeaseKeeper(one, settings, on_started=lambda term: started.release(), on_lost=lambda cause: None)
+        keepers.append(keeper)
+    # An error of our own ends no thread.
+    api.refuse("get", LEASES, ValueError("a Lease that nobody expected"))
     keepers[0].start()
     assert started.acquire(timeout=240)
     keepers[1].start()
@@ -298,10 +399,4 @@ def test_the_keeper_starts_once_and_hands_over(api: Any) -> None:
     keepers[0].stop(release=True)
     assert started.acquire(timeout=240)
     assert keepers[1].leading
-    # Another client takes it by force.
-    raw = api.get(LEASES, "ops", settings.name)
-    raw["spec"]["holderIdentity"] = "thief"
-    api.put(LEASES, raw)
-    assert lost.wait(60)
-    assert causes == ["another replica holds the lease"]
     keepers[1].stop(release=False)

@@ -16,6 +16,7 @@ import yaml
 from mptraining_api.crd import custom_resource_definition
 from tests.testbed import ControlPlane, Refused
 from tests.testbed.kubernetes.access import wait_until
+from tests.testbed.kubernetes.rest import APPLY
 
 pytestmark = pytest.mark.cluster
 
@@ -211,7 +212,29 @@ class TestStatus:
 
     def test_the_status_of_a_creation_is_dropped(self, jobs: Jobs) -> None:
         jobs.create(document() | {"status": {"currentAttempt": 7}})
-        assert "status" not in jobs.rest.get(f"{jobs.path}/flowers")
+        # The schema's default: for kstatus a job that no operator has seen is in progress.
+        assert jobs.rest.get(f"{jobs.path}/flowers")["status"] == {"observedGeneration": -1}
+
+    def test_another_controller_adds_a_condition_and_keeps_it(self, jobs: Jobs) -> None:
+        def condition(type: str, value: str = "True") -> Json:
+            time = "2026-01-01T00:00:00Z"
+            return {"type": type, "status": value, "reason": "Why", "message": "", "lastTransitionTime": time}
+
+        jobs.create(document())
+        applied = document() | {"status": {"conditions": [condition("kueue.x-k8s.io/Admitted")]}}
+        del applied["spec"]
+        path, query = f"{jobs.path}/flowers/status", {"fieldManager": "kueue"}
+        jobs.rest.patch(path, applied, kind=APPLY, query=query)
+        # The operator's merge patch replaces the list by what it has read and its own conditions.
+        jobs.status({"conditions": [condition("kueue.x-k8s.io/Admitted"), condition("Running", "False")]})
+        applied["status"]["conditions"] = [condition("kueue.x-k8s.io/Admitted", "False")]
+        stored = jobs.rest.patch(path, applied, kind=APPLY, query=query)["status"]["conditions"]
+        assert [(each["type"], each["status"]) for each in stored] == [
+            ("kueue.x-k8s.io/Admitted", "False"),
+            ("Running", "False"),
+        ]
+        with pytest.raises(Refused, match="Duplicate value"):
+            jobs.status({"conditions": [condition("Running"), condition("Running", "False")]})
 
 
 class TestSize:

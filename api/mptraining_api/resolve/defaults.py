@@ -16,6 +16,8 @@ METRICS = (KerasObject(class_name="SparseCategoricalAccuracy", config={"name": "
 
 # Mixes consecutive examples of one class in most data sets; takes 1 GB of memory for JPEGs of 100 KB.
 SHUFFLE_BUFFER_SIZE = 10_000
+# The checkpoints that are kept.
+MAX_TO_KEEP = 3
 
 
 def resolve_training(spec: JobSpec, devices: Devices) -> tuple[ResolvedTraining, tuple[Choice, ...]]:
@@ -95,10 +97,10 @@ def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choi
 
 # As for batch/v1 Jobs and similar operators, program errors are retried a few times; a job on Spot machines may be
 # preempted many times.
-_BACKOFF_LIMIT = 3
-_INFRASTRUCTURE_RETRIES = 20
+BACKOFF_LIMIT = 3
+INFRASTRUCTURE_RETRIES = 20
 # Longer than a cluster autoscaler needs for a new GPU machine; a job fails if no machine is available by then.
-_PENDING_TIMEOUT = 1800
+PENDING_TIMEOUT = 1800
 
 
 class ResolvedRunPolicy(Model):
@@ -120,10 +122,10 @@ def resolve_run_policy(written: RunPolicy | None) -> ResolvedRunPolicy:
         return default if value is None else value
 
     return ResolvedRunPolicy(
-        backoff_limit=given(policy.backoff_limit, _BACKOFF_LIMIT),
-        infrastructure_retries=given(policy.infrastructure_retries, _INFRASTRUCTURE_RETRIES),
+        backoff_limit=given(policy.backoff_limit, BACKOFF_LIMIT),
+        infrastructure_retries=given(policy.infrastructure_retries, INFRASTRUCTURE_RETRIES),
         active_deadline_seconds=policy.active_deadline_seconds,
-        pending_timeout_seconds=given(policy.pending_timeout_seconds, _PENDING_TIMEOUT),
+        pending_timeout_seconds=given(policy.pending_timeout_seconds, PENDING_TIMEOUT),
         progress_deadline_seconds=policy.progress_deadline_seconds,
         ttl_seconds_after_finished=policy.ttl_seconds_after_finished,
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from mptraining_api.resolve.batch_size import batch_choice, global_batch_size, learning_rate
-from mptraining_api.resolve.defaults import resolve_data, resolve_training
+from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
 from mptraining_api.resolve.devices import Devices, placement, requested_devices, strategy, without_accelerators
 from mptraining_api.resolve.precision import jit_compile, keras_generation, precision
 from mptraining_api.resolved_job import (
@@ -145,7 +145,7 @@ def _checkpoint(spec: JobSpec) -> ResolvedCheckpoint:
     written = spec.checkpoint
     return ResolvedCheckpoint(
         every_steps=written.every_steps if written else None,
-        max_to_keep=(written.max_to_keep if written else None) or 3,
+        max_to_keep=(written.max_to_keep if written else None) or MAX_TO_KEEP,
     )
 
 

@@ -76,11 +76,19 @@ def explain_no_logs(found: Sequence[WorkerPod], seen: JobView, *, attempt: int |
     if not of_attempt:
         kept = sorted({each.attempt for each in found})
         there = f"; attempts with pods: {', '.join(map(str, kept))}" if kept else ""
-        step = f"Its events are in {seen.output}/events" if seen.output else status
         return NoLogs(
-            name, f"the pods of attempt {wanted} are deleted, and their logs with them{there}", next_step=step
+            name,
+            f"the pods of attempt {wanted} are deleted, and their logs with them{there}",
+            next_step=_events_step(seen, wanted, otherwise=status),
         )
     if worker is not None and all(each.index != worker for each in of_attempt):
+        if worker < (seen.status.workers or 0):
+            return NoLogs(
+                name,
+                f"the pod of worker {worker} of attempt {wanted} is deleted, and its log with it: when a worker fails, "
+                "Kubernetes deletes those that still run",
+                next_step=_events_step(seen, wanted, otherwise=status),
+            )
         workers = sorted({each.index for each in of_attempt})
         return NoLogs(
             name, f"attempt {wanted} has no worker {worker}", expected=f"one of {', '.join(map(str, workers))}"
@@ -88,6 +96,13 @@ def explain_no_logs(found: Sequence[WorkerPod], seen: JobView, *, attempt: int |
     which = "no worker" if worker is None else f"worker {worker}"
     does = "has started" if worker is None else "has not started"
     return NoLogs(name, f"{which} of attempt {wanted} {does}: {reason_text(seen)}", next_step=status)
+
+
+def _events_step(seen: JobView, attempt: int, *, otherwise: str) -> str:
+    """Return where the events of a deleted pod are; only the run folder has them."""
+    if not seen.output:
+        return otherwise
+    return f"The events of its workers are in the files {attempt}-*.jsonl of {seen.output.rstrip('/')}/events"
 
 
 def log_lines(server: ApiServer, pod: WorkerPod) -> Iterator[str]:

@@ -57,15 +57,6 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
-class FailPod:
-    """Set phase Failed and condition DisruptionTarget on a pod whose node is lost; nothing else terminates it."""
-
-    pod: str
-    uid: str
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Delete the MPTrainingJob, whose ttlSecondsAfterFinished has expired."""
 
@@ -79,7 +70,7 @@ class ReadJobFile:
 
 @dataclass(frozen=True, slots=True)
 class ReadNode:
-    """Read whether a node is lost, then plan again."""
+    """Read whether a node is ready, then plan again."""
 
     node: str
 
@@ -92,16 +83,7 @@ class ReadEvents:
 
 
 Action = (
-    StartAttempt
-    | AllowPeers
-    | EndAttempt
-    | ForgetAttempt
-    | DeletePod
-    | FailPod
-    | DeleteJob
-    | ReadJobFile
-    | ReadNode
-    | ReadEvents
+    StartAttempt | AllowPeers | EndAttempt | ForgetAttempt | DeletePod | DeleteJob | ReadJobFile | ReadNode | ReadEvents
 )
 
 

@@ -5,13 +5,23 @@ A transition takes a frozen status and returns the next one; times are in second
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from mptraining_api.outcomes import SUCCEEDED, SUSPENDED, Outcome
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.status import ATTEMPTS_KEPT, Attempt, Condition, JobStatus, Phase, format_time, parse_time
+from mptraining_api.status import (
+    ATTEMPTS_KEPT,
+    CONDITION_TYPES,
+    Attempt,
+    Condition,
+    ConditionType,
+    JobStatus,
+    Phase,
+    format_time,
+    parse_time,
+)
 
-ConditionType = Literal["Running", "Suspended", "FellBackToCPU", "Finished", "Succeeded", "Failed"]
 # The schema allows 32768 characters; etcd stores the message for every job.
 _LONGEST_MESSAGE = 2000
 
@@ -51,6 +61,29 @@ def with_condition(
     return status.model_copy(update={"conditions": [*others[:place], after, *others[place:]]})
 
 
+def without_conditions(status: JobStatus, types: Collection[str]) -> JobStatus:
+    """Return the status without the conditions of these types."""
+    kept = [each for each in status.conditions or () if each.type not in types]
+    return status.model_copy(update={"conditions": kept or None})
+
+
+def cleared(status: JobStatus) -> JobStatus:
+    """Return the status of a job that starts anew: progress and conditions of other controllers are kept."""
+    return JobStatus(progress=status.progress, conditions=without_conditions(status, CONDITION_TYPES).conditions)
+
+
+def _with_reconciling(status: JobStatus, now: float, generation: int) -> JobStatus:
+    """Set Reconciling to True, once: its message is constant, so that it changes with no state of the workers.
+
+    kstatus (Flux, `helm install --wait`) reports InProgress while it is True. `with_finished` removes it: kstatus
+    wants conditions that are abnormal to be absent otherwise.
+    """
+    if is_true(status, "Reconciling"):
+        return status
+    message = "the job has not ended: see the condition Running"
+    return with_condition(status, "Reconciling", True, "NotFinished", message, now, generation)
+
+
 def truncated(message: str) -> str:
     return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
 
@@ -81,7 +114,9 @@ def with_attempt_started(status: JobStatus, number: int, job: ResolvedJob, now: 
         status = with_condition(status, "FellBackToCPU", True, "FellBackToCPU", message, now, generation)
     if condition(status, "Suspended") is not None:
         status = with_resumed(status, now, generation)
-    return with_condition(status, "Running", False, "Starting", f"attempt {number} is being created", now, generation)
+    message = f"attempt {number} is being created"
+    status = with_condition(status, "Running", False, "Starting", message, now, generation)
+    return _with_reconciling(status, now, generation)
 
 
 def resolved_fields(job: ResolvedJob) -> dict[str, object]:
@@ -129,11 +164,19 @@ def with_running(status: JobStatus, message: str, now: float, generation: int) -
             "observed_generation": generation,
         }
     )
-    return with_condition(status, "Running", True, "Running", message, now, generation)
+    status = with_condition(status, "Running", True, "Running", message, now, generation)
+    return _with_reconciling(status, now, generation)
 
 
 def with_waiting(status: JobStatus, phase: Phase, reason: str, message: str, now: float, generation: int) -> JobStatus:
     """Record that not all workers run, and why."""
+    status = _with_not_running(status, phase, reason, message, now, generation)
+    return _with_reconciling(status, now, generation)
+
+
+def _with_not_running(
+    status: JobStatus, phase: Phase, reason: str, message: str, now: float, generation: int
+) -> JobStatus:
     status = status.model_copy(update={"phase": phase, "observed_generation": generation})
     return with_condition(status, "Running", False, reason, message, now, generation)
 
@@ -158,9 +201,21 @@ def with_finished(status: JobStatus, outcome: Outcome, message: str, now: float,
     if attempt is not None and attempt.outcome is None:
         status = with_attempt_ended(status, outcome, message, now)
     phase = Phase.SUCCEEDED if good else Phase.FAILED
+    ended: tuple[ConditionType, ConditionType] = ("Succeeded", "Complete") if good else ("Failed", "Stalled")
     # Only the condition Succeeded or Failed carries the full message.
-    over = f"the job has ended: see the condition {'Succeeded' if good else 'Failed'}"
-    status = with_waiting(status, phase, outcome.reason, over, now, generation)
+    over = f"the job has ended: see the condition {ended[0]}"
+    status = _with_not_running(status, phase, outcome.reason, over, now, generation)
+    status = without_conditions(status, ("Reconciling",))
     status = status.model_copy(update={"completion_time": _not_before(status.start_time, now)})
-    status = with_condition(status, "Succeeded" if good else "Failed", True, outcome.reason, message, now, generation)
+    status = with_condition(status, ended[0], True, outcome.reason, message, now, generation)
+    # kstatus reports the message of Stalled.
+    brief = over if good else f"{outcome.meaning}: see the condition {ended[0]}"
+    status = with_condition(status, ended[1], True, outcome.reason, brief, now, generation)
     return with_condition(status, "Finished", True, outcome.reason, over, now, generation)
+
+
+def with_generation_observed(status: JobStatus, generation: int) -> JobStatus:
+    """Return the status with that observedGeneration, if it has one of an earlier generation."""
+    if status.phase is None or generation <= (status.observed_generation or 0):
+        return status
+    return status.model_copy(update={"observed_generation": generation})

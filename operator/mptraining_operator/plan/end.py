@@ -18,8 +18,9 @@ from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod, Sna
 _DISRUPTED_WITHIN = 15.0
 # Values of pod status.reason: the kubelet or the node controller terminated the pod.
 _NODE_REASONS = ("NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeAffinity")
+# The reason of DisruptionTarget by the pod garbage collector: the Node object was deleted.
+_NODE_DELETED = "DeletionByPodGC"
 _ADMISSION_REASONS = ("UnexpectedAdmissionError", "OutOf")
-_FAIL_JOB_RULE = "rule at index 0"
 # Terminals show messages that pods wrote: terminal escape sequences and control characters are removed from them.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -47,8 +48,8 @@ def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
         superseded = next((pod for pod in failures if _outcome(pod) == outcomes.SUPERSEDED), None)
         found = f"worker {failures[0].index} lost a peer, and no remaining pod shows the cause"
         return Verdict(outcomes.NODE_LOST, _describe(superseded) if superseded else found)
-    if batch_job.end_reason == "PodFailurePolicy" and _FAIL_JOB_RULE in batch_job.end_message:
-        # An evicted pod may already be deleted.
+    if batch_job.end_reason == "PodFailurePolicy":
+        # The only rule is about DisruptionTarget (`resources.indexed_job`). An evicted pod may already be deleted.
         return Verdict(outcomes.PREEMPTED, f"a worker was evicted: {batch_job.end_message}")
     condition = f"{batch_job.end_reason}: {batch_job.end_message}".strip(": ")
     return Verdict(outcomes.CHILD_DELETED, f"a worker's pod was deleted ({condition or 'no message'})")
@@ -71,7 +72,7 @@ def _budget(pod: SeenPod) -> Budget:
 
 def _outcome(pod: SeenPod) -> Outcome:
     if pod.disruption:
-        return outcomes.NODE_LOST if pod.disruption == "NodeLost" else outcomes.PREEMPTED
+        return outcomes.NODE_LOST if pod.disruption == _NODE_DELETED else outcomes.PREEMPTED
     if pod.reason == "Evicted":
         # For pressure of the node the kubelet sets DisruptionTarget as well.
         return outcomes.STORAGE_LIMIT

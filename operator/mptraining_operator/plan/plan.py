@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mptraining_operator.plan import conditions, end, run, start, suspend_and_cleanup
-from mptraining_operator.plan.actions import EventRecord, Plan
+from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Snapshot
 
 Policy = Callable[[Snapshot, float], Plan | None]
@@ -24,9 +24,20 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
     if snapshot.status is None:
         return Plan(event_records=(EventRecord("StatusUnreadable", snapshot.problem, "Warning"),))
     found = next((result for policy in POLICIES if (result := policy(snapshot, now)) is not None), Plan())
+    if snapshot.job is not None and not _first_status_follows(snapshot, found):
+        # For an edit that needs no other write, as spec.runPolicy.suspend of a finished job: kstatus waits for it.
+        observed = conditions.with_generation_observed(found.status or snapshot.status, snapshot.generation)
+        found = replace(found, status=observed)
     if found.status == snapshot.status:
         found = replace(found, status=None)
     return _with_deletions(found, snapshot, now)
+
+
+def _first_status_follows(snapshot: Snapshot, found: Plan) -> bool:
+    """Return whether `start.record_first_attempt` will write the status, or writes it with this plan."""
+    starts = any(isinstance(each, StartAttempt) for each in found.actions)
+    recorded = snapshot.status is not None and snapshot.status.current_attempt
+    return not recorded and found.status is None and (starts or bool(snapshot.batch_jobs))
 
 
 def _finished(snapshot: Snapshot, now: float) -> Plan | None:

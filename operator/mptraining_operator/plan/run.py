@@ -28,9 +28,10 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     look: float | None = None
     # The pods of a preempted Job are still counted as ready until they terminate.
     preempted = batch_job.suspended and conditions.is_true(status, "Running")
-    if conditions.is_true(status, "Running") and not preempted:
+    unready = waiting.node_not_ready(snapshot, now)
+    if conditions.is_true(status, "Running") and not preempted and unready is None:
         after = status
-    elif not batch_job.suspended and batch_job.ready + batch_job.succeeded >= batch_job.parallelism:
+    elif unready is None and not batch_job.suspended and batch_job.ready + batch_job.succeeded >= batch_job.parallelism:
         workers = f"all {batch_job.parallelism} workers run" if batch_job.parallelism > 1 else "its worker runs"
         message = f"attempt {attempt.number}: {workers}"
         after = conditions.with_running(status, message, now, generation)
@@ -50,7 +51,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         if batch_job.suspended:
             # activeDeadlineSeconds does not count time in a queue, for the first admission or a later one.
             after = after.model_copy(update={"start_time": None})
-        if preempted:
+        if preempted and unready is None:
             records = (EventRecord(found.reason, f"the machines were preempted: {found.message}", "Warning"),)
     deadline = earliest_deadline(snapshot, after, batch_job, why)
     if deadline is not None and now >= deadline.at:

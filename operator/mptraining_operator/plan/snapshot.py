@@ -147,8 +147,8 @@ class Lookups:
     refusal: Refusal | None = None
     # The NetworkPolicy that lets the job's workers reach each other exists.
     peers_allowed: bool = False
-    # By node that was read: whether it is deleted or not ready.
-    lost_nodes: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    # By node that was read: whether only its kubelet, which does not report, can end its pods; see `parse.unready`.
+    unready_nodes: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
     # By the uid of an Indexed Job whose pods are missing, or of a pod whose containers do not start.
     warnings: Mapping[str, SeenWarning] = field(default_factory=lambda: MappingProxyType({}))
 

@@ -15,7 +15,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import PodTemplate
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.plan import conditions, end, run, waiting
-from mptraining_operator.plan.actions import EventRecord, Plan, ReadJobFile, StartAttempt
+from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.deadlines import earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
 from mptraining_operator.plan.snapshot import Refusal, Snapshot
@@ -93,7 +93,7 @@ def record_first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    clean = JobStatus(progress=status.progress) if conditions.is_true(status, "Finished") else status
+    clean = conditions.cleared(status) if conditions.is_true(status, "Finished") else status
     after = conditions.with_attempt_started(clean, 1, job, min(batch_job.created, now), snapshot.generation)
     after = after.model_copy(update={"job_digest": batch_job.job_digest or None})
     recorded = replace(snapshot, status=after)
@@ -118,8 +118,8 @@ def first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         job = resolve(snapshot.job, snapshot.limits.cluster)
     except Problem as problem:
         return _invalid(snapshot, str(problem), now)
-    # A job that was refused and then edited starts from an empty status.
-    clean = JobStatus(progress=status.progress) if conditions.is_true(status, "Finished") else status
+    # A job that was refused and then edited.
+    clean = conditions.cleared(status) if conditions.is_true(status, "Finished") else status
     if not no_live_pods(snapshot):
         return _wait_for_pods(snapshot, clean, now)
     return _start(snapshot, clean, 1, job, now)
@@ -168,7 +168,7 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         return None
     ending = end_current_attempt(snapshot, status)
     if ending or not no_live_pods(snapshot):
-        return Plan(actions=ending)
+        return _wait_for_node(snapshot, status, now, ending)
     due = parse_time(attempt.completion_time or format_time(now)) + end.restart_backoff(status, snapshot.limits)
     if now < due:
         return Plan(wake_at=due)
@@ -176,6 +176,18 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     if isinstance(job, Plan):
         return job
     return _start(snapshot, status, attempt.number + 1, job, now)
+
+
+def _wait_for_node(snapshot: Snapshot, status: JobStatus, now: float, actions: tuple[Action, ...]) -> Plan:
+    """Report pods of the previous attempt that do not end because their node is not ready."""
+    found = waiting.node_not_ready(snapshot, now)
+    if found is None:
+        return Plan(actions=actions)
+    before = conditions.condition(status, "Running")
+    new = before is None or before.reason != found.reason
+    status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    records = (EventRecord(found.reason, found.message, "Warning"),) if new else ()
+    return Plan(status=status, actions=actions, event_records=records)
 
 
 def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a row of cases

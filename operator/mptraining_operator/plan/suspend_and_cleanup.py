@@ -1,4 +1,4 @@
-"""Suspension, and cleanup: finished jobs, old attempts, orphaned Jobs and pods, pods of lost nodes."""
+"""Suspension, and cleanup: finished jobs, old attempts, orphaned Jobs and pods; reads of the nodes of stuck pods."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from mptraining_operator.plan.actions import (
     DeletePod,
     EndAttempt,
     EventRecord,
-    FailPod,
     ForgetAttempt,
     Plan,
     ReadNode,
 )
 from mptraining_operator.plan.deadlines import run_policy
-from mptraining_operator.plan.snapshot import SeenPod, Snapshot
+from mptraining_operator.plan.snapshot import Snapshot
 from mptraining_operator.resources import names
 
 
@@ -82,7 +81,7 @@ class Orphans:
 
 
 def orphans(snapshot: Snapshot, now: float) -> Orphans:
-    """Return the deletion of Jobs and pods that no current attempt owns, and of pods past their grace period."""
+    """Return the deletion of Jobs and pods that no current attempt owns, and reads of the nodes of stuck pods."""
     actions: list[Action] = []
     wakes: list[float] = []
     current = snapshot.status.current_attempt if snapshot.status else None
@@ -100,23 +99,16 @@ def orphans(snapshot: Snapshot, now: float) -> Orphans:
                 owner = names.batch_job(snapshot.key.name, pod.attempt)
                 actions.append(DeletePod(pod.name, pod.uid, owner, pod.owner_uid))
             continue
-        given_up = pod.deletion + snapshot.limits.stuck_pod
-        if now < given_up:
-            wakes.append(given_up)
-        else:
-            actions.extend(_stuck(snapshot, pod))
-            wakes.append(now + _NODE_READ_INTERVAL)
+        stuck_at = pod.deletion + snapshot.limits.stuck_pod
+        if now < stuck_at:
+            wakes.append(stuck_at)
+            continue
+        # Only the kubelet may end a pod; for a node that is gone or out of service the pod garbage collector does.
+        read = ReadNode(pod.node)
+        if pod.node and pod.node not in snapshot.lookups.unready_nodes and read not in actions:
+            actions.append(read)
+        wakes.append(now + _NODE_READ_INTERVAL)
     return Orphans(tuple(actions), min(wakes, default=None))
-
-
-def _stuck(snapshot: Snapshot, pod: SeenPod) -> tuple[Action, ...]:
-    """Fail a pod past its grace period if its node is lost: only the kubelet of that node could terminate it."""
-    if not pod.node:
-        return ()
-    lost = snapshot.lookups.lost_nodes.get(pod.node)
-    if lost is None:
-        return (ReadNode(pod.node),)
-    return (FailPod(pod.name, pod.uid, pod.node),) if lost else ()
 
 
 def no_live_pods(snapshot: Snapshot) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mptraining_api.status import Phase
+from mptraining_operator.plan import conditions
 from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources import names
 
@@ -29,6 +30,11 @@ _REFUSED = {
 
 # Reported before an attempt starts: the limit nodesPerNamespace is reached.
 NAMESPACE_FULL = "NamespaceFull"
+# Reported while pods of a node that is not ready are past their grace period.
+NODE_NOT_READY = "NodeNotReady"
+# The taint by which an administrator declares that no process of the node runs (Kubernetes, "Non-graceful node
+# shutdown").
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,9 @@ class Wait:
 def waiting_reason(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: float) -> Wait:
     """Return phase, reason and message of an attempt that does not run; `batch_job` is None before its creation."""
     phase = Phase.PENDING if (snapshot.status and (snapshot.status.current_attempt or 1) == 1) else Phase.RESTARTING
+    unready = node_not_ready(snapshot, now)
+    if unready is not None:
+        return unready
     if batch_job is None:
         return _of_children(snapshot, phase)
     if batch_job.suspended:
@@ -48,6 +57,35 @@ def waiting_reason(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: floa
         who = f"the queue {queue!r}" if queue else f"the client that suspended Job {batch_job.name}"
         return Wait(Phase.QUEUED, "Queued", f"waiting for {who} to admit attempt {batch_job.attempt}")
     return _of_pods(snapshot, batch_job, phase, now)
+
+
+def node_not_ready(snapshot: Snapshot, now: float) -> Wait | None:
+    """Describe the wait for pods past their grace period on nodes that are not ready; None if there are none.
+
+    A kubelet that does not report may have containers that still write checkpoints: the next attempt waits for them
+    until the kubelet is back, or the administrator declares that the machine is gone.
+    """
+    known = snapshot.lookups.unready_nodes
+    stuck = {
+        pod.node
+        for pod in (*snapshot.pods, *snapshot.predecessors)
+        if pod.node and not pod.terminated and pod.deletion is not None
+        if now >= pod.deletion + snapshot.limits.stuck_pod
+    }
+    unready = sorted(node for node in stuck if known.get(node))
+    if stuck and (not unready or stuck - known.keys()):
+        # A node has to be read again, or its pods are about to end: the message stays for a moment.
+        return _previous(snapshot, NODE_NOT_READY)
+    if not unready:
+        return None
+    ran = snapshot.status is not None and snapshot.status.phase in (Phase.RUNNING, Phase.RESTARTING)
+    nodes = " ".join(unready)
+    message = (
+        f"pods do not end, because their node is not ready: {nodes}. Their processes may still write checkpoints. "
+        f"If the machine is gone: kubectl taint nodes {nodes} {OUT_OF_SERVICE}=nodeshutdown:NoExecute, "
+        f"or kubectl delete node {nodes}"
+    )
+    return Wait(Phase.RESTARTING if ran else Phase.PENDING, NODE_NOT_READY, message)
 
 
 def _of_children(snapshot: Snapshot, phase: Phase) -> Wait:
@@ -90,7 +128,8 @@ def _of_pods(snapshot: Snapshot, batch_job: SeenBatchJob, phase: Phase, now: flo
     # Every pod is unscheduled for a moment: report it only after `settle` seconds.
     if unscheduled and now >= (batch_job.started or batch_job.created) + snapshot.limits.settle:
         return Wait(phase, "Unschedulable", f"{len(unscheduled)} {workers}: {unscheduled[0].unscheduled}")
-    before = _previous_message(snapshot)
+    # The containers start: a message that is already in the status is not worth another write.
+    before = _previous(snapshot, "Starting")
     return before or Wait(phase, "Starting", f"attempt {batch_job.attempt} is being created")
 
 
@@ -139,14 +178,14 @@ def next_look(snapshot: Snapshot, batch_job: SeenBatchJob, now: float) -> float 
     return began + first if now < began + first else now + min(max(first, now - began), _LONGEST_READ_INTERVAL)
 
 
-def _previous_message(snapshot: Snapshot) -> Wait | None:
-    """Return the message already in the status while the containers start, which is not worth a write."""
+def _previous(snapshot: Snapshot, reason: str) -> Wait | None:
+    """Return what the status says, if it waits for that reason."""
     if snapshot.status is None or snapshot.status.phase is None:
         return None
-    for condition in snapshot.status.conditions or ():
-        if condition.type == "Running" and condition.status == "False" and condition.reason == "Starting":
-            return Wait(snapshot.status.phase, condition.reason, condition.message)
-    return None
+    before = conditions.condition(snapshot.status, "Running")
+    if before is None or before.status != "False" or before.reason != reason:
+        return None
+    return Wait(snapshot.status.phase, before.reason, before.message)
 
 
 def namespace_full(phase: Phase, nodes: int, most: int) -> Wait:

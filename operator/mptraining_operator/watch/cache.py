@@ -101,7 +101,7 @@ class Cache:
             return changed and (before is None or not before[1].same_state(job))
 
     def put_pod(self, key: Key, version: int, pod: SeenPod) -> bool:
-        """Store a pod, also of a deleted job: it may outlive the job by its grace period, or forever on a lost node."""
+        """Store a pod, also of a deleted job: it outlives the job by its grace period, or as its node is not ready."""
         with self._lock:
             if self._is_removed(pod.uid, version):
                 return False
@@ -164,17 +164,17 @@ class Cache:
             until = self._clock() + LOOKUP_SECONDS
             if changes.get("job_file_missing"):
                 record.stale_at[""] = until
-            for node in changes.get("lost_nodes", ()):
-                if node not in before.lost_nodes or before.lost_nodes[node] != changes["lost_nodes"][node]:
+            for node in changes.get("unready_nodes", ()):
+                if node not in before.unready_nodes or before.unready_nodes[node] != changes["unready_nodes"][node]:
                     record.stale_at[node] = until
             return record.lookups != before
 
-    def update_node(self, key: Key, uid: str, node: str, lost: bool) -> bool:
-        """Store whether a node is lost; the result expires after `LOOKUP_SECONDS` seconds."""
+    def update_node(self, key: Key, uid: str, node: str, unready: bool) -> bool:
+        """Store whether a node is not ready; the result expires after `LOOKUP_SECONDS` seconds."""
         with self._lock:
             record = self._records.get(key)
-            known = dict(record.lookups.lost_nodes) if record and record.lookups else {}
-        return self.update_lookups(key, uid, lost_nodes=MappingProxyType({**known, node: lost}))
+            known = dict(record.lookups.unready_nodes) if record and record.lookups else {}
+        return self.update_lookups(key, uid, unready_nodes=MappingProxyType({**known, node: unready}))
 
     def update_warning(self, key: Key, uid: str, about: str, warning: SeenWarning) -> bool:
         """Store the newest Warning event about the Job or pod `about`."""
@@ -340,9 +340,9 @@ class Cache:
             del record.stale_at[lookup]
         if not expired or record.lookups is None:
             return
-        nodes = {node: lost for node, lost in record.lookups.lost_nodes.items() if node not in expired}
+        nodes = {node: unready for node, unready in record.lookups.unready_nodes.items() if node not in expired}
         missing = record.lookups.job_file_missing and "" not in expired
-        record.lookups = replace(record.lookups, lost_nodes=MappingProxyType(nodes), job_file_missing=missing)
+        record.lookups = replace(record.lookups, unready_nodes=MappingProxyType(nodes), job_file_missing=missing)
 
     def _forget_job(self, key: Key, uid: str, version: int) -> None:
         """Remove the job and its Indexed Jobs, not those of another job of its name; its pods are removed later."""

@@ -18,7 +18,7 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob, is_paused
 from mptraining_api.status import JobStatus, Phase, parse_time
 from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod, SeenWarning
-from mptraining_operator.plan.waiting import NAMESPACE_FULL
+from mptraining_operator.plan.waiting import NAMESPACE_FULL, OUT_OF_SERVICE
 from mptraining_operator.watch import api_objects
 
 RawObject = Mapping[str, Any]
@@ -188,6 +188,18 @@ def pod(raw: api_objects.Pod) -> SeenPod:
         waiting_message=waiting.message or "",
         unscheduled=(scheduled.message or scheduled.reason or "Unschedulable") if scheduled.status == "False" else "",
     )
+
+
+def unready(node: RawObject) -> bool:
+    """Return whether the node is not Ready, nor tainted as out of service: then its pods may run, and only its kubelet
+    ends them.
+
+    With the taint the pod garbage collector marks pods that are being deleted as failed and removes them.
+    """
+    if any(taint.get("key") == OUT_OF_SERVICE for taint in node.get("spec", {}).get("taints") or ()):
+        return False
+    conditions = node.get("status", {}).get("conditions", ())
+    return not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def newest_warning(events: Iterable[RawObject], *, read_at: float) -> SeenWarning:

@@ -122,6 +122,10 @@ class WorkQueue:
             self._stopped = True
             self._changed.notify_all()
 
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
     def depth(self) -> int:
         """Return the number of keys that are due now."""
         with self._changed:

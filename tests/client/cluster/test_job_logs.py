@@ -20,9 +20,14 @@ PODS = [
 
 
 def problem(
-    found: list[WorkerPod], *, current: int | None, attempt: int | None = None, worker: int | None = None, **spec: Any
-) -> str:
-    status = {"currentAttempt": current, "conditions": [{**WAITS, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+    found: list[WorkerPod], *, current: int | None, attempt: int | None = None, worker: int | None = None,
+    workers: int | None = None, **spec: Any,
+) -> str:  # fmt: skip
+    status = {
+        "currentAttempt": current,
+        "workers": workers,
+        "conditions": [{**WAITS, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+    }
     document = {"metadata": {"name": "flowers"}, "spec": spec, "status": status}
     return str(explain_no_logs(found, view(document), attempt=attempt, worker=worker))
 
@@ -53,4 +58,13 @@ def test_a_log_that_is_not_there_is_explained(
 
 def test_with_a_run_folder_the_events_of_a_deleted_attempt_are_there() -> None:
     text = problem(PODS, current=3, attempt=1, output={"uri": "gs://runs/flowers"})
-    assert text.endswith("Its events are in gs://runs/flowers/events")
+    assert text.endswith("The events of its workers are in the files 1-*.jsonl of gs://runs/flowers/events")
+
+
+def test_of_a_failed_attempt_the_pods_that_still_ran_are_deleted() -> None:
+    """The Job controller keeps the pod that failed and deletes its peers."""
+    failed = [each for each in PODS if (each.attempt, each.index) == (3, 0)]
+    text = problem(failed, current=3, worker=1, workers=2, output={"uri": "gs://runs/flowers/"})
+    assert "the pod of worker 1 of attempt 3 is deleted, and its log with it" in text
+    assert text.endswith("in the files 3-*.jsonl of gs://runs/flowers/events")
+    assert "attempt 3 has no worker 2; expected one of 0" in problem(failed, current=3, worker=2, workers=2)

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from mptraining_api import outcomes
-from mptraining_api.status import Attempt, JobStatus, Phase, format_time, parse_time
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_api.status import (
+    CONDITION_TYPES,
+    Attempt,
+    Condition,
+    JobStatus,
+    Phase,
+    format_time,
+    parse_time,
+)
 from mptraining_operator.plan import conditions
 
 NOW = parse_time("2026-01-01T00:01:00Z")
@@ -34,6 +44,7 @@ def test_a_condition_keeps_its_place_and_the_time_of_its_last_change() -> None:
     later = conditions.with_waiting(status, Phase.PENDING, "Unschedulable", "", NOW + 60, 2)
     assert [(each.type, each.reason) for each in later.conditions] == [
         ("Running", "Unschedulable"),
+        ("Reconciling", "NotFinished"),
         ("Suspended", "Resumed"),
     ]
     assert conditions.transition_time(later, "Running") == NOW
@@ -47,3 +58,42 @@ def test_a_message_has_at_most_2000_characters() -> None:
     failed = conditions.with_finished(status, outcomes.PROGRAM_FAILED, "m" * 3000, NOW, 1)
     stored = [failed.attempts[0].message, *(each.message for each in failed.conditions)]
     assert max(map(len, stored)) == 2000
+    # Only one condition carries the message: etcd stores the status of every job.
+    assert sum(len(each.message) for each in failed.conditions) < 2300
+
+
+OF_KUEUE = Condition(
+    type="kueue.x-k8s.io/Admitted",
+    status="Unknown",
+    reason="Kueue:Pending",
+    message="",
+    last_transition_time="2026-01-01T00:00:00Z",
+)
+
+
+def test_conditions_of_other_controllers_are_kept() -> None:
+    spec = {"accelerator": {"type": "cpu"}, "program": {"script": {"path": "train.py"}}}
+    job = resolve(
+        MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec}), ClusterSettings(default_image="trainer:1")
+    )
+    started = conditions.with_attempt_started(JobStatus(conditions=[OF_KUEUE]), 1, job, NOW, 1)
+    running = conditions.with_running(started, "", NOW, 1)
+    suspended = conditions.with_suspended(running, NOW, 2)
+    failed = conditions.with_finished(suspended, outcomes.PROGRAM_FAILED, "", NOW, 2)
+    for each in (started, running, suspended, failed):
+        assert [found for found in each.conditions if found.type not in CONDITION_TYPES] == [OF_KUEUE]
+    assert conditions.cleared(failed) == JobStatus(conditions=[OF_KUEUE])
+    assert conditions.cleared(conditions.with_finished(JobStatus(), outcomes.INVALID_SPEC, "", NOW, 1)) == JobStatus()
+
+
+def test_a_condition_of_an_unknown_type_is_read() -> None:
+    stored = JobStatus(conditions=[OF_KUEUE.model_copy(update={"type": "SomethingNew"})])
+    assert JobStatus.read(stored.to_json()) == stored
+
+
+def test_an_unfinished_job_has_one_condition_for_it_that_does_not_change() -> None:
+    first = conditions.with_waiting(JobStatus(), Phase.PENDING, "Starting", "", NOW, 1)
+    later = conditions.with_waiting(first, Phase.PENDING, "Unschedulable", "no node", NOW + 60, 2)
+    assert conditions.condition(later, "Reconciling") == conditions.condition(first, "Reconciling")
+    done = conditions.with_finished(later, outcomes.SUCCEEDED, "", NOW + 90, 2)
+    assert {each.type for each in done.conditions} == {"Running", "Succeeded", "Complete", "Finished"}

@@ -104,8 +104,8 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
     if "warnings" in lookups:
         seen = {uid: {**each, "read_at": BASE + each["read_at"]} for uid, each in lookups["warnings"].items()}
         lookups["warnings"] = MappingProxyType({uid: SeenWarning(**each) for uid, each in seen.items()})
-    if "lost_nodes" in lookups:
-        lookups["lost_nodes"] = MappingProxyType(lookups["lost_nodes"])
+    if "unready_nodes" in lookups:
+        lookups["unready_nodes"] = MappingProxyType(lookups["unready_nodes"])
     return Snapshot(
         key=Key("team", "flowers"),
         uid="uid-1",

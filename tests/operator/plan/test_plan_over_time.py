@@ -25,7 +25,6 @@ from mptraining_operator.plan.actions import (
     AllowPeers,
     DeletePod,
     EndAttempt,
-    FailPod,
     ForgetAttempt,
     Plan,
     ReadEvents,
@@ -40,8 +39,8 @@ WORKERS = 2
 GRACE = 60
 LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
 EVENTS = (
-    "run", "run", "succeed", "bug", "preempt", "lose node", "lose peer", "delete job", "suspend", "resume",
-    "suspend for a moment", "empty status", "suspend and empty status", "job vanishes", "make again",
+    "run", "run", "succeed", "bug", "preempt", "lose node", "delete node", "lose peer", "delete job", "suspend",
+    "resume", "suspend for a moment", "empty status", "suspend and empty status", "job vanishes", "make again",
     "restart operator", "crash after status", "crash midway", "wait", "long wait",
 )  # fmt: skip
 
@@ -124,15 +123,12 @@ class ClusterSimulation:
             case DeletePod(name):
                 if name in self.pods:
                     self.change_pod(name, deletion=self.now + GRACE)
-            case FailPod(name, _, _):
-                if name in self.pods:
-                    self.change_pod(name, phase="Failed", disruption="NodeLost", disrupted_at=self.now)
             case ReadJobFile():
                 self.lookups = dataclasses.replace(self.lookups, job_file=self.file, job_file_missing=self.file is None)
             case AllowPeers():
                 self.lookups = dataclasses.replace(self.lookups, peers_allowed=True)
             case ReadNode(node):
-                self.lookups = dataclasses.replace(self.lookups, lost_nodes={node: node in self.lost})
+                self.lookups = dataclasses.replace(self.lookups, unready_nodes={node: node in self.lost})
             case ReadEvents(about):
                 self.lookups = dataclasses.replace(self.lookups, warnings={about: SeenWarning("", "", self.now)})
             case _:
@@ -257,6 +253,13 @@ class ClusterSimulation:
                 for pod in live:
                     if pod.node in self.lost:
                         self.change_pod(pod.name, deletion=self.now + GRACE, disruption="DeletionByTaintManager")
+            case "delete node":
+                # Or the taint out-of-service: the pod garbage collector ends the pods.
+                for pod in live + [pod for pod in self.pods.values() if pod.deletion is not None]:
+                    if pod.node in self.lost and not pod.terminated:
+                        gone = {"disruption": "DeletionByPodGC", "disrupted_at": self.now, "deletion": self.now}
+                        self.change_pod(pod.name, phase="Failed", **gone)
+                self.lost = set()
             case "delete job" if self.jobs:
                 name = next(iter(self.jobs))
                 self.change_job(name, deleting=True)

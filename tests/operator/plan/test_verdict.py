@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from mptraining_api import events, outcomes
@@ -69,6 +71,31 @@ def test_a_pod_evicted_for_its_own_storage_fails_the_program_in_the_kubelets_wor
     )
     assert "sizeLimit" in found.message
     assert "saved" not in found.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [
+        ("DeletionByPodGC", outcomes.NODE_LOST),
+        ("DeletionByTaintManager", outcomes.PREEMPTED),
+        ("EvictionByEvictionAPI", outcomes.PREEMPTED),
+        ("PreemptionByScheduler", outcomes.PREEMPTED),
+    ],
+)
+def test_a_disrupted_pod_is_charged_to_the_machine_by_the_reason_of_its_condition(
+    reason: str, outcome: outcomes.Outcome
+) -> None:
+    pod = SeenPod("pod", "uid", "job", "batch", 1, 0, "Failed", disruption=reason, exit_code=137)
+    assert find_verdict(BATCH_JOB, (pod,)).outcome == outcome
+
+
+@pytest.mark.parametrize("message", ["Pod team/flowers-1-0 has condition DisruptionTarget …", "", "other words"])
+def test_a_job_that_failed_by_its_failure_policy_was_disrupted_whatever_its_message_says(message: str) -> None:
+    """Its pods may be deleted already. The policy has one rule: see test_indexed_job."""
+    failed = dataclasses.replace(BATCH_JOB, end_reason="PodFailurePolicy", end_message=message)
+    assert find_verdict(failed, ()).outcome == outcomes.PREEMPTED
+    other = dataclasses.replace(BATCH_JOB, end_reason="FailedIndexes", end_message="matching FailJob rule at index 0")
+    assert find_verdict(other, ()).outcome == outcomes.CHILD_DELETED
 
 
 def test_a_pod_evicted_from_a_node_under_pressure_is_disrupted() -> None:

@@ -228,14 +228,14 @@ def test_findings_are_kept_and_some_expire(clock: Clock, raw_job: Make) -> None:
     assert cache.update_node(KEY, "job-1", "node-2", False)
     found = look(cache).lookups
     assert (found.job_file_missing, found.refusal) == (True, refusal)
-    assert dict(found.lost_nodes) == {"node-1": True, "node-2": False}
+    assert dict(found.unready_nodes) == {"node-1": True, "node-2": False}
     clock.now += LOOKUP_SECONDS / 2
     found = look(cache).lookups
     assert not found.job_file_missing
-    assert set(found.lost_nodes) == {"node-1", "node-2"}
+    assert set(found.unready_nodes) == {"node-1", "node-2"}
     clock.now += LOOKUP_SECONDS / 2
     found = look(cache).lookups
-    assert dict(found.lost_nodes) == {}
+    assert dict(found.unready_nodes) == {}
     assert found.refusal == refusal
 
 

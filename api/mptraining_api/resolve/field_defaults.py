@@ -1,0 +1,166 @@
+"""The default of every optional field of the spec: text for `kubectl explain`, and the value, where it is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from mptraining_api import accelerators
+from mptraining_api.resolve import defaults
+from mptraining_api.resolve.batch_size import KERAS_BATCH_SIZE
+from mptraining_api.resolve.precision import INITIAL_LOSS_SCALE
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """`text` follows "Default: ". `value`, if given, in a job file means the same as an absent field."""
+
+    text: str
+    value: Any = None
+
+
+def _value(value: str | float, how: str = "") -> Default:
+    """Return a default with its value, and `how` Auto decides or where else it does not apply."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return Default(f"{text}{how}", value)
+
+
+def _none(meaning: str = "") -> Default:
+    return Default(f"none{f': {meaning}' if meaning else ''}")
+
+
+_FIELDS = Default("its fields' defaults")
+_OPERATOR = "of the operator's settings"
+_TPU_BATCH = accelerators.lookup("tpu-v5-lite-podslice").multiple
+_LEARNING_RATE = (defaults.ADAM.config or {})["learning_rate"]
+
+# By the path below spec; [] for the items of a list. Fields of Kubernetes' own objects are not in it.
+DEFAULTS: Mapping[str, Default] = MappingProxyType(
+    {
+        "accelerator.countPerNode": Default(
+            "1 for cpu; the smallest machine's number of GPUs; for a TPU, by the topology"
+        ),
+        "accelerator.topology": _none(),
+        "accelerator.provisioning": _value("OnDemand"),
+        "nodes": _value(1),
+        "strategy": _value("Auto"),
+        "precision": _FIELDS,
+        "precision.policy": _value(
+            "Auto", ": float32 on CPUs, mixed_float16 on GPUs with Tensor Cores, mixed_bfloat16 on TPUs"
+        ),
+        "precision.lossScale": _FIELDS,
+        "precision.lossScale.mode": _value("Dynamic"),
+        "precision.lossScale.value": _value(INITIAL_LOSS_SCALE),
+        "jitCompile": _value("Auto", ": on TPUs, and on GPUs in mixed precision"),
+        "keras": _value("Auto", ": Keras3, but Legacy on TPUs and for scripts on several nodes"),
+        "program.application": _none(),
+        "program.application.weights": Default("none, which initializes them at random", "none"),
+        "program.application.classes": Default("from the data's manifest"),
+        "program.application.freezeBase": Default("false", value=False),
+        "program.function": _none(),
+        "program.function.arguments": _none(),
+        "program.script": _none(),
+        "program.script.arguments": _none(),
+        "source": _none("the code is in the image, or for a local run beside the job file"),
+        "source.configMap": _none(),
+        "source.configMap.sha256": _none("the ConfigMap's entries are the files"),
+        "source.archive": _none(),
+        "source.requirements": _none(),
+        "data": _none("a script reads its own"),
+        "data.validation": _none(),
+        "data.features": Default("from the manifest, else inferred from the first records, and logged"),
+        "data.features[].shape": Default("a scalar"),
+        "data.features[].decode": _none("the values of the feature"),
+        "data.features[].resize": _none(),
+        "data.label": Default("the manifest's, else a feature called label, labels, y, class or target"),
+        "data.labels": _none(),
+        "data.sampleWeight": _none(),
+        "data.preprocess": Default("auto for an application, none for a function"),
+        "data.shuffle": _FIELDS,
+        "data.shuffle.bufferSize": _value(defaults.SHUFFLE_BUFFER_SIZE),
+        "data.cache": _value("Auto"),
+        "data.badRecords": _FIELDS,
+        "data.badRecords.action": _value("Fail"),
+        "data.badRecords.maxSkipped": _none("Skip requires it"),
+        "data.remainder": _value("Drop"),
+        "data.onChange": _value("Refuse"),
+        "training": _FIELDS,
+        "training.epochs": _value(1, ", if totalSteps is not given"),
+        "training.totalSteps": _none(),
+        "training.stepsPerEpoch": Default("those of all the data"),
+        "training.validationEverySteps": _none("at the end of every epoch"),
+        "training.validationFreq": _value(1),
+        "training.initialEpoch": _value(0),
+        "training.classWeight": _none(),
+        "training.batchSize": Default(
+            f"perReplica: {KERAS_BATCH_SIZE}, on a TPU {_TPU_BATCH}", {"perReplica": KERAS_BATCH_SIZE}
+        ),
+        "training.batchSize.perReplica": Default("global divided by the number of replicas"),
+        "training.batchSize.global": Default("perReplica times the number of replicas"),
+        "training.optimizer": Default(
+            f"{defaults.ADAM.class_name}, learning rate {_LEARNING_RATE:g}; for a function, its own, if any",
+            defaults.ADAM.to_document(),
+        ),
+        "training.optimizer.config": Default("Keras' defaults"),
+        "training.learningRateScaling": _none("the learning rate stays as written"),
+        "training.learningRateScaling.rule": Default("None", "None"),
+        "training.learningRateScaling.baseBatchSize": _none("a rule requires it"),
+        "training.learningRateScaling.warmupSteps": _value(0),
+        "training.loss": Default(
+            f"{defaults.LOSS.class_name}(from_logits=True); for a function, its own, else by output and label",
+            defaults.LOSS.to_document(),
+        ),
+        "training.loss.config": Default("Keras' defaults"),
+        "training.metrics": Default(
+            f"{defaults.METRICS[0].class_name}; for a function, its own",
+            [each.to_document() for each in defaults.METRICS],
+        ),
+        "training.metrics[].config": Default("Keras' defaults"),
+        "training.gradientAccumulationSteps": _value(1),
+        "training.stepsPerExecution": Default("measured"),
+        "training.onNonFinite": _value("Recover"),
+        "training.deterministic": _value("Auto", ": they are not"),
+        "training.seed": _value(0),
+        "training.resume": _value("Auto", ": from the newest checkpoint, if there is one"),
+        "checkpoint": _FIELDS,
+        "checkpoint.everySteps": _none("at the end of every epoch"),
+        "checkpoint.maxToKeep": _value(defaults.MAX_TO_KEEP),
+        "export": _FIELDS,
+        "export.format": _value("keras"),
+        "export.checkpoint": _value("Last"),
+        "export.monitor": _none("Best requires it"),
+        "profile": _none(),
+        "output": Default(
+            f"a folder below defaultOutput {_OPERATOR}, else a folder in the pod, which is deleted with it"
+        ),
+        "runPolicy": _FIELDS,
+        "runPolicy.backoffLimit": _value(defaults.BACKOFF_LIMIT),
+        "runPolicy.infrastructureRetries": _value(defaults.INFRASTRUCTURE_RETRIES),
+        "runPolicy.activeDeadlineSeconds": _none(),
+        "runPolicy.pendingTimeoutSeconds": _value(defaults.PENDING_TIMEOUT),
+        "runPolicy.progressDeadlineSeconds": _none(),
+        "runPolicy.ttlSecondsAfterFinished": _none("the job is kept"),
+        "runPolicy.suspend": Default("false"),
+        "scheduling": _FIELDS,
+        "scheduling.queueName": _none(),
+        "scheduling.priorityClassName": Default(f"pods.priorityClassName {_OPERATOR}"),
+        "scheduling.schedulerName": Default("default-scheduler"),
+        "podTemplate": _FIELDS,
+        "podTemplate.image": Default(f"trainerImages {_OPERATOR}, else the image of the operator's own version"),
+        "podTemplate.imagePullSecrets": Default(f"pods.imagePullSecrets {_OPERATOR}"),
+        "podTemplate.env": _none(),
+        "podTemplate.envFrom": _none(),
+        "podTemplate.resources": _FIELDS,
+        "podTemplate.resources.requests": Default("cpu 250m, memory 512Mi"),
+        "podTemplate.resources.limits": _none(),
+        "podTemplate.volumes": _none(),
+        "podTemplate.volumeMounts": _none(),
+        "podTemplate.serviceAccountName": Default("default"),
+        "podTemplate.nodeSelector": _none(),
+        "podTemplate.tolerations": _none(),
+        "podTemplate.labels": Default(f"pods.labels {_OPERATOR}"),
+        "podTemplate.annotations": _none(),
+    }
+)
