@@ -73,7 +73,7 @@ def test_from_yaml_to_pods() -> None:
     from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
     from mptraining_operator.resources.environment import PodSettings
     from mptraining_operator.resources.indexed_job import indexed_job
-    from mptraining_operator.resources.job_objects import Owner, config_map
+    from mptraining_operator.resources.job_objects import Owner, job_text
 
     # The user writes intent only.
     job = MPTrainingJob.parse_yaml(YAML.replace("DATA", "gs://b/shapes").replace("OUTPUT", "gs://b/run"))
@@ -104,12 +104,12 @@ def test_from_yaml_to_pods() -> None:
     assert isinstance(start, StartAttempt)
     assert start.job == resolved
 
-    # The objects of the attempt: the frozen job in a ConfigMap, and one Indexed Job.
+    # The object of the attempt: one Indexed Job, with the frozen job in its template.
     owner = Owner("team", "shapes", "uid-1", "2026-11-23T10:00:00Z")
-    frozen = config_map(owner, start.job)
-    assert (frozen["metadata"]["name"], frozen["immutable"]) == ("shapes-job", True)
-    assert ResolvedJob.read(frozen["data"]["job.json"]) == start.job
     batch_job = indexed_job(owner, start.job, job.spec, attempt=1, settings=PodSettings())
+    text = job_text(batch_job)
+    assert text is not None
+    assert ResolvedJob.read(text) == start.job
     assert batch_job["metadata"]["name"] == "shapes-1"
     assert (batch_job["spec"]["completions"], batch_job["spec"]["completionMode"]) == (1, "Indexed")
     (container,) = batch_job["spec"]["template"]["spec"]["containers"]

@@ -151,6 +151,8 @@ JOB = f"{GROUP}/job"
 JOB_UID = f"{GROUP}/job-uid"
 ATTEMPT = f"{GROUP}/attempt"
 # The label that Kubernetes sets on the pods of an Indexed Job.
+# The annotation of the pods with the job's resolved job, which is their job.json.
+RESOLVED_JOB = f"{GROUP}/resolved-job"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 # The container that trains, and the init container that prepares the source.

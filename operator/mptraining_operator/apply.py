@@ -1,4 +1,4 @@
-"""Execution of a plan: the status, then its Events and its actions in order; creation of children; the frozen job.
+"""Execution of a plan: the status, then its Events and its actions in order.
 
 The status records the intent. Its write has the resourceVersion of the plan's snapshot as precondition; after a
 conflict the job is read and planned again. The actions are idempotent.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
-from pydantic import ValidationError
 
 from mptraining_api.kubernetes_api import (
     BATCH_JOBS,
@@ -26,9 +25,18 @@ from mptraining_api.kubernetes_api import (
     Resource,
 )
 from mptraining_api.problems import Problem
-from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import KIND
-from mptraining_api.status import JobStatus, config_map_name, format_time
+from mptraining_api.status import JobStatus, format_time
+from mptraining_operator.children import (
+    Kind,
+    NamespaceDeleted,
+    NotCreated,
+    check_frozen_job,
+    create_child,
+    keep_frozen_job,
+    read_frozen_job,
+    refusal_kind,
+    with_digest,
+)
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.actions import (
@@ -49,134 +57,9 @@ from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, Snapsh
 from mptraining_operator.resources import job_objects, names
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import JOB_FILE, Owner, job_digest
+from mptraining_operator.resources.job_objects import JOB_FILE, Owner
 from mptraining_operator.watch import api_objects, parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
-
-Kind = Literal["NameTaken", "Refused", "Invalid"]
-
-
-# The common prefix of metav1.CauseType for fields, and the reasons of objects that no field causes to be invalid.
-_FIELD_CAUSE = "FieldValue"
-_INVALID = ((400, "BadRequest"), (413, "RequestEntityTooLarge"))
-
-
-class NotCreated(Exception):
-    """A child could not be created; `kind` as in `snapshot.Refusal`."""
-
-    def __init__(self, kind: Kind, child: str, message: str) -> None:
-        super().__init__(f"{child}: {message}")
-        self.kind: Kind = kind
-        self.child = child
-        self.message = message
-
-
-class NamespaceDeleted(Exception):
-    """The namespace of the job does not exist or is being deleted."""
-
-
-def create_child(
-    cluster: Cluster, resource: Resource, owner: Owner, body: Mapping[str, Any], *, known: bool = False
-) -> Raw:
-    """Create a child and return it as stored, also if it existed; empty if it existed and is `known` to be the job's.
-
-    Raises NotCreated, NamespaceGone, and ApiProblem if a retry may succeed.
-    """
-    name = str(body["metadata"]["name"])
-    child = f"{body['kind']} {name}"
-    try:
-        return cluster.create(resource, owner.namespace, body)
-    except ApiProblem as problem:
-        if problem.status == 409 and known:
-            return {}
-        if problem.status not in (400, 403, 404, 409, 413, 422):
-            raise
-        if problem.status == 404 or problem.namespace_terminating:
-            raise NamespaceDeleted from None
-        if problem.status in (403, 409):
-            # An exhausted quota may return 403 for an object that exists.
-            found = _existing(cluster, resource, owner, name, child)
-            if found is not None:
-                return found
-            if problem.status == 409:
-                # The object was deleted between the two calls.
-                raise
-        raise NotCreated(_kind(problem), child, problem.message) from None
-
-
-def _kind(problem: ApiProblem) -> Kind:
-    """Return Invalid if the API server itself cannot accept the object, else Refused: by a quota or a policy.
-
-    The API server names the cause of each invalid field, and gives a reason for a body that it cannot decode or that is
-    too large. Admission webhooks (400 without a reason, or 403) and ValidatingAdmissionPolicies (422 with a cause
-    without a reason) do not, and may accept the same object later.
-    """
-    if problem.status == 422:
-        invalid = bool(problem.causes) and all(cause.startswith(_FIELD_CAUSE) for cause in problem.causes)
-    else:
-        invalid = (problem.status, problem.reason) in _INVALID
-    return "Invalid" if invalid else "Refused"
-
-
-def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, child: str) -> Raw | None:
-    """Return the job's object of that name, or None. Raises NotCreated for another owner's or a deleting object."""
-    try:
-        found = cluster.get(resource, owner.namespace, name)
-    except ApiProblem as problem:
-        if problem.status == 404:
-            return None
-        raise
-    metadata = found["metadata"]
-    references = metadata.get("ownerReferences", ())
-    controller: Raw = next((reference for reference in references if reference.get("controller")), {})
-    if controller.get("uid") == owner.uid:
-        if "deletionTimestamp" in metadata:
-            raise NotCreated("NameTaken", child, "it is being deleted and will be created again afterwards")
-        return found
-    if controller.get("kind") == KIND:
-        raise NotCreated(
-            "NameTaken", child, f"it belongs to an earlier {KIND} {controller.get('name')!r} and is being deleted"
-        )
-    by = (
-        f"with the controller {controller.get('kind')} {controller.get('name')!r}"
-        if controller
-        else "without a controller"
-    )
-    raise NotCreated("NameTaken", child, f"it exists already, {by}")
-
-
-def with_digest(status: JobStatus, actions: Iterable[Action], known: ResolvedJob | None) -> JobStatus:
-    """Return the status with the digest of the resolved job that StartAttempt is about to freeze.
-
-    The digest of a job that is already frozen (`known`) is kept: another version may have serialized it differently.
-    """
-    for action in actions:
-        if isinstance(action, StartAttempt) and action.job != known:
-            return status.model_copy(update={"job_digest": job_digest(action.job.to_json())})
-    return status
-
-
-def read_frozen_job(text: str, snapshot: Snapshot, planned: ResolvedJob | None = None) -> ResolvedJob:
-    """Parse the resolved job in the ConfigMap's `text`.
-
-    Raises NotCreated if this version cannot read the text, or if its digest is not that of the status. Before the first
-    status the digest is that of the Indexed Job, else of the `planned` job: whoever may create ConfigMaps could choose
-    the job that runs. Jobs of versions before 0.1 have no digest.
-    """
-    where = f"ConfigMap {config_map_name(snapshot.key.name)}"
-    expected = snapshot.status.job_digest if snapshot.status else None
-    if expected is None and not (snapshot.status and snapshot.status.current_attempt):
-        found = next((each.job_digest for each in snapshot.batch_jobs if each.job_digest), None)
-        expected = found or (job_digest(planned.to_json()) if planned else None)
-    if expected is not None and job_digest(text) != expected:
-        message = f"{JOB_FILE} does not match status.jobDigest. Delete the ConfigMap: it is created again."
-        raise NotCreated("NameTaken", where, message)
-    try:
-        return ResolvedJob.read(text)
-    except ValidationError as error:
-        message = f"{JOB_FILE} was written by another version of the operator: {error.errors()[0]['msg']}"
-        raise NotCreated("Refused", where, message) from None
-
 
 _log = logging.getLogger(__name__)
 
@@ -216,7 +99,7 @@ class Applier:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
         snapshot = seen.snapshot
         if plan.status is not None:
-            status = with_digest(plan.status, plan.actions, snapshot.lookups.job_file)
+            status = with_digest(plan.status, plan.actions, snapshot.lookups.job_text)
             changes = status_changes(snapshot.status or JobStatus(), status)
             if changes and not self._write_status(snapshot, seen.version, changes):
                 return True
@@ -274,6 +157,7 @@ class Applier:
                 self._allow_peers(snapshot)
                 return False
             case EndAttempt():
+                keep_frozen_job(self._cluster, snapshot, action.batch_job)
                 # Foreground: the Job exists until its pods are deleted.
                 return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.uid, "Foreground")
             case ForgetAttempt():
@@ -296,6 +180,7 @@ class Applier:
         if snapshot.job is None:
             return False
         owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+        text = snapshot.lookups.job_text or action.job.to_json()
         try:
             # Built before any creation, so that an invalid pod template leaves no children.
             job = indexed_job(
@@ -304,15 +189,17 @@ class Applier:
                 snapshot.job.spec,
                 attempt=action.number,
                 settings=self._pod_settings(owner),
+                text=text,
             )
-            frozen = snapshot.lookups.job_file == action.job
-            config_map = create_child(
-                self._cluster, CONFIG_MAPS, owner, job_objects.config_map(owner, action.job), known=frozen
-            )
-            if self._is_other(config_map, action.job, snapshot):
+            if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
                 return True
             self._ensure_shared(snapshot.key.namespace)
             created = create_child(self._cluster, BATCH_JOBS, owner, job)
+            stored = job_objects.job_text(created)
+            if stored is not None and stored != text:
+                # Another process created it, before an upgrade or with other settings.
+                check_frozen_job(stored, f"Job {job['metadata']['name']}", snapshot)
+                text = stored
         except Problem as problem:
             return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(problem), self._clock(), "Invalid"))
         except NotCreated as no:
@@ -323,7 +210,7 @@ class Applier:
         self._cache.update_lookups(
             snapshot.key,
             snapshot.uid,
-            job_file=action.job,
+            job_text=text,
             refusal=None,
             job_file_missing=False,
         )
@@ -338,7 +225,7 @@ class Applier:
                 raise
             if problem.status == 404 or problem.namespace_terminating:
                 raise NamespaceDeleted from None
-            kind: Kind = "NameTaken" if problem.status == 409 else _kind(problem)
+            kind: Kind = "NameTaken" if problem.status == 409 else refusal_kind(problem)
             raise NotCreated(kind, f"namespace {namespace}", problem.message) from None
 
     def _allow_peers(self, snapshot: Snapshot) -> None:
@@ -353,32 +240,26 @@ class Applier:
     def _refused(self, snapshot: Snapshot, refusal: Refusal) -> bool:
         return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
 
-    def _is_other(self, config_map: Raw, job: ResolvedJob, snapshot: Snapshot) -> bool:
-        """Return whether an earlier attempt froze another job than this plan's; the cache then stores that job."""
-        text = config_map.get("data", {}).get(JOB_FILE)
-        if text is None or text == job.to_json():
+    def _config_map(self, owner: Owner, text: str, snapshot: Snapshot) -> bool:
+        """Create the ConfigMap of a job that is too large for a template; return whether it has another frozen job.
+
+        The cache then stores that job. Raises NotCreated, NamespaceDeleted, ApiProblem.
+        """
+        known = snapshot.lookups.job_text == text
+        body = job_objects.config_map(owner, text)
+        stored = create_child(self._cluster, CONFIG_MAPS, owner, body, known=known).get("data", {}).get(JOB_FILE)
+        if stored is None or stored == text:
             return False
-        found = read_frozen_job(text, snapshot, planned=job)
-        if found == job:
-            return False
-        self._cache.update_lookups(snapshot.key, snapshot.uid, job_file=found)
+        check_frozen_job(stored, f"ConfigMap {body['metadata']['name']}", snapshot, planned=text)
+        self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=stored)
         return True
 
     def _read_job_file(self, snapshot: Snapshot) -> None:
-        key = snapshot.key
-        try:
-            found = self._cluster.get(CONFIG_MAPS, key.namespace, config_map_name(key.name))
-        except ApiProblem as problem:
-            if problem.status != 404:
-                raise
-            found = {}
-        references = found.get("metadata", {}).get("ownerReferences", ())
-        text = found.get("data", {}).get(JOB_FILE)
-        if text is None or snapshot.uid not in [each.get("uid") for each in references]:
-            self._cache.update_lookups(key, snapshot.uid, job_file_missing=True)
+        text = read_frozen_job(self._cluster, snapshot)
+        if text is None:
+            self._cache.update_lookups(snapshot.key, snapshot.uid, job_file_missing=True)
         else:
-            job = read_frozen_job(text, snapshot)
-            self._cache.update_lookups(key, snapshot.uid, job_file=job, job_file_missing=False)
+            self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=text, job_file_missing=False)
 
     def _read_events(self, about: str, snapshot: Snapshot) -> None:
         selector = f"involvedObject.uid={about},type=Warning"

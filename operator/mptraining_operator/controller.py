@@ -12,7 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from mptraining_api.kubernetes_api import ApiProblem
-from mptraining_operator.apply import Applier, NotCreated, RecordEvent
+from mptraining_operator.apply import Applier, RecordEvent
+from mptraining_operator.children import NotCreated
 from mptraining_operator.leader_election import NotLeading, Term
 from mptraining_operator.metrics import RetryCause
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt

@@ -51,7 +51,6 @@ def test_every_write_fails_once(alone: Any, proxy: FaultProxy, fault: str) -> No
     """The first request of each kind of write fails."""
     alone.operator(server=proxy.url)
     for resource, verb, subresource in (
-        ("configmaps", "create", ""),
         ("services", "create", ""),
         ("networkpolicies", "create", ""),
         ("jobs", "create", ""),

@@ -19,18 +19,18 @@ def test_created_running_succeeded(ns: Any) -> None:
     assert (status["strategy"], status["precision"], status["workers"]) == ("MultiWorkerMirrored", "float32", 2)
     assert (status["replicasInSync"], status["globalBatchSize"]) == (2, 64)
     job = ns.get("flowers")
-    for kind, name in (("configmaps", "flowers-job"), ("batch/v1 jobs", "flowers-1")):
-        owner = ns.child(kind, name)["metadata"]["ownerReferences"][0]
-        assert (owner["uid"], owner["controller"]) == (job["metadata"]["uid"], True)
+    batch_job = ns.child("batch/v1 jobs", "flowers-1")
+    owner = batch_job["metadata"]["ownerReferences"][0]
+    assert (owner["uid"], owner["controller"]) == (job["metadata"]["uid"], True)
     policies = "networking.k8s.io/v1 networkpolicies"
     shared = {"services": ["mptraining-workers"], policies: ["mptraining-deny-ingress", "flowers-workers"]}
     for kind, names in shared.items():
         for name in names:
             found = ns.wait(lambda kind=kind, name=name: ns.child(kind, name), lambda found: found is not None)
             assert "ownerReferences" not in found["metadata"]
-    file = ns.child("configmaps", "flowers-job")
-    assert file["immutable"]
-    assert ResolvedJob.read(file["data"]["job.json"]).strategy == "MultiWorkerMirrored"
+    frozen = batch_job["spec"]["template"]["metadata"]["annotations"]["mptraining.dev/resolved-job"]
+    assert ResolvedJob.read(frozen).strategy == "MultiWorkerMirrored"
+    assert ns.child("configmaps", "flowers-job") is None
 
     ns.end("flowers-1", Exit(0))
     status = ns.phase("flowers", "Succeeded")
@@ -190,7 +190,7 @@ def test_time_to_live_and_cascade(ns: Any) -> None:
     gone = lambda: ns.child("mptraining.dev/v1alpha1 mptrainingjobs", "brief")  # noqa: E731
     ns.wait(gone, lambda found: found is None)
     rule = ("networking.k8s.io/v1 networkpolicies", "brief-workers")
-    for kind, name in (("configmaps", "brief-job"), rule, ("batch/v1 jobs", "brief-1")):
+    for kind, name in (rule, ("batch/v1 jobs", "brief-1")):
         ns.wait(lambda kind=kind, name=name: ns.child(kind, name), lambda found: found is None)
     ns.wait(lambda: ns.control_plane.pods.of_job(ns.namespace, "brief-1"), lambda pods: not pods)
 
@@ -200,7 +200,7 @@ def test_deleting_a_running_job_deletes_its_objects(ns: Any) -> None:
     ns.running("gone")
     ns.delete("gone")
     rule = ("networking.k8s.io/v1 networkpolicies", "gone-workers")
-    for kind, name in (("configmaps", "gone-job"), rule, ("batch/v1 jobs", "gone-1")):
+    for kind, name in (rule, ("batch/v1 jobs", "gone-1")):
         ns.wait(lambda kind=kind, name=name: ns.child(kind, name), lambda found: found is None)
     ns.wait(lambda: ns.control_plane.pods.of_job(ns.namespace, "gone-1"), lambda pods: not pods)
 

@@ -301,46 +301,69 @@ def forged(ns: Any, name: str, text: str) -> dict[str, Any]:
 
 def test_a_forged_frozen_job_is_not_trained(ns: Any, user: Rest) -> None:
     """A frozen job contains image, nodes and number of pods: a forged one would exceed every limit of the
-    administrator.
+    administrator. The operator reads a ConfigMap only for a job that has lost its Indexed Jobs.
     """
     config_maps = f"/api/v1/namespaces/{ns.namespace}/configmaps"
     ns.scripts["slipped"] = ns.scripts["exemplar"] = lambda pod: Run()
     user.post(ns.jobs, ns.document("exemplar"))
     ns.running("exemplar")
-    job = ResolvedJob.read(user.get(f"{config_maps}/exemplar-job")["data"]["job.json"])
+    job = ResolvedJob.read(frozen_text(ns, "exemplar"))
     text = job.model_copy(update={"name": "slipped", "image": "evil.org/miner:1", "processes": 40}).to_json()
     user.post(ns.jobs, ns.document("slipped", runPolicy={"suspend": True}))
     ns.phase("slipped", "Suspended")
     user.post(config_maps, forged(ns, "slipped", text))
     user.patch(f"{ns.jobs}/slipped", {"spec": {"runPolicy": {"suspend": False}}})
-    said = ns.waits("slipped", "ChildNameTaken")
-    assert "ConfigMap slipped-job" in said
-    assert "does not match status.jobDigest. Delete the ConfigMap" in said
-    assert ns.batch_jobs("slipped") == []
-    # The fix that the message names; the second ConfigMap is the operator's, the job the user's own.
-    user.delete(f"{config_maps}/slipped-job")
     ns.running("slipped")
     (batch,) = ns.batch_jobs("slipped")
     assert batch["spec"]["template"]["spec"]["containers"][0]["image"] == "mptraining/trainer:test"
 
 
-def test_a_replaced_frozen_job_is_not_trained(ns: Any, user: Rest) -> None:
-    config_maps = f"/api/v1/namespaces/{ns.namespace}/configmaps"
-    ns.scripts["replaced"] = lambda pod: Run()
-    user.post(ns.jobs, ns.document("replaced", runPolicy={"suspend": True}))
-    ns.phase("replaced", "Suspended")
-    user.patch(f"{ns.jobs}/replaced", {"spec": {"runPolicy": {"suspend": False}}})
-    ns.until("replaced", lambda status: status.get("currentAttempt") == 1)
-    text = ns.wait(lambda: ns.child("configmaps", "replaced-job"), lambda found: found)["data"]["job.json"]
-    user.delete(f"{config_maps}/replaced-job")
-    user.post(config_maps, forged(ns, "replaced", text.replace("mptraining/trainer:test", "evil.org/miner:1")))
-    # The operator creates the ConfigMap again only at the next attempt.
-    ns.running("replaced")
-    ns.end("replaced-1", Exit(1))
-    ns.until("replaced", lambda status: status.get("currentAttempt") == 2)
-    found = ns.wait(lambda: ns.batch_jobs("replaced"), lambda jobs: len(jobs) == 2)
-    images = [each["spec"]["template"]["spec"]["containers"][0]["image"] for each in found]
-    assert images == ["mptraining/trainer:test"] * 2
+def frozen_text(ns: Any, name: str) -> str:
+    """Return the text of the job's frozen job, from the template of its newest Indexed Job."""
+    template = ns.batch_jobs(name)[-1]["spec"]["template"]
+    return str(template["metadata"]["annotations"]["mptraining.dev/resolved-job"])
+
+
+@pytest.fixture
+def suspended(alone: Any) -> Any:
+    """A suspended job `kept` without Indexed Jobs, whose operator was stopped: a ConfigMap alone has the frozen job."""
+    first = alone.operator()
+    alone.create("kept", lambda pod: Run())
+    alone.running("kept")
+    text = frozen_text(alone, "kept")
+    alone.patch("kept", {"spec": {"runPolicy": {"suspend": True}}})
+    alone.phase("kept", "Suspended")
+    kept = alone.wait(lambda: alone.child("configmaps", "kept-job"), lambda found: found)
+    assert kept["immutable"]
+    assert kept["data"] == {"job.json": text}
+    alone.wait(lambda: alone.batch_jobs("kept"), lambda jobs: not jobs)
+    first.stop()
+    alone.patch("kept", {"spec": {"runPolicy": {"suspend": False}}})
+    return alone
+
+
+def test_after_a_suspension_another_operator_continues_with_the_frozen_job(suspended: Any) -> None:
+    suspended.operator(trainerImage="mptraining/trainer:newer")
+    suspended.running("kept", attempt=2)
+    (batch,) = suspended.batch_jobs("kept")
+    assert batch["spec"]["template"]["spec"]["containers"][0]["image"] == "mptraining/trainer:test"
+
+
+def test_a_replaced_frozen_job_is_not_trained(suspended: Any) -> None:
+    config_maps = f"/api/v1/namespaces/{suspended.namespace}/configmaps"
+    text = suspended.child("configmaps", "kept-job")["data"]["job.json"]
+    suspended.rest.delete(f"{config_maps}/kept-job")
+    replaced = forged(suspended, "kept", text.replace("mptraining/trainer:test", "evil.org/miner:1"))
+    suspended.rest.post(config_maps, replaced)
+    suspended.operator()
+    told = "\n".join(suspended.wait_for_event("kept", "OperatorProblem"))
+    assert "ConfigMap kept-job: job.json does not match status.jobDigest. Delete the ConfigMap" in told
+    assert suspended.batch_jobs("kept") == []
+    # The fix that the message names: the job is resolved again.
+    suspended.rest.delete(f"{config_maps}/kept-job")
+    suspended.running("kept", attempt=2)
+    (batch,) = suspended.batch_jobs("kept")
+    assert batch["spec"]["template"]["spec"]["containers"][0]["image"] == "mptraining/trainer:test"
 
 
 # Secrets.
@@ -368,7 +391,7 @@ def test_no_secret_is_in_status_events_logs_or_the_frozen_job(restricted: Any) -
         "status": json.dumps(restricted.status("discreet")),
         "events": json.dumps(restricted.events("discreet")),
         "log": restricted.operators[0].log,
-        "job.json": json.dumps(restricted.child("configmaps", "discreet-job")),
+        "job.json": frozen_text(restricted, "discreet"),
     }
     assert "discreet" in written["log"]
     for where, text in written.items():

@@ -114,7 +114,7 @@ def test_a_status_of_the_wrong_type_is_refused(ns: Any) -> None:
 
 
 def test_a_job_of_a_megabyte_and_its_neighbours(ns: Any) -> None:
-    """A ConfigMap holds one MiB: the job is refused with a reason or trains, and the operator keeps running."""
+    """It is too large for a pod template, and a ConfigMap holds one MiB: it trains, or is refused with a reason."""
     arguments = {f"key-{number}": "x" * 4000 for number in range(230)}
     program = {"function": {"entryPoint": "model:build", "arguments": arguments}}
     ns.create("huge", lambda pod: Exit(0), program=program)

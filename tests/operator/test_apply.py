@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mptraining_api import outcomes
 from mptraining_api.kubernetes_api import (
     BATCH_JOBS,
     CONFIG_MAPS,
@@ -21,7 +22,8 @@ from mptraining_api.kubernetes_api import (
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase, Progress
-from mptraining_operator.apply import Applier, NotCreated, status_changes
+from mptraining_operator.apply import Applier, status_changes
+from mptraining_operator.children import NotCreated
 from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import (
@@ -93,6 +95,10 @@ class Bench:
         return resolve(job, ClusterSettings(default_image="trainer:1"))
 
     @property
+    def text(self) -> str:
+        return self.job.to_json()
+
+    @property
     def owner(self) -> job_objects.Owner:
         return job_objects.Owner("team", "flowers", "job-1", "2026-11-23T10:00:00Z")
 
@@ -108,15 +114,20 @@ def bench(api: Any, clock: Clock, raw_job: Make) -> Bench:
     return Bench(api, clock, raw_job())
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job fits into a pod template."""
+    monkeypatch.setattr(job_objects, "_LARGEST_ANNOTATION", 0)
+
+
 STARTED = JobStatus(phase=Phase.PENDING, current_attempt=1)
 SHARED = [("create", "services", "mptraining-workers"), ("create", "networkpolicies", "mptraining-deny-ingress")]
-ONCE = [("create", "configmaps", "flowers-job")]
 
 
 def test_the_status_is_written_before_anything_is_created(bench: Bench) -> None:
     said = (EventRecord("Started", "attempt 1"),)
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),), event_records=said)
-    assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), *ONCE, *SHARED, ("create", "jobs", "flowers-1")]
+    assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), *SHARED, ("create", "jobs", "flowers-1")]
     assert bench.said == ["Started"]
     assert len(bench.counted) == 1
     assert bench.started == [("job-1", 1)]
@@ -126,7 +137,7 @@ def test_the_status_is_written_before_anything_is_created(bench: Bench) -> None:
         update={"job_digest": job_objects.job_digest(bench.job.to_json())}
     )
     assert [job.name for job in bench.snapshot.batch_jobs] == ["flowers-1"]
-    assert bench.lookups.job_file == bench.job
+    assert bench.lookups.job_text == bench.text
 
 
 def test_a_conflict_on_the_status_stops_the_plan(bench: Bench) -> None:
@@ -197,7 +208,7 @@ def test_a_second_start_creates_nothing_twice(bench: Bench) -> None:
     bench.start()
     bench.api.calls.clear()
     assert not bench.start()
-    assert bench.api.written() == [*ONCE, ("create", "jobs", "flowers-1")]
+    assert bench.api.written() == [("create", "jobs", "flowers-1")]
     # An object that is known to be the job's own is not read again; the Indexed Job is.
     assert [call for call in bench.api.calls if call[0] == "get"] == [("get", "jobs", "flowers-1")]
     assert bench.lookups.refusal is None
@@ -211,20 +222,19 @@ def test_after_a_restart_the_children_are_looked_at(bench: Bench, clock: Clock) 
     bench.api.calls.clear()
     assert not again.start()
     assert [call[1] for call in bench.api.calls if call[0] == "get"] == [
-        "configmaps",
         "services",
         "networkpolicies",
         "jobs",
     ]
-    assert again.lookups.job_file == again.job
+    assert again.lookups.job_text == again.text
 
 
-def test_the_frozen_job_goes_before_the_planned_one(bench: Bench) -> None:
+def test_the_frozen_job_of_a_config_map_goes_before_the_planned_one(bench: Bench, large: None) -> None:
     bench.apply(status=JobStatus(current_attempt=1))
     frozen = bench.job.model_copy(update={"image": "trainer:0"})
-    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, frozen))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, frozen.to_json()))
     assert bench.start()
-    assert bench.lookups.job_file == frozen
+    assert bench.lookups.job_text == frozen.to_json()
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
     assert not bench.apply(actions=(StartAttempt(1, frozen),))
     assert ("create", "jobs", "flowers-1") in bench.api.calls
@@ -259,9 +269,9 @@ def test_the_rule_of_a_deleted_job_stays_until_its_workers_have_ended(bench: Ben
     assert bench.api.find(NETWORK_POLICIES, "team", "flowers-workers") is None
 
 
-def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
+def test_a_frozen_job_that_cannot_be_read(bench: Bench, large: None) -> None:
     bench.apply(status=JobStatus(current_attempt=1))
-    body = job_objects.config_map(bench.owner, bench.job)
+    body = job_objects.config_map(bench.owner, bench.text)
     body["data"]["job.json"] = '{"version": 99}'
     bench.api.put(CONFIG_MAPS, body)
     assert bench.start()
@@ -279,8 +289,8 @@ def test_a_frozen_job_that_cannot_be_read(bench: Bench) -> None:
         ({"kind": "MPTrainingJob", "name": "flowers", "uid": "job-1"}, "without a controller"),
     ],
 )
-def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: str) -> None:
-    body = job_objects.config_map(bench.owner, bench.job)
+def test_a_name_that_is_taken(bench: Bench, large: None, controller: dict[str, Any], words: str) -> None:
+    body = job_objects.config_map(bench.owner, bench.text)
     body["metadata"]["ownerReferences"] = [controller]
     bench.api.put(CONFIG_MAPS, body)
     assert bench.start()
@@ -291,8 +301,8 @@ def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: s
     assert bench.api.find(BATCH_JOBS, "team", "flowers-1") is None
 
 
-def test_our_own_child_that_is_being_deleted_is_waited_for(bench: Bench) -> None:
-    body = job_objects.config_map(bench.owner, bench.job)
+def test_our_own_child_that_is_being_deleted_is_waited_for(bench: Bench, large: None) -> None:
+    body = job_objects.config_map(bench.owner, bench.text)
     body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     bench.api.put(CONFIG_MAPS, body)
     assert bench.start()
@@ -463,35 +473,35 @@ def test_another_conflict_is_no_deletion(bench: Bench, raw_batch_job: Make, stat
     bench.api.calls.clear()
     bench.api.refuse("delete", BATCH_JOBS, ApiProblem(status, "Conflict", "Precondition failed: UID in precondition"))
     if status == 409:
-        assert not bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
+        assert not bench.apply(actions=(ForgetAttempt("flowers-1", "batch-1"),))
         assert bench.api.calls == [("delete", "jobs", "flowers-1"), ("get", "jobs", "flowers-1")]
     else:
         with pytest.raises(ApiProblem):
-            bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
+            bench.apply(actions=(ForgetAttempt("flowers-1", "batch-1"),))
     assert [each.uid for each in bench.snapshot.batch_jobs] == ["batch-1"]
 
 
 def test_a_deletion_that_succeeds_reads_nothing(bench: Bench, raw_batch_job: Make) -> None:
     bench.api.put(BATCH_JOBS, raw_batch_job())
     bench.api.calls.clear()
-    assert not bench.apply(actions=(EndAttempt("flowers-1", "batch-1"),))
+    assert not bench.apply(actions=(ForgetAttempt("flowers-1", "batch-1"),))
     assert bench.api.calls == [("delete", "jobs", "flowers-1")]
 
 
 def test_reading_the_job_file(bench: Bench) -> None:
     assert bench.apply(actions=(ReadJobFile(),))
     assert bench.lookups.job_file_missing
-    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, bench.job))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, bench.text))
     assert bench.apply(actions=(ReadJobFile(),))
-    assert (bench.lookups.job_file, bench.lookups.job_file_missing) == (bench.job, False)
+    assert (bench.lookups.job_text, bench.lookups.job_file_missing) == (bench.text, False)
 
 
-def test_a_forged_config_map_before_the_first_attempt_starts_nothing(bench: Bench) -> None:
+def test_a_forged_config_map_before_the_first_attempt_starts_nothing(bench: Bench, large: None) -> None:
     """A user who submits jobs may create ConfigMaps, and knows the job's uid: a suspended job leaves time for it."""
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1", "processes": 64})
-    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged.to_json()))
     assert bench.start()
-    assert bench.lookups.job_file is None
+    assert bench.lookups.job_text == ""
     refusal = bench.lookups.refusal
     assert refusal is not None
     assert (refusal.child, refusal.kind) == ("ConfigMap flowers-job", "NameTaken")
@@ -499,28 +509,78 @@ def test_a_forged_config_map_before_the_first_attempt_starts_nothing(bench: Benc
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
 
 
-def test_a_config_map_that_was_replaced_before_the_first_status_is_not_used(bench: Bench, clock: Clock) -> None:
+def test_a_config_map_that_was_replaced_before_the_first_status_is_not_used(
+    bench: Bench, clock: Clock, large: None
+) -> None:
     """After a restart of the operator the Indexed Job has the digest."""
     assert not bench.start()
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1"})
-    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged.to_json()))
     again = Bench(bench.api, clock, bench.api.get(JOBS, "team", "flowers"))
     stored = bench.api.get(BATCH_JOBS, "team", "flowers-1")
     again.cache.put_batch_job(KEY, version_of(stored), seen_batch_job(stored))
     with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json does not match"):
         again.apply(actions=(ReadJobFile(),))
-    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, bench.job))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, bench.text))
     assert again.apply(actions=(ReadJobFile(),))
-    assert again.lookups.job_file == bench.job
+    assert again.lookups.job_text == bench.text
 
 
-def test_a_config_map_that_was_replaced_between_two_attempts_is_not_used(bench: Bench) -> None:
+def test_a_config_map_that_was_replaced_between_two_attempts_is_not_used(bench: Bench, large: None) -> None:
     assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1"})
-    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged))
+    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged.to_json()))
     with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json does not match"):
         bench.apply(actions=(ReadJobFile(),))
-    assert bench.lookups.job_file == bench.job
+    assert bench.lookups.job_text == bench.text
+
+
+def test_the_frozen_job_is_read_from_the_newest_job(bench: Bench, clock: Clock) -> None:
+    assert not bench.start()
+    again = Bench(bench.api, clock, bench.api.get(JOBS, "team", "flowers"))
+    stored = bench.api.get(BATCH_JOBS, "team", "flowers-1")
+    again.cache.put_batch_job(KEY, version_of(stored), seen_batch_job(stored))
+    bench.api.calls.clear()
+    assert again.apply(actions=(ReadJobFile(),))
+    assert again.lookups.job_text == again.text
+    assert bench.api.calls == [("get", "jobs", "flowers-1")]
+
+
+def test_a_job_that_another_process_created_is_the_frozen_one(bench: Bench, clock: Clock) -> None:
+    """The other process had other settings, and was killed before it wrote the status."""
+    frozen = bench.job.model_copy(update={"image": "trainer:0"})
+    assert not bench.apply(actions=(StartAttempt(1, frozen),))
+    again = Bench(bench.api, clock, bench.api.get(JOBS, "team", "flowers"))
+    assert not again.start()
+    assert again.lookups.job_text == frozen.to_json()
+
+
+@pytest.mark.parametrize("ended", ["", "one more Job", "job over"])
+def test_the_frozen_job_is_kept_when_its_last_job_is_deleted_before_the_end(
+    bench: Bench, raw_batch_job: Make, ended: str
+) -> None:
+    bench.start()
+    uid = bench.snapshot.batch_jobs[0].uid
+    status = STARTED
+    if ended == "one more Job":
+        bench.cache.put_batch_job(KEY, 999, seen_batch_job(raw_batch_job("flowers-0", uid="other", attempt=0)))
+    if ended == "job over":
+        status = conditions.with_finished(STARTED, outcomes.NO_PROGRESS, "", bench.clock.now, 1)
+    assert not bench.apply(status=status, actions=(EndAttempt("flowers-1", uid),))
+    kept = bench.api.find(CONFIG_MAPS, "team", "flowers-job")
+    assert (kept is not None) == (ended == "")
+    if kept is not None:
+        assert (kept["data"], kept["immutable"]) == ({"job.json": bench.text}, True)
+        assert bench.apply(actions=(ReadJobFile(),))
+        assert bench.lookups.job_text == bench.text
+
+
+def test_a_config_map_that_a_quota_refuses_keeps_no_machine(bench: Bench) -> None:
+    bench.start()
+    uid = bench.snapshot.batch_jobs[0].uid
+    bench.api.refuse("create", CONFIG_MAPS, QUOTA)
+    assert not bench.apply(actions=(EndAttempt("flowers-1", uid),))
+    assert bench.api.find(BATCH_JOBS, "team", "flowers-1") is None
 
 
 def test_a_job_frozen_by_another_version_keeps_its_digest(bench: Bench) -> None:
@@ -533,10 +593,10 @@ def test_a_job_frozen_by_another_version_keeps_its_digest(bench: Bench) -> None:
 
 
 def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
-    body = job_objects.config_map(job_objects.Owner("team", "flowers", "earlier", "2026-11-23T09:00:00Z"), bench.job)
+    body = job_objects.config_map(job_objects.Owner("team", "flowers", "earlier", "2026-11-23T09:00:00Z"), bench.text)
     bench.api.put(CONFIG_MAPS, body)
     assert bench.apply(actions=(ReadJobFile(),))
-    assert (bench.lookups.job_file, bench.lookups.job_file_missing) == (None, True)
+    assert (bench.lookups.job_text, bench.lookups.job_file_missing) == ("", True)
 
 
 def test_asking_for_nodes(bench: Bench) -> None:

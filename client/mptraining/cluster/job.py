@@ -6,6 +6,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,8 @@ from mptraining.cluster.job_view import JobView, reason_text, view
 from mptraining.cluster.logs import WorkerPod
 from mptraining.display.text import Display
 from mptraining_api import run_folder
-from mptraining_api.kubernetes_api import CONFIG_MAPS, EVENTS, JOBS, Raw
-from mptraining_api.status import Attempt, config_map_name
+from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, EVENTS, JOBS, Raw
+from mptraining_api.status import RESOLVED_JOB, Attempt, config_map_name
 
 if TYPE_CHECKING:
     from mptraining.runs import History, Run
@@ -210,11 +211,19 @@ class Job(dict[str, str | None]):
         """Return the job with all defaults resolved; None before its first attempt."""
         from mptraining_api.resolved_job import ResolvedJob
 
-        try:
-            document = self.server.get(CONFIG_MAPS, config_map_name(self.name))
-        except ClusterProblem:
-            return None
-        return ResolvedJob.read(document["data"][run_folder.JOB])
+        text = self._resolved_text()
+        return None if text is None else ResolvedJob.read(text)
+
+    def _resolved_text(self) -> str | None:
+        """Return the resolved job in the current attempt's Indexed Job, else in the ConfigMap that keeps it."""
+        attempt = (self.server.get(JOBS, self.name).get("status") or {}).get("currentAttempt")
+        with suppress(ClusterProblem):
+            template = self.server.get(BATCH_JOBS, f"{self.name}-{attempt}")["spec"]["template"]
+            if text := template["metadata"].get("annotations", {}).get(RESOLVED_JOB):
+                return str(text)
+        with suppress(ClusterProblem):
+            return str(self.server.get(CONFIG_MAPS, config_map_name(self.name))["data"][run_folder.JOB])
+        return None
 
     @property
     def run_folder(self) -> str | None:

@@ -15,7 +15,7 @@ from mptraining_api.status import JobStatus
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Create the namespace's shared objects and the job's ConfigMap if missing, then the attempt's Indexed Job."""
+    """Create the namespace's shared objects if missing, then the attempt's Indexed Job."""
 
     number: int
     job: ResolvedJob

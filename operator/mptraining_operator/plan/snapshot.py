@@ -13,7 +13,6 @@ from typing import Literal
 
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
 
@@ -140,9 +139,9 @@ class SeenWarning:
 class Lookups:
     """Results of API reads and of rejected creations; kept in memory only, looked up again after a restart."""
 
-    # The resolved job that attempt 1 froze; None if it was not read yet.
-    job_file: ResolvedJob | None = None
-    # The ConfigMap was read and does not exist.
+    # The text of the resolved job that attempt 1 froze; empty if it was not read yet.
+    job_text: str = ""
+    # It was looked for and is in no Indexed Job and in no ConfigMap.
     job_file_missing: bool = False
     refusal: Refusal | None = None
     # The NetworkPolicy that lets the job's workers reach each other exists.

@@ -284,8 +284,8 @@ def _output_is_lost(snapshot: Snapshot, job: ResolvedJob) -> str:
 def _frozen(snapshot: Snapshot) -> ResolvedJob | Plan:
     """Return the resolved job that attempt 1 froze, so that an operator upgrade does not change a running job."""
     found = snapshot.lookups
-    if found.job_file is not None:
-        return found.job_file
+    if found.job_text:
+        return ResolvedJob.read(found.job_text)
     return _resolved(snapshot) if found.job_file_missing else Plan(actions=(ReadJobFile(),))
 
 

@@ -23,10 +23,18 @@ from mptraining_api.launch import SOURCE_COMMAND, TRAINER_PORT, launch
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import JobSpec, PodTemplate, Scheduling
+from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
-from mptraining_operator.resources.job_objects import JOB_FILE, Owner, job_digest, metadata
-from mptraining_operator.resources.volumes import JOB_FOLDER, check_collisions, own_mounts, own_volumes, source_parts
+from mptraining_operator.resources.job_objects import JOB_FILE, Owner, fits_template, job_digest, metadata
+from mptraining_operator.resources.volumes import (
+    JOB_FOLDER,
+    check_collisions,
+    job_volume,
+    own_mounts,
+    own_volumes,
+    source_parts,
+)
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -52,13 +60,16 @@ _POD_SECURITY = {
 
 
 def indexed_job(
-    owner: Owner, job: ResolvedJob, spec: JobSpec, *, attempt: int, settings: PodSettings
+    owner: Owner, job: ResolvedJob, spec: JobSpec, *, attempt: int, settings: PodSettings, text: str = ""
 ) -> dict[str, Any]:
-    """Build the Job of one attempt. The operator never updates it: a queue may own its `suspend` and its placement.
+    """Build the Job of one attempt; `text` is that of the frozen resolved job, by default of `job`.
+
+    The operator never updates the Job: a queue may own its `suspend` and its placement.
 
     Raises InvalidSpec for a pod template that cannot be merged with the operator's.
     """
     scheduling = spec.scheduling or Scheduling()
+    text = text or job.to_json()
     labels = names.attempt_labels(owner.name, owner.uid, attempt)
     queue = {QUEUE: scheduling.queue_name} if scheduling.queue_name else {}
     built = {
@@ -67,7 +78,7 @@ def indexed_job(
         # No ttlSecondsAfterFinished: the operator deletes the Job, and a TTL breaks Kueue's preemption (kueue#2923).
         "metadata": {
             **metadata(owner, names.batch_job(owner.name, attempt), labels | queue),
-            "annotations": {names.JOB_DIGEST: job_digest(job.to_json())},
+            "annotations": {names.JOB_DIGEST: job_digest(text)},
         },
         "spec": {
             "completionMode": "Indexed",
@@ -83,7 +94,7 @@ def indexed_job(
                 "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
             },
             **({"suspend": True} if queue else {}),
-            "template": _template(owner, job, spec, scheduling, attempt, settings),
+            "template": _template(owner, job, spec, scheduling, attempt, settings, text),
         },
     }
     # The Job must not share mutable values with the frozen spec or with the next attempt.
@@ -91,7 +102,13 @@ def indexed_job(
 
 
 def _template(
-    owner: Owner, job: ResolvedJob, spec: JobSpec, scheduling: Scheduling, attempt: int, settings: PodSettings
+    owner: Owner,
+    job: ResolvedJob,
+    spec: JobSpec,
+    scheduling: Scheduling,
+    attempt: int,
+    settings: PodSettings,
+    text: str,
 ) -> dict[str, Any]:
     pod_template = spec.pod_template or PodTemplate()
     priority = scheduling.priority_class_name or settings.priority_class_name
@@ -104,7 +121,11 @@ def _template(
                 **({names.PEERS: "true"} if job.processes > 1 else {}),
             },
             # Eviction of one worker by the cluster autoscaler restarts all of them.
-            "annotations": {**(pod_template.annotations or {}), SAFE_TO_EVICT: "false"},
+            "annotations": {
+                **(pod_template.annotations or {}),
+                SAFE_TO_EVICT: "false",
+                **({names.RESOLVED_JOB: text} if fits_template(text) else {}),
+            },
         },
         "spec": {
             "restartPolicy": "Never",
@@ -118,7 +139,7 @@ def _template(
             **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
             **_placement(owner, job, pod_template, attempt, settings),
-            **_containers(owner, job, pod_template, attempt, settings),
+            **_containers(owner, job, pod_template, attempt, settings, text),
         },
     }
 
@@ -166,7 +187,7 @@ def _placement(
 
 
 def _containers(
-    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: int, settings: PodSettings
+    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: int, settings: PodSettings, text: str
 ) -> dict[str, Any]:
     source = source_parts(job)
     hosts = names.hosts(owner.name, owner.namespace, attempt, job.processes)
@@ -201,7 +222,8 @@ def _containers(
         init["volumeMounts"] = [*init_mounts, *(pod_template.volume_mounts or ())]
         result["initContainers"] = [init]
     audience = names.audience(owner.namespace, owner.uid) if reported else None
-    volumes = own_volumes(owner.name, job.accelerator, audience, settings.ca_bundle)
+    mounted = job_volume(None if fits_template(text) else config_map_name(owner.name))
+    volumes = own_volumes(mounted, job.accelerator, audience, settings.ca_bundle)
     return {
         **result,
         "containers": [trainer],

@@ -9,13 +9,14 @@ from types import MappingProxyType
 from typing import Any
 
 from mptraining_api.launch import TRAINER_PORT
-from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import API_VERSION, KIND
 from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
 
-# The key in the ConfigMap and the file name in its mount.
+# The key in the ConfigMap and the file name in the mount.
 JOB_FILE = "job.json"
+# Bytes. The API server allows 262144 for all annotations of an object, and a user's template has some too.
+_LARGEST_ANNOTATION = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,26 @@ def metadata(owner: Owner, name: str, labels: dict[str, str]) -> dict[str, Any]:
     return {"name": name, "namespace": owner.namespace, "labels": labels, "ownerReferences": [reference]}
 
 
-def config_map(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
-    """Build the ConfigMap of the resolved job: immutable, so that no edit or operator upgrade changes a running job."""
+def fits_template(text: str) -> bool:
+    """Return whether the text of a resolved job fits into the annotations of a pod template."""
+    return len(text.encode()) <= _LARGEST_ANNOTATION
+
+
+def job_text(batch_job: Mapping[str, Any]) -> str | None:
+    """Return the text of the resolved job in an Indexed Job's template, which is immutable; None without one."""
+    template = batch_job.get("spec", {}).get("template", {})
+    text = template.get("metadata", {}).get("annotations", {}).get(names.RESOLVED_JOB)
+    return None if text is None else str(text)
+
+
+def config_map(owner: Owner, text: str) -> dict[str, Any]:
+    """Build the ConfigMap of the resolved job's text, immutable as a template is."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(owner, config_map_name(owner.name), _labels(owner)),
         "immutable": True,
-        "data": {JOB_FILE: job.to_json()},
+        "data": {JOB_FILE: text},
     }
 
 

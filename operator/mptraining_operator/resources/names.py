@@ -13,6 +13,7 @@ from mptraining_api.status import (
     COMPLETION_INDEX,
     JOB,
     JOB_UID,
+    RESOLVED_JOB,
     SOURCE_CONTAINER,
     TRAINER_CONTAINER,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "MANAGED_BY",
     "OPERATOR",
     "PEERS",
+    "RESOLVED_JOB",
     "SERVICE",
     "SOURCE_CONTAINER",
     "TRAINER_CONTAINER",

@@ -18,7 +18,8 @@ from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOL
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import ResolvedAccelerator, ResolvedJob
 from mptraining_api.spec import PodTemplate
-from mptraining_api.status import config_map_name
+from mptraining_api.status import RESOLVED_JOB
+from mptraining_operator.resources.job_objects import JOB_FILE
 
 JOB_FOLDER = "/etc/mptraining"
 HOME = "/tmp"  # noqa: S108 - the pod's own
@@ -62,12 +63,20 @@ def shared_memory(accelerator: ResolvedAccelerator) -> str:
     return f"{accelerator.count_per_node if accelerator.kind == 'gpu' else 1}Gi"
 
 
+def job_volume(config_map: str | None) -> dict[str, Any]:
+    """Return the volume with job.json, from the pod's annotation or from that ConfigMap."""
+    if config_map is not None:
+        return {"name": _JOB, "configMap": {"name": config_map}}
+    field = {"fieldPath": f"metadata.annotations['{RESOLVED_JOB}']"}
+    return {"name": _JOB, "downwardAPI": {"items": [{"path": JOB_FILE, "fieldRef": field}]}}
+
+
 def own_volumes(
-    job: str, accelerator: ResolvedAccelerator, audience: str | None, ca_bundle: CABundle | None
+    job: dict[str, Any], accelerator: ResolvedAccelerator, audience: str | None, ca_bundle: CABundle | None
 ) -> Objects:
-    """Return the volumes of every worker; the token volume only with an `audience`, for progress reports."""
+    """Return the volumes of every worker, `job` with job.json; that of the token only with an `audience`."""
     volumes: Objects = [
-        {"name": _JOB, "configMap": {"name": config_map_name(job)}},
+        job,
         {"name": _TMP, "emptyDir": {}},
         {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(accelerator)}},
     ]

@@ -98,7 +98,7 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
         assert job is not None
         fallback = document.get("cpuFallback", False)
         frozen = dataclasses.replace(CLUSTER, default_image="mptraining/trainer:frozen", cpu_fallback=fallback)
-        lookups["job_file"] = resolve(job, frozen)
+        lookups["job_text"] = resolve(job, frozen).to_json()
     if "refusal" in lookups:
         lookups["refusal"] = Refusal(**absolute(lookups["refusal"]))
     if "warnings" in lookups:

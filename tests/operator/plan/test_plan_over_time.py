@@ -124,7 +124,8 @@ class ClusterSimulation:
                 if name in self.pods:
                     self.change_pod(name, deletion=self.now + GRACE)
             case ReadJobFile():
-                self.lookups = dataclasses.replace(self.lookups, job_file=self.file, job_file_missing=self.file is None)
+                text = self.file.to_json() if self.file else ""
+                self.lookups = dataclasses.replace(self.lookups, job_text=text, job_file_missing=not text)
             case AllowPeers():
                 self.lookups = dataclasses.replace(self.lookups, peers_allowed=True)
             case ReadNode(node):

@@ -19,7 +19,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import Owner, allow_policy, config_map, deny_policy, service
+from mptraining_operator.resources.job_objects import Owner, allow_policy, deny_policy, service
 
 FOLDER = Path(__file__).parents[2] / "golden" / "children"
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
@@ -39,12 +39,10 @@ def children(case: dict[str, Any]) -> list[dict[str, Any]]:
     owner = Owner(
         namespace=job.metadata.namespace or "", name=job.metadata.name, uid=UID, created="2026-11-23T10:00:00Z"
     )
-    frozen = config_map(owner, resolved)
-    frozen["data"] = dict.fromkeys(frozen["data"], JOB_FILE)
-    pods = indexed_job(owner, resolved, job.spec, attempt=1, settings=SETTINGS)
+    pods = indexed_job(owner, resolved, job.spec, attempt=1, settings=SETTINGS, text=JOB_FILE)
     shared = [service(owner.namespace), deny_policy(owner.namespace)]
     allowed = [allow_policy(owner.namespace, owner.name, owner.uid)] if resolved.processes > 1 else []
-    return [*shared, frozen, pods, *allowed]
+    return [*shared, pods, *allowed]
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.yaml")), ids=lambda file: file.stem)

@@ -27,7 +27,7 @@ def resolved(**spec: Any) -> ResolvedJob:
 
 
 def test_the_frozen_job_goes_with_its_owner() -> None:
-    child = config_map(OWNER, resolved())
+    child = config_map(OWNER, resolved().to_json())
     (reference,) = child["metadata"]["ownerReferences"]
     assert (reference["kind"], reference["name"], reference["uid"]) == ("MPTrainingJob", "flowers", "uid-1")
     assert reference["controller"] is True
@@ -38,7 +38,7 @@ def test_the_frozen_job_goes_with_its_owner() -> None:
 
 def test_the_frozen_job_is_the_one_that_is_launched() -> None:
     job = resolved(nodes=2)
-    child = config_map(OWNER, job)
+    child = config_map(OWNER, job.to_json())
     launched = launch(job, hosts=names.hosts("flowers", "team-a", 1, 2), job_path="anywhere", attempt=1)
     assert child["immutable"] is True
     assert child["data"] == {"job.json": launched.job_file}

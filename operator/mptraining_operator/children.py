@@ -1,0 +1,200 @@
+"""Creation of a job's children, which may exist already, and the resolved job that all attempts share.
+
+Attempt 1 freezes the resolved job, so that neither an upgrade nor other settings change a job that has started. The
+pod template of each Indexed Job has it; a ConfigMap keeps it when the last of them is deleted before the job has ended,
+as by a suspension, and for a job that is too large for a template.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, ApiProblem, Raw, Resource
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import KIND
+from mptraining_api.status import JobStatus, config_map_name, format_time
+from mptraining_operator.cluster import Cluster
+from mptraining_operator.plan.actions import Action, StartAttempt
+from mptraining_operator.plan.conditions import is_true
+from mptraining_operator.plan.snapshot import Snapshot
+from mptraining_operator.resources import job_objects
+from mptraining_operator.resources.job_objects import JOB_FILE, Owner, job_digest
+
+_log = logging.getLogger(__name__)
+
+Kind = Literal["NameTaken", "Refused", "Invalid"]
+
+
+# The common prefix of metav1.CauseType for fields, and the reasons of objects that no field causes to be invalid.
+_FIELD_CAUSE = "FieldValue"
+_INVALID = ((400, "BadRequest"), (413, "RequestEntityTooLarge"))
+
+
+class NotCreated(Exception):
+    """A child could not be created; `kind` as in `snapshot.Refusal`."""
+
+    def __init__(self, kind: Kind, child: str, message: str) -> None:
+        super().__init__(f"{child}: {message}")
+        self.kind: Kind = kind
+        self.child = child
+        self.message = message
+
+
+class NamespaceDeleted(Exception):
+    """The namespace of the job does not exist or is being deleted."""
+
+
+def create_child(
+    cluster: Cluster, resource: Resource, owner: Owner, body: Mapping[str, Any], *, known: bool = False
+) -> Raw:
+    """Create a child and return it as stored, also if it existed; empty if it existed and is `known` to be the job's.
+
+    Raises NotCreated, NamespaceGone, and ApiProblem if a retry may succeed.
+    """
+    name = str(body["metadata"]["name"])
+    child = f"{body['kind']} {name}"
+    try:
+        return cluster.create(resource, owner.namespace, body)
+    except ApiProblem as problem:
+        if problem.status == 409 and known:
+            return {}
+        if problem.status not in (400, 403, 404, 409, 413, 422):
+            raise
+        if problem.status == 404 or problem.namespace_terminating:
+            raise NamespaceDeleted from None
+        if problem.status in (403, 409):
+            # An exhausted quota may return 403 for an object that exists.
+            found = _existing(cluster, resource, owner, name, child)
+            if found is not None:
+                return found
+            if problem.status == 409:
+                # The object was deleted between the two calls.
+                raise
+        raise NotCreated(refusal_kind(problem), child, problem.message) from None
+
+
+def refusal_kind(problem: ApiProblem) -> Kind:
+    """Return Invalid if the API server itself cannot accept the object, else Refused: by a quota or a policy.
+
+    The API server names the cause of each invalid field, and gives a reason for a body that it cannot decode or that is
+    too large. Admission webhooks (400 without a reason, or 403) and ValidatingAdmissionPolicies (422 with a cause
+    without a reason) do not, and may accept the same object later.
+    """
+    if problem.status == 422:
+        invalid = bool(problem.causes) and all(cause.startswith(_FIELD_CAUSE) for cause in problem.causes)
+    else:
+        invalid = (problem.status, problem.reason) in _INVALID
+    return "Invalid" if invalid else "Refused"
+
+
+def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, child: str) -> Raw | None:
+    """Return the job's object of that name, or None. Raises NotCreated for another owner's or a deleting object."""
+    try:
+        found = cluster.get(resource, owner.namespace, name)
+    except ApiProblem as problem:
+        if problem.status == 404:
+            return None
+        raise
+    metadata = found["metadata"]
+    references = metadata.get("ownerReferences", ())
+    controller: Raw = next((reference for reference in references if reference.get("controller")), {})
+    if controller.get("uid") == owner.uid:
+        if "deletionTimestamp" in metadata:
+            raise NotCreated("NameTaken", child, "it is being deleted and will be created again afterwards")
+        return found
+    if controller.get("kind") == KIND:
+        raise NotCreated(
+            "NameTaken", child, f"it belongs to an earlier {KIND} {controller.get('name')!r} and is being deleted"
+        )
+    by = (
+        f"with the controller {controller.get('kind')} {controller.get('name')!r}"
+        if controller
+        else "without a controller"
+    )
+    raise NotCreated("NameTaken", child, f"it exists already, {by}")
+
+
+def with_digest(status: JobStatus, actions: Iterable[Action], frozen: str) -> JobStatus:
+    """Return the status with the digest of the resolved job that StartAttempt is about to freeze, or has frozen."""
+    for action in actions:
+        if isinstance(action, StartAttempt):
+            return status.model_copy(update={"job_digest": job_digest(frozen or action.job.to_json())})
+    return status
+
+
+def check_frozen_job(text: str, where: str, snapshot: Snapshot, planned: str = "") -> None:
+    """Check the text of a resolved job that was read from the cluster. Raises NotCreated.
+
+    This version must be able to read it, and its digest must be that of the status. Before the first status it must be
+    that of the Indexed Job, else of the `planned` text: whoever may create ConfigMaps could choose the job that runs.
+    Jobs of versions before 0.1 have no digest.
+    """
+    expected = snapshot.status.job_digest if snapshot.status else None
+    if expected is None and not (snapshot.status and snapshot.status.current_attempt):
+        found = next((each.job_digest for each in snapshot.batch_jobs if each.job_digest), None)
+        expected = found or (job_digest(planned) if planned else None)
+    if expected is not None and job_digest(text) != expected:
+        message = (
+            f"{JOB_FILE} does not match status.jobDigest. Delete the {where.split(maxsplit=1)[0]}: it is created again."
+        )
+        raise NotCreated("NameTaken", where, message)
+    try:
+        ResolvedJob.read(text)
+    except ValidationError as error:
+        message = f"{JOB_FILE} was written by another version of the operator: {error.errors()[0]['msg']}"
+        raise NotCreated("Refused", where, message) from None
+
+
+def read_frozen_job(cluster: Cluster, snapshot: Snapshot) -> str | None:
+    """Return the text of the job's frozen resolved job, from its newest Indexed Job or its ConfigMap; None if lost.
+
+    Raises NotCreated as `check_frozen_job`, and ApiProblem.
+    """
+    namespace = snapshot.key.namespace
+    for batch_job in reversed(snapshot.batch_jobs):
+        found = _get(cluster, BATCH_JOBS, namespace, batch_job.name)
+        text = job_objects.job_text(found)
+        if text is not None and found["metadata"]["uid"] == batch_job.uid:
+            check_frozen_job(text, f"Job {batch_job.name}", snapshot)
+            return text
+    name = config_map_name(snapshot.key.name)
+    found = _get(cluster, CONFIG_MAPS, namespace, name)
+    references = found.get("metadata", {}).get("ownerReferences", ())
+    stored: str | None = found.get("data", {}).get(JOB_FILE)
+    if stored is None or snapshot.uid not in [each.get("uid") for each in references]:
+        return None
+    check_frozen_job(stored, f"ConfigMap {name}", snapshot)
+    return stored
+
+
+def keep_frozen_job(cluster: Cluster, snapshot: Snapshot, ending: str) -> None:
+    """Write the frozen job to a ConfigMap if the Job `ending`, about to be deleted, is the last that has it.
+
+    A job that has ended needs it no more. Raises ApiProblem.
+    """
+    others = [each for each in snapshot.batch_jobs if each.name != ending and not each.deleting]
+    if others or (snapshot.status is not None and is_true(snapshot.status, "Finished")):
+        return
+    owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+    try:
+        text = snapshot.lookups.job_text or read_frozen_job(cluster, snapshot)
+        if text:
+            create_child(cluster, CONFIG_MAPS, owner, job_objects.config_map(owner, text))
+    except NotCreated as no:
+        # The job must release its machines all the same; it is resolved again if the operator restarts until then.
+        _log.warning("the resolved job is not kept: %s", no, extra={"job": str(snapshot.key)})
+    except NamespaceDeleted:
+        return
+
+
+def _get(cluster: Cluster, resource: Resource, namespace: str, name: str) -> Raw:
+    try:
+        return cluster.get(resource, namespace, name)
+    except ApiProblem as problem:
+        if problem.status != 404:
+            raise
+        return {}
