@@ -317,3 +317,20 @@ def test_somebody_elses_job_of_the_childs_name(ns: Any) -> None:
     assert "Job taken-1" in ns.waits("taken", "ChildNameTaken")
     ns.rest.delete(f"/apis/batch/v1/namespaces/{ns.namespace}/jobs/taken-1", {"propagationPolicy": "Background"})
     ns.phase("taken", "Succeeded")
+
+
+def test_after_a_suspension_another_operator_continues_with_the_frozen_job(alone: Any) -> None:
+    """The suspension deletes the Indexed Job, and the operator is upgraded meanwhile."""
+    first = alone.operator()
+    alone.create("kept", lambda pod: Run())
+    alone.running("kept")
+    alone.patch("kept", {"spec": {"runPolicy": {"suspend": True}}})
+    alone.phase("kept", "Suspended")
+    alone.wait(lambda: alone.batch_jobs("kept"), lambda jobs: not jobs)
+    assert alone.child("configmaps", "kept-job")["immutable"]
+    first.stop()
+    alone.patch("kept", {"spec": {"runPolicy": {"suspend": False}}})
+    alone.operator(trainerImage="mptraining/trainer:newer")
+    alone.running("kept", attempt=2)
+    (batch,) = alone.batch_jobs("kept")
+    assert batch["spec"]["template"]["spec"]["containers"][0]["image"] == "mptraining/trainer:test"

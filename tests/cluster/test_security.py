@@ -342,13 +342,6 @@ def suspended(alone: Any) -> Any:
     return alone
 
 
-def test_after_a_suspension_another_operator_continues_with_the_frozen_job(suspended: Any) -> None:
-    suspended.operator(trainerImage="mptraining/trainer:newer")
-    suspended.running("kept", attempt=2)
-    (batch,) = suspended.batch_jobs("kept")
-    assert batch["spec"]["template"]["spec"]["containers"][0]["image"] == "mptraining/trainer:test"
-
-
 def test_a_replaced_frozen_job_is_not_trained(suspended: Any) -> None:
     config_maps = f"/api/v1/namespaces/{suspended.namespace}/configmaps"
     text = suspended.child("configmaps", "kept-job")["data"]["job.json"]

@@ -25,6 +25,8 @@ _COLLECTIONS = {
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
 }
+# What the jobs of a namespace share stays.
+_SHARED = frozenset({"mptraining-workers", "mptraining-deny-ingress"})
 # Seconds within which jobs without further faults end, children are deleted after their jobs, and the leader sees the
 # last end.
 _TO_END, _TO_GO, _TO_HEAR = 400.0, 180.0, 60.0
@@ -189,9 +191,11 @@ def _heard(place: Place, recorder: Recorder) -> dict[str, int]:
 def _there(place: Place) -> Iterable[Left]:
     for kind, path in _COLLECTIONS.items():
         for raw in listed(partial(place.rest.get, path.format(place.namespace))):
-            name = raw["metadata"]["name"]
-            if name not in place.own:
-                yield Left(kind, name, raw["metadata"]["uid"], owner(raw))
+            metadata = raw["metadata"]
+            if metadata["name"] not in place.own | _SHARED:
+                # NetworkPolicies have no owner: the operator deletes them with a job's last pod.
+                job = metadata.get("labels", {}).get("mptraining.dev/job-uid", "") if kind == "NetworkPolicy" else ""
+                yield Left(kind, metadata["name"], metadata["uid"], owner(raw) or job)
 
 
 def _without_jobs(place: Place) -> tuple[Left, ...]:
