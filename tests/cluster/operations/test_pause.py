@@ -36,7 +36,7 @@ def test_a_job_that_is_created_paused_starts_when_the_annotation_is_false(ns: An
     body["metadata"]["annotations"] = {"mptraining.dev/paused": "true"}
     ns.rest.post(ns.jobs, body)
     ns.wait_for_event("later", "Paused")
-    assert (ns.status("later"), ns.batch_jobs("later")) == ({}, [])
+    assert (ns.status("later"), ns.batch_jobs("later")) == ({"observedGeneration": -1}, [])
     annotate(ns, "later", "false")
     ns.running("later")
 
@@ -51,7 +51,7 @@ def test_a_paused_operator_keeps_its_lease_and_starts_nothing(alone: Any) -> Non
     renewed = alone.lease(settings["lease"]["name"])["renewTime"]
     alone.create("second")
     alone.wait(lambda: alone.lease(settings["lease"]["name"])["renewTime"], lambda time: time != renewed)
-    assert (alone.status("second"), alone.batch_jobs("second")) == ({}, [])
+    assert (alone.status("second"), alone.batch_jobs("second")) == ({"observedGeneration": -1}, [])
     operator.settings.write_text(yaml.safe_dump(settings))
     alone.running("second")
     assert alone.status("first")["currentAttempt"] == 1

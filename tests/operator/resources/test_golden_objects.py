@@ -42,7 +42,7 @@ def children(case: dict[str, Any]) -> list[dict[str, Any]]:
     pods = indexed_job(owner, resolved, job.spec, attempt=1, settings=SETTINGS, text=JOB_FILE)
     shared = [service(owner.namespace), deny_policy(owner.namespace)]
     allowed = [allow_policy(owner.namespace, owner.name, owner.uid)] if resolved.processes > 1 else []
-    return [*shared, pods, *allowed]
+    return [*shared, *allowed, pods]
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.yaml")), ids=lambda file: file.stem)
