@@ -20,7 +20,7 @@ from mptraining_operator.cluster import Cluster
 from mptraining_operator.controller import Reconciler
 from mptraining_operator.event_recorder import EventRecorder
 from mptraining_operator.health import HealthServer
-from mptraining_operator.leader_election import Election, LeaseKeeper, Term
+from mptraining_operator.leader_election import Election, LeaseKeeper, NotLeading, Term
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.monitoring.job_metrics import JobMetrics
 from mptraining_operator.monitoring.metrics_access import MetricsAccess
@@ -270,7 +270,14 @@ class Operator:
         self._metrics.set_leader(True)
         self._metrics.count_lease_change("Acquired")
         # A new thread, because the list in `_reconcile` may take long.
-        threading.Thread(target=self._reconcile, args=(term,), name="lead", daemon=True).start()
+        threading.Thread(target=self._begin, args=(term,), name="lead", daemon=True).start()
+
+    def _begin(self, term: Term) -> None:
+        try:
+            self._reconcile(term)
+        except Exception:  # noqa: BLE001 - a leader that does nothing would keep its Lease
+            _log.exception("an error at the beginning of a term")
+            self._on_stuck("its term could not begin")
 
     def _check_term(self) -> None:
         self._reconciler.check_term()
@@ -292,12 +299,13 @@ class Operator:
         """
         if not self._relister.list_until_complete(term.ended) or self._stopping.is_set():
             return
-        self._check_namespace_objects()
         for key in self._cache.job_keys():
             self._queue.add(key)
         # Without a leader, possibly no replica was running to receive reports.
         receiving_since = self._clock() if self._settings.progress.enabled else None
         self._reconciler.start(self._settings.workers, term, reports_since=receiving_since)
+        # Only now may this replica write.
+        self._check_namespace_objects()
 
     def _check_namespace_objects(self) -> None:
         """Repair Services and NetworkPolicies that another client changed, and queue the jobs of others."""
@@ -305,7 +313,7 @@ class Operator:
             return
         try:
             allowed = self._namespace_objects.refresh(self._relister.namespaces, self._cache.used_namespaces())
-        except ApiProblem as problem:
+        except (ApiProblem, NotLeading) as problem:
             _log.warning("Services and NetworkPolicies could not be checked: %s", problem)
             return
         for key in (*self._cache.set_peers_allowed(allowed), *(allowed.keys() - set(self._cache.job_keys()))):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from mptraining_api.kubernetes_api import PODS
+from mptraining_api.kubernetes_api import JOBS, PODS
 from mptraining_operator import cluster
 from mptraining_operator.app import Operator
 from mptraining_operator.cluster import Cluster
@@ -64,3 +66,28 @@ def test_the_process_ends_only_if_a_worker_does_not_leave_its_call(monkeypatch: 
     replica.operator._stand_by("the lease could not be renewed in time")
     assert waited == [60.0]
     assert replica.stuck == ([] if left else ["a worker is still in a call 60 s after its term ended"])
+
+
+def test_a_new_leader_repairs_shared_objects_and_reconciles(api: Any, raw_job: Callable[..., dict[str, Any]]) -> None:
+    """Jobs that an older version started run in a namespace without them."""
+    api.put(JOBS, raw_job(status={"phase": "Running", "currentAttempt": 1}))
+    identity, metrics = Identity(name="a", namespace="ops"), Metrics(monotonic=float)
+    settings = OperatorSettings.parse({"workers": 1, "progress": {"enabled": False}})
+    operator = Operator(settings, identity, api, api, metrics, on_stuck=lambda cause: None)
+    term = Term(1, lambda: False)
+    operator._lease._term = term
+    reconciled = threading.Event()
+    operator._reconciler.reconcile = lambda key: reconciled.set()  # type: ignore[method-assign]
+    operator._reconcile(term)
+    assert reconciled.wait(60)
+    assert ("create", "networkpolicies", "mptraining-deny-ingress") in api.calls
+    operator._queue.stop()
+    assert operator._reconciler.join(60)
+
+
+def test_a_leader_that_cannot_begin_does_not_keep_its_lease(caplog: pytest.LogCaptureFixture) -> None:
+    replica = Replica()
+    replica.operator._reconcile = lambda term: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    replica.operator._begin(Term(1, lambda: False))
+    assert replica.stuck == ["its term could not begin"]
+    assert "ZeroDivisionError" in caplog.text
