@@ -1,11 +1,13 @@
 """The chart's life cycle: installed over install.yaml, upgraded while a job trains, uninstalled, installed again.
 
-`charts/mptraining-0.0.9.tgz` is frozen: an early state of the chart, with an older CustomResourceDefinition. Its
-image is this checkout's operator under an older name, since no older release was ever published.
+`charts/mptraining-0.0.9.tgz` is frozen: an early state of the chart. Its image is this checkout's operator under an
+older name, since no older release was ever published. The CustomResourceDefinition is this checkout's without a field:
+an operator is never newer than the conditions that its resource admits.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import time
@@ -58,6 +60,17 @@ def definition(kind: Any) -> dict[str, Any]:
     return schema
 
 
+def older(resource: dict[str, Any]) -> dict[str, Any]:
+    """Return the CustomResourceDefinition of the older release: without a field of the status."""
+    status = resource["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    del status["progress"]["properties"]["lossScale"]
+    metadata = resource["metadata"]
+    metadata.setdefault("labels", {})["app.kubernetes.io/managed-by"] = "Helm"
+    owner = {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": SYSTEM}
+    metadata.setdefault("annotations", {}).update(owner)
+    return resource
+
+
 def pods(kind: Any, job: str) -> set[str]:
     """Return the uids of a job's pods."""
     return {each["metadata"]["uid"] for each in kind.get("pods", "-l", f"mptraining.dev/job={job}")["items"]}
@@ -88,9 +101,12 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
     helm("uninstall", RELEASE, "--ignore-not-found", "--wait")
     # The objects that `kubectl apply -f install.yaml` created are adopted, including the resource with its jobs.
     trainer = ["--set", f"trainer.tag={VERSION}"]
-    helm("install", RELEASE, str(OLD_CHART), "--take-ownership", "--wait", "--timeout=10m", *VALUES, *trainer)
+    resource = yaml.safe_load((ROOT / "manifests" / "crd.yaml").read_text())
+    current = copy.deepcopy(resource["spec"]["versions"][0]["schema"])
+    kind.apply(older(resource))
+    old = ["--set", "crds.install=false", *trainer]
+    helm("install", RELEASE, str(OLD_CHART), "--take-ownership", "--wait", "--timeout=10m", *VALUES, *old)
     assert operator_image(kind).endswith(f":{OLD}")
-    current = yaml.safe_load((ROOT / "manifests" / "crd.yaml").read_text())["spec"]["versions"][0]["schema"]
     assert definition(kind) != current
 
     kind.apply(
