@@ -128,7 +128,8 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
     before = pods(kind, "upgraded")
     assert len(before) == 1
 
-    helm("upgrade", RELEASE, str(CHART), "--wait", "--timeout=10m", *VALUES)
+    # The older chart left what it did not know to install.yaml.
+    helm("upgrade", RELEASE, str(CHART), "--take-ownership", "--wait", "--timeout=10m", *VALUES)
     assert operator_image(kind).endswith(f":{VERSION}")
     assert definition(kind) == current
     assert pods(kind, "upgraded") == before
