@@ -139,7 +139,7 @@ class JobStatus(Model):
     current_attempt: NonNegative | None = Field(None, description="The current or the next attempt.")
     application_failures: NonNegative | None = Field(None, description="Counted against backoffLimit.")
     infrastructure_restarts: NonNegative | None = Field(None, description="Counted against infrastructureRetries.")
-    job_digest: Digest | None = Field(None, description="SHA-256 of job.json, the resolved job in its ConfigMap.")
+    job_digest: Digest | None = Field(None, description="SHA-256 of job.json, the resolved job that all attempts use.")
     attempts: Annotated[list[Attempt], Field(max_length=ATTEMPTS_KEPT)] | None = Field(
         None, description="The last ten."
     )
