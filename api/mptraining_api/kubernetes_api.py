@@ -11,12 +11,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote, urlencode
+from functools import lru_cache
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
 
 from mptraining_api.spec import GROUP, VERSION
 
 Raw = dict[str, Any]
+Page = TypeVar("Page")
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
@@ -173,21 +175,35 @@ def _request(
     if manager.proxy is not None:
         return manager.request(method, host + target, body=body, headers=headers, **options)
     # The manager's own request parses the address and looks for the pool of the host, a fifth of the time of a call.
-    prefix = urllib3.util.parse_url(host).path or ""
     pool = manager.connection_from_url(host)
-    return pool.urlopen(method, prefix.rstrip("/") + target, body=body, headers=headers, redirect=False, **options)
+    return pool.urlopen(method, _path_prefix(host) + target, body=body, headers=headers, redirect=False, **options)
 
 
-def pages(get: Callable[[Mapping[str, str]], Raw], query: Mapping[str, str]) -> Iterator[Raw]:
-    """Yield the pages of a list; `get` requests one page with the query parameters that it is given."""
+@lru_cache
+def _path_prefix(host: str) -> str:
+    """Return the path of the API server's address, as that of a proxy in front of several clusters."""
+    return urlsplit(host).path.rstrip("/")
+
+
+def _continue(page: Any) -> str:
+    return str(page.get("metadata", {}).get("continue") or "")
+
+
+def pages(
+    get: Callable[[Mapping[str, str]], Page], query: Mapping[str, str], more: Callable[[Page], str] = _continue
+) -> Iterator[Page]:
+    """Yield the pages of a list; `get` requests one page with the query parameters that it is given.
+
+    `more` returns the token of the next page, "" for none; by default that of a page as a mapping.
+    """
     query = {"limit": str(PAGE), **query}
     while True:
         page = get(query)
         yield page
-        more = page.get("metadata", {}).get("continue")
-        if not more:
+        token = more(page)
+        if not token:
             return
-        query["continue"] = more
+        query["continue"] = token
 
 
 @contextmanager

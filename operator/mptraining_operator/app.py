@@ -68,7 +68,7 @@ def limits(settings: OperatorSettings, identity: Identity) -> Limits:
 
 
 class Operator:
-    """One replica. `on_stuck` must end the process: a worker did not leave its call after the end of its term.
+    """One replica. `on_stuck` must end the process: a worker is stuck after its term, or a term cannot begin.
 
     `clock` returns seconds since 1970 (`cluster.ServerTime`), for times that are stored or compared with stored ones;
     durations are measured with monotonic clocks.
@@ -116,10 +116,11 @@ class Operator:
         )
         self._pause = Pause(self._cache, self._record_pause, operator_paused=settings.paused)
         self._progress: ProgressEndpoint | None = None
-        self._namespace_objects = NamespaceObjects(cluster.fenced(self._check_term), time.monotonic)
+        leader = cluster.fenced(self._check_term)
+        self._namespace_objects = NamespaceObjects(leader, time.monotonic)
         self._on_stuck = on_stuck
         applier = Applier(
-            cluster.fenced(self._check_term),
+            leader,
             self._cache,
             pod_settings=self._pod_settings,
             record_event=self._event_recorder.record,

@@ -27,14 +27,14 @@ from mptraining_api.kubernetes_api import (
 from mptraining_api.problems import Problem
 from mptraining_api.status import JobStatus, format_time
 from mptraining_operator.children import (
-    Kind,
     NamespaceDeleted,
     NotCreated,
     check_frozen_job,
     create_child,
+    frozen_text,
     keep_frozen_job,
     read_frozen_job,
-    refusal_kind,
+    rejection,
     with_digest,
 )
 from mptraining_operator.cluster import Cluster
@@ -99,7 +99,7 @@ class Applier:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
         snapshot = seen.snapshot
         if plan.status is not None:
-            status = with_digest(plan.status, plan.actions, snapshot.lookups.job_text)
+            status = with_digest(plan.status, plan.actions, snapshot)
             changes = status_changes(snapshot.status or JobStatus(), status)
             if changes and not self._write_status(snapshot, seen.version, changes):
                 return True
@@ -141,12 +141,11 @@ class Applier:
 
     def _refresh(self, snapshot: Snapshot, version: int) -> None:
         key = snapshot.key
-        try:
-            self._cache.put_job(parse.job(self._cluster.get(JOBS, key.namespace, key.name)))
-        except ApiProblem as problem:
-            if problem.status != 404:
-                raise
+        found = self._cluster.get_if_exists(JOBS, key.namespace, key.name)
+        if found is None:
             self._cache.remove_job(key, snapshot.uid, version)
+        else:
+            self._cache.put_job(parse.job(found))
 
     def _execute(self, action: Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
         """Execute one action and return whether the job must be planned again."""
@@ -180,7 +179,7 @@ class Applier:
         if snapshot.job is None:
             return False
         owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
-        text = snapshot.lookups.job_text or action.job.to_json()
+        text = frozen_text(action, snapshot)
         try:
             # Built before any creation, so that an invalid pod template leaves no children.
             job = indexed_job(
@@ -221,12 +220,7 @@ class Applier:
         try:
             self._namespace_objects.ensure(namespace)
         except ApiProblem as problem:
-            if problem.status not in (400, 403, 404, 409, 413, 422):
-                raise
-            if problem.status == 404 or problem.namespace_terminating:
-                raise NamespaceDeleted from None
-            kind: Kind = "NameTaken" if problem.status == 409 else refusal_kind(problem)
-            raise NotCreated(kind, f"namespace {namespace}", problem.message) from None
+            raise rejection(problem, f"namespace {namespace}") from None
 
     def _allow_peers(self, snapshot: Snapshot) -> None:
         try:
@@ -274,23 +268,14 @@ class Applier:
         self._cache.update_warning(snapshot.key, snapshot.uid, about, warning)
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
-        try:
-            unready = parse.unready(self._cluster.get(NODES, None, node))
-        except ApiProblem as problem:
-            if problem.status != 404:
-                raise
-            # The pod garbage collector ends the pods of a node that does not exist.
-            unready = False
+        found = self._cluster.get_if_exists(NODES, None, node)
+        # The pod garbage collector ends the pods of a node that does not exist.
+        unready = found is not None and parse.unready(found)
         self._cache.update_node(snapshot.key, snapshot.uid, node, unready)
 
     def _delete_orphan(self, action: DeletePod, snapshot: Snapshot) -> bool:
-        try:
-            owner = self._cluster.get(BATCH_JOBS, snapshot.key.namespace, action.batch_job)
-        except ApiProblem as problem:
-            if problem.status != 404:
-                raise
-            owner = {}
-        if not owner or owner["metadata"]["uid"] != action.batch_job_uid:
+        owner = self._cluster.get_if_exists(BATCH_JOBS, snapshot.key.namespace, action.batch_job)
+        if owner is None or owner["metadata"]["uid"] != action.batch_job_uid:
             return self._delete(snapshot, PODS, action.pod, action.uid, "Background")
         # The watch stream selects by label: without it the Job's end would not be observed.
         if owner["metadata"].get("labels", {}).get(names.JOB) == snapshot.key.name:
@@ -323,12 +308,8 @@ class Applier:
         return False
 
     def _exists(self, resource: Resource, namespace: str, name: str, uid: str) -> bool:
-        try:
-            return bool(self._cluster.get(resource, namespace, name)["metadata"]["uid"] == uid)
-        except ApiProblem as problem:
-            if problem.status != 404:
-                raise
-            return False
+        found = self._cluster.get_if_exists(resource, namespace, name)
+        return found is not None and found["metadata"]["uid"] == uid
 
 
 def status_changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:

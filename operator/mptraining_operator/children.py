@@ -53,7 +53,7 @@ def create_child(
 ) -> Raw:
     """Create a child and return it as stored, also if it existed; empty if it existed and is `known` to be the job's.
 
-    Raises NotCreated, NamespaceGone, and ApiProblem if a retry may succeed.
+    Raises NotCreated, NamespaceDeleted, and ApiProblem if a retry may succeed.
     """
     name = str(body["metadata"]["name"])
     child = f"{body['kind']} {name}"
@@ -62,11 +62,7 @@ def create_child(
     except ApiProblem as problem:
         if problem.status == 409 and known:
             return {}
-        if problem.status not in (400, 403, 404, 409, 413, 422):
-            raise
-        if problem.status == 404 or problem.namespace_terminating:
-            raise NamespaceDeleted from None
-        if problem.status in (403, 409):
+        if problem.status in (403, 409) and not problem.namespace_terminating:
             # An exhausted quota may return 403 for an object that exists.
             found = _existing(cluster, resource, owner, name, child)
             if found is not None:
@@ -74,7 +70,18 @@ def create_child(
             if problem.status == 409:
                 # The object was deleted between the two calls.
                 raise
-        raise NotCreated(refusal_kind(problem), child, problem.message) from None
+        raise rejection(problem, child) from None
+
+
+def rejection(problem: ApiProblem, child: str) -> Exception:
+    """Return the exception for a creation that failed: NamespaceDeleted, NotCreated, or `problem` to be retried."""
+    if problem.status == 404 or problem.namespace_terminating:
+        return NamespaceDeleted()
+    if problem.status == 409:
+        return NotCreated("NameTaken", child, problem.message)
+    if problem.status in (400, 403, 413, 422):
+        return NotCreated(refusal_kind(problem), child, problem.message)
+    return problem
 
 
 def refusal_kind(problem: ApiProblem) -> Kind:
@@ -93,12 +100,9 @@ def refusal_kind(problem: ApiProblem) -> Kind:
 
 def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, child: str) -> Raw | None:
     """Return the job's object of that name, or None. Raises NotCreated for another owner's or a deleting object."""
-    try:
-        found = cluster.get(resource, owner.namespace, name)
-    except ApiProblem as problem:
-        if problem.status == 404:
-            return None
-        raise
+    found = cluster.get_if_exists(resource, owner.namespace, name)
+    if found is None:
+        return None
     metadata = found["metadata"]
     references = metadata.get("ownerReferences", ())
     controller: Raw = next((reference for reference in references if reference.get("controller")), {})
@@ -118,11 +122,16 @@ def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, chi
     raise NotCreated("NameTaken", child, f"it exists already, {by}")
 
 
-def with_digest(status: JobStatus, actions: Iterable[Action], frozen: str) -> JobStatus:
+def frozen_text(action: StartAttempt, snapshot: Snapshot) -> str:
+    """Return the text of the resolved job that the attempt runs: as it was frozen, else of the planned job."""
+    return snapshot.lookups.job_text or action.job.to_json()
+
+
+def with_digest(status: JobStatus, actions: Iterable[Action], snapshot: Snapshot) -> JobStatus:
     """Return the status with the digest of the resolved job that StartAttempt is about to freeze, or has frozen."""
     for action in actions:
         if isinstance(action, StartAttempt):
-            return status.model_copy(update={"job_digest": job_digest(frozen or action.job.to_json())})
+            return status.model_copy(update={"job_digest": job_digest(frozen_text(action, snapshot))})
     return status
 
 
@@ -130,7 +139,7 @@ def check_frozen_job(text: str, where: str, snapshot: Snapshot, planned: str = "
     """Check the text of a resolved job that was read from the cluster. Raises NotCreated.
 
     This version must be able to read it, and its digest must be that of the status. Before the first status it must be
-    that of the Indexed Job, else of the `planned` text: whoever may create ConfigMaps could choose the job that runs.
+    that of the Indexed Job, else of the `planned` text: a user who may create ConfigMaps could choose the job.
     Jobs of versions before 0.1 have no digest.
     """
     expected = snapshot.status.job_digest if snapshot.status else None
@@ -156,13 +165,13 @@ def read_frozen_job(cluster: Cluster, snapshot: Snapshot) -> str | None:
     """
     namespace = snapshot.key.namespace
     for batch_job in reversed(snapshot.batch_jobs):
-        found = _get(cluster, BATCH_JOBS, namespace, batch_job.name)
+        found = cluster.get_if_exists(BATCH_JOBS, namespace, batch_job.name) or {}
         text = job_objects.job_text(found)
         if text is not None and found["metadata"]["uid"] == batch_job.uid:
             check_frozen_job(text, f"Job {batch_job.name}", snapshot)
             return text
     name = config_map_name(snapshot.key.name)
-    found = _get(cluster, CONFIG_MAPS, namespace, name)
+    found = cluster.get_if_exists(CONFIG_MAPS, namespace, name) or {}
     references = found.get("metadata", {}).get("ownerReferences", ())
     stored: str | None = found.get("data", {}).get(JOB_FILE)
     if stored is None or snapshot.uid not in [each.get("uid") for each in references]:
@@ -189,12 +198,3 @@ def keep_frozen_job(cluster: Cluster, snapshot: Snapshot, ending: str) -> None:
         _log.warning("the resolved job is not kept: %s", no, extra={"job": str(snapshot.key)})
     except NamespaceDeleted:
         return
-
-
-def _get(cluster: Cluster, resource: Resource, namespace: str, name: str) -> Raw:
-    try:
-        return cluster.get(resource, namespace, name)
-    except ApiProblem as problem:
-        if problem.status != 404:
-            raise
-        return {}

@@ -19,7 +19,6 @@ from mptraining_api.kubernetes_api import (
     JOBS,
     JSON_PATCH,
     MERGE_PATCH,
-    PAGE,
     READ_SECONDS,
     SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
@@ -27,6 +26,7 @@ from mptraining_api.kubernetes_api import (
     Raw,
     Resource,
     lines,
+    pages,
     send,
 )
 
@@ -183,13 +183,12 @@ class Cluster:
 
         `namespace` None lists all namespaces.
         """
-        query = {"limit": str(PAGE), **selectors}
-        while True:
-            page = cast(_Page, self._call("GET", "list", resource, namespace, query=query, loads=_PAGE.decode))
+
+        def get(query: Mapping[str, str]) -> _Page:
+            return cast(_Page, self._call("GET", "list", resource, namespace, query=query, loads=_PAGE.decode))
+
+        for page in pages(get, selectors, more=lambda page: page.metadata.more):
             yield page.items or [], int(page.metadata.resource_version or 0)
-            if not page.metadata.more:
-                return
-            query["continue"] = page.metadata.more
 
     def watch(self, resource: Resource, namespace: str | None, version: str, **selectors: str) -> Iterator[bytes]:
         """Yield the watch events after `version` as JSON, with bookmarks, until the API server ends the watch."""
@@ -211,6 +210,15 @@ class Cluster:
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Raw:
         return self._call("GET", "get", resource, namespace, name)
+
+    def get_if_exists(self, resource: Resource, namespace: str | None, name: str) -> Raw | None:
+        """Return the object, or None if there is none."""
+        try:
+            return self.get(resource, namespace, name)
+        except ApiProblem as problem:
+            if problem.status != 404:
+                raise
+            return None
 
     def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw:
         return self._call("POST", "create", resource, namespace, body=body)

@@ -95,7 +95,7 @@ class Metrics:
         )
         self._lease_changes = Counter(
             "mptraining_lease_changes",
-            "Acquired and Lost by this replica; a replica that loses the Lease exits, often before the next scrape.",
+            "Acquired and Lost by this replica, which stands by after a loss and may lead again.",
             ("change",),
             registry=self.registry,
         )

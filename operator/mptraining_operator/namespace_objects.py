@@ -92,9 +92,9 @@ class NamespaceObjects:
         Returns the uid of the job that each intact rule allows; `allow` repairs another one.
         """
         allowed: dict[Key, str] = {}
-        intact: set[tuple[str, str]] = set()
+        intact: dict[Resource, set[str]] = {SERVICES: set(), NETWORK_POLICIES: set()}
         for namespace in namespaces:
-            for resource in (SERVICES, NETWORK_POLICIES):
+            for resource, whole in intact.items():
                 for items, _ in self._cluster.pages(resource, namespace, labelSelector=_SELECTOR):
                     for found in map(msgspec.json.decode, items):
                         metadata = found["metadata"]
@@ -104,15 +104,13 @@ class NamespaceObjects:
                             if _same(found, job_objects.allow_policy(where, key.name, uid)):
                                 allowed[key] = uid
                         elif names.JOB not in labels and _same(found, _shared(resource, where)):
-                            intact.add((where, resource.plural))
+                            whole.add(where)
+        complete = intact[SERVICES] & intact[NETWORK_POLICIES]
         with self._lock:
             self._allowed = allowed
-            for namespace in list(self._checked):
-                if not {(namespace, SERVICES.plural), (namespace, NETWORK_POLICIES.plural)} <= intact:
-                    del self._checked[namespace]
-        for namespace in used:
-            if not {(namespace, SERVICES.plural), (namespace, NETWORK_POLICIES.plural)} <= intact:
-                self.ensure(namespace)
+            self._checked = {namespace: at for namespace, at in self._checked.items() if namespace in complete}
+        for namespace in set(used) - complete:
+            self.ensure(namespace)
         return allowed
 
     def _put(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> None:

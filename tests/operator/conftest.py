@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import JOBS, ApiProblem, Resource
+from mptraining_operator.cluster import Cluster
 from tests.fakes import Clock
 
 Raw = dict[str, Any]
@@ -78,6 +79,9 @@ class FakeCluster:
     def get(self, resource: Resource, namespace: str | None, name: str) -> Raw:
         self._call("get", resource, name)
         return copy.deepcopy(self._stored(resource, namespace, name))
+
+    # The operator's own, over this `get`.
+    get_if_exists = Cluster.get_if_exists
 
     def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw:
         name = body["metadata"]["name"]

@@ -13,11 +13,10 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from mptraining_api.status import Phase, parse_time
+from mptraining_api.status import parse_time
 from mptraining_operator.watch.parse import StoredJob
 
 _LABELS = ("job_namespace", "job_name")
-_FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
 
 # Name of the metric and its help, by the field of status.progress.
 NUMBERS: Mapping[str, tuple[str, str]] = {
@@ -53,7 +52,7 @@ class JobMetrics(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         families = self._families()
         for job in self._jobs() if self._leading() else ():
-            if job.progress and job.phase not in _FINISHED:
+            if job.progress and not job.ended:
                 _add(families, job)
         yield from families.values()
 

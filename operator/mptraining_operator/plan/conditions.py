@@ -68,7 +68,7 @@ def without_conditions(status: JobStatus, types: Collection[str]) -> JobStatus:
 
 
 def cleared(status: JobStatus) -> JobStatus:
-    """Return the status of a job that starts anew: progress and conditions of other controllers are kept."""
+    """Return an empty status for a job that is planned again; progress and conditions of other controllers stay."""
     return JobStatus(progress=status.progress, conditions=without_conditions(status, CONDITION_TYPES).conditions)
 
 

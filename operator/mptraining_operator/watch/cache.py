@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from mptraining_api.status import Phase
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.watch.parse import StoredJob, read_job, read_status
 from mptraining_operator.watch.work_queue import Urgency
@@ -255,8 +254,7 @@ class Cache:
 
     def job_keys(self) -> tuple[Key, ...]:
         """Return the keys of all existing jobs."""
-        with self._lock:
-            return tuple(key for key, record in self._records.items() if record.job is not None)
+        return tuple(job.key for job in self.jobs())
 
     def urgency(self, key: Key) -> Urgency:
         """Return how soon the job is reconciled when many are due."""
@@ -264,16 +262,13 @@ class Cache:
             record = self._records.get(key)
             if record is None or record.job is None:
                 return Urgency.RUN
-            if record.job.phase in (Phase.SUCCEEDED, Phase.FAILED):
+            if record.job.ended:
                 return Urgency.ENDED
             return Urgency.RUN if record.job.attempt or record.batch_jobs else Urgency.START
 
     def used_namespaces(self) -> frozenset[str]:
         """Return the namespaces that have jobs with an attempt which has not ended."""
-        with self._lock:
-            jobs = (record.job for record in self._records.values())
-            ended = (Phase.SUCCEEDED, Phase.FAILED)
-            return frozenset(job.key.namespace for job in jobs if job and job.attempt and job.phase not in ended)
+        return frozenset(job.key.namespace for job in self.jobs() if job.attempt and not job.ended)
 
     def set_peers_allowed(self, allowed: Mapping[Key, str]) -> tuple[Key, ...]:
         """Store which jobs' NetworkPolicies exist, by job uid; return the jobs whose policy disappeared."""
@@ -308,14 +303,11 @@ class Cache:
 
     def jobs_by_phase(self) -> Mapping[str, int]:
         """Return the number of jobs by phase; a job without a phase counts as Pending."""
-        with self._lock:
-            return Counter(record.job.phase or "Pending" for record in self._records.values() if record.job)
+        return Counter(job.phase or "Pending" for job in self.jobs())
 
     def jobs_older_than(self, version: int) -> list[tuple[Key, str]]:
         """Return jobs (key, uid) last changed before `version`: deleted, if a list at `version` lacks them."""
-        with self._lock:
-            jobs = (record.job for record in self._records.values())
-            return [(job.key, job.uid) for job in jobs if job is not None and job.version < version]
+        return [(job.key, job.uid) for job in self.jobs() if job.version < version]
 
     def children_older_than(self, version: int, kind: str) -> list[tuple[Key, str]]:
         """Return children (key, uid) last changed before `version`; `kind` is batch_jobs or pods."""

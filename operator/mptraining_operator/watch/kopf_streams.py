@@ -160,14 +160,11 @@ def without_tasks(receive: Receive) -> Iterator[None]:
         if resource.plural != JOBS.plural:
             await watcher(resource=resource, settings=settings, namespace=namespace, **rest)
             return
-        paused, indexed = rest.get("operator_paused"), rest.get("operator_indexed")
+        # kopf's toggles of indexed resources are left alone: none is indexed.
         async for event in watching.infinite_watch(
-            settings=settings, resource=resource, namespace=namespace, operator_paused=paused
+            settings=settings, resource=resource, namespace=namespace, operator_paused=rest.get("operator_paused")
         ):
-            if isinstance(event, watching.Bookmark):
-                if event is watching.Bookmark.LISTED and indexed is not None and rest.get("resource_indexed"):
-                    await indexed.drop_toggle(rest["resource_indexed"])
-            elif event.get("type") != "BOOKMARK":
+            if not isinstance(event, watching.Bookmark) and event.get("type") != "BOOKMARK":
                 try:
                     receive(event.get("type"), event["object"])
                 except Exception:  # noqa: BLE001 - one malformed object must not stop the watch

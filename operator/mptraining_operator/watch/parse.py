@@ -55,6 +55,10 @@ class StoredJob:
     nodes: int = 0
     paused: bool = False
 
+    @property
+    def ended(self) -> bool:
+        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
     def same_work(self, other: StoredJob) -> bool:
         """Return whether `other` differs in no field that a plan depends on."""
         mine = (self.uid, self.generation, self.deleting, self.spec, self.status, self.paused)
