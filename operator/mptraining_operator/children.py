@@ -124,7 +124,8 @@ def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, chi
 
 def frozen_text(action: StartAttempt, snapshot: Snapshot) -> str:
     """Return the text of the resolved job that the attempt runs: as it was frozen, else of the planned job."""
-    return snapshot.lookups.job_text or action.job.to_json()
+    frozen = snapshot.lookups.job_text
+    return frozen if frozen and ResolvedJob.read(frozen) == action.job else action.job.to_json()
 
 
 def with_digest(status: JobStatus, actions: Iterable[Action], snapshot: Snapshot) -> JobStatus:

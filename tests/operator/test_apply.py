@@ -555,6 +555,18 @@ def test_a_job_that_another_process_created_is_the_frozen_one(bench: Bench, cloc
     assert again.lookups.job_text == frozen.to_json()
 
 
+def test_pods_never_get_the_text_of_another_job_than_their_own(bench: Bench) -> None:
+    """A status that was emptied makes a changed spec a first attempt again, while the frozen text is remembered."""
+    assert not bench.start()
+    changed = bench.job.model_copy(update={"image": "trainer:0"})
+    assert not bench.apply(status=STARTED, actions=(StartAttempt(2, changed),))
+    created = bench.api.get(BATCH_JOBS, "team", "flowers-2")
+    assert job_objects.job_text(created) == changed.to_json()
+    status = bench.snapshot.status
+    assert status is not None
+    assert status.job_digest == job_objects.job_digest(changed.to_json())
+
+
 @pytest.mark.parametrize("ended", ["", "one more Job", "job over"])
 def test_the_frozen_job_is_kept_when_its_last_job_is_deleted_before_the_end(
     bench: Bench, raw_batch_job: Make, ended: str
