@@ -1,6 +1,6 @@
 """A pod whose container really runs: its command, as a process of this machine, with the pod's own environment.
 
-For pods of one worker: names of other pods do not resolve here. Mounted are the ConfigMap with the job and the
+For pods of one worker: names of other pods do not resolve here. Mounted are the resolved job and the
 termination log, as files of a folder; reports of progress are lost.
 """
 
@@ -28,10 +28,11 @@ class PodProcess:
         folder.mkdir(parents=True)
         self._last_words = folder / "termination-log"
         (container,) = pod.whole["spec"]["containers"]
-        (volume,) = [each for each in pod.whole["spec"]["volumes"] if "configMap" in each]
-        job = rest.get(f"/api/v1/namespaces/{pod.namespace}/configmaps/{volume['configMap']['name']}")
-        job_file = folder / "job.json"
-        job_file.write_text(job["data"]["job.json"], encoding="utf-8")
+        volumes = pod.whole["spec"]["volumes"]
+        (item,) = [item for each in volumes for item in each.get("downwardAPI", {}).get("items", ())]
+        annotation = item["fieldRef"]["fieldPath"].removeprefix("metadata.annotations['").removesuffix("']")
+        job_file = folder / item["path"]
+        job_file.write_text(pod.whole["metadata"]["annotations"][annotation], encoding="utf-8")
         environment = {each["name"]: _value(each, pod) for each in container["env"]}
         environment = {name: value for name, value in environment.items() if not name.startswith(_PROGRESS)}
         environment |= {_JOB_FILE: str(job_file), _TERMINATION_LOG: str(self._last_words)}
