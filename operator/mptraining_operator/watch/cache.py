@@ -6,6 +6,7 @@ is ignored. Each `put_…` and `remove_…` returns whether the job must be reco
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -21,6 +22,9 @@ from mptraining_operator.watch.work_queue import Urgency
 LOOKUP_SECONDS = 30.0
 # The uids of removed objects are kept, because a late page of a list may still contain them; the oldest are dropped.
 _REMOVED_KEPT = 20_000
+# A crowd: so many Indexed Jobs wait for their pods, each counted for so many seconds, because a quota can last.
+_CROWD = 10
+_CROWD_SECONDS = 20.0
 
 
 @dataclass(slots=True)
@@ -39,6 +43,16 @@ class _Record:
     @property
     def empty(self) -> bool:
         return self.job is None and not (self.batch_jobs or self.pods or self.reserved)
+
+    @property
+    def lacks_pods(self) -> bool:
+        """Return whether the job controller has not yet created all pods of an Indexed Job."""
+        pods = Counter(pod.owner_uid for _, pod in self.pods.values())
+        return any(
+            pods[uid] + job.succeeded < job.parallelism
+            for uid, (_, job) in self.batch_jobs.items()
+            if not (job.ended or job.suspended or job.deleting)
+        )
 
     @property
     def nodes(self) -> int:
@@ -64,6 +78,8 @@ class Cache:
         self._removed: OrderedDict[str, int] = OrderedDict()
         # The sum of the jobs' nodes by namespace: a snapshot must not cost a look at each job of the namespace.
         self._nodes: Counter[str] = Counter()
+        # Until when each job that lacks pods is counted, in the order of that time.
+        self._lacking_pods: dict[Key, float] = {}
 
     def put_job(self, job: StoredJob) -> bool:
         """Store a job; ignore a version that is older than the stored one."""
@@ -78,7 +94,7 @@ class Cache:
                 self._forget_job(job.key, before.uid, before.version)
                 record = self._records.setdefault(job.key, _Record())
             record.job = job
-            self._count_nodes(job.key, record)
+            self._update_sums(job.key, record)
             return before is None or not before.same_work(job)
 
     def remove_job(self, key: Key, uid: str, version: int) -> bool:
@@ -96,7 +112,7 @@ class Cache:
             record = self._records.setdefault(key, _Record())
             before = record.batch_jobs.get(job.uid)
             changed = _put(record.batch_jobs, job.uid, version, job)
-            self._count_nodes(key, record)
+            self._update_sums(key, record)
             return changed and (before is None or not before[1].same_state(job))
 
     def put_pod(self, key: Key, version: int, pod: SeenPod) -> bool:
@@ -107,7 +123,7 @@ class Cache:
             record = self._records.setdefault(key, _Record())
             before = record.pods.get(pod.uid)
             changed = _put(record.pods, pod.uid, version, pod)
-            self._count_nodes(key, record)
+            self._update_sums(key, record)
             # The Job reports its ready pods: the usual steps of a start need no reconcile.
             usual = pod.starts_as_usual and pod.owner_uid in record.batch_jobs
             return changed and not (usual and (before is None or before[1].starts_as_usual))
@@ -120,7 +136,7 @@ class Cache:
             if record is None:
                 return False
             found = record.batch_jobs.pop(uid, None) or record.pods.pop(uid, None)
-            self._count_nodes(key, record)
+            self._update_sums(key, record)
             self._drop_if_empty(key, record)
             return found is not None
 
@@ -149,7 +165,7 @@ class Cache:
         with self._lock:
             record = self._records.setdefault(key, _Record())
             record.reserved = nodes
-            self._count_nodes(key, record)
+            self._update_sums(key, record)
             self._drop_if_empty(key, record)
 
     def update_lookups(self, key: Key, uid: str, **changes: Any) -> bool:
@@ -266,6 +282,12 @@ class Cache:
                 return Urgency.ENDED
             return Urgency.RUN if record.job.attempt or record.batch_jobs else Urgency.START
 
+    def crowded(self) -> bool:
+        """Return whether so many jobs wait for their pods that other work would delay the creation of these pods."""
+        with self._lock:
+            until = next(itertools.islice(reversed(self._lacking_pods.values()), _CROWD - 1, None), 0.0)
+            return self._clock() < until
+
     def used_namespaces(self) -> frozenset[str]:
         """Return the namespaces that have jobs with an attempt which has not ended."""
         return frozenset(job.key.namespace for job in self.jobs() if job.attempt and not job.ended)
@@ -319,11 +341,15 @@ class Cache:
                 if seen < version
             ]
 
-    def _count_nodes(self, key: Key, record: _Record) -> None:
+    def _update_sums(self, key: Key, record: _Record) -> None:
         nodes = record.nodes
         if nodes != record.counted:
             self._nodes[key.namespace] += nodes - record.counted
             record.counted = nodes
+        if not record.lacks_pods:
+            self._lacking_pods.pop(key, None)
+        elif key not in self._lacking_pods:
+            self._lacking_pods[key] = self._clock() + _CROWD_SECONDS
 
     def _expire(self, record: _Record) -> None:
         now = self._clock()
@@ -345,12 +371,12 @@ class Cache:
         mine = [job for job, (_, each) in record.batch_jobs.items() if each.owner_uid == uid]
         for job in mine:
             del record.batch_jobs[job]
-        self._count_nodes(key, record)
+        self._update_sums(key, record)
         if record.job is not None and record.job.uid == uid:
             record.job = None
             record.lookups = None
             record.stale_at.clear()
-            self._count_nodes(key, record)
+            self._update_sums(key, record)
         self._drop_if_empty(key, record)
 
     def _drop_if_empty(self, key: Key, record: _Record) -> None:

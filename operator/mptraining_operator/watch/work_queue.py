@@ -26,6 +26,10 @@ class Urgency(IntEnum):
     ENDED = 2
 
 
+# Seconds for which keys that are not starts wait while the cluster is crowded, and between two looks at that.
+_HELD = 20.0
+_CROWD_CHECK_SECONDS = 0.2
+
 # Seconds that a due key of each urgency yields to later keys of a more urgent kind: no key waits forever.
 _YIELDS = {Urgency.START: 0.0, Urgency.RUN: 30.0, Urgency.ENDED: 120.0}
 
@@ -34,7 +38,7 @@ class WorkQueue:
     """A key is absent, due at one time, or being processed; one added while processed is due again afterwards.
 
     `urgency` is called when a key is added. At most `others` keys that are not starts are processed at once: when the
-    API server is busy, their calls would delay the pods of jobs that have just started.
+    API server is busy, their calls would delay the pods of jobs that have just started. While `crowded`, they wait.
     """
 
     def __init__(
@@ -42,10 +46,12 @@ class WorkQueue:
         clock: Callable[[], float],
         urgency: Callable[[Key], Urgency] = lambda key: Urgency.RUN,
         others: float = math.inf,
+        crowded: Callable[[], bool] = lambda: False,
     ) -> None:
         self._clock = clock
         self._urgency = urgency
         self._others = others
+        self._crowded = crowded
         self._changed = threading.Condition()
         # Entries (due, sequence number, key) by urgency; an entry is stale if `_due` has another one for the key.
         self._heaps: dict[Urgency, list[tuple[float, int, Key]]] = {each: [] for each in Urgency}
@@ -94,6 +100,9 @@ class WorkQueue:
                     # `done` wakes a waiting worker.
                     heads = {urgency: at for urgency, at in heads.items() if urgency == Urgency.START}
                 due = [urgency for urgency, at in heads.items() if at <= now]
+                held = Urgency.START not in due and any(now < heads[each] + _HELD for each in due) and self._crowded()
+                if held:
+                    due = [each for each in due if heads[each] + _HELD <= now]
                 if due:
                     first = min(due, key=lambda urgency: heads[urgency] + _YIELDS[urgency])
                     _, _, key = heapq.heappop(self._heaps[first])
@@ -102,6 +111,9 @@ class WorkQueue:
                     return key
                 if give_up is not None and now >= give_up:
                     return None
+                if held:
+                    # The end of a crowd wakes no worker.
+                    heads = {urgency: max(at, now + _CROWD_CHECK_SECONDS) for urgency, at in heads.items()}
                 ends = [*heads.values(), *([] if give_up is None else [give_up])]
                 self._changed.wait(min(ends) - now if ends else None)
             return None

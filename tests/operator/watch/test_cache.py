@@ -341,3 +341,31 @@ def pod(uid: str, phase: str) -> Any:
         "labels": {"mptraining.dev/job-uid": "old" if uid == "p-old" else "new"},
     }
     return seen_pod({"metadata": metadata, "status": {"phase": phase}})
+
+
+def test_ten_jobs_that_wait_for_pods_are_a_crowd_for_twenty_seconds(
+    clock: Clock, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    cache = Cache(clock)
+
+    def create(number: int) -> None:
+        job = seen_batch_job(raw_batch_job(uid=f"batch-{number}"))
+        cache.put_batch_job(Key("team", f"job-{number}"), 20, job)
+
+    def add_pod(index: int) -> None:
+        raw = raw_pod(uid=f"pod-{index}", owner="batch-3", index=index)
+        cache.put_pod(Key("team", "job-3"), 30, seen_pod(raw))
+
+    for number in range(9):
+        create(number)
+    assert not cache.crowded()
+    create(9)
+    assert cache.crowded()
+    add_pod(0)
+    assert cache.crowded(), "one of its two pods is missing"
+    add_pod(1)
+    assert not cache.crowded()
+    create(10)
+    assert cache.crowded()
+    clock.now += 20
+    assert not cache.crowded(), "a quota may reject the pods"

@@ -77,6 +77,32 @@ def test_other_work_leaves_workers_to_starts(clock: Clock) -> None:
     assert queue.take(0) == B
 
 
+def test_other_work_waits_in_a_crowd_but_no_longer_than_twenty_seconds(clock: Clock) -> None:
+    urgency = {A: Urgency.RUN, B: Urgency.RUN, C: Urgency.START}
+    crowds = [True]
+    queue = WorkQueue(clock, urgency.__getitem__, crowded=lambda: crowds[0])
+    queue.add(A)
+    queue.add(C)
+    assert [queue.take(0), queue.take(0)] == [C, None]
+    clock.now += 20
+    queue.add(B)
+    assert [queue.take(0), queue.take(0)] == [A, None]
+    crowds[0] = False
+    assert queue.take(0) == B
+
+
+def test_the_end_of_a_crowd_is_noticed() -> None:
+    crowds = [True]
+    queue = WorkQueue(time.monotonic, crowded=lambda: crowds[0])
+    queue.add(A)
+    found: list[Key | None] = []
+    thread = threading.Thread(target=lambda: found.append(queue.take(15)))
+    thread.start()
+    crowds[0] = False
+    thread.join(60)
+    assert found == [A]
+
+
 def test_a_key_moves_to_its_new_urgency_and_keeps_its_time(clock: Clock) -> None:
     urgency = {A: Urgency.RUN, B: Urgency.RUN}
     queue = WorkQueue(clock, urgency.__getitem__)
