@@ -42,6 +42,8 @@ class NamespaceObjects:
         self._checked: dict[str, float] = {}
         # The uid of the job that each NetworkPolicy allows.
         self._allowed: dict[Key, str] = {}
+        # What was written since `refresh` began to read: its lists may not have it.
+        self._written: dict[Key, str | None] = {}
 
     def ensure(self, namespace: str) -> None:
         """Create or repair the Service and the denying NetworkPolicy of the namespace."""
@@ -66,14 +68,15 @@ class NamespaceObjects:
                 return
         self._put(NETWORK_POLICIES, key.namespace, job_objects.allow_policy(key.namespace, key.name, uid))
         with self._lock:
-            self._allowed[key] = uid
+            self._allowed[key] = self._written[key] = uid
 
     def remove(self, key: Key) -> None:
         """Delete the rule of a deleted job whose workers have terminated."""
         with self._lock:
             allowed = self._allowed.pop(key, None)
-        if allowed is None:
-            return
+            if allowed is None:
+                return
+            self._written[key] = None
         name = names.network_policy(key.name)
         try:
             found = self._cluster.get(NETWORK_POLICIES, key.namespace, name)
@@ -83,7 +86,7 @@ class NamespaceObjects:
         except ApiProblem as problem:
             if problem.status not in (404, 409):
                 with self._lock:
-                    self._allowed.setdefault(key, allowed)
+                    self._written[key] = self._allowed.setdefault(key, allowed)
                 raise
 
     def refresh(self, namespaces: tuple[str | None, ...], used: Iterable[str]) -> Mapping[Key, str]:
@@ -91,7 +94,9 @@ class NamespaceObjects:
 
         Returns the uid of the job that each intact rule allows; `allow` repairs another one.
         """
-        allowed: dict[Key, str] = {}
+        listed: dict[Key, str] = {}
+        with self._lock:
+            self._written.clear()
         intact: dict[Resource, set[str]] = {SERVICES: set(), NETWORK_POLICIES: set()}
         for namespace in namespaces:
             for resource, whole in intact.items():
@@ -102,16 +107,18 @@ class NamespaceObjects:
                         if resource == NETWORK_POLICIES and names.JOB in labels:
                             key, uid = Key(where, labels[names.JOB]), labels.get(names.JOB_UID, "")
                             if _same(found, job_objects.allow_policy(where, key.name, uid)):
-                                allowed[key] = uid
+                                listed[key] = uid
                         elif names.JOB not in labels and _same(found, _shared(resource, where)):
                             whole.add(where)
         complete = intact[SERVICES] & intact[NETWORK_POLICIES]
         with self._lock:
+            current = {**listed, **self._written}
+            allowed = {key: uid for key, uid in current.items() if uid is not None}
             self._allowed = allowed
             self._checked = {namespace: at for namespace, at in self._checked.items() if namespace in complete}
         for namespace in set(used) - complete:
             self.ensure(namespace)
-        return allowed
+        return dict(allowed)
 
     def _put(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> None:
         """Create the object, or replace the operator's own if it differs. Raises ApiProblem."""

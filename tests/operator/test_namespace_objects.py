@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.kubernetes_api import NETWORK_POLICIES, SERVICES, ApiProblem
+from mptraining_api.kubernetes_api import NETWORK_POLICIES, SERVICES, ApiProblem, Resource
 from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.resources import job_objects
@@ -67,6 +67,25 @@ def test_what_is_intact_is_only_read(objects: NamespaceObjects, api: Any, clock:
     assert later.refresh((None,), {"team"}) == {KEY: "job-1"}
     later.allow(KEY, "job-1")
     assert api.written() == []
+
+
+def test_a_rule_that_is_written_while_the_rules_are_listed_is_known(
+    objects: NamespaceObjects, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Key("team", "other")
+    objects.allow(other, "job-2")
+    pages = api.pages
+
+    def list_then_write(resource: Resource, *where: Any, **query: Any) -> Any:
+        yield from list(pages(resource, *where, **query))
+        if resource == NETWORK_POLICIES:
+            objects.allow(KEY, "job-1")
+            objects.remove(other)
+
+    monkeypatch.setattr(api, "pages", list_then_write)
+    assert objects.refresh((None,), set()) == {KEY: "job-1"}
+    objects.remove(KEY)
+    assert api.find(NETWORK_POLICIES, "team", "flowers-workers") is None
 
 
 def test_a_job_of_the_same_name_gets_a_rule_of_its_own(objects: NamespaceObjects, api: Any) -> None:
