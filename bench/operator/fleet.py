@@ -22,6 +22,8 @@ WORKERS = 2
 # Jobs.
 _OPTIONS = Options(scheduler=True, audit=True, client_qps=2000, concurrent_syncs=10)
 _NODES = 4
+# The pods of 10,000 jobs request 5,000 CPUs.
+_ROOM = {"cpu": "10k", "memory": "100Ti"}
 # As many as keep the API server busy on two cores.
 _CREATORS = 8
 
@@ -35,7 +37,7 @@ def fleet(*, complete: bool = False) -> Iterator[ControlPlane]:
         start_kwok(control_plane, complete=complete),
     ):
         for number in range(_NODES):
-            control_plane.nodes.create(f"kwok-{number}", kwok=True)
+            control_plane.nodes.create(f"kwok-{number}", capacity=_ROOM, kwok=True)
         control_plane.namespace(NAMESPACE)
         yield control_plane
 
