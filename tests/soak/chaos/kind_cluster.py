@@ -81,7 +81,7 @@ class KindCluster:
             training.claim(NAMESPACE),
         )
         kubectl("apply", "-f", "-", text=yaml.safe_dump_all(documents))
-        self.rest = self._admin()
+        self.rest = admin(NAMESPACE)
         self._replicas = Replicas(
             self.rest, self._engine, clock=self._clock, out=lambda: frozenset(self._out), until=self._until
         )
@@ -91,20 +91,8 @@ class KindCluster:
         for node in list(self._out):
             self._give_back(node)
         kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-        kubectl("delete", "clusterrolebinding", "chaos-admin", "--ignore-not-found")
+        kubectl("delete", "clusterrolebinding", f"{NAMESPACE}-admin", "--ignore-not-found")
         configure({"cpuFallback": True})
-
-    def _admin(self) -> Rest:
-        """Use a token, which the record's client needs, instead of the certificate in the kubeconfig."""
-        kubectl("create", "serviceaccount", "chaos-admin", "-n", NAMESPACE)
-        kubectl("delete", "clusterrolebinding", "chaos-admin", "--ignore-not-found")
-        bound = f"--serviceaccount={NAMESPACE}:chaos-admin"
-        kubectl("create", "clusterrolebinding", "chaos-admin", "--clusterrole=cluster-admin", bound)
-        token = kubectl("create", "token", "chaos-admin", "-n", NAMESPACE, "--duration=12h").strip()
-        known = yaml.safe_load(KUBECONFIG.read_text(encoding="utf-8"))["clusters"][0]["cluster"]
-        authority = KUBECONFIG.with_name("authority.crt")
-        authority.write_bytes(b64decode(known["certificate-authority-data"]))
-        return Rest(known["server"], token=token, authority=authority, agent="chaos")
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 
@@ -242,6 +230,23 @@ class KindCluster:
                 raise TimeoutError(f"no {what} after {_PATIENCE:.0f} s")
             self.revive()
             time.sleep(0.3)
+
+
+def admin(namespace: str) -> Rest:
+    """Return a client with all rights, by a service account of that namespace.
+
+    It has a token, which the record's client needs, instead of the certificate in the kubeconfig.
+    """
+    account = f"{namespace}-admin"
+    kubectl("create", "serviceaccount", account, "-n", namespace)
+    kubectl("delete", "clusterrolebinding", account, "--ignore-not-found")
+    bound = f"--serviceaccount={namespace}:{account}"
+    kubectl("create", "clusterrolebinding", account, "--clusterrole=cluster-admin", bound)
+    token = kubectl("create", "token", account, "-n", namespace, "--duration=12h").strip()
+    known = yaml.safe_load(KUBECONFIG.read_text(encoding="utf-8"))["clusters"][0]["cluster"]
+    authority = KUBECONFIG.with_name("authority.crt")
+    authority.write_bytes(b64decode(known["certificate-authority-data"]))
+    return Rest(known["server"], token=token, authority=authority, agent=namespace)
 
 
 def _lives(pod: Mapping[str, Any]) -> bool:
