@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.resolved_job import Choice, ResolvedJob
+from mptraining_api.resolved_job import Choice, ResolvedData, ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 
 CLUSTER = ClusterSettings()
@@ -282,6 +282,16 @@ def test_the_defaults_of_data() -> None:
     unshuffled = resolved(data=DATA | {"shuffle": {"bufferSize": 0}}).data
     assert unshuffled is not None
     assert (unshuffled.shuffle, unshuffled.shuffle_buffer_size) == ("None", None)
+    assert (data.shuffle, data.shuffle_buffer_size) == ("Windowed", None)
+
+
+def test_a_job_of_an_older_version_has_only_the_size_of_its_shuffle_buffer() -> None:
+    data = resolved().data
+    assert data is not None
+    older = json.loads(data.to_json()) | {"shuffleBufferSize": 10_000}
+    del older["shuffle"]
+    parsed = ResolvedData.read(json.dumps(older))
+    assert (parsed.shuffle, parsed.shuffle_buffer_size) == ("Windowed", 10_000)
 
 
 FEATURES = [{"name": name, "dtype": "float32"} for name in ("x", "y", "z", "w")]
