@@ -70,7 +70,9 @@ class ResolvedData(Model):
     sample_weight: str | None = None
     # auto | none | module:function
     preprocess: str
-    shuffle_buffer_size: int
+    shuffle: Literal["Full", "Windowed", "None"] = "Windowed"
+    # None: by the size of the records. 0, in a job.json of an older version: the order of the files.
+    shuffle_buffer_size: int | None
     cache: Literal["Auto", "Memory", "Disk", "None"]
     bad_records: Literal["Fail", "Skip"]
     max_skipped: int

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.figures import figure, progress, publish
-from bench.records import own_reader
+from bench.records import mixing, own_reader
 from bench.records.child import OWN, Task
 from bench.records.data import DAMAGED, Data, Size
 from bench.records.measure import SHAPE, Bench, Outcome, print_progress
@@ -178,6 +178,11 @@ def _busy(bench: Bench, effort: Effort) -> None:
     _absolute("busy.plain_share", busy["plain"], "of the time", most=0.4)
 
 
+def _mixing(_bench: Bench, _effort: Effort) -> None:
+    for one in mixing.measure():
+        publish(one)
+
+
 GROUPS: dict[str, Callable[[Bench, Effort], None]] = {
     "one-object": _one_object,
     "shards": _shards,
@@ -188,6 +193,7 @@ GROUPS: dict[str, Callable[[Bench, Effort], None]] = {
     "cache": _cache,
     "busy": _busy,
     "local": _local,
+    "mixing": _mixing,
 }
 
 

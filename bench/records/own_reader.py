@@ -13,7 +13,7 @@ import numpy as np
 from mptraining_records.index import bad_record_policy, dataset_index, sidecar
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
-from mptraining_records.reading.order import Order, Position
+from mptraining_records.reading.order import Order, Position, Shuffle, training_order
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
@@ -50,8 +50,8 @@ def records(
         _opened[known] = _open(patterns, cache, max_skipped)
     reader = _opened[known]
     count = reader.dataset.count
-    order = _order(count, shuffle)
-    row = order.row_size if shuffle else count
+    order = _order(count, shuffle, reader.dataset.mean_record_bytes)
+    row = order.planned_together or count
     positions = np.arange(start, count)
     units = np.split(order.records(0, positions), np.flatnonzero(np.diff(positions // row)) + 1)
     stream = RecordStream(reader, units, first=batch)
@@ -84,8 +84,8 @@ def state(examples: int) -> bytes:
 
 def reread_bound(count: int, shuffle: int, record_bytes: float) -> float:
     """Return the bytes of one window and one block: the most that resuming may read again."""
-    order = _order(count, shuffle)
-    return (order.row_size + order.block) * record_bytes
+    order = _order(count, shuffle, int(record_bytes))
+    return (order.row_size + order.block_size) * record_bytes
 
 
 def publish_index(patterns: Sequence[str]) -> None:
@@ -94,5 +94,6 @@ def publish_index(patterns: Sequence[str]) -> None:
         sidecar.save(shard)
 
 
-def _order(count: int, shuffle: int | None) -> Order:
-    return Order(count, SEED, buffer_size=shuffle or 1, shuffle=shuffle is not None)
+def _order(count: int, shuffle: int | None, record_bytes: int) -> Order:
+    mode: Shuffle = "None" if shuffle is None else "Windowed"
+    return training_order(count, record_bytes, seed=SEED, shuffle=mode, buffer_size=shuffle)

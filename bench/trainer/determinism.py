@@ -27,7 +27,7 @@ from mptraining_records.convert.convert import convert
 
 _SIDE, _BATCH, _EXAMPLES = 224, 32, 512
 # The permitted time of a step with determinism, as a multiple of the time without.
-_MOST = 1.1
+_MOST = 1.05
 _CONTENDERS = {"Never": ("Never", "own"), "Always": ("Always", "own"), "tensorflow": ("Always", "tensorflow")}
 
 

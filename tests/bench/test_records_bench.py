@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.records import mixing
 from bench.records.data import DAMAGED, Size, digest_of, make
 from mptraining_records.index import dataset_index
 from mptraining_records.index.bad_record_policy import BadRecords
+from mptraining_records.reading.order import Order, training_order
 from mptraining_records.reading.reader import RecordReader
 from tests.left_out import leave_out
 from tests.testbed import missing
@@ -67,6 +69,16 @@ def test_every_kind_of_figure_is_produced() -> None:
     assert right["records.faults.lost_or_doubled"]
     assert right["records.resume.identical_batches"]
     assert right["records.damaged_20.delivered"]
+
+
+def test_the_cost_of_an_order_is_that_of_its_ranges() -> None:
+    whole = Order(mixing.COUNT, 7, buffer_size=1 << 16, block_size=1000)
+    amplification, length = mixing.cost(whole, 4_000)
+    assert amplification == pytest.approx(1, abs=0.01)
+    assert length > 400_000
+    amplification, length = mixing.cost(training_order(mixing.COUNT, 4_000, seed=7, shuffle="Windowed"), 4_000)
+    assert 1 < amplification < 1.25
+    assert 48_000 < length < 80_000
 
 
 def test_the_same_records_lie_in_one_object_and_in_many(tmp_path: Path) -> None:

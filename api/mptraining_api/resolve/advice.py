@@ -140,8 +140,13 @@ def _shapes(job: ResolvedJob) -> Iterator[str]:
 def _metrics(job: ResolvedJob) -> Iterator[str]:
     if job.data is not None and not job.data.validation:
         yield "No data.validation: the metrics are those of the training data only."
-    if job.data is not None and job.data.shuffle_buffer_size == 0:
-        yield "shuffle.bufferSize 0: records are seen in the order in which they are stored."
+    if job.data is not None and job.data.shuffle == "None":
+        yield "data.shuffle None: records are seen in the order in which they are stored."
+    if job.data is not None and job.data.shuffle == "Full" and job.data.cache != "Memory":
+        yield (
+            "data.shuffle Full reads every record by itself: records of less than 32 KiB in a bucket are read several "
+            "times as fast in mode: Windowed."
+        )
     if job.accelerator.asked_for is not None:
         yield (
             f"On the CPU instead of {job.accelerator.asked_for}: speed and memory measured here say nothing about it."

@@ -6,7 +6,7 @@ from mptraining_api.model import Model
 from mptraining_api.resolve.devices import Devices
 from mptraining_api.resolve.precision import deterministic
 from mptraining_api.resolved_job import Choice, ResolvedData, ResolvedTraining
-from mptraining_api.spec import Data, JobSpec, KerasObject, Program, RunPolicy, Training
+from mptraining_api.spec import Data, JobSpec, KerasObject, Program, RunPolicy, Shuffle, Training
 
 # An application is trained as a classifier over integer labels whose outputs are logits. 1e-3 is the default of Adam
 # (Kingma & Ba 2015, arXiv:1412.6980) and of Keras.
@@ -14,8 +14,6 @@ ADAM = KerasObject(class_name="Adam", config={"learning_rate": 1e-3})
 LOSS = KerasObject(class_name="SparseCategoricalCrossentropy", config={"from_logits": True})
 METRICS = (KerasObject(class_name="SparseCategoricalAccuracy", config={"name": "accuracy"}),)
 
-# Mixes consecutive examples of one class in most data sets; takes 1 GB of memory for JPEGs of 100 KB.
-SHUFFLE_BUFFER_SIZE = 10_000
 # The checkpoints that are kept.
 MAX_TO_KEEP = 3
 
@@ -76,7 +74,7 @@ def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choi
         because = f"{program.application.name}'s own"
         choices = (Choice(field="spec.data.preprocess", value="auto", because=because),)
     bad_records = data.bad_records
-    buffer_size = data.shuffle.buffer_size if data.shuffle else None
+    shuffle = data.shuffle or Shuffle()
     resolved = ResolvedData(
         train=tuple(data.train),
         validation=tuple(data.validation or ()),
@@ -85,7 +83,8 @@ def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choi
         labels=None if data.labels is None else tuple(data.labels),
         sample_weight=data.sample_weight,
         preprocess=preprocess,
-        shuffle_buffer_size=SHUFFLE_BUFFER_SIZE if buffer_size is None else buffer_size,
+        shuffle=shuffle.mode or ("None" if shuffle.buffer_size == 0 else "Windowed"),
+        shuffle_buffer_size=shuffle.buffer_size or None,
         cache=data.cache or "Auto",
         bad_records=(bad_records.action if bad_records else None) or "Fail",
         max_skipped=(bad_records.max_skipped if bad_records else None) or 0,

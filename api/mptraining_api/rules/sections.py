@@ -15,6 +15,7 @@ from mptraining_api.spec import (
     Precision,
     Profile,
     Program,
+    Shuffle,
     Source,
     Training,
 )
@@ -319,6 +320,12 @@ def _image(feature: Feature) -> bool:
     return feature.decode not in ("jpeg", "png") or feature.dtype != "string"
 
 
+def _buffer_used(shuffle: Shuffle) -> bool:
+    if shuffle.mode is None or shuffle.buffer_size is None:
+        return True
+    return shuffle.mode == "Windowed" and shuffle.buffer_size > 0
+
+
 def _skip(bad: BadRecords) -> bool:
     return bad.action != "Skip" or bad.max_skipped is not None
 
@@ -409,6 +416,14 @@ DATA_RULES: tuple[Rule, ...] = (
         "the type of the decoded pixels, such as uint8",
         "Write dtype: uint8.",
         _image,
+    ),
+    Rule(
+        "spec.data.shuffle",
+        "spec.data.shuffle.bufferSize",
+        "!has(self.mode) || !has(self.bufferSize) || (self.mode == 'Windowed' && self.bufferSize > 0)",
+        "no bufferSize but for mode: Windowed, and there at least 1",
+        "Leave bufferSize out, or write mode: Windowed and a size.",
+        _buffer_used,
     ),
     Rule(
         "spec.data.badRecords",

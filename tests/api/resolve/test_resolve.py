@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.resolved_job import Choice, ResolvedJob
+from mptraining_api.resolved_job import Choice, ResolvedData, ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 
 CLUSTER = ClusterSettings()
@@ -281,7 +281,17 @@ def test_the_defaults_of_data() -> None:
     )
     unshuffled = resolved(data=DATA | {"shuffle": {"bufferSize": 0}}).data
     assert unshuffled is not None
-    assert unshuffled.shuffle_buffer_size == 0
+    assert (unshuffled.shuffle, unshuffled.shuffle_buffer_size) == ("None", None)
+    assert (data.shuffle, data.shuffle_buffer_size) == ("Windowed", None)
+
+
+def test_a_job_of_an_older_version_has_only_the_size_of_its_shuffle_buffer() -> None:
+    data = resolved().data
+    assert data is not None
+    older = json.loads(data.to_json()) | {"shuffleBufferSize": 10_000}
+    del older["shuffle"]
+    parsed = ResolvedData.read(json.dumps(older))
+    assert (parsed.shuffle, parsed.shuffle_buffer_size) == ("Windowed", 10_000)
 
 
 FEATURES = [{"name": name, "dtype": "float32"} for name in ("x", "y", "z", "w")]
@@ -332,7 +342,8 @@ def test_what_is_written_of_records_checkpoints_export_and_profile_is_kept() -> 
         profile={"firstStep": 20, "lastStep": 30},
     )
     assert job.data is not None
-    assert (job.data.bad_records, job.data.max_skipped, job.data.shuffle_buffer_size) == ("Skip", 9, 77)
+    assert (job.data.bad_records, job.data.max_skipped) == ("Skip", 9)
+    assert (job.data.shuffle, job.data.shuffle_buffer_size) == ("Windowed", 77)
     assert (job.checkpoint.every_steps, job.checkpoint.max_to_keep) == (100, 5)
     assert (job.export.format, job.export.checkpoint, job.export.monitor) == ("saved_model", "Best", "loss")
     assert job.profile is not None

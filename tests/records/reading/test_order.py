@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_records.reading.order import Order
+from bench.records.mixing import Mixing, mixing
+from mptraining_records.reading.order import Order, training_order
 
 orders = st.builds(
     Order,
@@ -13,7 +14,7 @@ orders = st.builds(
     seed=st.integers(-(2**63), 2**64),
     buffer_size=st.integers(1, 900),
     streams=st.integers(1, 80),
-    block_size=st.none() | st.integers(1, 200),
+    block_size=st.integers(1, 200),
 )
 epochs = st.integers(0, 5)
 
@@ -62,7 +63,7 @@ def test_each_stream_draws_from_its_own_records_window_by_window(order: Order, e
     # One after the other, the streams are the permuted blocks.
     sequence = np.concatenate([np.array(stream) for stream in cut])
     starts = np.flatnonzero(np.diff(sequence, prepend=-9) != 1)
-    assert (sequence[starts] % order.block == 0).all()
+    assert (sequence[starts] % order.block_size == 0).all()
 
 
 def test_seeds_and_epochs_give_different_orders() -> None:
@@ -81,16 +82,51 @@ def test_it_never_changes_so_that_a_job_can_be_resumed_by_a_later_version() -> N
     assert _all(Order(10, seed=7), 0) == [6, 2, 9, 8, 0, 4, 1, 7, 3, 5]
 
 
-def test_batches_of_a_data_set_sorted_by_class_hold_all_classes() -> None:
-    order = Order(50_000, seed=3)
-    classes = np.array(_all(order, 0)).reshape(-1, 500) // 5_000
-    counts = np.stack([np.bincount(batch, minlength=10) for batch in classes])
-    assert counts.min() > 10  # 50 on average
+def _mixed(order: Order) -> Mixing:
+    return mixing(order.records(0, np.arange(order.count)), classes=1000, batch=256)
+
+
+# 1.28 M records are what ImageNet has; a true shuffle has 226 classes in a batch of 256, and no correlation.
+@pytest.mark.parametrize("record_bytes", [200, 1_000, 4_000, 16_000, 110_000])
+def test_records_that_are_sorted_by_class_are_mixed_as_by_a_true_shuffle(record_bytes: int) -> None:
+    order = training_order(1_280_000, record_bytes, seed=3, shuffle="Windowed")
+    found = _mixed(order)
+    assert found.classes > 220
+    assert found.near < 0.05
+    assert found.far < 0.05
+
+
+def test_full_shuffling_is_a_true_shuffle_of_records_of_any_size() -> None:
+    order = training_order(1_280_000, 100, seed=3, shuffle="Full")
+    found = _mixed(order)
+    assert found.classes == pytest.approx(226, abs=1)
+    assert abs(found.near) < 0.005
+    assert abs(found.far) < 0.005
+
+
+def test_a_small_buffer_mixes_less_and_none_not_at_all() -> None:
+    windowed = training_order(1_280_000, 4_000, seed=3, shuffle="Windowed", buffer_size=10_000)
+    assert windowed.block_size == 12
+    found = _mixed(windowed)
+    assert 190 < found.classes < 220
+    assert found.near > 0.1
+    assert _all(training_order(1000, 4_000, seed=3, shuffle="None"), 1) == list(range(1000))
+
+
+def test_a_row_is_bounded_in_bytes_and_in_records() -> None:
+    large = training_order(10**6, 110_000, seed=0, shuffle="Windowed")
+    assert (large.block_size, large.buffer_size, large.planned_together) == (1, 10_000, None)
+    medium = training_order(10**6, 4_096, seed=0, shuffle="Windowed")
+    assert (medium.block_size, medium.row_size, medium.planned_together) == (12, 65_536, 65_536)
+    tiny = training_order(10**8, 20, seed=0, shuffle="Windowed")
+    assert (tiny.block_size, tiny.buffer_size) == (192, 1 << 20)
 
 
 def test_small_data_sets_are_shuffled_record_by_record() -> None:
-    assert Order(500, seed=0).block == 1
-    assert Order(10**7, seed=0).block == 1024
+    order = training_order(500, 100, seed=0, shuffle="Windowed")
+    assert order.block_size == 1
+    # All of them are in one row, so that they are read in long ranges.
+    assert order.planned_together is not None
 
 
 def test_a_row_is_what_the_buffer_holds() -> None:

@@ -16,9 +16,10 @@ from mptraining_records.index import dataset_index
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
+from mptraining_records.index.read_plan import RangeRead
 from mptraining_records.index.shard_index import Int64s
 from mptraining_records.reading.prefetch import RecordStream
-from mptraining_records.reading.reader import RecordReader
+from mptraining_records.reading.reader import Load, RecordReader
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing
 
@@ -100,6 +101,26 @@ def test_units_are_drawn_no_sooner_than_they_are_needed(tmp_path: Path) -> None:
         stream = RecordStream(reader, units(), read_ahead=100_000)
         stream.take(10)
         assert len(drawn) < 5
+
+
+def test_all_ranges_of_a_shuffled_chunk_are_started_before_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = _write(str(tmp_path), [b"x" * 17_000] * 1000, shards=1)
+    scattered = np.random.default_rng(1).permutation(500) * 2
+    started: list[RangeRead] = []
+    start = RecordReader.start_read
+
+    def counted(self: RecordReader, read: RangeRead) -> Load:
+        started.append(read)
+        return start(self, read)
+
+    monkeypatch.setattr(RecordReader, "start_read", counted)
+    with RecordReader(dataset) as reader:
+        stream = RecordStream(reader, [scattered], first=1)
+        stream.take(1)
+        assert len(started) == 500
+        stream.close()
 
 
 def test_of_a_short_data_set_few_epochs_are_read_ahead(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptraining_records.reading.order import Order, Position
-from mptraining_trainer.data.batching import Batching, Piece, Share, training_pieces, validation_pieces
+from mptraining_trainer.data.batching import Batching, Piece, Share, training_pieces, units, validation_pieces
 
 Remainder = Literal["Drop", "PadAndMask"]
 
@@ -128,6 +128,27 @@ def test_a_long_pass_comes_in_pieces_of_whole_steps() -> None:
     assert len(first.records) < 200_000, "memory is bounded"
     second = next(pieces)
     assert second.positions[0] == first.positions[-1] + 2
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 3), st.none() | st.integers(1, 40))
+def test_what_is_read_together_is_a_row_of_the_order_in_however_many_pieces(
+    count: int, share: int, workers: int, together: int | None
+) -> None:
+    batching = Batching(count, share * workers, "PadAndMask")
+    whole = list(training_pieces(order(count), batching, START, Share(0, workers), 3 * batching.steps_per_pass))
+    # The same positions in pieces of single steps.
+    cut = [
+        Piece(piece.epoch, *(each[begin : begin + share] for each in (piece.records, piece.positions)))
+        for piece in whole
+        for begin in range(0, len(piece.records), share)
+    ]
+    found = list(units(cut, together))
+    assert np.concatenate(found).tolist() == np.concatenate([piece.records for piece in whole]).tolist()
+    if together is not None:
+        rows = [(piece.epoch, place // together) for piece in whole for place in piece.positions.tolist()]
+        lengths = [len(list(of_row)) for _, of_row in itertools.groupby(rows)]
+        assert [len(unit) for unit in found] == lengths
 
 
 @settings(deadline=None)

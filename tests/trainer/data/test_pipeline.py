@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import config
 
 from mptraining_api.problems import InvalidData, InvalidProgram
 from mptraining_api.resolve.defaults import resolve_data
@@ -27,6 +29,8 @@ from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 
 COUNT, BATCH = 43, 8
+# Seconds; reached only if nothing is read ahead.
+PATIENCE = 60.0
 START = Position(seed=5, epoch=0, examples=0, fingerprint="")
 ORDER = Order(count=COUNT, seed=5, buffer_size=16, streams=4)
 Batch = tuple[np.ndarray, ...]
@@ -89,6 +93,53 @@ def same(one: list[Batch], other: list[Batch]) -> bool:
 
 def records_of(batches: list[Batch]) -> list[int]:
     return [int(label) for _, labels, _, mask in batches for label in labels[mask > 0]]
+
+
+@pytest.fixture
+def determinism() -> Iterator[None]:
+    tf.config.experimental.enable_op_determinism()
+    yield
+    config.disable_op_determinism()
+
+
+@pytest.mark.parametrize("cache", ["Memory", "None"])
+@pytest.mark.usefixtures("determinism")
+def test_under_op_determinism_examples_are_mapped_in_parallel_and_ahead(
+    files: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    monkeypatch.setattr(trainer_input, "threads", lambda: 2)
+    usual = training(split(files, cache), 5)
+    pairs = threading.Barrier(2)
+    changed, calls = threading.Condition(), 0
+
+    def meet(inputs: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        # The barrier breaks, and so raises, if one call follows another.
+        pairs.wait(PATIENCE)
+        with changed:
+            calls += 1
+            changed.notify_all()
+        return inputs
+
+    def augment(inputs: Any, labels: Any) -> tuple[Any, Any]:
+        return tf.ensure_shape(tf.numpy_function(meet, [inputs], tf.float32, stateful=False), [2]), labels
+
+    dataset = split(files, cache).training(
+        order=ORDER,
+        batching=Batching(COUNT, BATCH, "Drop"),
+        position=START,
+        share=Share(0, 1),
+        batch=BATCH,
+        masked=True,
+        preprocess=Preprocess(augment),
+        steps=5,
+    )
+    batches = dataset.as_numpy_iterator()
+    first = next(batches)
+    # The consumer requests nothing more, as while it trains.
+    with changed:
+        assert changed.wait_for(lambda: calls >= 3 * BATCH, PATIENCE)
+    assert same([first, *batches], usual)
 
 
 @pytest.mark.parametrize("remainder", ["Drop", "PadAndMask"])

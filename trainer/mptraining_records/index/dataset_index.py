@@ -20,7 +20,7 @@ from mptraining_records.storage import storage
 from mptraining_records.storage.ranges import Traffic
 from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import framing
-from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_records.tfrecord.framing import OVERHEAD, BadRecord
 
 _THREADS = 16
 
@@ -39,6 +39,12 @@ class DatasetIndex:
     @property
     def count(self) -> int:
         return int(self.starts[-1])
+
+    @functools.cached_property
+    def mean_record_bytes(self) -> int:
+        """The mean size of a record with its framing, uncompressed and rounded down; 0 without records."""
+        payloads = sum(int(shard.lengths.sum()) for shard in self.shards)
+        return payloads // self.count + OVERHEAD if self.count else 0
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -1,19 +1,18 @@
 """Bytes of shards from the disk cache, a local file or the bucket, and their verification as records.
 
-Read amplification: the bytes that a worker fetches from a bucket for each byte of its own records, in a shuffled epoch
-of 64 streams; computed from the plans of all workers, for 200,000 records of 8 kB or 40,000 of 120 kB in 16 objects. A
-row is one window of every stream; half of the read-ahead is planned at once.
+Read amplification: the bytes that all workers fetch from a bucket for each byte of records, in the default order of
+1,280,000 records in 1,024 objects (`bench.records.mixing.cost`). A row is one window of every stream; half of the
+read-ahead is planned at once.
 
     record   row      read-ahead   1 worker   2      3      8
-    8 kB     8 MB     64 MB        1.0        1.0    2.3    1.0
-    8 kB     80 MB    64 MB        2.7        1.8    2.9    1.0
-    8 kB     80 MB    512 MB       1.0        1.0    2.9    1.0
-    8 kB     800 MB   64 MB        4.5        5.4    4.4    2.9
-    8 kB     800 MB   512 MB       2.9        2.0    2.9    1.0
-    120 kB   115 MB   64 MB        1.1        1.1    1.1    1.0
-    120 kB   115 MB   512 MB       1.0        1.0    1.1    1.0
-    120 kB   1.2 GB   64 MB        1.0        1.0    1.0    1.1
-    120 kB   1.2 GB   512 MB       1.1        1.2    1.1    1.0
+    1 kB     268 MB   64 MB        9.2        4.3    9.8    1.1
+    1 kB     268 MB   537 MB       1.4        1.2    4.0    1.1
+    4 kB     268 MB   64 MB        3.1        2.5    3.0    1.0
+    4 kB     268 MB   268 MB       2.0        1.1    2.6    1.0
+    4 kB     268 MB   537 MB       1.1        1.1    2.6    1.0
+    16 kB    268 MB   64 MB        1.1        1.1    1.1    1.0
+    16 kB    268 MB   537 MB       1.0        1.0    1.2    1.0
+    110 kB   any      64 MB        1.0        1.0    1.0    1.0
 
 It is near 1 if a worker's part of a row fits into half of the read-ahead and the number of workers divides 64, since
 each worker then has its own streams. Otherwise every worker needs records of every stream, and also fetches other

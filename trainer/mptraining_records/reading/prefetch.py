@@ -25,7 +25,8 @@ from mptraining_records.storage.ranges import STREAMS
 from mptraining_records.tfrecord.framing import OVERHEAD
 
 READ_AHEAD = 64 << 20
-# The limit in bytes alone would prefetch thousands of epochs of a few short records that repeat for ever.
+# The limit in bytes alone would prefetch thousands of epochs of a few short records that repeat for ever. A second
+# chunk is started in any case, because a shuffled one can have thousands of ranges that are in use to its end.
 _MOST_RANGES = 8 * STREAMS
 
 
@@ -88,6 +89,9 @@ class RecordStream:
         while True:
             chunk = self._started[-1] if self._started else None
             if chunk is None or chunk.all_started:
+                in_use = sum(each.ranges_in_use for each in self._started)
+                if len(self._started) > 1 and in_use >= _MOST_RANGES:
+                    return
                 chunk = next(self._chunks, None)
                 if chunk is None:
                     return
@@ -97,15 +101,15 @@ class RecordStream:
                     return
             if self._in_use and self._in_use + chunk.next_length > self._read_ahead:
                 return
-            if sum(each.ranges_in_use for each in self._started) >= _MOST_RANGES:
-                return
             self._in_use += chunk.start(self._reader)
 
     def _take_from(self, chunk: _Chunk, most: int) -> tuple[list[bytes | None], int]:
         began = self._now()
-        for number in chunk.needed(most):
-            while not chunk.has_started(number):
-                self._in_use += chunk.start(self._reader)
+        needed = chunk.needed(most)
+        # All are started before the first is waited for, so that they arrive side by side.
+        while needed and not chunk.has_started(needed[-1]):
+            self._in_use += chunk.start(self._reader)
+        for number in needed:
             chunk.wait_for(number)
         self.waited_seconds += self._now() - began
         records, damaged, freed = chunk.take(self._reader, most)

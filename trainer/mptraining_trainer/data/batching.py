@@ -8,7 +8,7 @@ into equal pieces for its replicas.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -118,12 +118,29 @@ def training_pieces(
         left -= now
 
 
-def split_at_rows(piece: Piece, row: int | None) -> list[NDArray[np.int64]]:
-    """Split the piece's record numbers where a row of the order ends, so that each part is read in few long ranges."""
-    if row is None:
-        return [piece.records]
-    cuts = np.flatnonzero(np.diff(piece.positions // row)) + 1
-    return np.split(piece.records, cuts)
+def units(pieces: Iterable[Piece], together: int | None) -> Iterator[NDArray[np.int64]]:
+    """Yield the record numbers of the pieces, in arrays that are read together: see `Order.planned_together`.
+
+    Positions that belong together may be in several pieces; their records would otherwise be read in parts, and the
+    bytes between them more than once.
+    """
+    held: list[NDArray[np.int64]] = []
+    row_held: tuple[int, int] | None = None
+    for piece in pieces:
+        if together is None:
+            yield piece.records
+            continue
+        rows = piece.positions // together
+        cuts = np.flatnonzero(np.diff(rows)) + 1
+        for first, part in zip([0, *cuts.tolist()], np.split(piece.records, cuts), strict=True):
+            row = (piece.epoch, int(rows[first]))
+            if held and row != row_held:
+                yield np.concatenate(held)
+                held = []
+            held.append(part)
+            row_held = row
+    if held:
+        yield np.concatenate(held)
 
 
 def validation_pieces(count: int, examples_per_step: int, share: Share) -> Iterator[Piece]:

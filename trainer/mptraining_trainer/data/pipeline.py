@@ -23,7 +23,7 @@ from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.order import Order, Position, key
 from mptraining_records.reading.prefetch import READ_AHEAD, RecordStream
 from mptraining_records.reading.reader import RecordReader
-from mptraining_trainer.data.batching import Batching, Piece, Share, split_at_rows, training_pieces, validation_pieces
+from mptraining_trainer.data.batching import Batching, Piece, Share, training_pieces, units, validation_pieces
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.data.preprocess import Preprocess
@@ -100,7 +100,7 @@ def _image(content: Any, column: Column) -> Any:
 
 
 # The maximum share of free memory, when training begins, for records that are read ahead.
-_READ_AHEAD_SHARE = 0.1
+_READ_AHEAD_SHARE = 0.25
 _PREFETCH_BYTES = 64 << 20
 
 
@@ -156,7 +156,7 @@ class Split:
         return self._pipeline(
             pieces,
             seed=order.seed,
-            row=order.row_size if order.shuffle else None,
+            together=order.planned_together,
             batch=batch,
             masked=masked,
             preprocess=preprocess,
@@ -171,14 +171,16 @@ class Split:
         def pieces() -> Iterator[Piece]:
             return validation_pieces(self.count, examples_per_step, share)
 
-        return self._pipeline(pieces, seed=0, row=None, batch=batch, masked=True, preprocess=preprocess, training=False)
+        return self._pipeline(
+            pieces, seed=0, together=None, batch=batch, masked=True, preprocess=preprocess, training=False
+        )
 
     def _pipeline(
         self,
         pieces: Callable[[], Iterator[Piece]],
         *,
         seed: int,
-        row: int | None,
+        together: int | None,
         batch: int,
         masked: bool,
         preprocess: Preprocess,
@@ -189,7 +191,7 @@ class Split:
         if self.cached is not None:
             dataset = self._from_memory(pieces, seed, batch, excluded)
         else:
-            dataset = self._from_records(pieces, seed, row, batch, excluded, training=training)
+            dataset = self._from_records(pieces, seed, together, batch, excluded, training=training)
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads())
 
         def batch_of(inputs: Any, labels: Any, weights: Any, mask: Any, _seeds: Any) -> tuple[Any, ...]:
@@ -243,7 +245,7 @@ class Split:
         self,
         pieces: Callable[[], Iterator[Piece]],
         seed: int,
-        row: int | None,
+        together: int | None,
         batch: int,
         excluded: Collection[int],
         *,
@@ -254,14 +256,14 @@ class Split:
         def contents() -> Iterator[tuple[Any, ...]]:
             begun: deque[Piece] = deque()
 
-            def units() -> Iterator[Any]:
+            def noted() -> Iterator[Piece]:
                 for piece in pieces():
                     begun.append(piece)
-                    yield from split_at_rows(piece, row)
+                    yield piece
 
             began = self.now()
-            ahead = self._read_ahead(row)
-            stream = RecordStream(self.reader, units(), read_ahead=ahead, first=batch, now=self.now)
+            ahead = self._read_ahead(together)
+            stream = RecordStream(self.reader, units(noted(), together), read_ahead=ahead, first=batch, now=self.now)
             try:
                 while len((taken := self.take(stream, batch, filler))[0]):
                     records, there = taken
@@ -289,9 +291,9 @@ class Split:
             deterministic=True,
         )
 
-    def _read_ahead(self, row: int | None) -> int:
-        """Return the bytes of two rows if memory allows: then each row is read in long ranges and no range twice."""
-        wanted = 2 * (row or 0) * sum(shard.object.size for shard in self.dataset.shards) / max(1, self.count)
+    def _read_ahead(self, together: int | None) -> int:
+        """Return the bytes of twice the records that are read together, if memory allows: no range is read twice."""
+        wanted = 2 * (together or 0) * sum(shard.object.size for shard in self.dataset.shards) / max(1, self.count)
         return int(max(READ_AHEAD, min(wanted, _READ_AHEAD_SHARE * available_memory())))
 
     def take(self, stream: RecordStream, count: int, filler: bytes) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_api.resolved_job import ResolvedData, ResolvedJob, ResolvedTraining
-from mptraining_records.reading.order import Order, Position
+from mptraining_records.reading.order import Order, Position, training_order
 from mptraining_trainer.checkpoints.provenance import Origin
 from mptraining_trainer.data import pipeline
 from mptraining_trainer.data.batching import Batching, Share
@@ -133,8 +133,15 @@ class RunContext:
 
     def order(self, seed: int) -> Order:
         """Return the order of the training records; a pass that began with one seed continues with it."""
-        size = self.data.shuffle_buffer_size
-        return Order(count=self.datasets.training.count, seed=seed, buffer_size=max(1, size), shuffle=size > 0)
+        dataset, buffer_size = self.datasets.training.dataset, self.data.shuffle_buffer_size
+        return training_order(
+            dataset.count,
+            dataset.mean_record_bytes,
+            seed=seed,
+            # A job.json of an older version has only a size, 0 for the stored order.
+            shuffle="None" if buffer_size == 0 else self.data.shuffle,
+            buffer_size=buffer_size,
+        )
 
     @property
     def first(self) -> Position:
