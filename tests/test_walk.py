@@ -207,7 +207,7 @@ def test_one_record_from_bytes_to_a_tensor(tmp_path: Path) -> None:
     from mptraining_records.reading.order import Order
     from mptraining_records.reading.reader import RecordReader
     from mptraining_records.tfrecord import example, framing
-    from mptraining_trainer.data.pipeline import decoder
+    from mptraining_trainer.data.decode import decoder
     from mptraining_trainer.data.schema import decide_columns
 
     # Five records in two files, as TensorFlow writes and reads them.

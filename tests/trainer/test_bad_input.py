@@ -176,7 +176,7 @@ def expect(found: Rejected, message: str, capfd: pytest.CaptureFixture[str]) -> 
         (
             records({"label": 1}, *rows(20)),
             {"features": TYPED},
-            r"^spec.data.train: feature 'x': missing in record 0\. The record has",
+            r"^spec.data.train: .*data\.tfrecord: record 0 at byte 0: feature 'x' is missing\. The record has",
         ),
         (records(*rows(20, label=7)), {}, r"spec\.data\.label: labels from 7 to 7 .*expected 0 to 2\. Give the head"),
         (
@@ -185,7 +185,16 @@ def expect(found: Rejected, message: str, capfd: pytest.CaptureFixture[str]) -> 
             r"spec\.data\.label: Received a label value of 12 .*\[0, 3\)\. Give the head",
         ),
         (records(*rows(20, x=[float("nan"), 1.0])), {}, r"spec\.data\.features: 'inputs' has NaN or Inf"),
-        (records(*rows(63), *rows(1, x=[1.0])), {"features": TYPED}, r"spec\.data: .*\. Run `mptj records verify`"),
+        (
+            records(*rows(63), *rows(1, x=[1.0])),
+            {"features": TYPED},
+            r"data\.tfrecord: record 63 at byte \d+ is damaged: feature 'x' has 1 values; expected 2 .*records verify`",
+        ),
+        (
+            records(*({"x": bytes(16), "label": 0} for _ in range(16))),
+            {"features": [{"name": "x", "dtype": "float16", "shape": [4], "decode": "raw"}, TYPED[1]]},
+            r"^spec.data.train: .*record 0 at byte 0: feature 'x' has 16 bytes; expected 8 bytes .*\. Correct",
+        ),
         (None, {"preprocess": "bad_models:bad_preprocess"}, r"spec\.data\.preprocess: bad_preprocess\(inputs\)"),
         (None, {"preprocess": "bad_models:failing_preprocess"}, r"spec\.data\.preprocess: .*cannot rotate"),
         (None, {"preprocess": "bad_models:bat_preprocess"}, r"spec\.data\.preprocess: .*Did you mean 'bad_pre"),
@@ -194,6 +203,7 @@ def expect(found: Rejected, message: str, capfd: pytest.CaptureFixture[str]) -> 
     ids=[
         "empty glob", "absent file", "no TFRecord", "empty file", "mixed shapes", "misspelt label", "no label",
         "zero steps", "missing feature", "label out of range", "one later label out of range", "NaN", "one odd record",
+        "raw of another shape",
         "preprocess takes one", "preprocess fails", "preprocess misspelt", "preprocess cannot be imported",
     ],
 )  # fmt: skip

@@ -94,12 +94,14 @@ def index(
 def verify(
     patterns: Annotated[list[str], typer.Argument(help="Paths or URIs; wildcards allowed.", metavar="PATTERN...")],
 ) -> None:
-    """Read every record and list damaged ones; exit code 2 if there are any."""
+    """Read every record, list damaged ones and those without the features; exit code 2 if there are any."""
     from mptraining.display.text import size
     from mptraining_records.index.verify import verify as run
 
     with _Meter("bytes") as meter:
         report = run(patterns, meter.at)
+        if report.unchecked:
+            meter.say(f"checksums only, the features are not known: {report.unchecked}")
     _list_damage(report.bad)
     damaged = f"{len(report.bad)} damaged" if report.bad else "all sound"
     counted = f"{_counted(report.records, 'record')} in {_counted(report.files, 'file')}"

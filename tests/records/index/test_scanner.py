@@ -193,6 +193,23 @@ _RECORDS = st.lists(st.binary(max_size=60), min_size=1, max_size=30)
 _PLACES = st.lists(st.integers(0, 1 << 20), max_size=8)
 
 
+def test_a_payload_in_pieces_is_checked_whole() -> None:
+    payloads = [b"", b"one", b"a longer one" * 9]
+    content = b"".join(map(framing.encode, payloads))
+    seen: list[bytes] = []
+
+    def fault(payload: bytes) -> str | None:
+        seen.append(payload)
+        return "three letters" if payload == b"one" else None
+
+    walk = FrameWalk(StoredObject("file", len(content), "1"), content_fault=fault)
+    for place in range(len(content)):
+        walk.feed(content[place : place + 1])
+    assert seen == payloads
+    assert [(bad.record, bad.offset, bad.cause) for bad in walk.bad_payloads] == [(1, 16, "three letters")]
+    assert walk.finish().count == 3
+
+
 def _outcome(content: bytes, cuts: Iterable[int], *, check_payloads: bool) -> object:
     """Return all results of a scan, refusals included."""
     try:

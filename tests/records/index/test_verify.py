@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import gzip
+import io
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.index.verify import VerifyReport, verify
+from mptraining_records.index.verify import verify
 from mptraining_records.storage import storage
-from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord import framing, manifest
+from mptraining_records.tfrecord.example import Encodable, encode
+from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.framing import BadRecord
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
@@ -23,7 +28,8 @@ def shards(folder: str, write_shard: WriteShard) -> list[str]:
 def test_a_sound_data_set_has_no_bad_records(shards: list[str], folder: str) -> None:
     steps: list[tuple[int, int]] = []
     report = verify([storage.join(folder, "*")], lambda done, total: steps.append((done, total)))
-    assert report == VerifyReport(files=3, records=6000, bytes=6000 * FRAME, bad=())
+    assert (report.files, report.records, report.bytes, report.bad) == (3, 6000, 6000 * FRAME, ())
+    assert "not a tf.train.Example" in report.unchecked
     # In bytes; a bucket reports them window by window as well as at the end of each file.
     assert steps == sorted(steps)
     assert sorted(set(steps)) == [(number * 2000 * FRAME, 6000 * FRAME) for number in (1, 2, 3)]
@@ -69,6 +75,40 @@ def test_compressed_files_are_verified_by_what_they_hold(
     report = verify([uri])
     assert (report.records, report.bytes) == (9, storage.stat(uri).size)
     assert [(bad.uri, bad.record, bad.offset) for bad in report.bad] == [(uri, 3, 3 * FRAME), (uri, 5, 5 * FRAME)]
+
+
+def png(number: int) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(np.full((4, 4), number, np.uint8)).save(content, "PNG")
+    return content.getvalue()
+
+
+def test_records_without_the_features_of_the_first_ones_are_listed(folder: str, write_shard: WriteShard) -> None:
+    rows: list[dict[str, Encodable]] = [{"image": png(number), "label": number} for number in range(40)]
+    rows[20] = {"label": 20}
+    rows[30] = {"image": png(30)[:-20], "label": 30}
+    records = [encode(row) for row in rows]
+    records[25] = b""
+    uri = write_shard(storage.join(folder, "a.tfrecord"), records)
+    report = verify([uri])
+    assert [(bad.record, bad.cause) for bad in report.bad] == [
+        (20, "feature 'image' is missing"),
+        (25, "feature 'image' is missing"),
+        (30, "feature 'image' cannot be decoded: image file is truncated"),
+    ]
+    assert (report.records, report.unchecked) == (40, "")
+
+    storage.write(uri, gzip.compress(storage.read(uri)))
+    assert [bad.record for bad in verify([uri]).bad] == [20, 25, 30]
+
+
+def test_the_features_of_a_manifest_hold_from_the_first_record_on(folder: str, write_shard: WriteShard) -> None:
+    uri = write_shard(storage.join(folder, "a.tfrecord"), [encode({"x": [1.0]}), encode({"x": [1.0, 2.0]})])
+    file = manifest.File(name="a.tfrecord", records=2, bytes=0, crc32c=0)
+    known = Feature(name="x", dtype="float32", shape=(2,))
+    manifest.save(folder, manifest.Manifest(name="train", features=(known,), records=2, files=(file,)))
+    (bad,) = verify([uri]).bad
+    assert (bad.record, bad.cause) == (0, "feature 'x' has 1 values; expected 2 for float32 [2]")
 
 
 def test_nothing_to_verify_is_a_mistake(shards: list[str], folder: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import tensorflow as tf
 from PIL import Image
 
 from mptraining_records.tfrecord.example import encode
-from mptraining_trainer.data.pipeline import bytes_per_example, decoder
+from mptraining_trainer.data.decode import bytes_per_example, decoder, fault
 from mptraining_trainer.data.schema import Column, Columns
 
 LABEL = Column("label", "int64", (), None, None)
@@ -124,20 +125,37 @@ def test_data_without_labels_has_an_empty_tuple_of_them() -> None:
     assert (inputs.shape, labels) == ((1, 2), ())
 
 
+TORN = picture(np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8), "PNG")[:-20]
+
+
 @pytest.mark.parametrize(
-    ("one", "value"),
+    ("one", "value", "cause"),
     [
-        (column("float32", (2,)), [1.0, 2.0, 3.0]),
-        (column("float32", (2,)), 7),
-        (column("uint8", (6, 4, 3), "png"), b"no picture"),
-        (column("uint8", (5, 5, 3), "png"), picture(COLOURS, "PNG")),
-        (column("int32", (2, 3), "raw"), b"12345"),
+        (column("float32", (2,)), [1.0, 2.0, 3.0], r"feature 'x' has 3 values; expected 2 for float32 \[2\]"),
+        (column("float32", (2,)), 7, "feature 'x' is a int64 list; expected a float list for dtype float32"),
+        (
+            column("uint8", (6, 4, 3), "png"),
+            b"no picture",
+            r"feature 'x' cannot be decoded: Unknown image file format\..* required$",
+        ),
+        (column("uint8", (6, 4, 3), "png"), TORN, "feature 'x' cannot be decoded: Invalid PNG"),
+        (column("uint8", (5, 5, 3), "png"), picture(COLOURS, "PNG"), r"feature 'x' cannot be decoded: .*\[6,4,3\]"),
+        (column("int32", (2, 3), "raw"), b"12345", r"feature 'x' has 5 bytes; expected 24 bytes for int32 \[2, 3\]"),
+        (column("float16", (4,), "raw"), bytes(16), r"feature 'x' has 16 bytes; expected 8 bytes for float16 \[4\]"),
     ],
-    ids=["too many values", "another kind", "no picture", "another size", "cut off"],
+    ids=["too many values", "another kind", "no picture", "torn", "another size", "cut off", "a multiple"],
 )
-def test_what_is_not_as_the_columns_say_is_an_error(one: Column, value: Any) -> None:
+def test_what_is_not_as_the_columns_say_is_an_error_with_its_cause(one: Column, value: Any, cause: str) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError):
         decoded(one, value)
+    found = fault(Columns((one, LABEL), ("label",), None), encode({"x": value, "label": 0}))
+    assert found is not None
+    assert re.match(cause, found), found
+
+
+def test_a_record_that_can_be_decoded_has_no_fault() -> None:
+    columns = Columns((column("uint8", (6, 4, 3), "png"), LABEL), ("label",), None)
+    assert fault(columns, encode({"x": picture(COLOURS, "PNG"), "label": 0})) is None
 
 
 def test_memory_of_an_example() -> None:

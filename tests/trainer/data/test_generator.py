@@ -12,8 +12,11 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config
 
+from mptraining_records.tfrecord.example import encode
+from mptraining_trainer.data.decode import decode_batches
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.pipeline import options
+from mptraining_trainer.data.schema import Column, Columns
 from mptraining_trainer.loop.train_loop import graph_clock
 
 pytestmark = pytest.mark.training
@@ -95,6 +98,27 @@ def test_elements_are_mapped_side_by_side() -> None:
         lambda n, _: tf.numpy_function(meet, [n[0]], tf.int64, stateful=False), num_parallel_calls=2
     )
     assert [int(each) for each in dataset.with_options(options())] == list(range(COUNT))
+
+
+@pytest.mark.usefixtures("determinism")
+def test_batches_are_decoded_and_repaired_side_by_side_in_order() -> None:
+    both = threading.Barrier(2)
+    sound = encode({"x": 1.0, "label": 2})
+
+    def repair(records: Any, numbers: Any, mask: Any) -> tuple[Any, Any]:
+        # It breaks, and so raises, unless two calls are active at once.
+        both.wait(PATIENCE)
+        return np.array([sound] * len(records), object), mask * 0
+
+    columns = Columns(
+        (Column("x", "float32", (), None, None), Column("label", "int64", (), None, None)), ("label",), None
+    )
+    batches = from_generator(Source().generate, SIGNATURE).map(
+        lambda n, _: (tf.constant([sound, b""]), n, tf.ones([2]), n), num_parallel_calls=2
+    )
+    found = list(decode_batches(batches, columns, repair, parallel=2).with_options(options()))
+    assert [int(number[0]) for *_, number in found] == list(range(COUNT))
+    assert all((x.numpy().tolist(), mask.numpy().tolist()) == ([1, 1], [0, 0]) for x, _, _, mask, _ in found)
 
 
 def test_tensorflow_s_own_generator_is_not_read_ahead_under_determinism() -> None:

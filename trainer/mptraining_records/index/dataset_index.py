@@ -71,6 +71,11 @@ class DatasetIndex:
         shards = np.searchsorted(self.starts, numbers, side="right") - 1
         return shards.astype(np.int64), numbers - self.starts[shards]
 
+    def bad_record(self, number: int, cause: str) -> BadRecord:
+        """Return record `number` as a BadRecord."""
+        shards, rows = self.locate(np.array([number]))
+        return self.shards[int(shards[0])].bad_record(int(rows[0]), cause)
+
 
 def build(
     patterns: Sequence[str],

@@ -104,9 +104,17 @@ class FrameWalk:
     are one entry of `ShardIndex.damaged`. Memory: the lengths and checksums, and after damage at most LOOKAHEAD bytes.
     """
 
-    def __init__(self, object: StoredObject, *, check_payloads: bool = False) -> None:
+    def __init__(
+        self,
+        object: StoredObject,
+        *,
+        check_payloads: bool = False,
+        content_fault: Callable[[bytes], str | None] | None = None,
+    ) -> None:
+        """With `content_fault`, a whole payload is kept in memory to get the cause of a fault from it."""
         self.object = object
-        self._check = check_payloads
+        self._check = check_payloads or content_fault is not None
+        self._content_fault = content_fault
         self._bad_payloads: list[BadRecord] = []
         self._damaged: list[BadRecord] = []
         # Records of a data set often have equal lengths, and a look-up is cheaper than a CRC.
@@ -131,7 +139,7 @@ class FrameWalk:
 
     @property
     def bad_payloads(self) -> tuple[BadRecord, ...]:
-        """With `check_payloads`: the records whose payload does not match its checksum. They have rows in the index."""
+        """The records whose payload does not match its checksum or has another fault. They have rows in the index."""
         return tuple(self._bad_payloads)
 
     def feed(self, content: Content) -> None:
@@ -214,17 +222,27 @@ class FrameWalk:
                 self._checked = stop
             if footer + FOOTER > end:
                 self._keep_from, self._required = footer, footer + FOOTER
-                if check and end < footer:
+                if self._content_fault is not None:
+                    self._keep_from = at
+                elif check and end < footer:
                     self._keep_from = self._required = end
                 break
             (stored,) = unpack_footer(window, footer - start)
-            if check and framing.masked_crc_of(self._crc) != stored:
-                self._bad_payloads.append(self._bad(at, framing.BAD_PAYLOAD, length + OVERHEAD))
+            fault = self._payload_fault(window, at - start, footer - start) if check else None
+            if fault is not None:
+                self._bad_payloads.append(self._bad(at, fault, length + OVERHEAD))
             add_length(length)
             add_checksum(stored)
             at, length = footer + FOOTER, None
         self._at, self._length = at, length
         return False
+
+    def _payload_fault(self, window: Content, begin: int, footer: int) -> str | None:
+        """Return the cause if the payload of the frame at `begin` of the window is damaged; its CRC is computed."""
+        (stored,) = framing.footer_format.unpack_from(window, footer)
+        if framing.masked_crc_of(self._crc) != stored:
+            return framing.BAD_PAYLOAD
+        return self._content_fault(bytes(window[begin + HEADER : footer])) if self._content_fault else None
 
     def _is_valid_length(self, length: int, stored: int) -> bool:
         """Return whether `stored` is the checksum of this length, and store it for the next record of this length."""

@@ -1,16 +1,21 @@
-"""Verification of every checksum of a data set; damage is listed and does not end it."""
+"""Verification of every checksum and of the features of every record; damage is listed and does not end it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from mptraining_api.problems import InvalidData
 from mptraining_records.index import compressed, dataset_index, scanner
 from mptraining_records.index.scanner import FrameWalk
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.storage.storage import StoredObject
-from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord import example, features, framing, manifest, record_check
+from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.framing import BadRecord
+
+# The number of records from which a job infers features, too.
+_FIRST_RECORDS = 16
 
 
 @dataclass(frozen=True)
@@ -18,22 +23,26 @@ class VerifyReport:
     """Totals of a verification, and every damaged record in the order of the files.
 
     `records` counts the records with a valid frame, including those with a damaged payload; `bytes` is the size of the
-    files.
+    files. `unchecked` is the reason why features could not be checked, if any.
     """
 
     files: int
     records: int
     bytes: int
     bad: tuple[BadRecord, ...]
+    unchecked: str = ""
 
 
 def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Verify every record of the files that the patterns match.
 
-    Damage affects only its own record, unless the beginning of the next record cannot be found. `progress` gets the
-    bytes done and all bytes. Raises InvalidData if a pattern matches nothing or a file is not a TFRecord file.
+    Damage affects only its own record, unless the beginning of the next record cannot be found. The features are those
+    of the manifest, otherwise those of the first records. `progress` gets the bytes done and all bytes. Raises
+    InvalidData if a pattern matches nothing or a file is not a TFRecord file.
     """
     objects = dataset_index.find(patterns)
+    known = manifest.find(patterns)
+    check = _ContentCheck(known.features if known else None)
     bad: list[BadRecord] = []
     records = done = 0
     total = sum(each.size for each in objects)
@@ -43,21 +52,60 @@ def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None 
             progress(done + count, total)
 
     for object in objects:
-        shard, payloads = _scan(object, fed)
+        shard, payloads = _scan(object, check, fed)
         bad += sorted((*shard.damaged, *payloads), key=lambda each: each.offset)
         records += shard.count
         done += object.size
         fed(0)
-    return VerifyReport(len(objects), records, total, tuple(bad))
+    return VerifyReport(len(objects), records, total, tuple(bad), check.unchecked)
 
 
-def _scan(object: StoredObject, progress: Callable[[int], None]) -> tuple[ShardIndex, tuple[BadRecord, ...]]:
+class _ContentCheck:
+    """Compares payloads with features; without features, with those of the first `_FIRST_RECORDS` payloads."""
+
+    def __init__(self, known: Sequence[Feature] | None) -> None:
+        self.unchecked = ""
+        self._features = known
+        self._first: list[bytes] = []
+
+    def fault(self, payload: bytes) -> str | None:
+        """Return why the payload does not hold the features; None if it does or they are not known."""
+        if self._features is None:
+            self._first.append(payload)
+            if len(self._first) == _FIRST_RECORDS:
+                self._infer()
+            return None
+        if self.unchecked:
+            return None
+        found = record_check.fault(self._features, payload)
+        return found.cause if found else self._image_fault(payload)
+
+    def _infer(self) -> None:
+        try:
+            self._features = features.infer(self._first)
+        except InvalidData as problem:
+            self.unchecked, self._features = str(problem), ()
+        self._first.clear()
+
+    def _image_fault(self, payload: bytes) -> str | None:
+        images = [feature.name for feature in self._features or () if feature.decode in ("jpeg", "png")]
+        values = example.parse(payload) if images else {}
+        for name in images:
+            fault = features.image_fault(bytes(values[name][1][0]))
+            if fault is not None:
+                return f"feature {name!r} cannot be decoded: {fault}"
+        return None
+
+
+def _scan(
+    object: StoredObject, check: _ContentCheck, progress: Callable[[int], None]
+) -> tuple[ShardIndex, tuple[BadRecord, ...]]:
     """Return the index of one object, and its records with a damaged payload."""
     try:
-        walk, shard = FrameWalk(object, check_payloads=True), None
+        walk, shard = FrameWalk(object, content_fault=check.fault), None
         scanner.feed(walk, object, progress)
     except framing.CompressedFile:
         shard = compressed.scan(object)
-        walk = FrameWalk(replace(shard.readable, uri=object.uri), check_payloads=True)
+        walk = FrameWalk(replace(shard.readable, uri=object.uri), content_fault=check.fault)
         scanner.feed(walk, shard.readable)
     return shard or walk.finish(), walk.bad_payloads

@@ -17,6 +17,7 @@ from mptraining_records.index.shard_index import Int64s
 from mptraining_records.reading.byte_source import Buffer, BufferPool, LoadedRange, ShardBytes
 from mptraining_records.storage import preconditions, storage
 from mptraining_records.storage.ranges import STREAMS, Figures, Traffic
+from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
 
 # Local reads are limited by the checksums, which more threads than processors would only slow down.
@@ -137,14 +138,14 @@ class RecordReader:
             self._confirmed.update(_damaged(read, loaded))
         return loaded
 
-    def report_damaged(self, number: int) -> None:
+    def report_damaged(self, number: int, cause: str = framing.BAD_PAYLOAD) -> None:
         """Report record `number`, which was read, as damaged; raises InvalidData as described in the class."""
-        of, rows = self.dataset.locate(np.array([number]))
-        shard, row = self.dataset.shards[int(of[0])], int(rows[0])
+        shards, _ = self.dataset.locate(np.array([number]))
+        readable = self.dataset.shards[int(shards[0])].readable
         # A file overwritten in place looks damaged; the error must name the real cause.
-        if storage.stat(shard.readable.uri).version != shard.readable.version:
-            raise preconditions.replaced_error(shard.readable.uri)
-        self.bad_records.add(shard.bad_record(row))
+        if storage.stat(readable.uri).version != readable.version:
+            raise preconditions.replaced_error(readable.uri)
+        self.bad_records.add(self.dataset.bad_record(number, cause))
 
 
 def _damaged(read: RangeRead, loaded: LoadedRange) -> set[tuple[int, int]]:

@@ -87,6 +87,23 @@ def image_shape(content: bytes) -> tuple[int, int, int]:
         return image.height, image.width, _CHANNELS.get(image.mode, 3)
 
 
+def image_fault(content: bytes) -> str | None:
+    """Return why Pillow cannot decode the whole image; None if it can, or refuses the image for its size."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            image.load()
+    except UnidentifiedImageError:
+        # Its text names the object that holds the content.
+        return "no image of a known format"
+    except Image.DecompressionBombError:
+        return None
+    except (OSError, SyntaxError, ValueError) as error:
+        return str(error)
+    return None
+
+
 def _infer_one(name: str, found: Sequence[tuple[Kind, Values]]) -> Feature:
     kinds = {kind for kind, _ in found}
     lengths = {len(values) for _, values in found}

@@ -15,8 +15,9 @@ from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
+from mptraining_trainer.data.decode import bytes_per_example
 from mptraining_trainer.data.generator import from_generator
-from mptraining_trainer.data.pipeline import Split, bytes_per_example, decoder, options, raise_reading_problems, threads
+from mptraining_trainer.data.pipeline import Split, options, raise_reading_problems
 from mptraining_trainer.host import available_disk, available_memory
 
 Mode = Literal["Auto", "Memory", "Disk", "None"]
@@ -81,17 +82,24 @@ def _decode_all(split: Split) -> Any:
     def contents() -> Iterator[Any]:
         stream = RecordStream(split.reader, [np.arange(split.count)], first=_DECODE_AT_ONCE)
         try:
-            for _ in range(0, split.count, _DECODE_AT_ONCE):
-                yield split.take(stream, _DECODE_AT_ONCE, filler)
+            for first in range(0, split.count, _DECODE_AT_ONCE):
+                records, mask = split.take(stream, _DECODE_AT_ONCE, filler)
+                numbers = np.arange(first, first + len(records))
+                yield records, numbers, mask, numbers
         finally:
             stream.close()
 
-    signature = (tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.float32))
-    decode = decoder(split.columns)
-    dataset = from_generator(contents, signature)
-    dataset = dataset.map(
-        lambda records, mask: (*decode(records), mask), num_parallel_calls=threads(), deterministic=True
+    signature = (
+        tf.TensorSpec([None], tf.string),
+        tf.TensorSpec([None], tf.int64),
+        tf.TensorSpec([None], tf.float32),
+        tf.TensorSpec([None], tf.int64),
     )
-    parts = list(dataset.with_options(options()))
+    parts = list(split.decode(from_generator(contents, signature), filler).with_options(options()))
     with tf.device("/CPU:0"):
-        return tf.nest.map_structure(lambda *tensors: tf.concat(tensors, axis=0), *parts)
+        *cached, numbers = tf.nest.map_structure(lambda *tensors: tf.concat(tensors, axis=0), *parts)
+    rows = {len(each) for each in tf.nest.flatten(cached)}
+    # Batches gather rows by record number: row i of every tensor must be record i.
+    if rows != {split.count} or not np.array_equal(numbers, np.arange(split.count)):
+        raise RuntimeError(f"{split.count} records were decoded to tensors of {sorted(rows)} rows")
+    return tuple(cached)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
-from mptraining_records.tfrecord import manifest
+from mptraining_records.tfrecord import manifest, record_check
 from mptraining_records.tfrecord.framing import BadRecord
 from mptraining_trainer.data import schema
 from mptraining_trainer.data.batching import SINGLE_WORKER, Share
@@ -70,14 +70,34 @@ def open_data(
     # Use the cache only if the index pass filled it; the use of an empty cache is decided later, in `with_cache`.
     filled = None if cache is None or cache.is_empty else cache
     reader = RecordReader(dataset, bad_records=bad_records, traffic=meter.traffic, cache=filled)
-    first = [record for record in reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))) if record is not None]
+    read = enumerate(reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))))
+    first = {number: record for number, record in read if record is not None}
     split_manifest = manifest.find(patterns)
     columns = training_columns or schema.decide_columns(
-        data, split_manifest, first, lambda text: notice("FeaturesInferred", text)
+        data, split_manifest, list(first.values()), lambda text: notice("FeaturesInferred", text)
     )
-    if training_columns is not None:
-        schema.check_records(columns.columns, first)
+    _check_records(columns, first, reader)
     return Split(dataset, columns, reader, cached=None, meter=meter, now=now)
+
+
+def _check_records(columns: Columns, records: Mapping[int, bytes], reader: RecordReader) -> None:
+    """Compare records, by number, with the columns, and report those that differ as damaged.
+
+    Raises InvalidData if none of them agrees, since the job then describes other records, and as `report_damaged` does.
+    """
+    found = {number: record_check.fault(columns.columns, record) for number, record in records.items()}
+    faults = {number: fault for number, fault in found.items() if fault is not None}
+    if faults and (len(faults) == len(records) or reader.bad_records.action == "Fail"):
+        number, fault = next(iter(faults.items()))
+        bad = reader.dataset.bad_record(number, fault.found)
+        raise InvalidData(
+            bad.uri,
+            f"record {bad.record} at byte {bad.offset}: {fault.found}",
+            expected=fault.expected,
+            next_step=fault.hint,
+        )
+    for number, fault in faults.items():
+        reader.report_damaged(number, fault.cause)
 
 
 def _progress(notice: Callable[..., None], now: Callable[[], float]) -> Callable[[int, int], None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,80 +24,12 @@ from mptraining_records.reading.order import Order, Position, key
 from mptraining_records.reading.prefetch import READ_AHEAD, RecordStream
 from mptraining_records.reading.reader import RecordReader
 from mptraining_trainer.data.batching import Batching, Piece, Share, training_pieces, units, validation_pieces
+from mptraining_trainer.data.decode import bytes_per_example, decode_batches, fault
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.data.preprocess import Preprocess
-from mptraining_trainer.data.schema import Column, Columns
+from mptraining_trainer.data.schema import Columns
 from mptraining_trainer.host import available_memory
-
-# Images of one batch that are decoded in parallel; the map around it runs on several threads as well.
-_IMAGES_AT_ONCE = 8
-
-
-def decoder(columns: Columns) -> Callable[[Any], tuple[Any, Any, Any]]:
-    """Return a function from a string tensor [batch] to (inputs, labels, weights), for `tf.data.Dataset.map`.
-
-    Inputs and labels are one tensor [batch, *shape], or a dict by name if there are several; no labels and no weights
-    are an empty tuple. Weights are float32 [batch, *shape].
-    """
-    description = {column.name: _stored(column) for column in columns.columns}
-
-    def decode(serialized: Any) -> tuple[Any, Any, Any]:
-        stored = tf.io.parse_example(serialized, description)
-        tensors = {column.name: _tensor(stored[column.name], column) for column in columns.columns}
-        labels = {name: tensors.pop(name) for name in columns.labels}
-        weights = tf.cast(tensors.pop(columns.weight), tf.float32) if columns.weight else ()
-        return _single_or_dict(tensors), _single_or_dict(labels) if labels else (), weights
-
-    return decode
-
-
-def _single_or_dict(tensors: dict[str, Any]) -> Any:
-    return next(iter(tensors.values())) if len(tensors) == 1 else tensors
-
-
-def bytes_per_example(columns: Sequence[Column]) -> int:
-    """Return the memory of one decoded example."""
-    total = 0
-    for column in columns:
-        elements = 1
-        for size in column.shape:
-            elements *= size or 1
-        # An element of a string tensor is a pointer and, for short text, little more.
-        total += elements * (64 if column.dtype == "string" else tf.as_dtype(column.dtype).size)
-    return total
-
-
-def _stored(column: Column) -> Any:
-    if column.decode is not None:
-        return tf.io.FixedLenFeature([], tf.string)
-    dtype = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}[column.stored_as]
-    return tf.io.FixedLenFeature(column.shape, dtype)
-
-
-def _tensor(stored: Any, column: Column) -> Any:
-    dtype = tf.as_dtype(column.dtype)
-    if column.decode is None:
-        return stored if stored.dtype == dtype else tf.cast(stored, dtype)
-    if column.decode == "raw":
-        return tf.reshape(tf.io.decode_raw(stored, dtype), [-1, *column.shape])
-    return tf.map_fn(
-        lambda content: _image(content, column),
-        stored,
-        fn_output_signature=tf.TensorSpec(column.shape, dtype),
-        parallel_iterations=_IMAGES_AT_ONCE,
-    )
-
-
-def _image(content: Any, column: Column) -> Any:
-    dtype = tf.as_dtype(column.dtype)
-    image = tf.io.decode_image(content, channels=column.shape[2], expand_animations=False)
-    if column.resize:
-        image = tf.image.resize(image, column.resize, antialias=True)
-        if dtype.is_integer:
-            image = tf.round(image)
-    return tf.ensure_shape(tf.cast(image, dtype), column.shape)
-
 
 # The maximum share of free memory, when training begins, for records that are read ahead.
 _READ_AHEAD_SHARE = 0.25
@@ -197,7 +129,14 @@ class Split:
         def batch_of(inputs: Any, labels: Any, weights: Any, mask: Any, _seeds: Any) -> tuple[Any, ...]:
             if add_class_weights is not None:
                 weights = add_class_weights(inputs, labels)[2]
-            return (inputs, labels, weights, mask) if masked else (inputs, labels, weights)
+            tensors = (inputs, labels, weights, mask) if masked else (inputs, labels, weights)
+            # A map that returned another number of rows would pair inputs with labels of other records.
+            return tuple(
+                tf.nest.map_structure(
+                    lambda each: tf.ensure_shape(each, tf.TensorShape([batch]).concatenate(each.shape[1:])), part
+                )
+                for part in tensors
+            )
 
         dataset = dataset.map(batch_of, num_parallel_calls=1)
         size = max(1, batch * bytes_per_example(self.columns.columns))
@@ -273,23 +212,37 @@ class Split:
                     for first in range(0, len(piece.records), batch):
                         if first:
                             records, there = self.take(stream, batch, filler)
-                        yield records, there, seeds[first : first + batch]
+                        rows = slice(first, first + batch)
+                        yield records, piece.records[rows], there, seeds[rows]
                     begun.popleft()
             finally:
                 stream.close()
 
         signature = (
             tf.TensorSpec([batch], tf.string),
+            tf.TensorSpec([batch], tf.int64),
             tf.TensorSpec([batch], tf.float32),
             tf.TensorSpec([batch, 2], tf.int64),
         )
-        decode = decoder(self.columns)
-        dataset = from_generator(contents, signature).prefetch(4)
-        return dataset.map(
-            lambda records, mask, seeds: (*decode(records), mask, seeds),
-            num_parallel_calls=threads(),
-            deterministic=True,
-        )
+        return self.decode(from_generator(contents, signature).prefetch(4), filler)
+
+    def decode(self, dataset: Any, filler: bytes) -> Any:
+        """Decode a dataset of (records, numbers, mask, rest) to one of (inputs, labels, weights, mask, rest).
+
+        A record that cannot be decoded is reported as damaged; `filler` with a mask of 0 replaces it.
+        """
+
+        def repair(records: Any, numbers: Any, mask: Any) -> tuple[Any, Any]:
+            records, mask = records.copy(), mask.copy()
+            for place in np.flatnonzero(mask):
+                cause = fault(self.columns, records[place])
+                if cause is not None:
+                    with self._keep_problem():
+                        self.reader.report_damaged(int(numbers[place]), cause)
+                    records[place], mask[place] = filler, 0
+            return records, mask
+
+        return decode_batches(dataset, self.columns, repair, threads())
 
     def _read_ahead(self, together: int | None) -> int:
         """Return the bytes of twice the records that are read together, if memory allows: no range is read twice."""
@@ -299,27 +252,36 @@ class Split:
     def take(self, stream: RecordStream, count: int, filler: bytes) -> tuple[Any, Any]:
         """Return records as an array of bytes and their mask: 0 for a missing record, which `filler` replaces.
 
-        The replacement keeps the order unchanged. tf.data keeps only the text of an error, so the Problem is stored as
-        well.
+        The replacement keeps the order unchanged.
         """
         waited = stream.waited_seconds
-        try:
+        with self._keep_problem():
             found = stream.take(count)
-        except Problem as problem:
-            self.problems.append(problem)
-            raise
         self.meter.waited_for_bytes += stream.waited_seconds - waited
         whole = [filler if record is None else record for record in found]
         return np.array(whole, object), np.array([record is not None for record in found], np.float32)
 
+    @contextmanager
+    def _keep_problem(self) -> Iterator[None]:
+        """Store a Problem of the block in `problems`, because tf.data keeps only the text of an error."""
+        try:
+            yield
+        except Problem as problem:
+            self.problems.append(problem)
+            raise
+
     def first_readable(self, excluded: Collection[int] = ()) -> bytes:
-        """Return the first readable record that is not excluded. Raises InvalidData if there is none."""
+        """Return the first record that can be decoded and is not excluded. Raises InvalidData if there is none."""
         for number in range(self.count):
             if number in excluded:
                 continue
             record = self.reader.read(np.array([number], np.int64))[0]
-            if record is not None:
+            if record is None:
+                continue
+            cause = fault(self.columns, record)
+            if cause is None:
                 return record
+            self.reader.report_damaged(number, cause)
         raise InvalidData(
             self.dataset.shards[0].object.uri, "every record is damaged", next_step="Convert the data again."
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mptraining_api.problems import InvalidData, InvalidSpec, nearest
 from mptraining_api.resolved_job import ResolvedData
-from mptraining_records.tfrecord import example, features
+from mptraining_records.tfrecord import features
 from mptraining_records.tfrecord.features import LABELS, Feature
 from mptraining_records.tfrecord.manifest import Manifest
 
@@ -40,8 +40,6 @@ class ExampleSpec:
         return self.labels[0] if len(self.labels) == 1 else None
 
 
-# Dtypes that tf.train.Example stores in an int64 list.
-_INTEGERS = frozenset({"uint8", "int32", "int64", "bool"})
 _IMAGES = frozenset({"jpeg", "png"})
 
 
@@ -54,13 +52,6 @@ class Column:
     shape: tuple[int | None, ...]
     decode: str | None
     resize: tuple[int, int] | None
-
-    @property
-    def stored_as(self) -> str:
-        """The list type of tf.train.Example: bytes, int64 or float."""
-        if self.decode is not None or self.dtype == "string":
-            return "bytes"
-        return "int64" if self.dtype in _INTEGERS else "float"
 
 
 @dataclass(frozen=True)
@@ -93,9 +84,9 @@ def decide_columns(
     first_records: Sequence[bytes],
     infer_notice: Callable[[str], None],
 ) -> Columns:
-    """Return the columns of the training data, checked against `first_records`.
+    """Return the columns of the training data.
 
-    Raises InvalidSpec or InvalidData naming the feature that is missing, of another kind, or of varying size.
+    Raises InvalidSpec or InvalidData naming the feature that is unknown or of varying size.
     """
     if data.features is not None:
         columns = tuple(
@@ -121,7 +112,6 @@ def decide_columns(
             "spec.data.features", f"only {', '.join(map(repr, labels))}", expected="at least one input besides"
         )
     columns = tuple(_sized(column) for column in columns)
-    check_records(columns, first_records)
     classes = manifest.classes if manifest and labels == (manifest.label,) else None
     return Columns(columns, labels, classes, data.sample_weight)
 
@@ -192,35 +182,6 @@ def _sized(column: Column) -> Column:
         )
         raise InvalidData(f"feature {column.name!r}", f"mixed shapes {list(shape)} cannot be batched", next_step=step)
     return Column(column.name, column.dtype, shape, column.decode, column.resize)
-
-
-def check_records(columns: Sequence[Column], records: Sequence[bytes]) -> None:
-    """Raise InvalidData for the first record that lacks a column or holds another kind or number of values."""
-    for number, record in enumerate(records):
-        found = example.parse(record)
-        for column in columns:
-            where = f"feature {column.name!r}"
-            if column.name not in found:
-                hint = nearest(column.name, found) or f"The record has: {', '.join(sorted(found))}."
-                raise InvalidData(where, f"missing in record {number}", next_step=hint)
-            kind, values = found[column.name]
-            if kind != column.stored_as:
-                raise InvalidData(
-                    where,
-                    f"record {number} holds a {kind} list",
-                    expected=f"a {column.stored_as} list for dtype {column.dtype}",
-                    next_step="Correct its dtype or decode in data.features.",
-                )
-            wanted = 1
-            for size in column.shape if column.decode is None else ():
-                wanted *= size or 1
-            if len(values) != wanted:
-                raise InvalidData(
-                    where,
-                    f"record {number} holds {len(values)} values",
-                    expected=f"{wanted} for shape {list(column.shape)}",
-                    next_step="Correct its shape in data.features.",
-                )
 
 
 def _describe(column: Column, role: str) -> str:

@@ -136,9 +136,7 @@ def find_suspects(built: BuildResult, position: Position) -> Suspects:
 def locate_records(context: RunContext, records: Sequence[int], cause: str = CAUSE) -> list[BadRecord]:
     """Return the file, number and byte offset of each of these training records."""
     dataset = context.datasets.training.dataset
-    shards, rows = dataset.locate(np.array(records, np.int64))
-    places = zip(shards.tolist(), rows.tolist(), strict=True)
-    return [dataset.shards[shard].bad_record(row, cause) for shard, row in places]
+    return [dataset.bad_record(record, cause) for record in records]
 
 
 def describe_records(records: Sequence[BadRecord]) -> str:
