@@ -332,6 +332,13 @@ class Test_what_does_not_recover:
             reader.read(np.arange(dataset.count))
 
 
+def test_exact_names_need_no_permission_to_list(shards: str, bucket: str, proxy: StorageProxy) -> None:
+    proxy.change(rules=[Rule(fault=Refuse(status=403), what="metadata", objects="")])
+    assert dataset_index.build([f"{shards}/0.tfrecord", f"{shards}/1.tfrecord"]).count == 2 * EACH
+    with pytest.raises(InvalidData, match="no permission"):
+        dataset_index.build([f"{shards}/*.tfrecord"])
+
+
 def test_damage_is_looked_at_twice_and_then_believed(bucket: str, records: list[bytes], proxy: StorageProxy) -> None:
     content = bytearray(b"".join(map(framing.encode, records[:EACH])))
     content[5000] ^= 1
