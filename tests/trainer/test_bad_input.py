@@ -275,7 +275,8 @@ def test_a_bucket_that_never_answers(
         first = attempt(data={"train": ["gs://bucket/data.tfrecord"]})
         assert (first.exit_code, first.events[-1].reason) == (2, "InvalidData")
         assert re.search(
-            r"^spec\.data\.train: gs://bucket: the bucket cannot be reached \(Connection refused\)\. It", first.message
+            r"^spec\.data\.train: gs://bucket/data\.tfrecord: the bucket cannot be reached \(Connection refused\)\. It",
+            first.message,
         )
         later = attempt(data={"train": ["gs://bucket/data.tfrecord"]})
         assert (later.exit_code, later.events[-1].reason) == (75, "StorageUnavailable")
@@ -284,7 +285,9 @@ def test_a_bucket_that_never_answers(
 
 def test_a_bucket_that_does_not_exist(attempt: Attempt, bucket: str, capfd: pytest.CaptureFixture[str]) -> None:
     found = attempt(data={"train": ["gs://nowhere/data.tfrecord"]})
-    expect(found, r"^spec\.data\.train: gs://nowhere: there is no bucket 'nowhere'\. Check the name", capfd)
+    expect(
+        found, r"^spec\.data\.train: gs://nowhere/data\.tfrecord: there is no bucket 'nowhere'\. Check the name", capfd
+    )
 
 
 def test_a_job_that_was_refused_may_be_corrected_in_the_same_folder(attempt: Attempt) -> None:

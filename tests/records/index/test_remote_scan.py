@@ -5,6 +5,7 @@ used.
 from __future__ import annotations
 
 import gzip
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +18,7 @@ from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.index import dataset_index, remote_scan, sidecar
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
+from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
 from mptraining_records.storage.ranges import Traffic
@@ -91,11 +93,14 @@ class Test_workers:
             built = list(pool.map(lambda worker: dataset_index.build(patterns, worker=worker, workers=2), range(2)))
         assert [dataset.count for dataset in built] == [2 * len(RECORDS)] * 2
 
-    def test_each_scans_everything_where_none_may_write(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("problem", [InvalidData, StorageUnavailable])
+    def test_each_scans_everything_where_none_may_write(
+        self, bucket: str, monkeypatch: pytest.MonkeyPatch, problem: type[InvalidData | StorageUnavailable]
+    ) -> None:
         patterns = _write(bucket)
 
         def refused(shard: object) -> None:
-            raise InvalidData(bucket, "no permission (HTTP 403)")
+            raise problem(bucket, "it says why")
 
         monkeypatch.setattr(sidecar, "save", refused)
         said: list[str] = []
@@ -103,6 +108,20 @@ class Test_workers:
         assert dataset.count == len(RECORDS)
         assert len(said) == 1
         assert "mptj records index" in said[0]
+
+
+def test_sidecars_are_written_in_parallel(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns = _write(bucket, shards=8)
+    together = threading.Barrier(8)
+    save = sidecar.save
+
+    def waiting(shard: ShardIndex) -> None:
+        together.wait(timeout=60)
+        save(shard)
+
+    monkeypatch.setattr(sidecar, "save", waiting)
+    assert dataset_index.build(patterns).count == len(RECORDS)
+    assert dataset_index.publish(patterns).count("kept") == 8
 
 
 def test_content_that_differs_from_the_listed_checksum_is_not_indexed(bucket: str) -> None:

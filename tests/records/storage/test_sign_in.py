@@ -9,7 +9,6 @@ import pytest
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, OAuthError, RefreshError, TransportError
 
 from mptraining_records.storage import sign_in
-from mptraining_records.storage.sign_in import Refusal, Refused
 
 
 def metadata(status: int, text: str = "no") -> RefreshError:
@@ -75,14 +74,6 @@ def test_a_refusal_names_the_account_and_the_request(error: GoogleAuthError, beg
     assert refusal is not None
     assert refusal.found == begins
     assert refusal.next_step
-
-
-def test_a_refusal_outlives_another_languages_wrapping() -> None:
-    refusal = Refusal('it said "no": {never}', "Ask again.\nOr not.")
-    error = Refused(refusal)
-    text = f"Generic GCS error: credential provider: {type(error).__name__}: {error}\n\nDebug source: {{…}}"
-    assert sign_in.find_refusal(text) == refusal
-    assert sign_in.find_refusal("Generic GCS error: error decoding response body") is None
 
 
 def test_a_file_that_is_named_is_not_called_absent(monkeypatch: pytest.MonkeyPatch) -> None:

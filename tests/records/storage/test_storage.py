@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records.storage import gcs_clients, preconditions, storage
+from mptraining_records.storage import gcs, gcs_clients, preconditions, storage
 from tests.testbed.processes import free_ports
 
 GLOBS = {
@@ -132,6 +132,15 @@ class Test_every_kind_of_storage:
         found = [each.uri.removeprefix(folder + "/") for each in storage.glob(storage.join(folder, pattern))]
         assert found == GLOBS[pattern]
 
+    @pytest.mark.parametrize(
+        ("pattern", "step"),
+        [("{train,validation}-*", "Braces are not expanded"), ("train@2", r"write .*train-\?{5}-of-00002")],
+    )
+    def test_patterns_of_other_tools_get_their_next_step(self, folder: str, pattern: str, step: str) -> None:
+        _fill(folder)
+        with pytest.raises(InvalidData, match=step):
+            storage.glob(storage.join(folder, pattern))
+
     def test_a_glob_without_a_match_names_the_nearest_objects(self, folder: str) -> None:
         _fill(folder)
         with pytest.raises(InvalidData) as caught:
@@ -156,6 +165,10 @@ class Test_local_files:
         storage.write(f"file://{tmp_path}/with%20space", b"x")
         assert storage.read(str(tmp_path / "with space")) == b"x"
         assert [each.name for each in storage.glob(f"file://{tmp_path}/*")] == ["with space"]
+
+    def test_a_file_uri_may_have_any_wildcard(self, tmp_path: Path) -> None:
+        storage.write(str(tmp_path / "a#1"), b"x")
+        assert [each.name for each in storage.glob(f"file://{tmp_path}/a#?")] == ["a#1"]
 
     def test_relative_patterns(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         storage.write(str(tmp_path / "data" / "a.tfrecord"), b"")
@@ -222,6 +235,23 @@ class Test_buckets:
             ask("gs://nowhere/object")
         with pytest.raises(InvalidData, match="there is no bucket 'nowhere'"):
             storage.write("gs://nowhere/object", b"")
+
+    def test_an_exact_name_is_not_listed(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        for key in ("a", "double//slash", "tab\t"):
+            written = storage.write(f"{bucket}/{key}", b"x")
+            with monkeypatch.context() as patched:
+                patched.setattr(gcs, "_list", None)
+                assert storage.glob(written.uri) == [written]
+
+    def test_a_pattern_lists_what_begins_as_it_does(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(5):
+            storage.write(f"{bucket}/data/other-{number}", b"")
+        storage.write(f"{bucket}/data/train-0", b"")
+        listed = []
+        found = gcs._found
+        monkeypatch.setattr(gcs, "_found", lambda blob: (listed.append(blob.name), found(blob))[1])
+        assert [each.name for each in storage.glob(f"{bucket}/data/train-*")] == ["train-0"]
+        assert listed == ["data/train-0"]
 
     def test_a_missing_bucket_is_named(self, bucket: str) -> None:
         with pytest.raises(InvalidData, match="there is no bucket 'nowhere'"):

@@ -24,6 +24,7 @@ from tests.testbed.gcs.faults import (
     Asked,
     Cut,
     Delay,
+    Drip,
     Drop,
     Fault,
     Flip,
@@ -242,7 +243,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "Content-Length" not in headers and status not in (204, 304):
             self.send_header("Content-Length", str(length))
         self.end_headers()
-        sent, began, rate = 0, time.monotonic(), self.books.shape.stream_rate
+        rate = fault.rate if isinstance(fault, Drip) else self.books.shape.stream_rate
+        sent, began = 0, time.monotonic()
         for piece in _pieces(body, min(most, length), fault):
             if isinstance(fault, Stall) and sent == fault.after:
                 time.sleep(fault.seconds)
@@ -282,7 +284,7 @@ def _pieces(body: memoryview | http.client.HTTPResponse, most: int, fault: Fault
     position = fault.after if isinstance(fault, Stall) else fault.at if isinstance(fault, Flip) else None
     at = 0
     while at < most:
-        end = min(most, at + _PIECE)
+        end = min(most, at + (_PIECE if not isinstance(fault, Drip) else max(1, int(fault.rate / 20))))
         if position is not None and at < position < end:
             end = position
         piece = body[at:end] if isinstance(body, memoryview) else memoryview(body.read(end - at))

@@ -207,10 +207,12 @@ def publish(
     remote = [object for object in objects if storage.is_remote(object.uri)]
     existing = {} if force else sidecar.load_all(remote)
     found = {uri: IndexedShard(shard, "kept") for uri, shard in existing.items()}
-    for shard in remote_scan.scan([object for object in remote if object.uri not in existing], progress=progress):
-        if shard.expanded is None:
-            sidecar.save(shard)
-        found[shard.object.uri] = IndexedShard(shard, "compressed" if shard.expanded else "written")
+    with remote_scan.Publisher() as publisher:
+        for shard in remote_scan.scan([object for object in remote if object.uri not in existing], progress=progress):
+            publisher.add(shard)
+            found[shard.object.uri] = IndexedShard(shard, "compressed" if shard.expanded else "written")
+    if publisher.problem is not None:
+        raise publisher.problem
     for object in objects:
         if object.uri not in found:
             shard = index_local_file(object)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
 
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from mptraining_api.problems import InvalidData
+from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
 from mptraining_records.index import compressed, sidecar
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.scanner import FrameWalk
@@ -19,6 +21,8 @@ from mptraining_records.tfrecord import framing
 
 # Parallel requests for the first bytes of objects.
 _HEAD_REQUESTS = 16
+# Parallel writes of sidecars.
+_WRITES = 16
 # A worker waits for the next sidecar of its peers for `_TIMEOUT_SECONDS`, plus the scan of the largest missing object
 # at this speed.
 _MIN_BYTES_PER_SECOND = 50e6
@@ -93,13 +97,16 @@ def scan_shared(
             uncompressed = list(pool.map(_is_uncompressed, objects))
         readable = [object for object, is_uncompressed in zip(objects, uncompressed, strict=True) if is_uncompressed]
     found: dict[str, ShardIndex] = {}
-    published = True
     plain_uris = {object.uri for object in readable}
     mine = [object for object in mine if object.uri in plain_uris]
-    for shard in scan(mine, cache=cache, traffic=traffic, progress=progress):
-        found[shard.object.uri] = shard
-        if published and shard.expanded is None:
-            published = _publish(shard, notice)
+    with Publisher() as publisher:
+        for shard in scan(mine, cache=cache, traffic=traffic, progress=progress):
+            found[shard.object.uri] = shard
+            publisher.add(shard)
+    problem = publisher.problem
+    published = problem is None
+    if problem is not None and notice:
+        notice(_unpublished(problem))
     left = [object for object in readable if object.uri not in found]
     if left and published:
         found |= _wait_for(left, timeout_seconds)
@@ -107,17 +114,43 @@ def scan_shared(
     return found | {shard.object.uri: shard for shard in scan(left, cache=cache, traffic=traffic, progress=progress)}
 
 
-def _publish(shard: ShardIndex, notice: Callable[[str], None] | None) -> bool:
-    try:
-        sidecar.save(shard)
-    except InvalidData as problem:
-        if notice:
-            notice(
-                f"the index cannot be stored beside the records ({problem.found}), so that every attempt reads all of "
-                "them: run `mptj records index` once with an account that may write there"
-            )
-        return False
-    return True
+class Publisher:
+    """Writes sidecars in parallel; after the first `problem` it writes no more. The end of the block waits for all."""
+
+    def __init__(self) -> None:
+        self.problem: Problem | None = None
+        self._pool = ThreadPoolExecutor(_WRITES, thread_name_prefix="sidecar")
+
+    def add(self, shard: ShardIndex) -> None:
+        """Write the sidecar of one shard; a compressed one has none."""
+        if shard.expanded is None and self.problem is None:
+            self._pool.submit(self._save, shard)
+
+    def _save(self, shard: ShardIndex) -> None:
+        if self.problem is not None:
+            return
+        try:
+            sidecar.save(shard)
+        except (InvalidData, StorageUnavailable) as problem:
+            self.problem = problem
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=error is not None)
+
+
+def _unpublished(problem: Problem) -> str:
+    step = "run `mptj records index` once with an account that may write there"
+    if isinstance(problem, StorageUnavailable):
+        step = "run `mptj records index` once when the bucket accepts writes"
+    return (
+        f"the index cannot be stored beside the records ({problem.found}), so that every attempt reads all of them: "
+        f"{step}"
+    )
 
 
 def _wait_for(objects: Sequence[StoredObject], timeout_seconds: float) -> dict[str, ShardIndex]:

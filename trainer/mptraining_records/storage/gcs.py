@@ -1,7 +1,7 @@
 """Google Cloud Storage backend of `storage`; only this module and `ranges` send requests to a bucket.
 
-google-cloud-storage lists, stats, reads small objects, writes, copies and deletes through the JSON API; obstore reads
-ranges. Every error becomes a Problem (`errors`). A version is an object's generation.
+google-cloud-storage lists, stats, reads small objects, writes, copies and deletes; `content` reads ranges. Every error
+becomes a Problem (`errors`). A version is an object's generation.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 import google_crc32c
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records.storage import errors, gcs_clients, preconditions
-from mptraining_records.storage.retry import retry_policy
+from mptraining_records.storage import content, errors, gcs_clients, preconditions
+from mptraining_records.storage.retry import retried, retry_policy
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
-    from obstore.store import GCSStore
+
+T = TypeVar("T")
 
 SCHEME = "gs://"
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
@@ -47,6 +48,9 @@ def split(uri: str) -> tuple[str, str]:
     bucket, _, key = uri.removeprefix(SCHEME).partition("/")
     if not bucket:
         raise InvalidData(uri, "no bucket", expected="gs://bucket/path")
+    if not (bucket[0].isalnum() and bucket[-1].isalnum()):
+        # google-cloud-storage raises ValueError for such a name.
+        raise InvalidData(uri, f"no bucket can have the name {bucket!r}", expected="a letter or digit at both ends")
     return bucket, key
 
 
@@ -59,32 +63,49 @@ def get(uri: str) -> bytes:
 
 def get_range(uri: str, start: int, length: int, version: str | None) -> bytes:
     """Read at most `length` bytes from byte `start`; raises InvalidData if the object has another version."""
-    import obstore
+    into = bytearray(length)
+    received = retry(uri, lambda: receive(uri, start, memoryview(into), version))
+    return bytes(into[: received.size])
 
-    store, key = _read_store(uri)
+
+def receive(uri: str, start: int, into: memoryview, version: str | None) -> content.Received:
+    """Fill `into` from one request, as `content.receive`; raises InvalidData if the object has another version."""
+    bucket, key = split(uri)
     with translate_errors(uri):
-        result = obstore.get(store, key, options={"range": (start, start + length)})
-        gcs_clients.endpoint().has_responded = True
-        check_version(uri, result.meta, version)
-        return result.bytes().to_bytes()
-
-
-def check_version(uri: str, meta: Any, version: str | None) -> None:
-    """Raise InvalidData if `meta`, of a response of obstore, has another version of the object."""
-    if version is not None and str(meta["version"]) != version:
+        received = content.receive(bucket, key, start, into)
+    if version is not None and received.version != version:
         raise preconditions.replaced_error(uri)
+    return received
+
+
+def receive_whole(uri: str) -> bytes:
+    """Read a whole small object from one request."""
+    bucket, key = split(uri)
+    with translate_errors(uri):
+        return content.receive_whole(bucket, key)
+
+
+def retry(uri: str, request: Callable[[], T]) -> T:
+    """Return the result of the request, which is retried after StorageUnavailable."""
+    endpoint = gcs_clients.endpoint()
+    return retried(
+        request,
+        seconds=endpoint.settings.retry_seconds,
+        on_retry=lambda problem: endpoint.report_retry(uri, problem.found),
+    )
 
 
 def download(uri: str, destination: Path) -> None:
-    """Stream the object into a local file."""
-    import obstore
-
-    store, key = _read_store(uri)
-    with translate_errors(uri), destination.open("wb") as file:
-        result = obstore.get(store, key)
-        gcs_clients.endpoint().has_responded = True
-        for chunk in result.stream(min_chunk_size=_CHUNK):
-            file.write(chunk)
+    """Copy the object into a local file, without loading it into memory; raises InvalidData if it is replaced."""
+    found = head(uri)
+    if found is None:
+        raise errors.no_object_error(uri)
+    buffer = memoryview(bytearray(min(_CHUNK, found.size)))
+    with destination.open("wb") as file:
+        while (at := file.tell()) < found.size:
+            into = buffer[: found.size - at]
+            received = retry(uri, functools.partial(receive, uri, at, into, found.version))
+            file.write(into[: received.size])
 
 
 def put(uri: str, source: bytes | Path, replacing: str | None) -> Found:
@@ -157,10 +178,13 @@ def walk(uri: str) -> list[Found]:
         return [_found(blob) for blob in _list(uri) if not _is_marker(blob)]
 
 
-def list_folder(uri: str) -> tuple[list[str], list[Found]]:
-    """List the folders (keys without the last slash) and the objects directly in one folder."""
+def list_folder(uri: str, start: str = "", most: int | None = None) -> tuple[list[str], list[Found]]:
+    """List the folders (keys without the last slash) and the objects directly in one folder.
+
+    Only names that begin with `start` are listed, at most `most` of them.
+    """
     with translate_errors(uri):
-        listing = _list(uri, delimiter="/")
+        listing = _list(uri, start, delimiter="/", max_results=most)
         objects = [_found(blob) for blob in listing if not _is_marker(blob)]
         return sorted(prefix.rstrip("/") for prefix in listing.prefixes), objects
 
@@ -178,9 +202,9 @@ def delete(uri: str, version: str | None = None) -> None:
             raise preconditions.conflict_error(uri, version) from error
 
 
-def _list(uri: str, **options: Any) -> Any:
+def _list(uri: str, start: str = "", **options: Any) -> Any:
     bucket, key = split(uri)
-    prefix = f"{key.rstrip('/')}/" if key else None
+    prefix = (f"{key.rstrip('/')}/" if key else "") + start or None
     client = gcs_clients.endpoint().client
     return client.list_blobs(bucket, prefix=prefix, fields=_FIELDS, **options, **_request_options(uri))
 
@@ -217,8 +241,12 @@ def _blob(uri: str) -> Blob:
 def _request_options(uri: str, *, writing: bool = False) -> dict[str, Any]:
     timeout = gcs_clients.WRITING if writing else gcs_clients.READING
     endpoint = gcs_clients.endpoint()
-    retry = retry_policy(endpoint.settings.retry_seconds, functools.partial(endpoint.report_retry, uri))
-    return {"timeout": timeout, "retry": retry}
+    policy = retry_policy(
+        endpoint.settings.retry_seconds,
+        functools.partial(endpoint.report_retry, uri),
+        may_renew_token=endpoint.may_renew_token,
+    )
+    return {"timeout": timeout, "retry": policy}
 
 
 def _precondition(replacing: str | None) -> dict[str, int]:
@@ -236,11 +264,6 @@ def _content(source: bytes | Path) -> Iterator[tuple[BinaryIO, int, int]]:
         while piece := file.read(1 << 20):
             crc32c = google_crc32c.extend(crc32c, piece)
         yield file, file.tell(), crc32c
-
-
-def _read_store(uri: str) -> tuple[GCSStore, str]:
-    bucket, key = split(uri)
-    return gcs_clients.endpoint().store(bucket), key
 
 
 def translate_errors(uri: str, *, writing: bool = False) -> Any:

@@ -4,28 +4,28 @@ The environment selects the endpoint and the credentials, in this order:
     STORAGE_EMULATOR_HOST          an emulator at this address, no real credentials, plain http allowed
     MPTRAINING_GCS_ANONYMOUS=1     public buckets, read only
     otherwise                      application default credentials (google-auth)
-MPTRAINING_STORAGE_RETRY_SECONDS (default 16) limits the retries of a request.
+GOOGLE_CLOUD_QUOTA_PROJECT names the project that pays for the requests, which google-auth sends with each of them.
+MPTRAINING_STORAGE_RETRY_SECONDS (default 120, as in google-cloud-storage) limits the retries of a request.
 
-An `Endpoint` owns the control-plane client (google-cloud-storage) and the data-plane clients (obstore).
+An `Endpoint` owns the client of the control plane (google-cloud-storage) and the connections of the data plane.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable
-from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 
-from mptraining_api.problems import InvalidData
-from mptraining_records.storage import sign_in
+from mptraining_records.storage.http_connections import Connections
+from mptraining_records.storage.pace import Pace
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
     from google.cloud.storage import Client
-    from obstore.store import ClientConfig, GCSConfig, GCSStore
 
+_SERVICE = "https://storage.googleapis.com"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 # Connect and read time-outs in seconds. The bucket stores an upload after its last byte, before it responds.
 READING = (4.0, 9.0)
@@ -42,22 +42,28 @@ def settings() -> Settings:
     return Settings(
         emulator=os.environ.get("STORAGE_EMULATOR_HOST", ""),
         anonymous=os.environ.get("MPTRAINING_GCS_ANONYMOUS") == "1",
-        retry_seconds=float(os.environ.get("MPTRAINING_STORAGE_RETRY_SECONDS", "16")),
+        retry_seconds=float(os.environ.get("MPTRAINING_STORAGE_RETRY_SECONDS", "120")),
     )
 
 
 class Endpoint:
     """The storage service that `settings` select, and its clients, which threads may share.
 
-    `has_responded` is True once the service sent any response, even an error. `on_retry`, if set, is called with one
-    line before each retry of a request, from any thread; it must neither block nor raise.
+    `has_responded` is True once the service sent any response, even an error; `has_accepted` once it sent one that is
+    no error. `on_retry`, if set, is called with one line before each retry of a request, from any thread; it must
+    neither block nor raise.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.has_responded = False
+        self.has_accepted = False
         self.on_retry: Callable[[str], None] | None = None
-        self._stores: dict[tuple[str, bool], GCSStore] = {}
+        self.pace = Pace()
+        emulator = settings.emulator
+        url = base_url(emulator) if emulator else _SERVICE
+        self.connections = Connections(url, use_proxies=not emulator, connect_timeout=READING[0])
+        self._token_lock = threading.Lock()
 
     def report_retry(self, uri: str, cause: str) -> None:
         """Report that a request for `uri` is retried because of `cause`."""
@@ -90,14 +96,33 @@ class Endpoint:
         options = {"api_endpoint": base_url(emulator)} if emulator else None
         return Client(project=None, credentials=credentials, _http=session, client_options=options)
 
-    def store(self, bucket: str, *, retries: bool = True) -> GCSStore:
-        """Return the data-plane client of one bucket. Raises InvalidData if there are no credentials.
+    def authorize(self, headers: dict[str, str]) -> None:
+        """Add the headers with the token, which is requested again shortly before it expires.
 
-        Without `retries`, obstore sends each request once.
+        Raises google.auth's GoogleAuthError.
         """
-        if (bucket, retries) not in self._stores:
-            self._stores[bucket, retries] = self._new_store(bucket, self.settings.retry_seconds if retries else 0.0)
-        return self._stores[bucket, retries]
+        if self.settings.emulator or self.settings.anonymous:
+            return
+        with self._token_lock:
+            self.credentials.before_request(self._token_request, "GET", _SERVICE, headers)
+
+    def renew_token(self, headers: dict[str, str]) -> None:
+        """Request another token after a 401 for these headers, unless another thread has done it."""
+        if self.settings.emulator or self.settings.anonymous:
+            return
+        with self._token_lock:
+            if headers.get("authorization") == f"Bearer {self.credentials.token}":
+                self.credentials.refresh(self._token_request)
+
+    @property
+    def may_renew_token(self) -> bool:
+        """Whether a 401 means that a token, once accepted, has ended early, and not that there is no permission."""
+        return self.has_accepted and not self.settings.anonymous
+
+    def record_response(self, status: int) -> None:
+        """Record the status of a response of the service."""
+        self.has_responded = True
+        self.has_accepted = self.has_accepted or status < 300
 
     def principal(self) -> str:
         """Return the account whose permissions apply; empty if the credentials do not name it."""
@@ -110,69 +135,15 @@ class Endpoint:
         # Credentials of the metadata server have no email before the first token, or without a Google service account.
         return str(known) if "@" in str(known) else ""
 
-    def _record_response(self, response: Any, *_: object, **__: object) -> Any:
-        self.has_responded = True
-        return response
-
-    def _new_store(self, bucket: str, retry_seconds: float) -> GCSStore:
-        from obstore.store import GCSStore
-
-        config: GCSConfig = {}
-        provider: Callable[[], Any] | None = None
-        client: ClientConfig = {
-            "allow_http": bool(self.settings.emulator),
-            "connect_timeout": f"{READING[0]:g}s",
-            "read_timeout": f"{READING[1]:g}s",
-            "timeout": "300s",
-        }
-        if self.settings.emulator:
-            url = base_url(self.settings.emulator)
-            config["base_url"] = url
-            provider = _emulator_credentials
-            # Only an explicit proxy makes the client ignore those of the environment; the exclusion then disables it.
-            client |= {"proxy_url": url, "proxy_excludes": urlsplit(url).hostname or ""}
-        elif self.settings.anonymous:
-            config["skip_signature"] = True
-        else:
-            provider = self._token_provider(bucket)
-        return GCSStore(
-            bucket,
-            config=config,
-            client_options=client,
-            retry_config={
-                "max_retries": 8,
-                # A retry time-out of 0 seconds disables the retries.
-                "retry_timeout": timedelta(seconds=retry_seconds),
-                "backoff": {"max_backoff": timedelta(seconds=3)},
-            },
-            credential_provider=provider,
-        )
-
-    def _token_provider(self, bucket: str) -> Callable[[], Any]:
-        from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+    @functools.cached_property
+    def _token_request(self) -> Any:
         from google.auth.transport.requests import Request
 
-        try:
-            credentials: Any = self.credentials
-        except DefaultCredentialsError as error:
-            found, next_step = sign_in.no_credentials(error)
-            raise InvalidData(f"gs://{bucket}", found, next_step=next_step) from error
-        request = Request()
+        return Request()
 
-        def token() -> dict[str, Any]:
-            try:
-                credentials.refresh(request)
-            except GoogleAuthError as error:
-                refusal = sign_in.refusal(error)
-                if refusal is not None:
-                    raise sign_in.Refused(refusal) from None
-                raise ConnectionError("the credential provider does not answer") from None
-            expiry = credentials.expiry
-            if expiry is not None and expiry.tzinfo is None:
-                expiry = expiry.replace(tzinfo=UTC)
-            return {"token": credentials.token, "expires_at": expiry}
-
-        return token
+    def _record_response(self, response: Any, *_: object, **__: object) -> Any:
+        self.record_response(response.status_code)
+        return response
 
 
 def endpoint() -> Endpoint:
@@ -189,7 +160,3 @@ def endpoint_of(settings: Settings) -> Endpoint:
 def base_url(address: str) -> str:
     """Return the URL of an emulator's address, which may lack the scheme."""
     return (address if "://" in address else f"http://{address}").rstrip("/")
-
-
-def _emulator_credentials() -> dict[str, Any]:
-    return {"token": "emulator", "expires_at": None}

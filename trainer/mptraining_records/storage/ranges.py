@@ -1,40 +1,30 @@
 """Byte ranges of remote objects, read in parallel; after a lost connection only the missing bytes are requested again.
 
-This is the data plane: obstore, one kept-alive connection per requesting thread, no lock held while bytes arrive.
+A range whose connection is far slower than the others is requested again as well, so that it does not delay the records
+that all wait for.
 """
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import google_crc32c
 import numpy as np
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
 
 from mptraining_api.problems import StorageUnavailable
 from mptraining_records.storage import gcs, gcs_clients
+from mptraining_records.storage.content import Received
+from mptraining_records.storage.retry import retried
 from mptraining_records.storage.storage import StoredObject
-
-if TYPE_CHECKING:
-    from obstore.store import GCSStore
-
 
 # A single stream of Google Cloud Storage delivers 20 to 100 MB/s on any machine. Many ranges are therefore read in
 # parallel, each long enough (2 MiB take 0.1 s at 20 MB/s) to outweigh the 30 to 50 ms before its first byte.
 RANGE = 2 << 20
 STREAMS = 32
-# The most bytes that a lost connection discards, and the memory of a stream in addition to its range.
-_CHUNK = 64 << 10
-# Waits grow from 0.1 s to 3 s with random jitter, so that workers that fail together do not retry together:
-# https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
-# The job's program may have seeded `random` identically on every worker, so that `secrets` draws the jitter.
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 3.0
 
 
 @dataclass(frozen=True)
@@ -104,8 +94,7 @@ def fetch_whole(uri: str) -> bytes:
 
     Retries and raises as `fetch`.
     """
-    content: bytes = _retrying(uri, Traffic())(_receive_whole, uri)
-    return content
+    return gcs.retry(uri, lambda: gcs.receive_whole(uri))
 
 
 def _fill(
@@ -115,71 +104,27 @@ def _fill(
     version: str | None,
     traffic: Traffic,
 ) -> None:
+    endpoint = gcs_clients.endpoint()
+
+    def report(cause: str) -> None:
+        traffic.add(retries=1)
+        endpoint.report_retry(uri, cause)
+
+    def receive() -> Received:
+        traffic.add(requests=1)
+        received = gcs.receive(uri, start + got, into[got:], version)
+        traffic.add(bytes=received.size)
+        return received
+
     got = 0
     while got < len(into):
         # Each call gets the whole retry time, so that a range that makes progress never fails.
-        received = _retrying(uri, traffic)(_receive, uri, start + got, into[got:], version, traffic)
-        got += received
+        received = retried(
+            receive, seconds=endpoint.settings.retry_seconds, on_retry=lambda problem: report(problem.found)
+        )
+        got += received.size
         if got < len(into):
-            traffic.add(retries=1)
-
-
-def _retrying(uri: str, traffic: Traffic) -> Retrying:
-    def failed(state: RetryCallState) -> None:
-        traffic.add(retries=1)
-        error = state.outcome.exception() if state.outcome else None
-        gcs_clients.endpoint().report_retry(uri, error.found if isinstance(error, StorageUnavailable) else str(error))
-
-    return Retrying(
-        wait=_wait,
-        stop=stop_after_delay(gcs_clients.endpoint().settings.retry_seconds),
-        retry=retry_if_exception_type(StorageUnavailable),
-        before_sleep=failed,
-        reraise=True,
-    )
-
-
-def _receive(uri: str, start: int, into: memoryview, version: str | None, traffic: Traffic) -> int:
-    """Fill `into` from one request; returns the number of bytes received, fewer if the connection was lost."""
-    import obstore
-
-    traffic.add(requests=1)
-    got = 0
-    try:
-        with gcs.translate_errors(uri):
-            result = obstore.get(_store(uri), gcs.split(uri)[1], options={"range": (start, start + len(into))})
-            gcs_clients.endpoint().has_responded = True
-            gcs.check_version(uri, result.meta, version)
-            for chunk in result.stream(min_chunk_size=_CHUNK):
-                into[got : got + len(chunk)] = memoryview(chunk)
-                got += len(chunk)
-    except StorageUnavailable:
-        if not got:
-            raise
-    finally:
-        traffic.add(bytes=got)
-    if not got:
-        raise StorageUnavailable(uri, f"the bucket sent nothing for bytes from {start}")
-    return got
-
-
-def _receive_whole(uri: str) -> bytes:
-    import obstore
-
-    with gcs.translate_errors(uri):
-        content = obstore.get(_store(uri), gcs.split(uri)[1]).bytes().to_bytes()
-        gcs_clients.endpoint().has_responded = True
-        return content
-
-
-def _store(uri: str) -> GCSStore:
-    # obstore's own retries cannot be counted.
-    return gcs_clients.endpoint().store(gcs.split(uri)[0], retries=False)
-
-
-def _wait(state: RetryCallState) -> float:
-    longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (state.attempt_number - 1))
-    return longest * secrets.randbelow(1001) / 1000
+            report(received.cause or "it sent a part of the range")
 
 
 def windows(

@@ -1,36 +1,86 @@
-"""Retry policy of storage requests, and the status and cause of their errors."""
+"""Retries of storage requests, and the status and cause of their errors."""
 
 from __future__ import annotations
 
 import http
+import itertools
+import re
+import secrets
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from mptraining_api.problems import StorageUnavailable
+from mptraining_records.storage.content import HttpError, seconds_of
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
 
+T = TypeVar("T")
+
 _TEMPORARY = frozenset({408, 429, 500, 502, 503, 504})
+_RATE_LIMIT = re.compile(r"\b(user)?rateLimitExceeded\b", re.IGNORECASE)
+# Waits grow from 0.1 s to 3 s with random jitter, so that workers that fail together do not retry together:
+# https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+# The job's program may have seeded `random` identically on every worker, so that `secrets` draws the jitter.
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 3.0
 
 
-def is_temporary(status: int) -> bool:
-    """Return whether a request that failed with this HTTP status may succeed later."""
-    return status in _TEMPORARY
+def is_temporary(status: int, text: str = "") -> bool:
+    """Return whether a request that failed with this HTTP status and text may succeed later."""
+    return status in _TEMPORARY or (status == 403 and bool(_RATE_LIMIT.search(text)))
 
 
-def retry_policy(seconds: float, on_retry: Callable[[str], None]) -> Retry:
-    """Return a policy that retries transient errors for `seconds` in all, with growing random waits of at most 3 s.
+class RetryLater(StorageUnavailable):
+    """The service names the seconds after which a request may be sent again."""
 
-    `on_retry` is called with the cause before each retry.
+    def __init__(self, where: str, found: str, seconds: float) -> None:
+        super().__init__(where, found)
+        self.seconds = seconds
+
+
+def retried(request: Callable[[], T], *, seconds: float, on_retry: Callable[[StorageUnavailable], None]) -> T:
+    """Return the result of a request that is retried for `seconds` after StorageUnavailable, with growing random waits.
+
+    `on_retry` is called with the error before each retry.
+    """
+    began = time.monotonic()
+    for attempt in itertools.count():
+        try:
+            return request()
+        except StorageUnavailable as error:
+            remaining = seconds - (time.monotonic() - began)
+            if remaining <= 0:
+                raise
+            on_retry(error)
+            wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**attempt) * secrets.randbelow(1001) / 1000
+            # All requests got the same Retry-After: without the random part they would be sent together again.
+            time.sleep(min(wait + error.seconds if isinstance(error, RetryLater) else wait, remaining))
+    raise AssertionError
+
+
+def retry_policy(seconds: float, on_retry: Callable[[str], None], *, may_renew_token: bool) -> Retry:
+    """Return a policy of google-cloud-storage that retries transient errors for `seconds` in all.
+
+    The random waits grow to 3 s at most, or are as long as the service asks for. `on_retry` is called with the cause
+    before each retry. With `may_renew_token` a 401 is transient.
     """
     from google.api_core.retry import Retry
 
+    began = time.monotonic()
+
+    def failed(error: Exception) -> None:
+        on_retry(cause_of(error))
+        remaining = seconds - (time.monotonic() - began)
+        time.sleep(max(0.0, min(retry_after_of(error), remaining)))
+
     return Retry(
-        predicate=_is_transient,
+        predicate=lambda error: _is_transient(error) or (may_renew_token and status_of(error) == 401),
         initial=0.5,
         multiplier=2.0,
         maximum=3.0,
         timeout=seconds,
-        on_error=lambda error: on_retry(cause_of(error)),
+        on_error=failed,
     )
 
 
@@ -40,8 +90,7 @@ def cause_of(error: BaseException) -> str:
 
     status = status_of(error)
     if status:
-        phrase = http.HTTPStatus(status).phrase if status in set(http.HTTPStatus) else ""
-        return f"the bucket answered HTTP {status} {phrase}".rstrip()
+        return describe(status)
     if isinstance(error, requests.Timeout):
         return "the bucket cannot be reached (no answer in time)"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
@@ -49,16 +98,39 @@ def cause_of(error: BaseException) -> str:
     return f"the bucket cannot be reached ({_os_message(error)})"
 
 
+def describe(status: int) -> str:
+    """Return the sentence about a response with an error's status."""
+    phrase = http.HTTPStatus(status).phrase if status in set(http.HTTPStatus) else ""
+    return f"the bucket answered HTTP {status} {phrase}".rstrip()
+
+
 def status_of(error: BaseException) -> int:
-    """Return the HTTP status of an error of google-cloud-storage; 0 if there was no response."""
+    """Return the HTTP status of a failed request; 0 if there was no response."""
     from google.api_core.exceptions import GoogleAPICallError
     from google.cloud.storage.exceptions import InvalidResponse
 
+    if isinstance(error, HttpError):
+        return error.status
     if isinstance(error, GoogleAPICallError):
         return int(error.code or 0)
     if isinstance(error, InvalidResponse):
         return int(error.response.status_code)
     return 0
+
+
+def text_of(error: BaseException) -> str:
+    """Return the message of a failed request with what the service wrote."""
+    response = getattr(error, "response", None)
+    content = getattr(response, "text", "") if response is not None else ""
+    return f"{error} {content}"
+
+
+def retry_after_of(error: BaseException) -> float:
+    """Return the seconds that the service asks to wait before a retry; 0 if it does not say."""
+    if isinstance(error, HttpError):
+        return error.retry_after
+    response = getattr(error, "response", None)
+    return 0.0 if response is None else seconds_of(response.headers.get("Retry-After"))
 
 
 def is_untrusted(error: BaseException) -> bool:
@@ -80,7 +152,7 @@ def _is_transient(error: Exception) -> bool:
         return isinstance(error, lost) and not is_untrusted(error)
     if isinstance(error, GoogleAuthError):
         return sign_in.refusal(error) is None
-    return isinstance(error, ConnectionError) or is_temporary(status_of(error))
+    return isinstance(error, ConnectionError) or is_temporary(status_of(error), text_of(error))
 
 
 def _os_message(error: BaseException) -> str:

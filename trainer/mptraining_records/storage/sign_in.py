@@ -1,8 +1,7 @@
 """Causes and remedies of failed Google authentication: keys, external accounts, GKE Workload Identity.
 
 google-auth reports them in several forms: an OAuth or IAM error in JSON, a response of the metadata server, a missing
-file, a missing response. obstore keeps only the text of its credential provider's exception; a `Refused` therefore
-carries the refusal as JSON text, which `find_refusal` reads.
+file, a missing response.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ LOGIN = (
     "or set MPTRAINING_GCS_ANONYMOUS=1 for a public bucket"
 )
 _MAX_MESSAGE = 300
-# obstore begins the text of its credential provider's exception with this.
-_PREFIX = "provider: Refused: "
 
 
 class Refusal(NamedTuple):
@@ -32,22 +29,6 @@ class Refusal(NamedTuple):
 
     found: str
     next_step: str
-
-
-class Refused(Exception):
-    """A refusal as JSON text, which survives obstore's Rust code."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(json.dumps(refusal))
-
-
-def find_refusal(text: str) -> Refusal | None:
-    """Return the refusal of a `Refused` whose message is part of the text, else None."""
-    _, found, rest = text.partition(_PREFIX)
-    if not found:
-        return None
-    fields, _ = json.JSONDecoder().raw_decode(rest)
-    return Refusal(*fields)
 
 
 def no_credentials(error: DefaultCredentialsError) -> Refusal:

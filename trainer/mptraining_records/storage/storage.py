@@ -9,19 +9,22 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import mmap
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.storage import gcs, local, preconditions
 
 _WILDCARDS = frozenset("*?[")
 _THREADS = 16
+# The names of a folder among which a message looks for the nearest ones: one response of a bucket.
+_NEAREST_OF = 1000
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,10 @@ def is_remote(uri: str) -> bool:
 
 def local_path(uri: str) -> Path:
     """Return the path of a local URI."""
-    return Path(unquote(urlsplit(uri).path)) if uri.startswith("file://") else Path(uri)
+    if not uri.startswith("file://"):
+        return Path(uri)
+    # `?` and `#` are wildcards and names here, not parts of a URL.
+    return Path("/" + unquote(uri.removeprefix("file://").partition("/")[2]))
 
 
 def local_folder(uri: str) -> Path:
@@ -209,24 +215,58 @@ def delete_prefix(folder: str) -> None:
 def glob(pattern: str) -> list[StoredObject]:
     """List the objects that match, sorted by URI; any path element may contain `*`, `?` and `[…]`.
 
-    Raises InvalidData, with the nearest existing names, if nothing matches.
+    An exact name is not listed, so that it needs no permission to list. Raises InvalidData, with the nearest existing
+    names, if nothing matches.
     """
+    _refuse_other_wildcards(pattern)
+    if not _WILDCARDS & set(pattern) and (exact := find(pattern)):
+        return [exact]
     folder, elements = _literal_folder(pattern)
     folders, missed = [folder], (folder, elements[0])
     for element in elements[:-1]:
         missed = (folders[0], element)
-        folders = [join(parent, name) for parent in folders for name in _match(_list_folder(parent)[0], element)]
+        folders = [
+            join(parent, name)
+            for parent in folders
+            for name in _match(_list_folder(parent, _literal_start(element))[0], element)
+        ]
         if not folders:
             break
     else:
         missed = (folders[0], elements[-1])
         found = []
         for parent in folders:
-            objects = {each.name: each for each in _list_folder(parent)[1]}
+            objects = {each.name: each for each in _list_folder(parent, _literal_start(elements[-1]))[1]}
             found += [objects[name] for name in _match(objects, elements[-1])]
         if found:
             return sorted(found, key=lambda each: each.uri)
-    raise InvalidData(pattern, "nothing matches", next_step=_nearest_names(*missed))
+    raise InvalidData(pattern, "nothing matches", next_step=_unsupported(pattern) or _nearest_names(*missed))
+
+
+def _refuse_other_wildcards(pattern: str) -> None:
+    if "**" in pattern:
+        step = "Name each depth in a pattern of its own, such as data/*.tfrecord and data/*/*.tfrecord"
+        raise InvalidData(pattern, "** is not supported: * matches within one folder", next_step=step)
+    if pattern.endswith("/") and pattern.removeprefix(gcs.SCHEME).count("/") > 1:
+        raise InvalidData(pattern, "this names a folder", next_step=f"Name its files, such as {pattern}*.tfrecord")
+    if is_remote(pattern) and "//" in pattern.removeprefix(gcs.SCHEME) and _WILDCARDS & set(pattern):
+        step = "Remove the second slash, or name each object without wildcards"
+        raise InvalidData(pattern, "// and wildcards in one pattern are not supported", next_step=step)
+
+
+def _unsupported(pattern: str) -> str:
+    """Return the next step for a pattern of other tools that is a literal name here; empty for any other pattern."""
+    if re.search(r"\{[^{}]*,[^{}]*\}", pattern):
+        return "Braces are not expanded: name each of the patterns"
+    sharded = re.search(r"@(\d+|\*)$", pattern)
+    if sharded:
+        count = "?????" if sharded[1] == "*" else f"{int(sharded[1]):05}"
+        return f"@{sharded[1]} is not expanded: write {pattern[: sharded.start()]}-?????-of-{count}"
+    return ""
+
+
+def _literal_start(element: str) -> str:
+    return re.split(r"[*?\[]", element, maxsplit=1)[0]
 
 
 def glob_or_empty(pattern: str) -> list[StoredObject]:
@@ -261,10 +301,13 @@ def _match(names: Iterable[str], element: str) -> list[str]:
     return [name for name in names if name == element] or matching
 
 
-def _list_folder(folder: str) -> tuple[list[str], list[StoredObject]]:
-    """List the names of the folders, and the objects, directly in `folder`."""
+def _list_folder(folder: str, start: str = "", most: int | None = None) -> tuple[list[str], list[StoredObject]]:
+    """List the names of the folders, and the objects, directly in `folder`; of a bucket those that begin with `start`.
+
+    With `most`, a bucket is asked for so many names only.
+    """
     if is_remote(folder):
-        keys, objects = gcs.list_folder(folder)
+        keys, objects = gcs.list_folder(folder, start, most)
         return [key.rpartition("/")[2] for key in keys], _remote(folder, objects)
     names, found = local.list_folder(Path(folder))
     return names, _local(found)
@@ -284,7 +327,7 @@ def _local(found: Iterable[local.Found]) -> list[StoredObject]:
 
 
 def _nearest_names(folder: str, element: str) -> str:
-    names, objects = _list_folder(folder)
+    names, objects = _list_folder(folder, most=_NEAREST_OF)
     present = sorted(names) + sorted(each.name for each in objects)
     if not present:
         return f"{folder} is empty or does not exist"

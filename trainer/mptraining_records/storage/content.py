@@ -1,0 +1,170 @@
+"""Requests for the content of an object, whole or a range of bytes; each is sent once.
+
+A request that takes far longer than the others is given up (`pace`): the caller requests the missing bytes again, on
+another connection.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+from urllib.parse import quote
+
+from mptraining_records.storage import gcs_clients
+from mptraining_records.storage.pace import SHORTEST_SECONDS
+
+# The first bytes of a response that refuses the request; the rest says no more.
+_MAX_ERROR = 4 << 10
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/")
+
+
+class HttpError(Exception):
+    """A response with another status than 200 or 206; `retry_after` is in seconds, 0 without the header."""
+
+    def __init__(self, status: int, text: str, retry_after: float) -> None:
+        self.status = status
+        self.retry_after = retry_after
+        super().__init__(text)
+
+
+class ConnectionFailed(Exception):
+    """No response, or an incomplete one; the message is the cause in a few words."""
+
+
+class Compressed(Exception):
+    """The object is stored with a Content-Encoding, so that the service sends no ranges of it."""
+
+
+class Received(NamedTuple):
+    """Bytes that arrived, the generation of the object, and why there are fewer than were requested, or empty."""
+
+    size: int
+    version: str
+    cause: str
+
+
+def receive(bucket: str, key: str, start: int, into: memoryview) -> Received:
+    """Fill `into` with the bytes from `start`; fewer at the end of the object or after a lost connection.
+
+    Raises HttpError, Compressed, and ConnectionFailed if no byte arrived; google-auth's errors for a token.
+    """
+    pace = gcs_clients.endpoint().pace
+    headers = _headers()
+    headers["Range"] = f"bytes={start}-{start + len(into) - 1}"
+    got, began = 0, time.monotonic()
+    try:
+        with _response(bucket, key, pace.limit(len(into)), headers) as response:
+            end = _end_of_range(response, start, start + len(into))
+            cause = ""
+            while start + got < end and not cause:
+                try:
+                    count = _read_into(response, into[got : end - start])
+                except (OSError, http.client.HTTPException) as error:
+                    count, cause = 0, _cause(error)
+                got += count
+                seconds = time.monotonic() - began
+                if not count:
+                    cause = cause or "the connection was cut"
+                elif start + got < end and seconds > SHORTEST_SECONDS and seconds > pace.limit(len(into)):
+                    cause = f"the connection is slow, {got / 1e3:,.0f} kB in {seconds:.1f} s"
+            if not cause and response.length == got:
+                # This leaves the connection open, which `http.client` would close with an unread body.
+                response.close()
+    finally:
+        # A slow request that failed counts as well: the limit then grows while all of them are slow. A quick refusal
+        # says nothing about the speed.
+        seconds = time.monotonic() - began
+        if got or seconds > SHORTEST_SECONDS:
+            pace.add(seconds, got)
+    if not got:
+        raise ConnectionFailed(cause or "it sent no byte of the range")
+    return Received(got, response.headers.get("X-Goog-Generation", ""), cause)
+
+
+def receive_whole(bucket: str, key: str) -> bytes:
+    """Return the whole content of a small object. Raises as `receive`."""
+    limit = gcs_clients.endpoint().pace.limit(0)
+    with _response(bucket, key, limit, _headers()) as response:
+        return response.read()
+
+
+def _headers() -> dict[str, str]:
+    headers: dict[str, str] = {}
+    gcs_clients.endpoint().authorize(headers)
+    return headers
+
+
+def _end_of_range(response: http.client.HTTPResponse, start: int, end: int) -> int:
+    """Return the byte after the last one that the response sends; at most `end`."""
+    if response.headers.get("X-Goog-Stored-Content-Encoding", "identity") != "identity":
+        raise Compressed
+    sent = _RANGE.match(response.headers.get("Content-Range", ""))
+    if response.status != 206 or sent is None:
+        raise ConnectionFailed("it sent the whole object instead of a range")
+    if int(sent[1]) != start or int(sent[2]) >= end:
+        raise ConnectionFailed(f"it sent {sent[0]} instead of {start}-{end - 1}")
+    length = end - start if response.length is None else response.length
+    return min(int(sent[2]) + 1, start + length)
+
+
+def _read_into(response: http.client.HTTPResponse, into: memoryview) -> int:
+    """Read what one read of the socket brings, so that a slow connection is noticed; 0 at the end."""
+    if not response.chunked:
+        # http.client's own `readinto` returns only when the whole buffer is filled.
+        count: int = response.fp.readinto1(into)
+        return count
+    piece = response.read1(len(into))
+    into[: len(piece)] = piece
+    return len(piece)
+
+
+@contextmanager
+def _response(bucket: str, key: str, timeout: float, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
+    """Send the request and yield the response with status 200 or 206.
+
+    The connection is kept for other requests if the response was read to its end, and closed otherwise.
+    """
+    endpoint = gcs_clients.endpoint()
+    path = f"/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(key, safe='')}?alt=media"
+    connection = endpoint.connections.acquire()
+    response: http.client.HTTPResponse | None = None
+    try:
+        if connection.sock is None:
+            connection.connect()
+        connection.sock.settimeout(min(timeout, gcs_clients.READING[1]))
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        endpoint.record_response(response.status)
+        if response.status not in (200, 206):
+            text = response.read(_MAX_ERROR).decode(errors="replace")
+            if response.status == 401:
+                endpoint.renew_token(headers)
+            raise HttpError(response.status, text, seconds_of(response.headers.get("Retry-After")))
+        yield response
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionFailed(_cause(error)) from error
+    finally:
+        if response is not None and response.isclosed():
+            endpoint.connections.release(connection)
+        else:
+            connection.close()
+            if response is not None:
+                response.close()
+
+
+def seconds_of(retry_after: str | None) -> float:
+    """Return the seconds of a Retry-After header; 0 without one. Google sends seconds, not a date."""
+    return float(retry_after) if retry_after and retry_after.strip().isdigit() else 0.0
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead):
+        return "the connection was cut"
+    found = error.strerror if isinstance(error, OSError) else ""
+    return str(found or error).partition("\n")[0][:200]
