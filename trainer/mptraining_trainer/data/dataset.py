@@ -20,6 +20,7 @@ from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_records.tfrecord.manifest import Manifest
 from mptraining_trainer.data import schema
 from mptraining_trainer.data.batching import SINGLE_WORKER, Share
 from mptraining_trainer.data.cache import disk_cache, with_cache
@@ -77,7 +78,19 @@ def open_data(
     )
     if training_columns is not None:
         schema.check_records(columns.columns, first)
+    else:
+        warn_if_sorted(split_manifest, notice)
     return Split(dataset, columns, reader, cached=None, meter=meter, now=now)
+
+
+def warn_if_sorted(split_manifest: Manifest | None, notice: Callable[..., None]) -> None:
+    """Report training data that the manifest describes as sorted by label: a shuffle window then has few classes."""
+    if split_manifest is not None and split_manifest.is_sorted_by_label:
+        text = (
+            f"the records are sorted by {split_manifest.label!r}, so that batches have few of its classes; "
+            "convert them without --keep-order"
+        )
+        notice("SortedRecords", text, level="Warning")
 
 
 def _progress(notice: Callable[..., None], now: Callable[[], float]) -> Callable[[int, int], None]:
