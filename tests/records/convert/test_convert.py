@@ -289,3 +289,39 @@ def _written(path: Path) -> Path:
 def test_every_manifest_can_be_read_again(rows: str, destination: str) -> None:
     for made in convert(rows, destination, validation_fraction=0.5):
         assert Manifest.model_validate_json(made.model_dump_json()) == made
+
+
+class Test_preview:
+    def test_the_first_records_are_shown_before_anything_is_written(self, rows: str, tmp_path: Path) -> None:
+        shown: list[str] = []
+
+        def show(line: str) -> None:
+            assert not (tmp_path / "out").exists()
+            shown.append(line)
+
+        convert(rows, str(tmp_path / "out"), preview=show)
+        assert shown[0] == "1,000 rows; label: label; the first:"
+        first = _numbers(str(tmp_path / "out"), "train")[:3]
+        assert shown[1:] == [f"  row {number}: label {number % 3}, x {number}" for number in first]
+
+    def test_a_dry_run_writes_nothing(self, rows: str, destination: str) -> None:
+        assert convert(rows, destination, dry_run=True, validation_fraction=0.2) == []
+        assert storage.list_objects(destination) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"images": "pictures"}, "--images: 'pictures' with the source .*rows.npz; expected a .csv or .parquet file"),
+        ({"image_size": (2, 2)}, "--image-size: not possible for this source"),
+        ({"label_as": "Classes"}, "--label-as: 'Classes'; expected a .csv or .parquet file"),
+        ({"group": "x"}, "--group: 'x'; expected --validation-fraction besides"),
+        ({"group": "y", "validation_fraction": 0.5}, "no column 'y' for --group; expected one of 'x', 'label'"),
+        ({"columns": ["y"]}, "no column 'y' for --columns"),
+        ({"pairs": {"a": "b"}}, "--pairs: a source besides the folders of pairs"),
+    ],
+)
+def test_options_of_other_sources_are_refused(rows: str, tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidData, match=said):
+        convert(rows, str(tmp_path / "out"), **arguments)
+    assert not (tmp_path / "out").exists()
