@@ -4,6 +4,7 @@ import io
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,7 +187,7 @@ class Test_folders_that_are_no_classes:
     def test_two_folders_with_the_same_names_may_be_pairs(self, source: Path, out: Path, names: list[str]) -> None:
         for name in names:
             _put(source, name, picture("png"))
-        pairs, classes = self._command(source, out, "'blurred' and 'sharp' have the same names: pairs, or two classes")
+        pairs, classes = self._command(source, out, "'blurred' and 'sharp' have the same names; expected")
         assert pairs == [
             *("records", "convert", str(out), "--pairs"),
             f"input={source}/blurred",
@@ -234,10 +235,14 @@ class Test_bad_images_are_skipped:
         _put(source, "7.jpg", good[7][:-300])
         _put(source, "9.jpg", b"")
         said: list[str] = []
-        (made,) = convert(str(source), str(out), bad_images="Skip", keep_order=True, notice=said.append)
-        assert made.records == 38
-        assert {image for image, _ in _rows(out)} == {*good} - {good[7], good[9]}
+        _put(source, "0.jpg", b"torn")
+        arguments: dict[str, Any] = {"keep_order": True, "preview": lambda _: None, "notice": said.append}
+        (made,) = convert(str(source), str(out), bad_images="Skip", **arguments)
+        assert made.records == 37
+        assert {image for image, _ in _rows(out)} == {*good} - {good[0], good[7], good[9]}
+        assert said[0] == f"skipped: {source}/0.jpg: a damaged image: no image format is recognized"
         assert sorted(line.split(": a damaged")[0] for line in said) == [
+            f"skipped: {source}/0.jpg",
             f"skipped: {source}/7.jpg",
             f"skipped: {source}/9.jpg",
         ]

@@ -122,7 +122,7 @@ def test_other_columns_are_stored_on_request(ships: Path, out: Path) -> None:
         (
             "image,label\n2800.jpg,1\n28001.jpg,2\n",
             {},
-            r"column 'image', row 1: no image '28001.jpg' in .*; 1 of 2 are",
+            r"column 'image', row 1: no image '28001.jpg' in .*; 1 of 2 are missing. Did .* Skip",
         ),
         ("image,label\n2800.jpg,1\n,2\n", {}, "row 1: no image"),
         ("image,label\n2800.jpg,1\n2801.jpg,\n", {}, "column 'label', row 1: no label"),

@@ -59,6 +59,8 @@ class FileRows:
         self._groups = groups
         self._load = load
         self._kinds: dict[str, set[Decode | None]] = {name: set() for name in files}
+        # The preview and the conversion read the first rows, which are reported once.
+        self._skipped: set[int] = set()
         self._shapes: dict[str, set[tuple[int, int, int]]] = {name: set() for name in files}
 
     def rows(self, numbers: Int64s | None = None) -> Iterator[tuple[int, Mapping[str, Encodable]]]:
@@ -74,7 +76,9 @@ class FileRows:
                     except InvalidData as problem:
                         if not self._request.skip_bad_images:
                             raise
-                        self._request.notice(f"skipped: {problem.where}: {problem.found}")
+                        if number not in self._skipped:
+                            self._skipped.add(number)
+                            self._request.notice(f"skipped: {problem.where}: {problem.found}")
                         continue
                     row: dict[str, Encodable] = {name: values[number] for name, values in self._values.items()}
                     for name, content in contents.items():

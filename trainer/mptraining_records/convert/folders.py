@@ -145,7 +145,8 @@ def _refuse_other_layouts(
             places = [f"{feature}={storage.join(uri, folder)}" for feature, folder in _roles(folders)]
             raise InvalidData(
                 uri,
-                f"the images in {folders[0]!r} and {folders[1]!r} have the same names: pairs, or two classes?",
+                f"the images in {folders[0]!r} and {folders[1]!r} have the same names",
+                expected="different names in two classes",
                 next_step=f"For pairs: {request.command(None, '--pairs', *places)}. "
                 f"For classes: {request.command(uri, '--label', 'label')}",
             )

@@ -43,7 +43,7 @@ def is_image(path: str) -> bool:
 
 def load(uri: str, size: tuple[int, int] | None) -> Content:
     """Return the encoded image, after decoding it once; raises InvalidData if it cannot be decoded."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     content = storage.read(uri)
     kind = features.image_kind(content)
@@ -56,12 +56,18 @@ def load(uri: str, size: tuple[int, int] | None) -> Content:
                 image.draft(None, (image.width // 8, image.height // 8))
                 image.load()
         return Content(content, kind, features.image_shape(content))
+    except UnidentifiedImageError as error:
+        raise _damaged(uri, "no image format is recognized") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InvalidData(
-            uri,
-            f"a damaged image: {str(error).splitlines()[0]}",
-            next_step="Repair or remove it, then convert again; or skip such images with --bad-images Skip",
-        ) from error
+        raise _damaged(uri, str(error)) from error
+
+
+def _damaged(uri: str, cause: str) -> InvalidData:
+    return InvalidData(
+        uri,
+        f"a damaged image: {cause}",
+        next_step="Repair or remove it, then convert again; or skip such images with --bad-images Skip",
+    )
 
 
 def _encode(image: Image.Image, kind: Decode | None, size: tuple[int, int] | None) -> tuple[bytes, Decode]:

@@ -151,8 +151,9 @@ class _Files:
             uri,
             f"column {column!r}, row {first}: no image {str(values[first])!r} in {self._folder}; "
             f"{len(missing):,} of {len(values):,} are missing",
-            next_step=nearest(str(values[first]), self._found)
-            or ("--bad-images Skip leaves these rows out" if len(missing) < len(values) else "Name their folder"),
+            next_step=f"{nearest(str(values[first]), self._found)} --bad-images Skip leaves such rows out"
+            if len(missing) < len(values)
+            else "Name the folder that has them with --images",
         )
 
 
