@@ -106,7 +106,7 @@ def _images(folder: Path, machine: Machine) -> str:
     numbers = np.random.default_rng(7)
     images = numbers.integers(0, 256, (machine.images, machine.side, machine.side, 3)).astype(np.uint8)
     np.savez(folder / "train.npz", image=images, label=numbers.integers(0, 10, machine.images))
-    convert(str(folder / "train.npz"), str(folder / "records"))
+    convert(str(folder / "train.npz"), str(folder / "records"), keep_order=True)
     return str(folder / "records" / "train-*.tfrecord")
 
 

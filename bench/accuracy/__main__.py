@@ -116,7 +116,7 @@ def _data(folder: Path) -> None:
     order = np.random.default_rng(7).permutation(len(images))
     for name, rows in (("train", order[:_TRAIN]), ("held-out", order[_TRAIN:])):
         np.savez(folder / f"{name}.npz", image=images[rows], label=digits.target[rows].astype(np.int64))
-        convert(str(folder / f"{name}.npz"), str(folder / "records"), name=name)
+        convert(str(folder / f"{name}.npz"), str(folder / "records"), name=name, keep_order=True)
 
 
 def _measured(trial: Trial, folder: str, *, seeds: int) -> Parity:

@@ -57,7 +57,7 @@ def records(folder: Path, examples: int) -> str:
     numbers = np.random.default_rng(7)
     images = numbers.integers(0, 256, (examples, 28, 28, 1)).astype(np.uint8)
     np.savez(folder / "train.npz", image=images, label=numbers.integers(0, 10, examples))
-    convert(str(folder / "train.npz"), str(folder / "records"))
+    convert(str(folder / "train.npz"), str(folder / "records"), keep_order=True)
     return str(folder / "records" / "train-*.tfrecord")
 
 

@@ -72,7 +72,13 @@ def records_of(arrays: Arrays, folder: Path) -> str:
     if not (folder / f"{name}-manifest.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
         np.savez(folder / f"{name}.npz", **arrays)
-        convert(str(folder / f"{name}.npz"), str(folder), name=name, label=LABEL if LABEL in arrays else None)
+        convert(
+            str(folder / f"{name}.npz"),
+            str(folder),
+            name=name,
+            label=LABEL if LABEL in arrays else None,
+            keep_order=True,
+        )
     return str(folder / f"{name}-*.tfrecord")
 
 

@@ -188,7 +188,7 @@ def test_a_real_trainer_resumes_where_its_queue_stopped_it(by_hand: Any, tmp_pat
     numbers = np.random.default_rng(5)
     points, labels = numbers.normal(size=(64, 3)).astype(np.float32), numbers.integers(0, 3, 64)
     np.savez(tmp_path / "points.npz", point=points, label=labels)
-    convert(str(tmp_path / "points.npz"), str(tmp_path), name="train")
+    convert(str(tmp_path / "points.npz"), str(tmp_path), name="train", keep_order=True)
     by_hand.create(
         "points",
         nodes=1,

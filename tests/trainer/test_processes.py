@@ -57,7 +57,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     order = np.random.default_rng(7).permutation(len(images))
     for name, rows in (("train", order[:1437]), ("validation", order[1437:])):
         np.savez(folder / f"{name}.npz", image=images[rows], label=found.target[rows].astype(np.int64))
-        convert(str(folder / f"{name}.npz"), str(folder), name=name)
+        convert(str(folder / f"{name}.npz"), str(folder), name=name, keep_order=True)
     return folder
 
 
@@ -305,7 +305,7 @@ def test_a_bad_record_of_one_worker_is_skipped_by_both(start: Start, tmp_path: P
     labels = x[:, :3].argmax(axis=1)
     x[2 * batch + poisoned, :] = 1e38
     np.savez(tmp_path / "numbers.npz", x=x, label=labels)
-    convert(str(tmp_path / "numbers.npz"), str(tmp_path / "records"))
+    convert(str(tmp_path / "numbers.npz"), str(tmp_path / "records"), keep_order=True)
     data = {"train": [f"{tmp_path}/records/train-*.tfrecord"], "shuffle": {"bufferSize": 0}}
     spec = TWO_WORKERS | {
         "precision": {"policy": "mixed_float16", "lossScale": {"mode": "Dynamic", "value": 1024}},
@@ -336,7 +336,7 @@ def poisoned(folder: Path, rows: list[int]) -> dict[str, Any]:
     labels = x[:, :3].argmax(axis=1)
     x[rows] = np.nan
     np.savez(folder / "poisoned.npz", x=x, label=labels)
-    convert(str(folder / "poisoned.npz"), str(folder / "records"))
+    convert(str(folder / "poisoned.npz"), str(folder / "records"), keep_order=True)
     return {"train": [f"{folder}/records/train-*.tfrecord"], "shuffle": {"bufferSize": 0}}
 
 

@@ -40,7 +40,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, count in (("train", TRAIN), ("validation", 70), ("longer", TRAIN + BATCH)):
         x = numbers.normal(size=(count, 8)).astype(np.float32)
         np.savez(folder / f"{name}.npz", x=x, label=x[:, :3].argmax(axis=1))
-        convert(str(folder / f"{name}.npz"), str(folder), name=name)
+        convert(str(folder / f"{name}.npz"), str(folder), name=name, keep_order=True)
     return folder
 
 

@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Self
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 import typer
 
@@ -14,28 +15,66 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
     from mptraining_records.tfrecord.framing import BadRecord
+    from mptraining_records.tfrecord.manifest import Manifest
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="TFRecords: convert, index and verify.")
 
 PLAIN_SECONDS = 10.0
+# More classes than these are not listed on one line.
+_CLASSES = 20
+# The largest class has this many times the records of the smallest before class weights are proposed.
+_UNEVEN = 2
+
+
+class LabelAs(StrEnum):
+    AUTO = "Auto"
+    CLASSES = "Classes"
+    NUMBERS = "Numbers"
+
+
+class BadImages(StrEnum):
+    FAIL = "Fail"
+    SKIP = "Skip"
 
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(help="Folder of images, CSV, Parquet or .npz file.", metavar="SOURCE")],
-    destination: Annotated[str, typer.Argument(help="Folder for the shards, local or gs://.", metavar="DEST")],
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            help="SOURCE: folder of images, of .txt files or of TensorFlow Datasets; .csv, .parquet, .npz or .txt. "
+            "DEST: folder for the shards, local or gs://. With --pairs DEST alone.",
+            metavar="[SOURCE] DEST",
+        ),
+    ],
     name: Annotated[str, typer.Option(help="Name of the split; the shards' names begin with it.")] = "train",
     label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
+    label_as: Annotated[
+        LabelAs, typer.Option(help="Store an integer label as class numbers or as it is.")
+    ] = LabelAs.AUTO,
+    images: Annotated[str | None, typer.Option(help="Folder of the images that a column of SOURCE names.")] = None,
+    path_column: Annotated[str | None, typer.Option(help="Column with the names of the images.")] = None,
+    pairs: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            help="Two folders whose images belong together: input=DIR target=DIR.", metavar="NAME=DIR NAME=DIR"
+        ),
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="Columns to store besides the label, by commas.")] = None,
     validation_fraction: Annotated[float, typer.Option(help="Share of rows for the split 'validation'.")] = 0.0,
+    group: Annotated[str | None, typer.Option(help="Column of which no value may be in both splits.")] = None,
     image_size: Annotated[str | None, typer.Option(help="Resize images to HEIGHTxWIDTH.")] = None,
+    bad_images: Annotated[BadImages, typer.Option(help="What a damaged or missing image does.")] = BadImages.FAIL,
     shard_bytes: Annotated[int, typer.Option(help="Size of a shard in bytes.")] = 128 << 20,
-    seed: Annotated[int, typer.Option(help="Seed that selects the validation rows.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order and of the validation rows.")] = 0,
+    keep_order: Annotated[bool, typer.Option("--keep-order", help="Do not permute the rows.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first records and write nothing.")] = False,
 ) -> None:
-    """Write SOURCE as TFRecords, with a manifest, to the folder DEST."""
-    from mptraining.display.text import size
+    """Write SOURCE as TFRecords, with a manifest, to the folder DEST. The rows are permuted by --seed."""
     from mptraining_records.convert.convert import convert as run
 
+    source, destination = _places(places, is_pairs=pairs is not None)
     height_and_width = parse_size(image_size)
     with _Meter("rows") as meter:
         manifests = run(
@@ -44,19 +83,73 @@ def convert(
             name=name,
             shard_bytes=shard_bytes,
             label=label,
+            label_as=cast("Any", label_as.value),
+            columns=None if columns is None else [each for each in columns.split(",") if each],
+            images=images,
+            path_column=path_column,
+            pairs=_parse_pairs(pairs),
+            bad_images=cast("Any", bad_images.value),
             validation_fraction=validation_fraction,
+            group=group,
             seed=seed,
+            keep_order=keep_order,
             image_size=height_and_width,
+            overwrite=overwrite,
+            dry_run=dry_run,
+            preview=lambda line: typer.echo(line, err=True),
             progress=meter.at,
             notice=meter.say,
-            overwrite=overwrite,
         )
     for each in manifests:
-        total = size(sum(file.bytes for file in each.files))
-        typer.echo(f"{each.name}: {_counted(each.records, 'record')} in {_counted(len(each.files), 'file')}, {total}")
+        _describe(each)
+    if dry_run:
+        typer.echo("nothing is written, for --dry-run")
+        return
     pattern = f"{destination.rstrip('/')}/{name}-*.tfrecord"
     # A split with another name than `train` may be for validation, so its field in the job is not known.
     typer.echo(f"next: {f'data.train: [{pattern}]' if name == 'train' else f'{pattern} in data'} of a job file")
+
+
+def _describe(made: Manifest) -> None:
+    from mptraining.display.text import size
+
+    total = size(sum(file.bytes for file in made.files))
+    order = "in the source's order" if made.permutation_seed is None else f"permuted by seed {made.permutation_seed}"
+    counted = f"{_counted(made.records, 'record')} in {_counted(len(made.files), 'file')}"
+    typer.echo(f"{made.name}: {counted}, {total}, {order}")
+    if made.is_sorted_by_label:
+        typer.echo(
+            f"warning: {made.name} looks sorted by {made.label!r}; without --keep-order it is permuted", err=True
+        )
+    if made.class_counts and made.classes and made.name != "validation":
+        shown = [f"{name} {count:,}" for name, count in zip(made.classes, made.class_counts, strict=True)][:_CLASSES]
+        typer.echo(f"  classes: {', '.join(shown)}{', …' if len(made.classes) > _CLASSES else ''}")
+        if max(made.class_counts) >= _UNEVEN * min(made.class_counts) and len(made.classes) <= _CLASSES:
+            weights = ", ".join(f'"{number}": {weight:g}' for number, weight in (made.class_weight or {}).items())
+            typer.echo(f"  classes of unequal size; a job may weight them: training.classWeight: {{{weights}}}")
+
+
+def _places(places: list[str], *, is_pairs: bool) -> tuple[str | None, str]:
+    """Return source and destination. Raises InvalidSpec for another number of places."""
+    if len(places) != (1 if is_pairs else 2):
+        from mptraining_api.problems import InvalidSpec
+
+        raise InvalidSpec(
+            "arguments",
+            " ".join(places),
+            expected="DEST alone, since --pairs names the sources" if is_pairs else "SOURCE and DEST",
+        )
+    return (None, places[0]) if is_pairs else (places[0], places[1])
+
+
+def _parse_pairs(pairs: tuple[str, str] | None) -> dict[str, str]:
+    """Parse `input=DIR`, twice. Raises InvalidSpec."""
+    found = dict(each.partition("=")[::2] for each in pairs or ())
+    if pairs and (len(found) < 2 or not all(name and folder for name, folder in found.items())):
+        from mptraining_api.problems import InvalidSpec
+
+        raise InvalidSpec("--pairs", " ".join(pairs), expected="two names and folders, such as input=DIR target=DIR")
+    return found
 
 
 @app.command()

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from mptraining.cli import records
+from mptraining.cli.main import app
 from mptraining.cli.records import parse_size
 from mptraining_api.problems import InvalidSpec
 from mptraining_records.storage import gcs_clients, storage
@@ -55,6 +57,59 @@ def test_convert_then_verify_then_damage(tmp_path: Path, environment: Environmen
     again = mptj("records", "convert", "flowers.csv", "out", environment=environment(), folder=tmp_path)
     assert again.returncode == 2
     assert again.stderr.splitlines()[-1].endswith("exists already. Choose another folder or --overwrite")
+
+
+def test_the_first_records_and_the_classes_are_shown(tmp_path: Path) -> None:
+    rows = "".join(f"{at}.5,{'rare' if at % 8 == 0 else 'common'}\n" for at in range(80))
+    (tmp_path / "flowers.csv").write_text("width,label\n" + rows)
+    convert = [
+        "records",
+        "convert",
+        str(tmp_path / "flowers.csv"),
+        str(tmp_path / "out"),
+        "--validation-fraction",
+        "0.2",
+    ]
+    done = CliRunner().invoke(app, [*convert, "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines() == [
+        "note: width: float64 is stored as float32",
+        "note: validation: 16 of 80 rows, the same share of each 'label'",
+        "80 rows; label: label (common, rare); the first:",
+        "  row 0: label 1 (rare), width 0.5",
+        "  row 1: label 0 (common), width 1.5",
+        "  row 2: label 0 (common), width 2.5",
+    ]
+    assert done.stdout == "nothing is written, for --dry-run\n"
+    assert not (tmp_path / "out").exists()
+    done = CliRunner().invoke(app, convert)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("train: 64 records in 1 file, ")
+    assert lines[0].endswith(", permuted by seed 0")
+    assert lines[1] == "  classes: common 56, rare 8"
+    weights = 'training.classWeight: {"0": 0.5714, "1": 4}'
+    assert lines[2] == f"  classes of unequal size; a job may weight them: {weights}"
+
+
+def test_sorted_records_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("x,label\n" + "".join(f"{at},{at // 50}\n" for at in range(100)))
+    done = CliRunner().invoke(app, ["records", "convert", f"{tmp_path}/rows.csv", f"{tmp_path}/out", "--keep-order"])
+    assert "warning: train looks sorted by 'label'; without --keep-order it is permuted" in done.stderr
+    assert done.stdout.splitlines()[0].endswith(", in the source's order")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a"], "arguments: a; expected SOURCE and DEST"),
+        (["a", "b", "--pairs", "x=1", "y=2"], "arguments: a b; expected DEST alone, since --pairs names the sources"),
+        (["b", "--pairs", "x", "y=2"], "--pairs: x y=2; expected two names and folders"),
+        (["b", "--pairs", "x=1", "x=2"], "--pairs: x=1 x=2; expected two names and folders"),
+    ],
+)
+def test_places_and_pairs(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["records", "convert", *words])
+    assert said in str(done.exception)
 
 
 def test_image_size() -> None:

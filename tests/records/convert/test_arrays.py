@@ -19,7 +19,7 @@ from mptraining_records.tfrecord.manifest import Manifest
 
 def _convert(path: Path, label: str | None = None, /, **arrays: NDArray[Any]) -> Manifest:
     np.savez(path / "rows.npz", **arrays)
-    (made,) = convert(str(path / "rows.npz"), str(path / "out"), label=label)
+    (made,) = convert(str(path / "rows.npz"), str(path / "out"), label=label, keep_order=True)
     return made
 
 

@@ -21,13 +21,13 @@ from mptraining_records.tfrecord.manifest import Manifest
 
 def _csv(path: Path, text: str, label: str | None = None) -> Manifest:
     (path / "rows.csv").write_text(text)
-    (made,) = convert(str(path / "rows.csv"), str(path / "out"), label=label)
+    (made,) = convert(str(path / "rows.csv"), str(path / "out"), label=label, keep_order=True)
     return made
 
 
 def _parquet(path: Path, columns: dict[str, Any], label: str | None = None) -> Manifest:
     pq.write_table(pa.table(columns), path / "rows.parquet")
-    (made,) = convert(str(path / "rows.parquet"), str(path / "out"), label=label)
+    (made,) = convert(str(path / "rows.parquet"), str(path / "out"), label=label, keep_order=True)
     return made
 
 

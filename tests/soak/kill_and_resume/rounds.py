@@ -78,7 +78,7 @@ def make_data(folder: Path) -> None:
         images = numbers.normal(size=(count, 6, 6, 1)).astype(np.float32)
         labels = images.reshape(count, 3, -1).sum(axis=2).argmax(axis=1)
         np.savez(folder / f"{name}.npz", image=images, label=labels)
-        convert(str(folder / f"{name}.npz"), str(folder), name=name)
+        convert(str(folder / f"{name}.npz"), str(folder), name=name, keep_order=True)
     shutil.copy(program.__file__, folder / "matrix_program.py")
 
 

@@ -34,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     x = np.random.default_rng(3).normal(size=(EXAMPLES, 4)).astype(np.float32)
     np.savez(folder / "train.npz", x=x, label=x[:, :3].argmax(axis=1))
-    convert(str(folder / "train.npz"), str(folder))
+    convert(str(folder / "train.npz"), str(folder), keep_order=True)
     return folder
 
 

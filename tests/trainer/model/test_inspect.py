@@ -177,7 +177,7 @@ def example(**data: Any) -> ExampleSpec:
 
 def test_an_example_is_that_of_the_job_the_manifest_or_the_first_records(tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", x=np.zeros((4, 10), np.float32), label=np.zeros(4, np.int64))
-    convert(str(tmp_path / "train.npz"), str(tmp_path))
+    convert(str(tmp_path / "train.npz"), str(tmp_path), keep_order=True)
     by_manifest = example(train=[f"{tmp_path}/train-*.tfrecord"])
     for path in tmp_path.glob("*.json"):
         path.unlink()

@@ -98,7 +98,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
         if number == 1:
             x, label = examples(poisoned)
             np.savez(tmp_path / f"{name}.npz", x=x, label=label)
-            convert(str(tmp_path / f"{name}.npz"), str(tmp_path / "records"), name=name)
+            convert(str(tmp_path / f"{name}.npz"), str(tmp_path / "records"), name=name, keep_order=True)
         entry = f"excluding_{'tf_keras' if keras == 'Legacy' else 'keras'}:build"
         if steps_per_execution is not None:
             training["stepsPerExecution"] = steps_per_execution

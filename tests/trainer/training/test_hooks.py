@@ -212,7 +212,7 @@ def data_with(tmp_path: Path) -> Data:
             label = x[:, :3].argmax(axis=1)
             x[min(41, count - 1), 7] = value if name == "train" else 0.0
             np.savez(tmp_path / f"{name}.npz", x=x, label=label)
-            convert(str(tmp_path / f"{name}.npz"), str(folder), name=name, overwrite=True)
+            convert(str(tmp_path / f"{name}.npz"), str(folder), name=name, overwrite=True, keep_order=True)
         paths = {"train": [f"{folder}/train-*.tfrecord"], "validation": [f"{folder}/other-*.tfrecord"]}
         return {"data": paths | {"shuffle": {"bufferSize": 0}, "onChange": "Accept"}}
 

@@ -128,7 +128,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
             x, label = np.delete(x, without, axis=0), np.delete(label, without)
         np.savez(tmp_path / f"{name}.npz", x=x, label=label)
         if number == 1:
-            convert(str(tmp_path / f"{name}.npz"), str(tmp_path / "records"), name=name)
+            convert(str(tmp_path / f"{name}.npz"), str(tmp_path / "records"), name=name, keep_order=True)
         spec: dict[str, Any] = {
             "keras": keras,
             "accelerator": {"type": "cpu", "countPerNode": replicas},

@@ -1,45 +1,71 @@
-"""Conversion of an image folder, a CSV, Parquet or .npz file to TFRecord shards with a manifest."""
+"""Conversion of images, tables, arrays, text and TensorFlow Datasets to TFRecord shards with a manifest."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert import shards, sources
+from mptraining_records.convert.permutation import encoded_rows
+from mptraining_records.convert.preview import preview as preview_lines
+from mptraining_records.convert.request import LabelAs, Request
 from mptraining_records.convert.shards import ShardFolder, ShardUpload, ShardWriter
-from mptraining_records.reading.order import key, splitmix64
+from mptraining_records.convert.split import choose_validation, summarize
+from mptraining_records.reading.order import Int64s
 from mptraining_records.storage import storage
-from mptraining_records.tfrecord import example, manifest
-from mptraining_records.tfrecord.manifest import Manifest
+from mptraining_records.tfrecord import manifest
+from mptraining_records.tfrecord.manifest import File, Manifest
 
 SHARD_BYTES = 128 << 20
+VALIDATION = "validation"
 Progress = Callable[[int, int | None], None]
+BadImages = Literal["Fail", "Skip"]
 
 
 def convert(
-    source: str,
+    source: str | None,
     destination: str,
     *,
     name: str = "train",
     shard_bytes: int = SHARD_BYTES,
     label: str | None = None,
+    label_as: LabelAs = "Auto",
+    columns: Sequence[str] | None = None,
+    images: str | None = None,
+    path_column: str | None = None,
+    pairs: Mapping[str, str] | None = None,
+    bad_images: BadImages = "Fail",
     validation_fraction: float = 0.0,
+    group: str | None = None,
     seed: int = 0,
+    keep_order: bool = False,
     image_size: tuple[int, int] | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
+    preview: Callable[[str], None] | None = None,
     progress: Progress | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> list[Manifest]:
     """Write `name`-00000-of-….tfrecord and `name`-manifest.json into the folder `destination`, local or gs://.
 
-    With a `validation_fraction` in (0, 1), each row goes to the split `validation` with that probability, decided by a
-    hash of its row number and `seed`. `image_size` is (height, width). `progress` gets the number of rows done and of
-    all rows; `notice` gets lines for the user. Manifests are written last, so that a folder with one is complete.
+    `source` is None for `pairs`: folders of images by feature name, the label last. `images` is the folder of the
+    files that `path_column` of a table names. `Request` describes how a source is read.
+
+    Rows are permuted by `seed` unless `keep_order`. With a `validation_fraction` in (0, 1), that share of the rows
+    goes to the split `validation`: of every class, or of the values of the column `group`, also by `seed`.
+    `image_size` is (height, width).
+
+    `preview` gets lines about the first rows before anything is written; `dry_run` stops there and returns no
+    manifest. `progress` gets the work done and all of it; `notice` gets lines for the user. Manifests are written
+    last, so that a folder with one is complete.
 
     Shards are uploaded to a bucket while later ones are written. If the conversion fails, uploaded shards stay in
     `.unfinished/`: the same conversion, started again, resumes and uploads only the missing ones.
@@ -47,26 +73,78 @@ def convert(
     Raises InvalidData for a source that cannot be converted with these arguments, and for a folder that already has
     the split, unless `overwrite`.
     """
-    if not 0 <= validation_fraction < 1:
-        raise InvalidData("validation fraction", str(validation_fraction), expected="0 or more, less than 1")
-    names = [name, "validation"] if validation_fraction else [name]
-    if len(set(names)) < len(names):
-        raise InvalidData("name", repr(name), expected="another name than that of the validation split")
+    names = _split_names(name, validation_fraction, group)
+    request = Request(
+        source=source,
+        destination=destination,
+        notice=notice or _ignore,
+        split=name,
+        label=label,
+        label_as=label_as,
+        columns=None if columns is None else tuple(columns),
+        images=images,
+        path_column=path_column,
+        pairs=dict(pairs or {}),
+        group=group,
+        image_size=image_size,
+        skip_bad_images=bad_images == "Skip",
+    )
+    permutation_seed = None if keep_order else seed
     arguments = {
-        "source": source,
+        **request.identity(),
         "splits": names,
         "shardBytes": shard_bytes,
-        "label": label,
         "validationFraction": validation_fraction,
         "seed": seed,
-        "imageSize": image_size,
+        "keepOrder": keep_order,
         "overwrite": overwrite,
     }
     if not overwrite:
         _refuse_present(destination, names, arguments)
+    with sources.open_source(request) as opened:
+        labels = opened.labels()
+        held_out = _held_out(opened, labels, request, validation_fraction, seed)
+        for line in preview_lines(opened, permutation_seed) if preview else ():
+            (preview or _ignore)(line)
+        if dry_run:
+            return []
+        rows = _Rows(opened, labels, held_out, permutation_seed)
+        return _write(rows, destination, names, shard_bytes, arguments, progress or _ignore)
+
+
+def _ignore(*_: object) -> None: ...
+
+
+def _split_names(name: str, validation_fraction: float, group: str | None) -> list[str]:
+    if not 0 <= validation_fraction < 1:
+        raise InvalidData("validation fraction", str(validation_fraction), expected="0 or more, less than 1")
+    if group is not None and not validation_fraction:
+        raise InvalidData("--group", repr(group), expected="--validation-fraction besides; groups stay in one split")
+    if validation_fraction and name == VALIDATION:
+        raise InvalidData("name", repr(name), expected="another name than that of the validation split")
+    return [name, VALIDATION] if validation_fraction else [name]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A source, the labels of its rows, and which rows go to the second split."""
+
+    source: sources.Source
+    labels: Int64s | None
+    held_out: NDArray[np.bool_]
+    permutation_seed: int | None
+
+
+def _write(
+    rows: _Rows,
+    destination: str,
+    names: list[str],
+    shard_bytes: int,
+    arguments: Mapping[str, object],
+    progress: Callable[[int, int], None],
+) -> list[Manifest]:
+    """Write all splits, publish their shards, then their manifests."""
     with ExitStack() as stack:
-        opened = stack.enter_context(sources.open_source(source, label=label, image_size=image_size))
-        _report(opened.notices, notice)
         folder = stack.enter_context(_temporary_folder(destination))
         outputs = [_output(destination, split, arguments) for split in names]
         for output in outputs:
@@ -76,26 +154,23 @@ def convert(
         ]
         for writer in writers:
             stack.callback(writer.close)
-        _write(opened, writers, validation_fraction=validation_fraction, seed=seed, progress=progress)
-        for writer, split in zip(writers, names, strict=True):
+        written: list[list[int]] = [[] for _ in writers]
+        for number, record in encoded_rows(rows.source, rows.permutation_seed, folder, progress):
+            split = int(rows.held_out[number])
+            writers[split].write(record)
+            written[split].append(number)
+        for writer, name in zip(writers, names, strict=True):
             if not writer.records:
-                raise InvalidData(source, f"no row for the split {split!r}", next_step="It needs more rows")
+                raise InvalidData(destination, f"no row for the split {name!r}", next_step="It needs more rows")
             writer.finish()
         # All new shards must be stored before the old manifests and shards are deleted.
         for output in outputs:
             output.wait()
-        for split in names:
-            storage.delete(manifest.uri_of(destination, split))
+        for name in names:
+            storage.delete(manifest.uri_of(destination, name))
         manifests = [
-            Manifest(
-                name=split,
-                features=opened.features(),
-                label=opened.label,
-                classes=opened.classes,
-                records=writer.records,
-                files=output.publish(writer.shards),
-            )
-            for writer, output, split in zip(writers, outputs, names, strict=True)
+            _manifest(rows, name, numbers, output.publish(writer.shards))
+            for name, writer, output, numbers in zip(names, writers, outputs, written, strict=True)
         ]
         for each in manifests:
             manifest.save(destination, each)
@@ -104,27 +179,45 @@ def convert(
     return manifests
 
 
-def _report(lines: Iterable[str], notice: Callable[[str], None] | None) -> None:
-    for line in lines:
-        if notice:
-            notice(line)
+def _manifest(rows: _Rows, name: str, numbers: list[int], files: tuple[File, ...]) -> Manifest:
+    """Describe the split `name`, which has the rows `numbers` in this order."""
+    source = rows.source
+    labels = None if rows.labels is None else rows.labels[numbers]
+    found = summarize(labels, len(source.classes) if source.classes else None)
+    return Manifest(
+        name=name,
+        features=source.features(),
+        label=source.label,
+        classes=source.classes,
+        records=len(numbers),
+        files=files,
+        class_counts=found.counts,
+        class_weight=found.weights,
+        label_correlation=found.correlation,
+        permutation_seed=rows.permutation_seed,
+    )
 
 
-def _write(
-    source: sources.Source,
-    writers: list[ShardWriter],
-    *,
-    validation_fraction: float,
-    seed: int,
-    progress: Progress | None,
-) -> None:
-    split_key = key(seed)
-    for number, row in enumerate(source.rows()):
-        drawn = int(splitmix64(split_key, np.array([number], np.uint64))[0]) if len(writers) > 1 else 0
-        chosen = 1 if len(writers) > 1 and drawn < validation_fraction * 2**64 else 0
-        writers[chosen].write(example.encode(row))
-        if progress:
-            progress(number + 1, source.count)
+def _held_out(
+    source: sources.Source, labels: Int64s | None, request: Request, fraction: float, seed: int
+) -> NDArray[np.bool_]:
+    """Return which rows go to the validation split, and report how they were chosen."""
+    if not fraction:
+        return np.zeros(source.count, bool)
+    groups = source.groups() if request.group is not None else None
+    chosen = choose_validation(source.count, fraction, seed, labels=labels, groups=groups)
+    if groups is not None:
+        request.notice(f"{VALIDATION}: {chosen.sum():,} of {source.count:,} rows, whole groups of {request.group!r}")
+        if labels is not None:
+            missing = sorted(set(labels[~chosen].tolist()) ^ set(labels[chosen].tolist()))
+            if missing:
+                name = source.classes[missing[0]] if source.classes else missing[0]
+                request.notice(f"the class {name!r} has rows in one of the splits only; another --seed may help")
+    elif labels is not None:
+        request.notice(
+            f"{VALIDATION}: {chosen.sum():,} of {source.count:,} rows, the same share of each {source.label!r}"
+        )
+    return chosen
 
 
 def _refuse_present(destination: str, splits: list[str], arguments: Mapping[str, object]) -> None:

@@ -1,88 +1,49 @@
-"""Image folder as a source of rows; its sub-folders are the classes, in the order of their names."""
+"""Image files: those of a folder, and their content. JPEG and PNG are kept unless resized, others become PNG."""
 
 from __future__ import annotations
 
 import io
-from collections import deque
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from mptraining_api.problems import InvalidData
+from mptraining_records.convert.files import Content
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import features
-from mptraining_records.tfrecord.example import Encodable
-from mptraining_records.tfrecord.features import Decode, Feature
+from mptraining_records.tfrecord.features import Decode
 
 if TYPE_CHECKING:
     from PIL import Image
 
+IMAGE = "image"
 _SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
-_IMAGE = "image"
-_THREADS = 8
-_AHEAD = 32
 
 
-class _Image(NamedTuple):
-    content: bytes
-    kind: Decode
-    shape: tuple[int, int, int]
+class ListedFile(NamedTuple):
+    """A file below a folder; `path` is relative to the folder."""
+
+    uri: str
+    path: str
 
 
-class Folder:
-    """A folder of images. JPEG and PNG are stored unchanged unless `size` (height, width) is given; others as PNG."""
-
-    def __init__(self, uri: str, *, label: str | None, size: tuple[int, int] | None) -> None:
-        objects = storage.list_objects(uri)
-        root = uri.rstrip("/") if storage.is_remote(uri) else str(storage.local_path(uri))
-        paths = [(each.uri, each.uri.removeprefix(root).strip("/").split("/")) for each in objects]
-        chosen = [(uri, path) for uri, path in paths if _is_image(path)]
-        if not chosen:
-            raise InvalidData(uri, "no image in this folder", expected="sub-folders of JPEG or PNG files")
-        loose = [path for _, path in chosen if len(path) == 1]
-        if loose and len(loose) < len(chosen):
-            raise InvalidData(
-                uri,
-                f"images beside the sub-folders, such as {loose[0][0]!r}",
-                expected="every image in the sub-folder of its class",
-            )
-        self.count = len(chosen)
-        self.classes = None if loose else tuple(sorted({path[0] for _, path in chosen}))
-        self.label = None if loose else label or "label"
-        skipped = len(paths) - len(chosen)
-        self.notices = (f"{skipped} files that are not images are skipped",) if skipped else ()
-        self._images = chosen
-        self._size = size
-        self._kinds: set[Decode] = set()
-        self._shapes: set[tuple[int, int, int]] = set()
-
-    def rows(self) -> Iterator[Mapping[str, Encodable]]:
-        numbers = {name: number for number, name in enumerate(self.classes or ())}
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="images") as pool:
-            pending = deque[Future[_Image]]()
-            try:
-                for at, (_, path) in enumerate(self._images):
-                    for uri, _ in self._images[at + len(pending) : at + _AHEAD]:
-                        pending.append(pool.submit(_load, uri, self._size))
-                    image = pending.popleft().result()
-                    self._kinds.add(image.kind)
-                    self._shapes.add(image.shape)
-                    row: dict[str, Encodable] = {_IMAGE: image.content}
-                    if self.label:
-                        row[self.label] = numbers[path[0]]
-                    yield row
-            finally:
-                pool.shutdown(cancel_futures=True)
-
-    def features(self) -> tuple[Feature, ...]:
-        image = features.image_feature(_IMAGE, self._kinds, self._shapes)
-        return (image, Feature(name=self.label, dtype="int64")) if self.label else (image,)
+def list_folder(uri: str) -> list[ListedFile]:
+    """List every file below the folder, sorted by path. Raises InvalidData if there is none."""
+    root = uri.rstrip("/") if storage.is_remote(uri) else str(storage.local_path(uri))
+    found = [ListedFile(each.uri, each.uri.removeprefix(root).strip("/")) for each in storage.list_objects(uri)]
+    if not found:
+        raise InvalidData(uri, "no file in this folder")
+    return found
 
 
-def _load(uri: str, size: tuple[int, int] | None) -> _Image:
+def is_image(path: str) -> bool:
+    """Return whether the name of the file is that of an image."""
+    name = PurePosixPath(path)
+    return not name.name.startswith(".") and name.suffix.lower() in _SUFFIXES
+
+
+def load(uri: str, size: tuple[int, int] | None) -> Content:
     """Return the encoded image, after decoding it once; raises InvalidData if it cannot be decoded."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     content = storage.read(uri)
     kind = features.image_kind(content)
@@ -94,15 +55,19 @@ def _load(uri: str, size: tuple[int, int] | None) -> _Image:
                 # Decoding at an eighth of the size finds a damaged JPEG in a third of the time.
                 image.draft(None, (image.width // 8, image.height // 8))
                 image.load()
-        return _Image(content, kind, features.image_shape(content))
+        return Content(content, kind, features.image_shape(content))
+    except UnidentifiedImageError as error:
+        raise _damaged(uri, "no image format is recognized") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InvalidData(
-            uri, f"a damaged image: {error}", next_step="Repair or remove it, then convert again"
-        ) from error
+        raise _damaged(uri, str(error)) from error
 
 
-def _is_image(path: list[str]) -> bool:
-    return not path[-1].startswith(".") and PurePosixPath(path[-1]).suffix.lower() in _SUFFIXES
+def _damaged(uri: str, cause: str) -> InvalidData:
+    return InvalidData(
+        uri,
+        f"a damaged image: {cause}",
+        next_step="Repair or remove it, then convert again; or skip such images with --bad-images Skip",
+    )
 
 
 def _encode(image: Image.Image, kind: Decode | None, size: tuple[int, int] | None) -> tuple[bytes, Decode]:

@@ -20,6 +20,7 @@ from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import manifest, record_check
 from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_records.tfrecord.manifest import Manifest
 from mptraining_trainer.data import schema
 from mptraining_trainer.data.batching import SINGLE_WORKER, Share
 from mptraining_trainer.data.cache import disk_cache, with_cache
@@ -77,7 +78,24 @@ def open_data(
         data, split_manifest, list(first.values()), lambda text: notice("FeaturesInferred", text)
     )
     _check_records(columns, first, reader)
+    if training_columns is None:
+        report_if_sorted(split_manifest, data, notice)
     return Split(dataset, columns, reader, cached=None, meter=meter, now=now)
+
+
+def report_if_sorted(split_manifest: Manifest | None, data: ResolvedData, notice: Callable[..., None]) -> None:
+    """Report training data that the manifest describes as sorted by label, as a warning if its shuffling is set."""
+    if split_manifest is None or not split_manifest.is_sorted_by_label:
+        return
+    found = f"the records are sorted by {split_manifest.label!r}"
+    if data.shuffle == "None" or data.shuffle_buffer_size is not None:
+        setting = f"bufferSize: {data.shuffle_buffer_size}" if data.shuffle_buffer_size else "mode: None"
+        text = (
+            f"{found}, and with data.shuffle {{{setting}}} batches may have few of its classes; leave data.shuffle out"
+        )
+        notice("SortedRecords", text, level="Warning")
+    else:
+        notice("SortedRecords", f"{found}; data.shuffle {data.shuffle} mixes them", level="Info")
 
 
 def _check_records(columns: Columns, records: Mapping[int, bytes], reader: RecordReader) -> None:

@@ -23,7 +23,7 @@ from mptraining_api.resolved_job import ResolvedData, ResolvedJob
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import manifest
 from mptraining_trainer.data import schema
-from mptraining_trainer.data.dataset import open_data
+from mptraining_trainer.data.dataset import open_data, report_if_sorted
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.keras_backend import Keras, load
@@ -247,6 +247,7 @@ def example_of(data: ResolvedData, notice: Notices, now: Callable[[], float]) ->
     try:
         split_manifest = manifest.find(data.train)
         if split_manifest is not None:
+            report_if_sorted(split_manifest, data, notice)
             return schema.decide_columns(data, split_manifest, [], notice).example_spec()
         if not any(storage.is_remote(pattern) for pattern in data.train):
             split = open_data(data.train, data, training_columns=None, notice=notice, now=now)

@@ -1,0 +1,174 @@
+"""Images that a table names: one row of a CSV or Parquet file for each image file of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from mptraining_api.problems import InvalidData, nearest
+from mptraining_records.convert import images, tables
+from mptraining_records.convert.files import FileRows
+from mptraining_records.convert.request import Request, check_column
+from mptraining_records.convert.tables import Table
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord.features import LABELS, choose_label
+
+_FIRST_ROWS = 100
+
+
+def open_labelled_images(uri: str, path: Path, request: Request) -> FileRows:
+    """Open the images that a column of the table names; image and label are stored, other columns on request."""
+    assert request.images is not None
+    names = tables.column_names(uri, path)
+    files = _Files(request.images)
+    named_by = _path_column(uri, path, names, files, request)
+    others = [name for name in names if name not in (named_by, request.group)]
+    label = choose_label(uri, others, request.label)
+    if label is None and others and request.columns is None:
+        options = ["--images", request.images, "--path-column", named_by, "--label", others[0]]
+        raise InvalidData(
+            uri,
+            f"which column is the label? The columns besides {named_by!r} are {', '.join(map(repr, others))}",
+            next_step=f"{request.command(uri, *options)}, or --columns '' for images without labels",
+        )
+    for name in request.columns or ():
+        check_column(uri, "--columns", name, others)
+    kept = tuple(name for name in others if name == label or name in (request.columns or ()))
+    left = [name for name in others if name not in kept]
+    if left:
+        request.notice(f"columns that are not stored: {', '.join(left)}; --columns {','.join(left)} stores them")
+    uris = files.find_all(uri, named_by, tables.column_values(uri, path, named_by), request)
+    values: dict[str, Any] = {}
+    features: Sequence[Any] = ()
+    classes = None
+    if kept:
+        table = Table(uri, path, replace(request, label=label, columns=kept))
+        rows = [row for _, row in table.rows()]
+        values = {name: [row[name] for row in rows] for name in kept}
+        features, classes = table.features(), table.classes
+    if images.IMAGE in values:
+        raise InvalidData(
+            uri, f"column {images.IMAGE!r} has the name of the image's own feature", next_step="Rename it"
+        )
+    chosen = [number for number, found in enumerate(uris) if found is not None]
+    groups = tables.column_values(uri, path, request.group) if request.group else None
+    return FileRows(
+        request,
+        {images.IMAGE: [found for found in uris if found is not None]},
+        partial(images.load, size=request.image_size),
+        values={name: [column[number] for number in chosen] for name, column in values.items()},
+        value_features=features,
+        groups=np.array([str(groups[number]) for number in chosen]) if groups is not None else None,
+        label=label,
+        classes=classes,
+    )
+
+
+def refuse_names(uri: str, path: Path, request: Request) -> None:
+    """Raise InvalidData if a text column holds names of image files, which would be stored as text."""
+    if request.columns is not None:
+        return
+    first = _first_values(uri, path)
+    if any(isinstance(value, bytes) for values in first.values() for value in values):
+        return
+    for name, values in first.items():
+        if name not in (request.label, request.group) and _are_image_names(values):
+            raise InvalidData(
+                uri,
+                f"column {name!r} holds names of image files, such as {values[0]!r}, which would be stored as text",
+                next_step=f"To store the images: {command(uri, _folder_of(uri, values[0]), request)}. To store the "
+                f"text: --columns {','.join(first)}",
+            )
+
+
+def command(uri: str, folder: str, request: Request) -> str:
+    """Return the command that converts the images of `folder` with the labels of the table at `uri`."""
+    with storage.as_local_file(uri) as path:
+        first = _first_values(uri, path)
+    named_by = next((name for name, values in first.items() if _are_image_names(values)), None)
+    others = [name for name in first if name != named_by]
+    label = request.label or next((name for name in LABELS if name in others), None) or next(iter(others), None)
+    options = ["--images", folder]
+    options += ["--path-column", named_by] if named_by else []
+    return request.command(uri, *options, *(["--label", label] if label and named_by else []))
+
+
+def _first_values(uri: str, path: Path) -> dict[str, list[Any]]:
+    names = tables.column_names(uri, path)
+    return {name: tables.column_values(uri, path, name, _FIRST_ROWS) for name in names}
+
+
+def _are_image_names(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) and images.is_image(value) for value in values)
+
+
+def _folder_of(uri: str, name: str) -> str:
+    """Return the folder beside the table that has the image, else `DIR`."""
+    beside = uri.rpartition("/")[0] or "."
+    if storage.is_remote(uri):
+        return "DIR"
+    root = storage.local_path(beside)
+    for folder in [root, *sorted(each for each in root.iterdir() if each.is_dir())]:
+        if (folder / name).is_file():
+            return str(folder)
+    return "DIR"
+
+
+class _Files:
+    """The images below a folder, by path, by name, and by either without the suffix."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._found: dict[str, str | None] = {}
+        for each in images.list_folder(folder):
+            if not images.is_image(each.path):
+                continue
+            path = PurePosixPath(each.path)
+            for key in {each.path, path.name, str(path.with_suffix("")), path.stem}:
+                # A name that two sub-folders have names no file; the path does.
+                self._found[key] = None if key in self._found and key != each.path else each.uri
+
+    def find(self, value: object) -> str | None:
+        return self._found.get(str(value).removeprefix("./"))
+
+    def find_all(self, uri: str, column: str, values: Sequence[Any], request: Request) -> list[str | None]:
+        """Return the URI of the image of each row. Raises InvalidData for a missing one unless they are skipped."""
+        found = [self.find(value) for value in values]
+        missing = [number for number, each in enumerate(found) if each is None]
+        if not missing:
+            return found
+        first = missing[0]
+        if len(missing) < len(values) and request.skip_bad_images:
+            for number in missing:
+                request.notice(f"skipped: row {number}: no image {str(values[number])!r} in {self._folder}")
+            return found
+        raise InvalidData(
+            uri,
+            f"column {column!r}, row {first}: no image {str(values[first])!r} in {self._folder}; "
+            f"{len(missing):,} of {len(values):,} are missing",
+            next_step=f"{nearest(str(values[first]), self._found)} --bad-images Skip leaves such rows out"
+            if len(missing) < len(values)
+            else "Name the folder that has them with --images",
+        )
+
+
+def _path_column(uri: str, path: Path, names: Sequence[str], files: _Files, request: Request) -> str:
+    if request.path_column is not None:
+        check_column(uri, "--path-column", request.path_column, names)
+        return request.path_column
+    first = _first_values(uri, path)
+    fitting = [name for name in names if any(files.find(value) for value in first[name])]
+    # A class number may be the name of a file without its suffix.
+    fitting = [name for name in fitting if _are_image_names(first[name])] or fitting
+    if len(fitting) == 1:
+        return fitting[0]
+    raise InvalidData(
+        uri,
+        f"{len(fitting) or 'no'} columns hold names of images in {request.images}",
+        expected=f"--path-column with one of {', '.join(map(repr, fitting or names))}",
+    )

@@ -1,0 +1,65 @@
+"""The validation split, and the labels of a split: counts, class weights, and whether they are sorted."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mptraining_records.reading.order import Int64s, key, splitmix64
+
+_SPLIT = 2
+# Integer labels above this are no class numbers; a job's classWeight has as many entries at most.
+_MAX_CLASSES = 1024
+
+
+def choose_validation(
+    count: int, fraction: float, seed: int, *, labels: Int64s | None, groups: Int64s | None
+) -> NDArray[np.bool_]:
+    """Return which rows go to the validation split, about `fraction` of them.
+
+    With `groups`, all rows of a group go to one split. Otherwise each label has its share, to the nearest row, and one
+    row at least in the training split.
+    """
+    chosen = np.zeros(count, bool)
+    if groups is not None:
+        _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+        order = np.argsort(splitmix64(key(seed, _SPLIT), np.arange(len(sizes), dtype=np.uint64)), kind="stable")
+        taken = np.cumsum(sizes[order]) - sizes[order] / 2 <= count * fraction
+        return np.isin(codes, order[taken])
+    keys = splitmix64(key(seed, _SPLIT), np.arange(count, dtype=np.uint64))
+    strata = labels if labels is not None else np.zeros(count, np.int64)
+    order = np.lexsort((keys, strata))
+    _, starts, sizes = np.unique(strata[order], return_index=True, return_counts=True)
+    before = np.concatenate([[0], np.cumsum(sizes)])
+    # Shares are rounded cumulatively, so that the whole split has the right number of rows too.
+    bounds = np.floor(before * fraction + 0.5).astype(np.int64)
+    for start, size, share in zip(starts, sizes, np.diff(bounds), strict=True):
+        chosen[order[start : start + min(share, size - 1)]] = True
+    return chosen
+
+
+class Labels(NamedTuple):
+    """Rows by class; class weights as in a job's `training.classWeight`; correlation of neighbouring labels."""
+
+    counts: tuple[int, ...] | None
+    weights: dict[str, float] | None
+    correlation: float | None
+
+
+def summarize(labels: Int64s | None, classes: int | None) -> Labels:
+    """Summarize the labels of the records of one split in their order; `classes` None if they have no names.
+
+    A weight is records / (classes * records of the class). The correlation is 0 for labels in random order and 1 for
+    sorted ones: the share of neighbours with equal labels, above that of a random order.
+    """
+    if labels is None or len(labels) < 2 or labels.min() < 0 or labels.max() >= _MAX_CLASSES:
+        return Labels(None, None, None)
+    counts = np.bincount(labels, minlength=classes or 0)
+    present = np.flatnonzero(counts)
+    weights = {str(each): round(float(len(labels) / (len(present) * counts[each])), 4) for each in present}
+    expected = float(((counts / len(labels)) ** 2).sum())
+    equal = float((labels[1:] == labels[:-1]).mean())
+    correlation = round((equal - expected) / (1 - expected), 3) if len(present) > 1 else None
+    return Labels(tuple(counts.tolist()), weights, correlation)

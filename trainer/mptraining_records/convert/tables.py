@@ -1,0 +1,257 @@
+"""CSV and Parquet files as sources of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mptraining_api.problems import InvalidData
+from mptraining_records.convert.request import LabelAs, Request, check_column, stored_columns
+from mptraining_records.reading.order import Int64s
+from mptraining_records.tfrecord import features
+from mptraining_records.tfrecord.example import Encodable
+from mptraining_records.tfrecord.features import Decode, Dtype, Feature, choose_label
+
+# More distinct integers than this are no one-based classes.
+_MAX_CLASSES = 1000
+
+
+class Table:
+    """CSV and Parquet: numbers, text, and lists of numbers of one length.
+
+    A text label is stored as class numbers, float64 as float32. An integer label is stored as class numbers if the
+    request says so, or if its values are 1, 2, …, k without a gap, since classes are numbered from 0.
+    """
+
+    random_access = False
+
+    def __init__(self, uri: str, path: Path, request: Request) -> None:
+        import pyarrow as pa
+
+        self._uri = uri
+        self._group = request.group
+        self._table, self.count = _open(uri, path)
+        schema = self._table.schema
+        self.label = choose_label(uri, schema.names, request.label)
+        if request.group is not None:
+            check_column(uri, "--group", request.group, schema.names)
+        self._names = stored_columns(uri, schema.names, self.label, request)
+        for field in schema:
+            if field.name in self._names and pa.types.is_float64(getattr(field.type, "value_type", field.type)):
+                request.notice(f"{field.name}: float64 is stored as float32")
+        self._class_values = self._values_of_classes(request.label_as)
+        self.classes = None if self._class_values is None else tuple(str(value) for value in self._class_values)
+        if self._class_values and not isinstance(self._class_values[0], str):
+            request.notice(
+                f"{self.label}: the values {self.classes[0]} to {self.classes[-1]} are stored as classes 0 to "  # type: ignore[index]
+                f"{len(self._class_values) - 1}; --label-as Numbers stores the values"
+            )
+        self._lengths: dict[str, int] = {}
+        self._kinds: dict[str, set[Decode | None]] = {}
+        self._shapes: dict[str, set[tuple[int, int, int]]] = {}
+        self._dtypes = {field.name: self._dtype(field) for field in schema if field.name in self._names}
+
+    def rows(self, numbers: Int64s | None = None) -> Iterator[tuple[int, Mapping[str, Encodable]]]:
+        """Yield all rows in the order of the file."""
+        assert numbers is None
+        done = 0
+        for batch in self._batches(self._names):
+            columns = {name: self._values(name, batch.column(name), done) for name in batch.schema.names}
+            for row in range(batch.num_rows):
+                yield done + row, {name: values[row] for name, values in columns.items()}
+            done += batch.num_rows
+
+    def features(self) -> tuple[Feature, ...]:
+        return tuple(self._feature(name) for name in sorted(self._dtypes))
+
+    def labels(self) -> Int64s | None:
+        if self.label is None or self._dtypes[self.label] not in ("int64", "bool"):
+            return None
+        if hasattr(self._table.schema.field(self.label).type, "value_type") and self.classes is None:
+            return None
+        done, found = 0, []
+        for batch in self._batches([self.label]):
+            found.append(np.asarray(self._values(self.label, batch.column(0), done), np.int64))
+            done += batch.num_rows
+        return np.concatenate(found)
+
+    def groups(self) -> Int64s:
+        import pyarrow as pa
+
+        assert self._group is not None
+        column = pa.chunked_array([batch.column(0) for batch in self._batches([self._group])])
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        indices = encoded.indices if hasattr(encoded, "indices") else encoded.combine_chunks().indices
+        codes: Int64s = indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        return codes
+
+    def origin(self, number: int) -> str:
+        return f"row {number}"
+
+    def _feature(self, name: str) -> Feature:
+        kinds = self._kinds.get(name, {None})
+        if None not in kinds:
+            return features.image_feature(name, {kind for kind in kinds if kind}, self._shapes[name])
+        shape = (self._lengths[name],) if name in self._lengths else ()
+        return Feature(name=name, dtype=self._dtypes[name], shape=shape)
+
+    def _dtype(self, field: Any) -> Dtype:
+        import pyarrow.types as kinds
+
+        type = field.type
+        if field.name == self.label and self._class_values is not None:
+            return "int64"
+        if kinds.is_list(type) or kinds.is_large_list(type) or kinds.is_fixed_size_list(type):
+            type = type.value_type
+        elif _is_text(type) or kinds.is_binary(type) or kinds.is_large_binary(type):
+            return "string"
+        if kinds.is_null(type):
+            raise self._missing(field.name, 0)
+        if kinds.is_boolean(type):
+            return "bool"
+        if kinds.is_integer(type):
+            return "int64"
+        if kinds.is_floating(type):
+            return "float32"
+        raise InvalidData(
+            self._uri,
+            f"column {field.name!r} has the type {field.type}",
+            expected="numbers, booleans, text, bytes, or lists of numbers of one length",
+            next_step="Leave the column out, or turn it into numbers",
+        )
+
+    def _values_of_classes(self, label_as: LabelAs) -> list[Any] | None:
+        """Return the sorted values of a label that is stored as class numbers; None for other labels."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.label is None:
+            return None
+        kind = self._table.schema.field(self.label).type
+        is_integer = pa.types.is_integer(kind)
+        if not _is_text(kind) and not (is_integer and label_as != "Numbers"):
+            if label_as == "Classes":
+                raise InvalidData(
+                    self._uri, f"--label-as Classes: {self.label!r} has the type {kind}", expected="integers or text"
+                )
+            return None
+        values: set[Any] = set()
+        for batch in self._batches([self.label]):
+            values.update(value for value in pc.unique(batch.column(0)).to_pylist() if value is not None)
+            if is_integer and label_as == "Auto" and len(values) > _MAX_CLASSES:
+                return None
+        found = sorted(values)
+        one_based = 1 < len(found) <= self.count // 2 and found == list(range(1, len(found) + 1))
+        return found if not is_integer or label_as == "Classes" or one_based else None
+
+    def _batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        try:
+            yield from self._table.to_batches(columns=list(columns), batch_size=8192)
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidData(self._uri, f"unreadable: {_arrow_message(error)}") from error
+
+    def _values(self, name: str, column: Any, done: int) -> list[Encodable]:
+        """Return one value for each row of a batch that begins at row `done`."""
+        if column.null_count:
+            row = done + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            raise self._missing(name, row)
+        dtype = self._dtypes[name]
+        if name == self.label and self._class_values is not None:
+            numbers = {value: number for number, value in enumerate(self._class_values)}
+            return [numbers[value] for value in column.to_pylist()]
+        if dtype == "string":
+            values = column.to_pylist()
+            self._detect_images(name, values)
+            return values  # type: ignore[no-any-return]
+        if hasattr(column.type, "value_type"):
+            return self._vectors(name, column, done)
+        values = column.to_numpy(zero_copy_only=False)
+        if name == self.label and dtype == "float32" and not np.isfinite(values).all():
+            raise self._missing(name, done + int(np.flatnonzero(~np.isfinite(values))[0]))
+        return values.tolist()  # type: ignore[no-any-return]
+
+    def _vectors(self, name: str, column: Any, done: int) -> list[Encodable]:
+        rows = column.to_pylist()
+        expected = self._lengths.setdefault(name, len(rows[0]) if rows else 0)
+        for number, row in enumerate(rows, done):
+            if len(row) != expected:
+                raise InvalidData(
+                    self._uri,
+                    f"column {name!r}, row {number}: a list of {len(row)} values",
+                    expected=f"{expected}, as in the first row",
+                )
+            if None in row:
+                raise self._missing(name, number)
+        return rows  # type: ignore[no-any-return]
+
+    def _detect_images(self, name: str, values: list[bytes | str]) -> None:
+        kinds = self._kinds.setdefault(name, set())
+        for value in values:
+            kind = features.image_kind(value) if isinstance(value, bytes) else None
+            kinds.add(kind)
+            if None in kinds:
+                return
+            try:
+                self._shapes.setdefault(name, set()).add(features.image_shape(bytes(value)))  # type: ignore[arg-type]
+            except OSError as error:
+                raise InvalidData(self._uri, f"column {name!r}: a damaged image: {error}") from error
+
+    def _missing(self, name: str, row: int) -> InvalidData:
+        missing = "label" if name == self.label else "value"
+        return InvalidData(
+            self._uri,
+            f"column {name!r}, row {row}: no {missing}",
+            expected="a value in every row",
+            next_step="Fill the gaps or leave these rows out",
+        )
+
+
+def column_names(uri: str, path: Path) -> list[str]:
+    """Return the names of the columns. Raises InvalidData for a file that is unreadable or without a row."""
+    names: list[str] = _open(uri, path)[0].schema.names
+    return names
+
+
+def column_values(uri: str, path: Path, name: str, limit: int | None = None) -> list[Any]:
+    """Return the first values of one column; of a CSV as text, so that `007` stays a name."""
+    table, count = _open(uri, path, as_text=name)
+    return table.head(count if limit is None else limit, columns=[name]).column(0).to_pylist()  # type: ignore[no-any-return]
+
+
+def _open(uri: str, path: Path, *, as_text: str | None = None) -> tuple[Any, int]:
+    """Return the file as a data set and its number of rows."""
+    import pyarrow as pa
+    import pyarrow.csv as pc
+    import pyarrow.dataset as ds
+
+    options = pc.ConvertOptions(column_types={as_text: pa.string()} if as_text else None)
+    is_csv = path.suffix.lower() == ".csv"
+    try:
+        table = ds.dataset(path, format=ds.CsvFileFormat(convert_options=options) if is_csv else "parquet")
+        count = table.count_rows()
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidData(uri, f"unreadable: {_arrow_message(error)}") from error
+    if not count:
+        raise InvalidData(uri, "no row in it")
+    names = table.schema.names
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InvalidData(uri, f"two columns are called {repeated[0]!r}")
+    return table, count
+
+
+def _is_text(type: Any) -> bool:
+    import pyarrow.types as kinds
+
+    text = type.value_type if kinds.is_dictionary(type) else type
+    return bool(kinds.is_string(text) or kinds.is_large_string(text))
+
+
+def _arrow_message(error: Exception) -> str:
+    # Arrow prefixes the cause with the names of its layers.
+    return str(error).partition("\n")[0].rpartition("Invalid: ")[2]

@@ -1,0 +1,180 @@
+"""Prepared folder of TensorFlow Datasets as a source of rows, described by its features.json and dataset_info.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+import numpy as np
+
+from mptraining_api.problems import InvalidData
+from mptraining_records.convert.request import Request, check_column
+from mptraining_records.index import dataset_index
+from mptraining_records.reading.order import Int64s
+from mptraining_records.reading.reader import RecordReader
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord import example
+from mptraining_records.tfrecord.example import Encodable
+from mptraining_records.tfrecord.features import Decode, Dtype, Feature, choose_label
+
+FEATURES = "features.json"
+_CHUNK = 256
+_DTYPES = frozenset(get_args(Dtype))
+
+
+class TfdsFolder:
+    """The split of the request's name. Without `columns` its supervised keys are stored, if it has them."""
+
+    random_access = True
+
+    def __init__(self, uri: str, request: Request) -> None:
+        if request.image_size:
+            raise InvalidData(
+                "--image-size",
+                "not possible for TensorFlow Datasets",
+                expected="resize in data.features of the job",
+            )
+        self._uri = uri
+        self._request = request
+        written = _load(uri, FEATURES)
+        info = _load(uri, "dataset_info.json")
+        self._written = dict(_flatten("", written))
+        supervised = [name for name in _supervised(info) if name in self._written]
+        names = list(self._written)
+        for option, columns in (("--columns", request.columns or ()), ("--group", (request.group,))):
+            for name in columns:
+                if name is not None:
+                    check_column(uri, option, name, names)
+        self.label = supervised[-1] if supervised and request.label is None else choose_label(uri, names, request.label)
+        chosen = request.columns if request.columns is not None else supervised[:1] or names
+        self._features = tuple(self._feature(name) for name in names if name in chosen or name == self.label)
+        left = [name for name in names if name not in {each.name for each in self._features}]
+        if left and request.columns is None:
+            request.notice(f"features that are not stored: {', '.join(left)}; --columns selects others")
+        self.classes = self._classes()
+        splits = [split["name"] for split in info.get("splits", [])]
+        if request.split not in splits:
+            raise InvalidData(
+                uri,
+                f"no split {request.split!r} in dataset_info.json",
+                expected="--name with one of " + ", ".join(map(repr, splits)),
+            )
+        if info.get("fileFormat", "tfrecord") != "tfrecord":
+            raise InvalidData(uri, f"files of the format {info['fileFormat']!r}", expected="tfrecord")
+        self._index = dataset_index.build([storage.join(uri, f"*-{request.split}.tfrecord*")])
+        self.count = self._index.count
+
+    def rows(self, numbers: Int64s | None = None) -> Iterator[tuple[int, Mapping[str, Encodable]]]:
+        names = [each.name for each in self._features]
+        for number, row in self._parsed(np.arange(self.count) if numbers is None else numbers):
+            missing = [name for name in names if name not in row]
+            if missing:
+                raise InvalidData(self._uri, f"record {number} has no {missing[0]!r}", next_step="Use --columns")
+            yield number, {name: row[name][1] for name in names}
+
+    def features(self) -> tuple[Feature, ...]:
+        return self._features
+
+    def labels(self) -> Int64s | None:
+        feature = next((each for each in self._features if each.name == self.label), None)
+        if feature is None or feature.shape or feature.decode or feature.dtype not in ("uint8", "int32", "int64"):
+            return None
+        return np.array([row[feature.name] for _, row in self.rows()], np.int64).reshape(self.count)
+
+    def groups(self) -> Int64s:
+        name = self._request.group
+        assert name is not None
+        values = [str(list(row[name][1])) for _, row in self._parsed(np.arange(self.count))]
+        codes: Int64s = np.unique(values, return_inverse=True)[1].astype(np.int64)
+        return codes
+
+    def origin(self, number: int) -> str:
+        return f"record {number}"
+
+    def _parsed(self, numbers: Int64s) -> Iterator[tuple[int, dict[str, tuple[example.Kind, example.Values]]]]:
+        with RecordReader(self._index) as reader:
+            for start in range(0, len(numbers), _CHUNK):
+                chunk = numbers[start : start + _CHUNK]
+                for number, record in zip(chunk.tolist(), reader.read(chunk), strict=True):
+                    assert record is not None
+                    yield number, example.parse(record)
+
+    def _classes(self) -> tuple[str, ...] | None:
+        if self.label is None or "classLabel" not in self._written[self.label]:
+            return None
+        uri = storage.join(self._uri, f"{self.label}.labels.txt")
+        if storage.exists(uri):
+            return tuple(line.strip() for line in storage.read(uri).decode().splitlines() if line.strip())
+        return tuple(map(str, range(int(self._written[self.label]["classLabel"]["numClasses"]))))
+
+    def _feature(self, name: str) -> Feature:
+        """Return our description of one feature; raises InvalidData if its records cannot be read as one tensor."""
+        written = self._written[name]
+        kind = next(
+            (each for each in ("image", "classLabel", "text", "tensor", "boundingBox") if each in written), None
+        )
+        content = written.get(kind or "", {})
+        shape = _shape(content)
+        dtype = content.get("dtype", "")
+        decode: Decode | None = None
+        if kind == "classLabel":
+            shape, dtype = (), "int64"
+        elif kind == "text":
+            shape, dtype = (), "string"
+        elif kind == "boundingBox":
+            shape, dtype = (4,), "float32"
+        elif kind == "image":
+            decode = "jpeg" if content.get("encodingFormat") == "jpeg" else "png"
+            shape = shape or (None, None, 3)
+        elif kind == "tensor" and content.get("encoding", "none") == "bytes":
+            decode = "raw"
+        fits = kind is not None and (content.get("encoding", "none") in ("none", "bytes") or kind == "image")
+        if not fits or dtype not in _DTYPES or (decode in ("jpeg", "png") and dtype != "uint8"):
+            raise self._unsupported(name, kind or next(iter(set(written) - {"pythonClassName"}), "unknown"), dtype)
+        if None in shape and kind != "image":
+            raise self._unsupported(name, "tensor of varying shape", dtype)
+        return Feature(name=name, dtype=dtype, shape=shape, decode=decode)
+
+    def _unsupported(self, name: str, kind: str, dtype: str) -> InvalidData:
+        return InvalidData(
+            self._uri,
+            f"feature {name!r} is a {kind}{f' of {dtype}' if dtype else ''}",
+            expected="images of uint8, class labels, text, and tensors of a fixed shape",
+            next_step="Select other features with --columns",
+        )
+
+
+def _load(folder: str, name: str) -> dict[str, Any]:
+    uri = storage.join(folder, name)
+    try:
+        document = json.loads(storage.read(uri))
+    except ValueError as error:
+        raise InvalidData(uri, f"not JSON: {error}") from error
+    if name == FEATURES and "featuresDict" not in document:
+        raise InvalidData(
+            uri,
+            "no featuresDict",
+            expected="features as tensorflow-datasets 4.6 and newer write them",
+            next_step="Prepare the data set again with a newer tensorflow-datasets",
+        )
+    return dict(document)
+
+
+def _flatten(prefix: str, feature: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the features by their names in the records, where nested ones are joined by slashes."""
+    for name, nested in sorted(feature["featuresDict"].get("features", {}).items()):
+        if "featuresDict" in nested:
+            yield from _flatten(f"{prefix}{name}/", nested)
+        else:
+            yield f"{prefix}{name}", nested
+
+
+def _supervised(info: Mapping[str, Any]) -> list[str]:
+    items = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
+    return [item["featureKey"] for item in items if "featureKey" in item]
+
+
+def _shape(content: Mapping[str, Any]) -> tuple[int | None, ...]:
+    sizes = [int(size) for size in content.get("shape", {}).get("dimensions", [])]
+    return tuple(None if size < 0 else size for size in sizes)
