@@ -3,12 +3,14 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from mptraining_api.problems import InvalidData
+from mptraining_records.convert.convert import convert
 from mptraining_records.index.verify import verify
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing, manifest
@@ -109,6 +111,21 @@ def test_the_features_of_a_manifest_hold_from_the_first_record_on(folder: str, w
     manifest.save(folder, manifest.Manifest(name="train", features=(known,), records=2, files=(file,)))
     (bad,) = verify([uri]).bad
     assert (bad.record, bad.cause) == (0, "feature 'x' has 1 values; expected 2 for float32 [2]")
+
+
+def test_splits_with_different_features_are_verified_together(
+    folder: str, tmp_path: Path, write_shard: WriteShard
+) -> None:
+    for split in ("a", "b"):
+        np.savez(tmp_path / f"{split}.npz", **{split: np.arange(40, dtype=np.float32)})
+        convert(str(tmp_path / f"{split}.npz"), storage.join(folder, split))
+        # Without a manifest.
+        write_shard(storage.join(folder, f"x{split}.tfrecord"), [encode({split: number}) for number in range(20)])
+    patterns = [storage.join(folder, name) for name in ("a/*.tfrecord", "b/*.tfrecord", "xa*", "xb*")]
+    report = verify(patterns)
+    assert (report.records, report.bad, report.unchecked) == (120, (), "")
+    other = write_shard(storage.join(folder, "xb2.tfrecord"), [encode({"a": 1})])
+    assert [bad.uri for bad in verify(patterns).bad] == [other]
 
 
 def test_nothing_to_verify_is_a_mistake(shards: list[str], folder: str) -> None:

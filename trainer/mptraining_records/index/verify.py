@@ -9,6 +9,7 @@ from mptraining_api.problems import InvalidData
 from mptraining_records.index import compressed, dataset_index, scanner
 from mptraining_records.index.scanner import FrameWalk
 from mptraining_records.index.shard_index import ShardIndex
+from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import example, features, framing, manifest, record_check
 from mptraining_records.tfrecord.features import Feature
@@ -37,12 +38,11 @@ def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None 
     """Verify every record of the files that the patterns match.
 
     Damage affects only its own record, unless the beginning of the next record cannot be found. The features are those
-    of the manifest, otherwise those of the first records. `progress` gets the bytes done and all bytes. Raises
-    InvalidData if a pattern matches nothing or a file is not a TFRecord file.
+    of a file's manifest, otherwise those of the first records of its pattern. `progress` gets the bytes done and all
+    bytes. Raises InvalidData if a pattern matches nothing or a file is not a TFRecord file.
     """
     objects = dataset_index.find(patterns)
-    known = manifest.find(patterns)
-    check = _ContentCheck(known.features if known else None)
+    checks = _content_checks(patterns)
     bad: list[BadRecord] = []
     records = done = 0
     total = sum(each.size for each in objects)
@@ -52,12 +52,27 @@ def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None 
             progress(done + count, total)
 
     for object in objects:
-        shard, payloads = _scan(object, check, fed)
+        shard, payloads = _scan(object, checks[object.uri], fed)
         bad += sorted((*shard.damaged, *payloads), key=lambda each: each.offset)
         records += shard.count
         done += object.size
         fed(0)
-    return VerifyReport(len(objects), records, total, tuple(bad), check.unchecked)
+    unchecked = dict.fromkeys(check.unchecked for check in checks.values() if check.unchecked)
+    return VerifyReport(len(objects), records, total, tuple(bad), "; ".join(unchecked))
+
+
+def _content_checks(patterns: Sequence[str]) -> dict[str, _ContentCheck]:
+    """Return the check of each file by its URI."""
+    checks: dict[str, _ContentCheck] = {}
+    for pattern in dict.fromkeys(patterns):
+        inferring = _ContentCheck(None)
+        for object in dataset_index.find([pattern]):
+            checks.setdefault(object.uri, inferring)
+    for uri, found in manifest.find_each(patterns):
+        check = _ContentCheck(found.features)
+        folder = uri.rpartition("/")[0]
+        checks |= {place: check for file in found.files if (place := storage.join(folder, file.name)) in checks}
+    return checks
 
 
 class _ContentCheck:

@@ -86,7 +86,7 @@ def find(patterns: Sequence[str]) -> Manifest | None:
     A pattern may match a part of a split, or several splits and folders: the result lists all matched files. Raises
     InvalidData if their features, label or classes differ.
     """
-    parts = list(_parts(dict.fromkeys(patterns)))
+    parts = list(find_each(patterns))
     if not parts:
         return None
     uri, first = parts[0]
@@ -116,9 +116,9 @@ def _worst(parts: Iterable[tuple[str, Manifest]]) -> float | None:
     return max(known, default=None)
 
 
-def _parts(patterns: Iterable[str]) -> Iterable[tuple[str, Manifest]]:
-    """Yield each manifest in a pattern's folder, reduced to the files that the pattern matches."""
-    for pattern in patterns:
+def find_each(patterns: Iterable[str]) -> Iterable[tuple[str, Manifest]]:
+    """Yield each manifest in a pattern's folder with its URI, reduced to the files that the pattern matches."""
+    for pattern in dict.fromkeys(patterns):
         folder, _, name = pattern.rpartition("/")
         for found in storage.glob_or_empty(f"{folder}/*{SUFFIX}" if folder else f"*{SUFFIX}"):
             manifest = load(found.uri)
