@@ -305,7 +305,7 @@ def test_one_attempt_from_start_to_export(data: Path, tmp_path: Path, monkeypatc
     assert found["open_splits"][0].training.count + found["open_splits"][0].validation.count == 200
     assert found["assemble"][0].program is found["build"][0]
     trained = found["train"][0]
-    assert sum(execution.applied_steps for execution in found["execute"]) == trained.step == 16
+    assert sum(execution.applied_steps for execution in found["execute"]) == trained.step == 20
     assert len(found["_write"]) == 2
     assert found["run"][0] == trained.metrics
     assert Path(output, trained.model).is_dir()
