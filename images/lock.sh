@@ -13,7 +13,7 @@ compile --universal --extra operator -c requirements.lock -o images/operator.loc
   --no-emit-package google-cloud-storage --no-emit-package google-api-core --no-emit-package google-cloud-core \
   --no-emit-package google-resumable-media --no-emit-package googleapis-common-protos \
   --no-emit-package opentelemetry-api --no-emit-package proto-plus \
-  --no-emit-package google-crc32c --no-emit-package numpy --no-emit-package obstore --no-emit-package pillow --no-emit-package pyarrow
+  --no-emit-package google-crc32c --no-emit-package numpy --no-emit-package pillow --no-emit-package pyarrow
 # The trainer speaks to no cluster: the client's kubernetes, and what it alone stands on, is left out. tensorboard goes
 # with the TensorFlow of each variant, which must have its number.
 compile --universal --extra trainer -c requirements.lock -o images/trainer.lock pyproject.toml \

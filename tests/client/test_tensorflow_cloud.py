@@ -267,7 +267,6 @@ HEAVY = (
     "tensorflow",
     "kopf",
     "kubernetes",
-    "obstore",
     "google.cloud.storage",
     "pyarrow",
     "numpy",

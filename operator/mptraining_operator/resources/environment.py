@@ -73,7 +73,7 @@ _GPUS = "NVIDIA_VISIBLE_DEVICES"
 _NO_PROXY = "no_grpc_proxy"
 # The local host, the cluster's services, and Google's metadata server, which provides credentials.
 _NEVER_BY_PROXY = ("localhost", "127.0.0.1", ".svc", ".cluster.local", "metadata.google.internal", "169.254.169.254")
-# Of OpenSSL and obstore; of requests and google-auth; of curl, which TensorFlow uses for buckets; of pip.
+# Of OpenSSL; of requests and google-auth; of curl, which TensorFlow uses for buckets; of pip.
 _AUTHORITIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 
 Variables = list[dict[str, Any]]

@@ -16,7 +16,7 @@ JobFile = Callable[..., Path]
 Environment = Callable[..., dict[str, str]]
 RunIn = Callable[..., Path]
 
-HEAVY = ("tensorflow", "kopf", "kubernetes", "obstore", "google.cloud.storage", "pyarrow", "numpy", "rich", "pydantic")
+HEAVY = ("tensorflow", "kopf", "kubernetes", "google.cloud.storage", "pyarrow", "numpy", "rich", "pydantic")
 
 
 def mptj(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
