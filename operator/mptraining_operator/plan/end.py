@@ -280,6 +280,7 @@ def charge_budget(snapshot: Snapshot, status: JobStatus, outcome: Outcome, messa
 
 
 def _sentence(message: str) -> str:
+    message = message.rstrip()
     return message if message.endswith((".", "…")) else f"{message}."
 
 

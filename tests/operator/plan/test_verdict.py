@@ -61,7 +61,7 @@ def test_a_pod_evicted_for_its_own_storage_fails_the_program_in_the_kubelets_wor
     )
     pod = SeenPod(
         "pod", "uid", "job", "batch", 1, 0, "Failed", node="node-1", reason="Evicted",
-        message='Usage of EmptyDir volume "runs" exceeds the limit "2Mi"', exit_code=75,
+        message='Usage of EmptyDir volume "runs" exceeds the limit "2Mi". ', exit_code=75,
         termination_message=last_words.to_json(),
     )  # fmt: skip
     found = find_verdict(BATCH_JOB, (pod,))
