@@ -20,6 +20,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.left_out import leave_out
 
+# Before TensorFlow's first line: tests in several folders import it.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
 if TYPE_CHECKING:
     from tests.testbed import ControlPlane
     from tests.testbed.gcs.object_server import ObjectServer
