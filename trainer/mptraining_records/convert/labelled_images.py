@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -24,10 +24,10 @@ _FIRST_ROWS = 100
 def open_labelled_images(uri: str, path: Path, request: Request) -> FileRows:
     """Open the images that a column of the table names; image and label are stored, other columns on request."""
     assert request.images is not None
-    names = tables.column_names(uri, path)
+    first = tables.first_values(uri, path, _FIRST_ROWS)
     files = _Files(request.images)
-    named_by = _path_column(uri, path, names, files, request)
-    others = [name for name in names if name not in (named_by, request.group)]
+    named_by = _path_column(uri, first, files, request)
+    others = [name for name in first if name not in (named_by, request.group)]
     label = choose_label(uri, others, request.label)
     if label is None and others and request.columns is None:
         options = ["--images", request.images, "--path-column", named_by, "--label", others[0]]
@@ -73,7 +73,7 @@ def refuse_names(uri: str, path: Path, request: Request) -> None:
     """Raise InvalidData if a text column holds names of image files, which would be stored as text."""
     if request.columns is not None:
         return
-    first = _first_values(uri, path)
+    first = tables.first_values(uri, path, _FIRST_ROWS)
     if any(isinstance(value, bytes) for values in first.values() for value in values):
         return
     for name, values in first.items():
@@ -89,18 +89,13 @@ def refuse_names(uri: str, path: Path, request: Request) -> None:
 def command(uri: str, folder: str, request: Request) -> str:
     """Return the command that converts the images of `folder` with the labels of the table at `uri`."""
     with storage.as_local_file(uri) as path:
-        first = _first_values(uri, path)
+        first = tables.first_values(uri, path, _FIRST_ROWS)
     named_by = next((name for name, values in first.items() if _are_image_names(values)), None)
     others = [name for name in first if name != named_by]
     label = request.label or next((name for name in LABELS if name in others), None) or next(iter(others), None)
     options = ["--images", folder]
     options += ["--path-column", named_by] if named_by else []
     return request.command(uri, *options, *(["--label", label] if label and named_by else []))
-
-
-def _first_values(uri: str, path: Path) -> dict[str, list[Any]]:
-    names = tables.column_names(uri, path)
-    return {name: tables.column_values(uri, path, name, _FIRST_ROWS) for name in names}
 
 
 def _are_image_names(values: Sequence[Any]) -> bool:
@@ -157,12 +152,12 @@ class _Files:
         )
 
 
-def _path_column(uri: str, path: Path, names: Sequence[str], files: _Files, request: Request) -> str:
+def _path_column(uri: str, first: Mapping[str, Sequence[Any]], files: _Files, request: Request) -> str:
+    """Return the column with the names of the images; `first` has the first values of each column."""
     if request.path_column is not None:
-        check_column(uri, "--path-column", request.path_column, names)
+        check_column(uri, "--path-column", request.path_column, list(first))
         return request.path_column
-    first = _first_values(uri, path)
-    fitting = [name for name in names if any(files.find(value) for value in first[name])]
+    fitting = [name for name, values in first.items() if any(files.find(value) for value in values)]
     # A class number may be the name of a file without its suffix.
     fitting = [name for name in fitting if _are_image_names(first[name])] or fitting
     if len(fitting) == 1:
@@ -170,5 +165,5 @@ def _path_column(uri: str, path: Path, names: Sequence[str], files: _Files, requ
     raise InvalidData(
         uri,
         f"{len(fitting) or 'no'} columns hold names of images in {request.images}",
-        expected=f"--path-column with one of {', '.join(map(repr, fitting or names))}",
+        expected=f"--path-column with one of {', '.join(map(repr, fitting or first))}",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ class Table:
 
         self._uri = uri
         self._group = request.group
-        self._table, self.count = _open(uri, path)
+        self._table = _open(uri, path)
+        self.count = _read(uri, self._table.count_rows)
         schema = self._table.schema
         self.label = choose_label(uri, schema.names, request.label)
         if request.group is not None:
@@ -211,38 +212,49 @@ class Table:
         )
 
 
-def column_names(uri: str, path: Path) -> list[str]:
-    """Return the names of the columns. Raises InvalidData for a file that is unreadable or without a row."""
-    names: list[str] = _open(uri, path)[0].schema.names
-    return names
+def first_values(uri: str, path: Path, rows: int) -> dict[str, list[Any]]:
+    """Return the values of the first rows by column; of a CSV as text, so that `007` stays a name.
+
+    Raises InvalidData for a file that is unreadable or without a row.
+    """
+    table = _open(uri, path, as_text=_open(uri, path).schema.names)
+    found: dict[str, list[Any]] = _read(uri, lambda: table.head(rows)).to_pydict()
+    return found
 
 
-def column_values(uri: str, path: Path, name: str, limit: int | None = None) -> list[Any]:
-    """Return the first values of one column; of a CSV as text, so that `007` stays a name."""
-    table, count = _open(uri, path, as_text=name)
-    return table.head(count if limit is None else limit, columns=[name]).column(0).to_pylist()  # type: ignore[no-any-return]
+def column_values(uri: str, path: Path, name: str) -> list[Any]:
+    """Return all values of one column as `first_values` does."""
+    table = _open(uri, path, as_text=[name])
+    return _read(uri, lambda: table.to_table(columns=[name])).column(0).to_pylist()  # type: ignore[no-any-return]
 
 
-def _open(uri: str, path: Path, *, as_text: str | None = None) -> tuple[Any, int]:
-    """Return the file as a data set and its number of rows."""
+def _open(uri: str, path: Path, *, as_text: Sequence[str] = ()) -> Any:
+    """Return the file as a data set; raises InvalidData without a row."""
     import pyarrow as pa
     import pyarrow.csv as pc
     import pyarrow.dataset as ds
 
-    options = pc.ConvertOptions(column_types={as_text: pa.string()} if as_text else None)
+    options = pc.ConvertOptions(column_types=dict.fromkeys(as_text, pa.string()))
     is_csv = path.suffix.lower() == ".csv"
-    try:
-        table = ds.dataset(path, format=ds.CsvFileFormat(convert_options=options) if is_csv else "parquet")
-        count = table.count_rows()
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidData(uri, f"unreadable: {_arrow_message(error)}") from error
-    if not count:
-        raise InvalidData(uri, "no row in it")
+    table = _read(
+        uri, lambda: ds.dataset(path, format=ds.CsvFileFormat(convert_options=options) if is_csv else "parquet")
+    )
     names = table.schema.names
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InvalidData(uri, f"two columns are called {repeated[0]!r}")
-    return table, count
+    if not _read(uri, lambda: table.head(1)).num_rows:
+        raise InvalidData(uri, "no row in it")
+    return table
+
+
+def _read(uri: str, call: Callable[[], Any]) -> Any:
+    import pyarrow as pa
+
+    try:
+        return call()
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidData(uri, f"unreadable: {_arrow_message(error)}") from error
 
 
 def _is_text(type: Any) -> bool:
