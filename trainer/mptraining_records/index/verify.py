@@ -41,38 +41,39 @@ def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None 
     of a file's manifest, otherwise those of the first records of its pattern. `progress` gets the bytes done and all
     bytes. Raises InvalidData if a pattern matches nothing or a file is not a TFRecord file.
     """
-    objects = dataset_index.find(patterns)
-    checks = _content_checks(patterns)
+    found = _find(patterns)
     bad: list[BadRecord] = []
     records = done = 0
-    total = sum(each.size for each in objects)
+    total = sum(object.size for object, _ in found)
 
     def fed(count: int) -> None:
         if progress:
             progress(done + count, total)
 
-    for object in objects:
-        shard, payloads = _scan(object, checks[object.uri], fed)
+    for object, check in found:
+        shard, payloads = _scan(object, check, fed)
         bad += sorted((*shard.damaged, *payloads), key=lambda each: each.offset)
         records += shard.count
         done += object.size
         fed(0)
-    unchecked = dict.fromkeys(check.unchecked for check in checks.values() if check.unchecked)
-    return VerifyReport(len(objects), records, total, tuple(bad), "; ".join(unchecked))
+    unchecked = dict.fromkeys(check.unchecked for _, check in found if check.unchecked)
+    return VerifyReport(len(found), records, total, tuple(bad), "; ".join(unchecked))
 
 
-def _content_checks(patterns: Sequence[str]) -> dict[str, _ContentCheck]:
-    """Return the check of each file by its URI."""
-    checks: dict[str, _ContentCheck] = {}
+def _find(patterns: Sequence[str]) -> list[tuple[StoredObject, _ContentCheck]]:
+    """List the shards as `dataset_index.find` does, each with the check of its content."""
+    described = {
+        storage.join(uri.rpartition("/")[0], file.name): check
+        for uri, found in manifest.find_each(patterns)
+        for check in (_ContentCheck(found.features),)
+        for file in found.files
+    }
+    shards: dict[str, tuple[StoredObject, _ContentCheck]] = {}
     for pattern in dict.fromkeys(patterns):
         inferring = _ContentCheck(None)
         for object in dataset_index.find([pattern]):
-            checks.setdefault(object.uri, inferring)
-    for uri, found in manifest.find_each(patterns):
-        check = _ContentCheck(found.features)
-        folder = uri.rpartition("/")[0]
-        checks |= {place: check for file in found.files if (place := storage.join(folder, file.name)) in checks}
-    return checks
+            shards.setdefault(object.uri, (object, described.get(object.uri, inferring)))
+    return [shards[uri] for uri in sorted(shards)]
 
 
 class _ContentCheck:
