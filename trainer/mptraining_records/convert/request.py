@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mptraining_api.problems import InvalidData, nearest
+from mptraining_records.tfrecord.features import unknown_name
 
 LabelAs = Literal["Auto", "Classes", "Numbers"]
 
@@ -57,9 +57,4 @@ def stored_columns(uri: str, names: Sequence[str], label: str | None, request: R
 def check_column(uri: str, option: str, name: str, names: Sequence[str]) -> None:
     """Raise InvalidData if the table has no such column."""
     if name not in names:
-        raise InvalidData(
-            uri,
-            f"no column {name!r} for {option}",
-            expected="one of " + ", ".join(map(repr, names[:20])),
-            next_step=nearest(name, names),
-        )
+        raise unknown_name(uri, f"no column {name!r} for {option}", name, names)

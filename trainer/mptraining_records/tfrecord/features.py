@@ -162,10 +162,12 @@ def choose_label(uri: str, names: list[str], label: str | None) -> str | None:
     if label is None:
         return next((name for name in LABELS if name in names), None)
     if label not in names:
-        raise InvalidData(
-            uri,
-            f"no {label!r} in it",
-            expected="one of " + ", ".join(map(repr, names[:20])),
-            next_step=nearest(label, names),
-        )
+        raise unknown_name(uri, f"no {label!r} in it", label, names)
     return label
+
+
+def unknown_name(uri: str, found: str, name: str, names: Sequence[str]) -> InvalidData:
+    """Return the error for a name that is none of `names`; it has the first 20 and the nearest of them."""
+    return InvalidData(
+        uri, found, expected="one of " + ", ".join(map(repr, names[:20])), next_step=nearest(name, names)
+    )
