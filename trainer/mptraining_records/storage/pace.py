@@ -21,19 +21,19 @@ class Pace:
 
     def __init__(self) -> None:
         self._costs: deque[float] = deque(maxlen=_KEPT)
+        self._cost = _FIRST_COST
         self._lock = threading.Lock()
 
     def add(self, seconds: float, count: int) -> None:
         """Add a request that brought `count` bytes, whether it was complete or given up."""
         with self._lock:
             self._costs.append(seconds / (count + _FIXED_BYTES))
+            if len(self._costs) >= _FEWEST:
+                self._cost = _FACTOR * sorted(self._costs)[int(_SHARE * len(self._costs))]
 
     def limit(self, count: int) -> float:
         """Return the seconds after which a request for `count` bytes is slow.
 
         It grows with the requests that are given up, so that a network that is slow as a whole is not overloaded.
         """
-        with self._lock:
-            costs = sorted(self._costs)
-        cost = _FACTOR * costs[int(_SHARE * len(costs))] if len(costs) >= _FEWEST else _FIRST_COST
-        return max(SHORTEST_SECONDS, cost * (count + _FIXED_BYTES))
+        return max(SHORTEST_SECONDS, self._cost * (count + _FIXED_BYTES))
