@@ -146,7 +146,7 @@ def test_images_beside_the_classes_are_refused(source: Path, out: Path) -> None:
 
 
 class Test_folders_that_are_no_classes:
-    """Each was converted to classes without a word; now the command for what the folder is stands in the error."""
+    """Each was converted to classes without a message; the error names the command for what the folder is."""
 
     def _command(self, source: Path, out: Path, said: str) -> list[list[str]]:
         """Return the arguments of the commands in the error, after checking that each can be typed as it is."""

@@ -62,25 +62,32 @@ def split(folder: Path, cache: str = "None", **fields: Any) -> Split:
     return with_cache(datasets, cache, None)[0]  # type: ignore[arg-type]
 
 
-def training(
+def iterate(
     data: Split,
-    steps: int,
     *,
     position: Position = START,
     share: Share = Share(0, 1),  # noqa: B008 - frozen
     remainder: str = "Drop",
+    masked: bool = True,
     preprocess: Preprocess = Preprocess(),  # noqa: B008 - frozen
-) -> list[Batch]:
+    steps: int | None = None,
+) -> Iterator[Batch]:
     dataset = data.training(
         order=ORDER,
         batching=Batching(COUNT, BATCH, remainder),  # type: ignore[arg-type]
         position=position,
         share=share,
         batch=BATCH // share.workers,
-        masked=True,
+        masked=masked,
         preprocess=preprocess,
+        steps=steps,
     )
-    return list(itertools.islice(dataset.as_numpy_iterator(), steps))
+    batches: Iterator[Batch] = dataset.as_numpy_iterator()
+    return batches
+
+
+def training(data: Split, steps: int, **settings: Any) -> list[Batch]:
+    return list(itertools.islice(iterate(data, **settings), steps))
 
 
 def same(one: list[Batch], other: list[Batch]) -> bool:
@@ -124,17 +131,7 @@ def test_under_op_determinism_examples_are_mapped_in_parallel_and_ahead(
     def augment(inputs: Any, labels: Any) -> tuple[Any, Any]:
         return tf.ensure_shape(tf.numpy_function(meet, [inputs], tf.float32, stateful=False), [2]), labels
 
-    dataset = split(files, cache).training(
-        order=ORDER,
-        batching=Batching(COUNT, BATCH, "Drop"),
-        position=START,
-        share=Share(0, 1),
-        batch=BATCH,
-        masked=True,
-        preprocess=Preprocess(augment),
-        steps=5,
-    )
-    batches = dataset.as_numpy_iterator()
+    batches = iterate(split(files, cache), preprocess=Preprocess(augment), steps=5)
     first = next(batches)
     # The consumer requests nothing more, as while it trains.
     with changed:
@@ -160,16 +157,7 @@ def test_a_padded_pass_masks_what_is_missing(files: Path) -> None:
 
 @pytest.mark.parametrize("cache", ["Memory", "None"])
 def test_batches_without_a_mask_have_no_rows(files: Path, cache: str) -> None:
-    dataset = split(files, cache).training(
-        order=ORDER,
-        batching=Batching(COUNT, BATCH, "Drop"),
-        position=START,
-        share=Share(0, 1),
-        batch=BATCH,
-        masked=False,
-        preprocess=Preprocess(),
-    )
-    assert next(iter(dataset))[2:] == ((),)
+    assert next(iterate(split(files, cache), masked=False))[2:] == ((),)
 
 
 @pytest.mark.parametrize("cache", ["Memory", "None"])
