@@ -24,7 +24,9 @@ from bench.operator.many_jobs import (
     Mass,
     calls_of_a_life,
     measure,
+    names,
     percentile,
+    to_the_end,
 )
 
 
@@ -36,17 +38,18 @@ class Effort:
     many: int
     rounds: int
     life: int
+    lives: int
     resident: int
     settled: int
 
 
-FULL = Effort(few=100, many=1000, rounds=3, life=100, resident=5000, settled=2000)
+FULL = Effort(few=100, many=1000, rounds=3, life=100, lives=10_000, resident=5000, settled=2000)
 # Tests that every kind of figure is produced, not its value.
-QUICK = Effort(few=4, many=6, rounds=1, life=3, resident=6, settled=4)
+QUICK = Effort(few=4, many=6, rounds=1, life=3, lives=6, resident=6, settled=4)
 
-FIGURES = ("few", "many", "calls", "resident", "restart")
+FIGURES = ("few", "many", "calls", "lives", "resident", "restart")
 # Each contender's cluster takes seconds to start; these produce every kind of figure.
-QUICK_FIGURES = ("many", "calls", "restart")
+QUICK_FIGURES = ("many", "calls", "lives", "restart")
 ABSOLUTE = "1"
 
 
@@ -73,6 +76,8 @@ def _figures(name: str, effort: Effort, *, ours: bool) -> None:
         _many(effort, ours)
     elif name == "calls":
         _calls(effort, ours)
+    elif name == "lives" and ours:
+        _lives(effort.lives)
     elif name == "resident" and ours:
         _publish_absolute("resident_mib", effort.resident, [restart.resident(OURS, effort.resident)], "MiB", 200)
     elif name == "restart" and ours:
@@ -124,6 +129,17 @@ def _calls(effort: Effort, ours: bool) -> None:
         progress(f"  {contender.name}: {total:.2f} calls a job: {by_verb}")
         if contender is OURS:
             _publish_absolute("api_calls_per_job", effort.life, [total], "calls", 7)
+
+
+def _lives(jobs: int) -> None:
+    """Run jobs to their end, and count those with another number of children than one."""
+    lives = to_the_end(OURS, jobs)
+    wrong = [name for name in names(jobs) if lives.children[name] != 1]
+    progress(f"  {1000 * lives.cpu_seconds / jobs:.1f} CPU ms a job, {lives.resident:.0f} MiB at the end")
+    for name in wrong[:20]:
+        progress(f"  {name} had {lives.children[name]} children")
+    _publish_absolute("jobs_without_one_child", jobs, [len(wrong)], "jobs", 0)
+    _publish_absolute("seconds_until_all_succeeded", jobs, [lives.seconds], "s", 3600)
 
 
 def _interleaved(contenders: Sequence[Contender], jobs: int, rounds: int) -> dict[str, list[Mass]]:

@@ -22,6 +22,8 @@ NAMES = {
     "operator.created_to_pods_p99_seconds.6_jobs",
     "operator.resident_mib.6_jobs",
     "operator.api_calls_per_job.3_jobs",
+    "operator.jobs_without_one_child.6_jobs",
+    "operator.seconds_until_all_succeeded.6_jobs",
     "operator.writes_after_restart.4_jobs",
     "operator.seconds_to_settle_after_restart.4_jobs",
 }
