@@ -302,23 +302,38 @@ class Operator:
             return
         for key in self._cache.job_keys():
             self._queue.add(key)
+        # Before the workers start, which would otherwise create again what exists.
+        self._read_namespace_objects()
         # Without a leader, possibly no replica was running to receive reports.
         receiving_since = self._clock() if self._settings.progress.enabled else None
         self._reconciler.start(self._settings.workers, term, reports_since=receiving_since)
         # Only now may this replica write.
-        self._check_namespace_objects()
+        self._repair_shared_objects()
 
     def _check_namespace_objects(self) -> None:
-        """Repair Services and NetworkPolicies that another client changed, and queue the jobs of others."""
-        if not self._lease.leading:
-            return
+        """Read Services and NetworkPolicies, and repair those that another client changed."""
+        if self._lease.leading:
+            self._read_namespace_objects()
+            self._repair_shared_objects()
+
+    def _read_namespace_objects(self) -> None:
+        """Queue the jobs whose NetworkPolicy is missing, was changed, or is of a deleted job."""
         try:
-            allowed = self._namespace_objects.refresh(self._relister.namespaces, self._cache.used_namespaces())
-        except (ApiProblem, NotLeading) as problem:
-            _log.warning("Services and NetworkPolicies could not be checked: %s", problem)
+            allowed = self._namespace_objects.refresh(self._relister.namespaces)
+        except ApiProblem as problem:
+            _log.warning("Services and NetworkPolicies could not be read: %s", problem)
             return
         for key in (*self._cache.set_peers_allowed(allowed), *(allowed.keys() - set(self._cache.job_keys()))):
             self._queue.add(key)
+
+    def _repair_shared_objects(self) -> None:
+        for namespace in self._cache.used_namespaces():
+            try:
+                self._namespace_objects.ensure(namespace)
+            except NotLeading:
+                return
+            except ApiProblem as problem:
+                _log.warning("the shared objects of namespace %s could not be checked: %s", namespace, problem)
 
     def _observe_start(self, snapshot: Snapshot, batch_job: SeenBatchJob) -> None:
         ran = snapshot.status is not None and snapshot.status.start_time is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -89,12 +89,13 @@ class NamespaceObjects:
                     self._written[key] = self._allowed.setdefault(key, allowed)
                 raise
 
-    def refresh(self, namespaces: tuple[str | None, ...], used: Iterable[str]) -> Mapping[Key, str]:
-        """Read all rules and shared objects, and repair the shared ones of the namespaces in `used`.
+    def refresh(self, namespaces: tuple[str | None, ...]) -> Mapping[Key, str]:
+        """Read all rules and shared objects; return the uid of the job that each intact rule allows.
 
-        Returns the uid of the job that each intact rule allows; `allow` repairs another one.
+        Afterwards `allow` and `ensure` write only what is missing or was changed.
         """
         listed: dict[Key, str] = {}
+        began = self._clock()
         with self._lock:
             self._written.clear()
         intact: dict[Resource, set[str]] = {SERVICES: set(), NETWORK_POLICIES: set()}
@@ -110,14 +111,11 @@ class NamespaceObjects:
                                 listed[key] = uid
                         elif names.JOB not in labels and _same(found, _shared(resource, where)):
                             whole.add(where)
-        complete = intact[SERVICES] & intact[NETWORK_POLICIES]
         with self._lock:
             current = {**listed, **self._written}
             allowed = {key: uid for key, uid in current.items() if uid is not None}
             self._allowed = allowed
-            self._checked = {namespace: at for namespace, at in self._checked.items() if namespace in complete}
-        for namespace in set(used) - complete:
-            self.ensure(namespace)
+            self._checked = dict.fromkeys(intact[SERVICES] & intact[NETWORK_POLICIES], began)
         return dict(allowed)
 
     def _put(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> None:

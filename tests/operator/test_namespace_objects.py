@@ -50,9 +50,10 @@ def test_what_another_client_changed_is_repaired(
     widened = job_objects.allow_policy("team", "flowers", "job-1")
     api.put(NETWORK_POLICIES, {**widened, "spec": {**widened["spec"], "ingress": [{}]}})
     del api.objects[("services", "team", "mptraining-workers")]
-    assert objects.refresh((None,), {"team"}) == {}, "the job's rule is not intact"
+    assert objects.refresh((None,)) == {}, "the job's rule is not intact"
+    objects.ensure("team")
     objects.allow(KEY, "job-1")
-    assert objects.refresh((None,), {"team"}) == {KEY: "job-1"}
+    assert objects.refresh((None,)) == {KEY: "job-1"}
     assert "ingress" not in api.find(NETWORK_POLICIES, "team", "mptraining-deny-ingress")["spec"]
     assert api.find(NETWORK_POLICIES, "team", "flowers-workers")["spec"] == widened["spec"]
     assert api.find(SERVICES, "team", "mptraining-workers") is not None
@@ -64,8 +65,9 @@ def test_what_is_intact_is_only_read(objects: NamespaceObjects, api: Any, clock:
     objects.allow(KEY, "job-1")
     api.calls.clear()
     later = NamespaceObjects(api, clock)
-    assert later.refresh((None,), {"team"}) == {KEY: "job-1"}
+    assert later.refresh((None,)) == {KEY: "job-1"}
     later.allow(KEY, "job-1")
+    later.ensure("team")
     assert api.written() == []
 
 
@@ -83,7 +85,7 @@ def test_a_rule_that_is_written_while_the_rules_are_listed_is_known(
             objects.remove(other)
 
     monkeypatch.setattr(api, "pages", list_then_write)
-    assert objects.refresh((None,), set()) == {KEY: "job-1"}
+    assert objects.refresh((None,)) == {KEY: "job-1"}
     objects.remove(KEY)
     assert api.find(NETWORK_POLICIES, "team", "flowers-workers") is None
 
