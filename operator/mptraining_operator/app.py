@@ -86,7 +86,13 @@ class Operator:
         self._stopping = threading.Event()
         self._metrics = metrics
         self._cache = Cache(time.monotonic)
-        self._queue = WorkQueue(time.monotonic, self._cache.urgency, max(1, settings.workers // 4), self._cache.crowded)
+        self._queue = WorkQueue(
+            time.monotonic,
+            self._cache.urgency,
+            others=max(1, settings.workers // 4),
+            late=max(1, 3 * settings.workers // 4),
+            crowded=self._cache.crowded,
+        )
         intake = Intake(self._cache, self._queue)
         self._relister = Relister(
             cluster,

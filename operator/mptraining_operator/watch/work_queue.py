@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 
 from mptraining_operator.plan.snapshot import Key
@@ -26,7 +26,7 @@ class Urgency(IntEnum):
     ENDED = 2
 
 
-# Seconds for which keys that are not starts wait while the cluster is crowded, and between two looks at that.
+# Seconds for which keys that are not starts wait for pods of jobs that have started, and between two looks at that.
 _HELD = 20.0
 _CROWD_CHECK_SECONDS = 0.2
 
@@ -39,6 +39,7 @@ class WorkQueue:
 
     `urgency` is called when a key is added. At most `others` keys that are not starts are processed at once: when the
     API server is busy, their calls would delay the pods of jobs that have just started. While `crowded`, they wait.
+    Once they have waited for 20 s, at most `late` of them are processed at once.
     """
 
     def __init__(
@@ -46,11 +47,13 @@ class WorkQueue:
         clock: Callable[[], float],
         urgency: Callable[[Key], Urgency] = lambda key: Urgency.RUN,
         others: float = math.inf,
+        late: float = math.inf,
         crowded: Callable[[], bool] = lambda: False,
     ) -> None:
         self._clock = clock
         self._urgency = urgency
         self._others = others
+        self._late = late
         self._crowded = crowded
         self._changed = threading.Condition()
         # Entries (due, sequence number, key) by urgency; an entry is stale if `_due` has another one for the key.
@@ -95,11 +98,8 @@ class WorkQueue:
             while not self._stopped:
                 now = self._clock()
                 heads = self._heads()
-                others = sum(urgency != Urgency.START for _, urgency in self._processing.values())
-                if others >= self._others:
-                    # `done` wakes a waiting worker.
-                    heads = {urgency: at for urgency, at in heads.items() if urgency == Urgency.START}
-                due = [urgency for urgency, at in heads.items() if at <= now]
+                ready = self._ready(heads)
+                due = [urgency for urgency, at in ready.items() if at <= now]
                 held = Urgency.START not in due and any(now < heads[each] + _HELD for each in due) and self._crowded()
                 if held:
                     due = [each for each in due if heads[each] + _HELD <= now]
@@ -113,8 +113,8 @@ class WorkQueue:
                     return None
                 if held:
                     # The end of a crowd wakes no worker.
-                    heads = {urgency: max(at, now + _CROWD_CHECK_SECONDS) for urgency, at in heads.items()}
-                ends = [*heads.values(), *([] if give_up is None else [give_up])]
+                    ready = {urgency: max(at, now + _CROWD_CHECK_SECONDS) for urgency, at in ready.items()}
+                ends = [*ready.values(), *([] if give_up is None else [give_up])]
                 self._changed.wait(min(ends) - now if ends else None)
             return None
 
@@ -177,6 +177,16 @@ class WorkQueue:
         self._sequence += 1
         heapq.heappush(self._heaps[urgency], (entry[0], self._sequence, key))
         self._changed.notify()
+
+    def _ready(self, heads: Mapping[Urgency, float]) -> dict[Urgency, float]:
+        """Return the time from which a worker may take the first key of each urgency; `done` wakes a waiting worker."""
+        others = sum(urgency != Urgency.START for _, urgency in self._processing.values())
+        if others < self._others:
+            return dict(heads)
+        starts = {urgency: at for urgency, at in heads.items() if urgency == Urgency.START}
+        if others >= self._late:
+            return starts
+        return {urgency: at + _HELD for urgency, at in heads.items()} | starts
 
     def _heads(self) -> dict[Urgency, float]:
         """Return the time at which the first key of each urgency is due."""

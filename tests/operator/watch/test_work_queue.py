@@ -77,6 +77,20 @@ def test_other_work_leaves_workers_to_starts(clock: Clock) -> None:
     assert queue.take(0) == B
 
 
+def test_other_work_that_has_waited_for_twenty_seconds_gets_more_workers(clock: Clock) -> None:
+    a, b, c, start = (Key("team", name) for name in ("a", "b", "c", "start"))
+    queue = WorkQueue(clock, lambda key: Urgency.START if key == start else Urgency.RUN, others=1, late=2)
+    for key in (a, b, c):
+        queue.add(key)
+    assert [queue.take(0), queue.take(0)] == [a, None]
+    clock.now += 20
+    assert [queue.take(0), queue.take(0)] == [b, None]
+    queue.add(start)
+    assert queue.take(0) == start, "a worker is left for a start"
+    queue.done(a)
+    assert queue.take(0) == c
+
+
 def test_other_work_waits_in_a_crowd_but_no_longer_than_twenty_seconds(clock: Clock) -> None:
     urgency = {A: Urgency.RUN, B: Urgency.RUN, C: Urgency.START}
     crowds = [True]

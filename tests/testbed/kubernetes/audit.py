@@ -48,7 +48,8 @@ def flags(folder: Path) -> list[str]:
     }
     file = folder / "audit-policy.yaml"
     file.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
-    return [f"--audit-policy-file={file}", f"--audit-log-path={folder / 'audit.log'}", "--audit-log-format=json"]
+    # The default of 100 MB begins another file after some 4,000 jobs.
+    return [f"--audit-policy-file={file}", f"--audit-log-path={folder / 'audit.log'}", "--audit-log-maxsize=8000"]
 
 
 def read(log: Path) -> Iterator[Request]:
