@@ -183,7 +183,7 @@ class WorkQueue:
         others = sum(urgency != Urgency.START for _, urgency in self._processing.values())
         if others < self._others:
             return dict(heads)
-        starts = {urgency: at for urgency, at in heads.items() if urgency == Urgency.START}
+        starts: dict[Urgency, float] = {urgency: at for urgency, at in heads.items() if urgency == Urgency.START}
         if others >= self._late:
             return starts
         return {urgency: at + _HELD for urgency, at in heads.items()} | starts
