@@ -146,8 +146,8 @@ def to_the_end(contender: Contender, jobs: int, *, seconds: float = 3600) -> Liv
             progress(f"  {count} of {jobs} jobs have succeeded")
             return count >= jobs
 
-        # A list of all jobs costs the API server a second, which the contender has to wait for.
-        wait_for(ended, f"{jobs} jobs succeeded", of=server, seconds=seconds, every=20)
+        # A list of all jobs costs the API server seconds, for which the contender waits.
+        wait_for(ended, f"{jobs} jobs succeeded", of=server, seconds=seconds, every=60)
         requests = control_plane.requests()[done:]
         began = min(each.ended for each in made(requests, contender.resource))
         return Lives(
