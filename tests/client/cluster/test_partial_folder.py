@@ -31,11 +31,15 @@ def test_it_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_fetch_from_the_same_source_continues(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), PartialFolder(tmp_path / "run", "source", overwrite=False) as folder:
-        add(folder, FILES[0])
-        with folder.add(FILES[1]) as opened:
-            opened.write(b"half")
-            raise KeyboardInterrupt
+    def interrupted() -> None:
+        with PartialFolder(tmp_path / "run", "source", overwrite=False) as folder:
+            add(folder, FILES[0])
+            with folder.add(FILES[1]) as opened:
+                opened.write(b"half")
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert not (tmp_path / "run").exists()
     with PartialFolder(tmp_path / "run", "source", overwrite=False) as folder:
         assert folder.missing(FILES) == [FILES[1]]

@@ -115,7 +115,7 @@ def test_the_folder_is_sent_whole_and_then_released(pod: Pod) -> None:
 
 def test_a_folder_of_a_running_worker_needs_no_kept_one(pod: Pod) -> None:
     listed = pod.run((*FILES_COMMAND, str(pod.model.parent)))
-    assert [json.loads(line)["path"] for line in listed.stdout.splitlines()][0] == "model/model.json"
+    assert next(json.loads(line)["path"] for line in listed.stdout.splitlines()) == "model/model.json"
     missing = pod.run((*SEND_COMMAND, str(pod.model / "none")))
     assert missing.returncode == 2
     assert b"none: no such folder" in missing.stderr
