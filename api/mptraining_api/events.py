@@ -182,6 +182,9 @@ class Finished(_Event):
     peak_memory_bytes: int | None = None
     precision: str | None = None
     recoveries: int | None = None
+    # Seconds for which worker 0 keeps the run folder of a job without output.uri after this Event, and how that ended.
+    kept_seconds: float | None = None
+    hand_over: Literal["Fetched", "NotFetched"] | None = None
 
 
 Event = Started | Progress | Notice | Saved | Recovered | Inspected | Finished

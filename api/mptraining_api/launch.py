@@ -51,9 +51,13 @@ DEBUG = "MPTRAINING_DEBUG"
 TRAINER_PORT = 2222
 COMMAND = ("python", "-m", "mptraining_trainer", "train")
 SOURCE_COMMAND = ("python", "-m", "mptraining_trainer", "source")
-# Commands that a client runs in worker 0's pod: write the model as a tar, and confirm that it has arrived.
-MODEL_COMMAND = ("python", "-m", "mptraining_trainer", "model")
-MODEL_FETCHED_COMMAND = ("python", "-m", "mptraining_trainer", "model-fetched")
+# Commands that a client runs in a pod. The first two take a folder, relative to the kept one: list its files as JSON
+# lines, and write them as a tar. The third confirms that they have arrived.
+FILES_COMMAND = ("python", "-m", "mptraining_trainer", "files")
+SEND_COMMAND = ("python", "-m", "mptraining_trainer", "send")
+FETCHED_COMMAND = ("python", "-m", "mptraining_trainer", "fetched")
+# The main process of a pod that serves a folder: with the folder and the seconds after which it ends by itself.
+KEEP_COMMAND = ("python", "-m", "mptraining_trainer", "keep")
 
 
 class Launch(Model):

@@ -18,6 +18,9 @@ Digest = Annotated[str, StringConstraints(max_length=64)]
 Time = Annotated[str, StringConstraints(max_length=64, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$")]
 
 
+# Exact in a float64, which some clients parse numbers to.
+Bytes = Annotated[int, Field(ge=0, le=2**53 - 1)]
+
 # Attempts that the status keeps, the newest ones.
 ATTEMPTS_KEPT = 10
 
@@ -110,6 +113,14 @@ class Progress(Model):
     loss_scale: Annotated[float, Field(ge=0)] | None = Field(None, description="Under mixed_float16.")
     precision: Word | None = Field(None, description="Current policy.")
     recoveries: NonNegative | None = Field(None, description="Number of rollbacks to a checkpoint.")
+    device_utilization_percent: Annotated[float, Field(ge=0, le=100)] | None = Field(
+        None, description="Share of the time in which a kernel ran, mean of worker 0's GPUs."
+    )
+    device_memory_used_bytes: Bytes | None = Field(None, description="Memory in use on the fullest GPU of worker 0.")
+    device_memory_total_bytes: Bytes | None = Field(None, description="Memory of that GPU.")
+    model_kept_until: Time | None = Field(
+        None, description="Until when worker 0 keeps the model of a job without output.uri, to be fetched."
+    )
     metrics: Annotated[list[Metric], Field(max_length=64)] | None = Field(None, description="The last values.")
 
 
@@ -150,9 +161,9 @@ class JobStatus(Model):
 JOB = f"{GROUP}/job"
 JOB_UID = f"{GROUP}/job-uid"
 ATTEMPT = f"{GROUP}/attempt"
-# The label that Kubernetes sets on the pods of an Indexed Job.
 # The annotation of the pods with the job's resolved job, which is their job.json.
 RESOLVED_JOB = f"{GROUP}/resolved-job"
+# The label that Kubernetes sets on the pods of an Indexed Job.
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 # The container that trains, and the init container that prepares the source.

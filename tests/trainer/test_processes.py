@@ -21,12 +21,12 @@ import pytest
 from mptraining_api import events
 from mptraining_api.launch import (
     ATTEMPT,
+    FETCHED_COMMAND,
     INCARNATION,
     INDEX,
-    MODEL_COMMAND,
-    MODEL_FETCHED_COMMAND,
     MODEL_WAITS,
     PROGRESS_SECONDS,
+    SEND_COMMAND,
     SOURCE_FOLDER,
     TERMINATION_LOG,
     launch,
@@ -570,14 +570,15 @@ def test_without_a_run_folder_the_chief_keeps_the_model(
     done = start(TWO_WORKERS | {"output": None})
     assert done.processes[1].wait(PATIENCE) == 0, done.errors(1)
     end = time.monotonic() + PATIENCE
-    while not (tmp_path / "tmp" / "mptraining-model.json").exists():
+    while not (tmp_path / "tmp" / "mptraining-kept.json").exists():
         assert done.processes[0].poll() is None, done.errors()
         assert time.monotonic() < end
         time.sleep(0.05)
     assert any(event.topic == MODEL_WAITS for event in done.all(events.Notice))
-    assert done.finished().reason == "Succeeded"
-    sent = subprocess.run([sys.executable, *MODEL_COMMAND[1:]], capture_output=True, check=True, timeout=240)
+    assert (done.finished().reason, done.finished().kept_seconds) == ("Succeeded", 600)
+    sent = subprocess.run([sys.executable, *SEND_COMMAND[1:], "."], capture_output=True, check=True, timeout=240)
     with tarfile.open(fileobj=io.BytesIO(sent.stdout)) as tar:
-        assert {"model.json", "weights.npz", "rebuild.py"} <= set(tar.getnames())
-    subprocess.run([sys.executable, *MODEL_FETCHED_COMMAND[1:]], check=True, timeout=240)
+        names = {"model/model.json", "model/weights.npz", "model/rebuild.py", "job.json", "result.json"}
+        assert names <= set(tar.getnames())
+    subprocess.run([sys.executable, *FETCHED_COMMAND[1:]], check=True, timeout=240)
     assert done.wait(120) == [0, 0]

@@ -1,7 +1,7 @@
 """`python -m mptraining_trainer VERB`: one worker of a launch, from its environment to its exit code.
 
 `train` trains. `source` prepares the source code in an init container. `inspect` reports the facts of the model.
-`keep`, `model` and `model-fetched` serve the model of a job without a run folder.
+`keep`, `files`, `send` and `fetched` serve a folder to `mptj fetch`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,48 @@ from mptraining_api.resolved_job import ResolvedJob
 
 _NOISE = (b"absl::InitializeLog()", b"oneDNN custom operations are on", b"could not find cuda drivers")
 _USAGE = (
-    "usage: python -m mptraining_trainer train|source|inspect|model|model-fetched   "
-    "(the job comes from the environment: mptraining_api.launch)"
+    "usage: python -m mptraining_trainer train|source|inspect   (the job comes from the environment: "
+    "mptraining_api.launch)   or: keep FOLDER SECONDS | files FOLDER | send FOLDER [FIRST] | fetched"
 )
 
 
 def main(arguments: list[str]) -> int:
     """Run one verb and return the exit code of `outcomes`."""
-    verbs = {"train": _train, "source": _source, "inspect": _inspect, "model": _model, "model-fetched": _model_fetched}
-    if len(arguments) == 3 and arguments[0] == "keep":
-        return _keep(arguments[1], float(arguments[2]))
-    if len(arguments) != 1 or arguments[0] not in verbs:
-        print(_USAGE, file=sys.stderr)
-        return 2
-    return verbs[arguments[0]](os.environ)
+    verbs = {"train": _train, "source": _source, "inspect": _inspect}
+    match arguments:
+        case [("train" | "source" | "inspect") as verb]:
+            return verbs[verb](os.environ)
+        case ["keep", folder, seconds]:
+            return _keep(folder, float(seconds), os.environ)
+        case ["files" | "send" | "fetched", *_]:
+            return _serve(arguments)
+    return _usage()
+
+
+def _serve(arguments: list[str]) -> int:
+    """Answer one request of a client about a folder; return the exit code, with the problem on stderr."""
+    from mptraining_trainer.export import folder_stream, model_server
+
+    try:
+        match arguments:
+            case ["files", folder]:
+                for line in folder_stream.list_files(model_server.find_folder(folder)):
+                    print(line)
+            case ["send", folder, *first] if len(first) <= 1:
+                folder_stream.write_tar(model_server.find_folder(folder), sys.stdout.buffer, *first)
+            case ["fetched"]:
+                model_server.end_keep()
+            case _:
+                return _usage()
+    except Problem as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return outcomes.by_reason(problem.reason).exit_code
+    return outcomes.SUCCEEDED.exit_code
+
+
+def _usage() -> int:
+    print(_USAGE, file=sys.stderr)
+    return 2
 
 
 def _train(environment: MutableMapping[str, str]) -> int:
@@ -106,32 +134,13 @@ def _inspect(environment: MutableMapping[str, str]) -> int:
     return outcome.exit_code
 
 
-def _keep(folder: str, seconds: float) -> int:
+def _keep(folder: str, seconds: float, environment: Mapping[str, str]) -> int:
     from mptraining_trainer.export import model_server
+    from mptraining_trainer.reporting.telemetry import add_hand_over
 
-    model_server.wait_until_fetched(folder, seconds)
-    return outcomes.SUCCEEDED.exit_code
-
-
-def _model(_: MutableMapping[str, str]) -> int:
-    from mptraining_trainer.export import model_server
-
-    try:
-        print(model_server.write_tar(sys.stdout.buffer), file=sys.stderr)
-    except Problem as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return outcomes.by_reason(problem.reason).exit_code
-    return outcomes.SUCCEEDED.exit_code
-
-
-def _model_fetched(_: MutableMapping[str, str]) -> int:
-    from mptraining_trainer.export import model_server
-
-    try:
-        model_server.end_keep()
-    except Problem as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return outcomes.by_reason(problem.reason).exit_code
+    fetched = model_server.wait_until_fetched(folder, seconds)
+    if log := environment.get(launch.TERMINATION_LOG):
+        add_hand_over(log, fetched=fetched)
     return outcomes.SUCCEEDED.exit_code
 
 

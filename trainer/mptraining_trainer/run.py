@@ -52,6 +52,7 @@ def run(
     worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack)
     debug = bool(environment.get(launch.DEBUG))
     trained: TrainingResult | None = None
+    wait = 0.0
     try:
         wait = model_server.keep_seconds(job, identity, environment)
         refuse_foreign_folder(worker)
@@ -88,6 +89,7 @@ def run(
         peak_memory_bytes=peak_memory_bytes(),
         precision=_policy(trained),
         recoveries=len(trained.precision_state.recoveries) if trained and trained.precision_state else None,
+        kept_seconds=wait if wait and trained is not None and trained.model is not None else None,
     )
     telemetry.close()
     exit_stack.close()

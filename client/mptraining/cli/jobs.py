@@ -134,7 +134,7 @@ def show_status(
     from mptraining.cluster.job_view import lines, no_operator_text
     from mptraining.cluster.submit import waiting_job_warning
 
-    job = _attach(name, where)
+    job = attach_job(name, where)
     seen = job.status()
     if output is not None:
         print_documents([seen.document], output, many=False)
@@ -164,7 +164,7 @@ def logs(
     """Print the logs of a job's workers."""
     from mptraining.cluster.wait import detached_text
 
-    job = _attach(name, where)
+    job = attach_job(name, where)
     try:
         for line in job.log_lines(follow=follow, worker=worker, attempt=attempt, raw=raw):
             typer.echo(line)
@@ -184,7 +184,7 @@ def wait(
     where: Where,
 ) -> None:
     """Follow a job until it has ended; the exit code is the job's."""
-    job = _attach(name, where)
+    job = attach_job(name, where)
     follow_until_ended(job, timeout=timeout, model=model, plain=plain)
 
 
@@ -195,7 +195,7 @@ def cancel(
 ) -> None:
     """Delete jobs: their workers save a checkpoint and exit. Run folders are kept."""
     for name in names:
-        job = _attach(name, where)
+        job = attach_job(name, where)
         folder = job.status().output
         job.cancel()
         typer.echo(f"cancelled: {name}" + (f"; its run folder stays: {folder}" if folder else ""))
@@ -208,7 +208,7 @@ def suspend(
 ) -> None:
     """Suspend jobs until `mptj resume`. They save a checkpoint and release their machines."""
     for name in names:
-        job = _attach(name, where)
+        job = attach_job(name, where)
         _refuse_ended(job)
         job.suspend()
         typer.echo(f"suspended: {name}; to continue it: mptj resume {name}")
@@ -221,7 +221,7 @@ def resume(
 ) -> None:
     """Resume suspended jobs from their last checkpoint."""
     for name in names:
-        job = _attach(name, where)
+        job = attach_job(name, where)
         _refuse_ended(job)
         job.resume()
         typer.echo(f"resumed: {name}")
@@ -242,7 +242,7 @@ def compare_runs(
         if "/" in run or Path(run).exists():
             return load_run(run)
         try:
-            return _attach(run, where).run()
+            return attach_job(run, where).run()
         except NoCluster:
             return load_run(run)
 
@@ -303,12 +303,9 @@ def _refuse_ended(job: Job) -> None:
         raise ClusterProblem(job.name, f"the job has ended ({seen.phase})", next_step=step)
 
 
-def _attach(
-    name: str,
-    where: Where,
-) -> Job:
+def attach_job(name: str, where: Where) -> Job:
+    """Return the job; accepts names as `kubectl get -o name` and `mptj list -o name` print them."""
     from mptraining.cluster.job import attach
 
-    # Accept names as `kubectl get -o name` and `mptj list -o name` print them.
     plain = name.removeprefix("mptrainingjob.mptraining.dev/").removeprefix("mptj/")
     return attach(plain, where)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlencode
@@ -62,9 +62,13 @@ class ApiServer:
         """Apply a merge patch; a uid or resourceVersion in `body` is a precondition."""
         return self._parsed("PATCH", "patch", resource, name, body=body, content_type=MERGE_PATCH)
 
-    def delete(self, resource: Resource, name: str, *, uid: str | None = None) -> None:
+    def delete(
+        self, resource: Resource, name: str, *, uid: str | None = None, grace_seconds: int | None = None
+    ) -> None:
         """Delete the object, with background propagation to its dependents. `uid` is a precondition."""
         body: Raw = {"propagationPolicy": "Background"}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
         if uid is not None:
             body["preconditions"] = {"uid": uid}
         self._parsed("DELETE", "delete", resource, name, body=body)
@@ -137,12 +141,10 @@ class CommandFailed(ClusterProblem):
     """The command exited with a code other than 0; `found` is its standard error."""
 
 
-def exec_command(
-    server: ApiServer, pod: str, command: Sequence[str], *, container: str, write: Callable[[bytes], object]
-) -> str:
-    """Run `command` in the container, pass its standard output to `write`, and return its standard error.
+def exec_output(server: ApiServer, pod: str, command: Sequence[str], *, container: str) -> Iterator[bytes]:
+    """Run `command` in the container and yield its standard output.
 
-    Raises CommandFailed, or another ClusterProblem if it could not be run or the connection was lost.
+    Raises CommandFailed at its end, or another ClusterProblem if it could not be run or the connection was lost.
     """
     from kubernetes.stream import ws_client
     from websocket import ABNF, WebSocketBadStatusException, WebSocketException
@@ -164,7 +166,7 @@ def exec_command(
                     continue
                 channel, data = frame.data[0], frame.data[1:]
                 if channel == _STDOUT:
-                    write(data)
+                    yield data
                 elif channel == _STDERR:
                     errors += data
                 elif channel == _ERROR:
@@ -173,12 +175,11 @@ def exec_command(
         raise cluster_problem(request, api_problem(error.status_code, error.resp_body or b"")) from None
     except (WebSocketException, OSError) as error:
         raise _no_answer(request, str(error)) from None
-    text = errors.decode("utf-8", errors="replace").strip()
     if ended is None:
         raise _no_answer(request, "the connection was closed before the command had ended")
     if ended.get("status") != "Success":
+        text = errors.decode("utf-8", errors="replace").strip()
         raise CommandFailed(pod, text or str(ended.get("message", "the command failed")))
-    return text
 
 
 def _no_answer(request: Request, message: str) -> ClusterProblem:

@@ -6,23 +6,24 @@ import re
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptraining.cluster import logs, model_download
-from mptraining.cluster.api import ApiServer, CommandFailed
+from mptraining.cluster import logs
+from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job_view import JobView, reason_text, view
-from mptraining.cluster.logs import WorkerPod
 from mptraining.display.text import Display
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, EVENTS, JOBS, Raw
+from mptraining_api.problems import Problem
 from mptraining_api.status import RESOLVED_JOB, Attempt, config_map_name
 
 if TYPE_CHECKING:
+    from mptraining.cluster.fetch import TransferDisplay, Wanted
     from mptraining.runs import History, Run
     from mptraining_api.resolved_job import ResolvedJob
 
@@ -176,7 +177,7 @@ class Job(dict[str, str | None]):
                 clock=time.monotonic,
                 wall=time.time,
                 timeout=timeout,
-                model_waits=(lambda pod: self._fetch(pod, display)) if keeps else None,
+                model_waits=(lambda: self._fetch_while_waiting(display)) if keeps else None,
             )
         finally:
             display.close()
@@ -262,41 +263,65 @@ class Job(dict[str, str | None]):
             return load_model(self.save_model(Path(scratch, run_folder.MODEL)))
 
     def save_model(self, folder: str | Path) -> Path:
-        """Wait for the end of the job and copy the model (model.json, model.keras, weights.npz, …) to `folder`."""
-        target, output = Path(folder), self.run_folder
-        if output is None:
-            return model_download.copy_folder(self._kept_model(), target)
-        seen = self.status()
+        """Wait for the end of the job and copy the model (model.json, model.keras, weights.npz, …) to `folder`.
+
+        Replaces an existing folder.
+        """
+        from mptraining.cluster import fetch
+
+        seen, shown = self.status(), fetch.Quiet(print)
+        if not seen.finished and self.run_folder is None:
+            # The pod may keep the model already, and the job does not end before it is fetched.
+            with suppress(fetch.StillTraining):
+                return fetch.fetch_kept(self.server, self._wanted(folder, model_only=True, overwrite=True), shown)
         self._must_have_succeeded(seen if seen.finished else self.wait())
-        return model_download.from_run_folder(output, target)
+        return self.fetch(folder, model_only=True, overwrite=True, display=shown)
 
-    def _kept_model(self) -> Path:
-        """Return the local folder with the model of a job without run folder; fetch it if it is not cached."""
-        here = model_download.cache_folder(self.uid)
-        if here.exists():
-            return here
-        seen = self.status()
-        pod = None if seen.finished else model_download.pod_with_model(self.server, self.uid)
-        if pod is not None:
-            try:
-                return model_download.from_pod(self.server, pod, here)
-            except CommandFailed:
-                pass  # The job is still training.
-        if not seen.finished:
-            seen = self.wait()
-        self._must_have_succeeded(seen)
-        if not here.exists():
-            raise model_download.model_unavailable(self.name, finished=seen.finished)
-        return here
+    def fetch(
+        self,
+        to: str | Path | None = None,
+        *,
+        model_only: bool = False,
+        overwrite: bool = False,
+        display: TransferDisplay | None = None,
+    ) -> Path:
+        """Copy the run folder, or its model alone, to the folder `to` and return it; by default a folder of the job's
+        name here.
 
-    def _fetch(self, pod: WorkerPod, display: Display) -> None:
-        """Fetch the model while `wait` runs, when the pod reports that it keeps the model."""
-        here = model_download.cache_folder(self.uid)
+        It is read from the bucket, from a volume by a pod that is deleted afterwards, or from worker 0 of a job without
+        output.uri, which then ends. An interrupted fetch continues. Raises InvalidData if `to` exists, without
+        `overwrite`, and ClusterProblem if there is nothing to fetch.
+        """
+        from mptraining.cluster import fetch
+        from mptraining.display.transfer import transfer_here
+
+        wanted = self._wanted(to, model_only=model_only, overwrite=overwrite)
+        seen, output = self.status(), self.run_folder
+        with nullcontext(display) if display is not None else transfer_here() as shown:
+            if output is not None:
+                return fetch.fetch_output(self.server, seen, output, wanted, shown, clock=time.monotonic)
+            if seen.finished or fetch.cache_folder(self.uid).exists():
+                self._must_have_succeeded(seen)
+                return fetch.fetch_cached(wanted, shown)
+            return fetch.fetch_kept(self.server, wanted, shown)
+
+    def _wanted(self, to: str | Path | None, *, model_only: bool, overwrite: bool) -> Wanted:
+        from mptraining.cluster.fetch import Wanted, default_target
+
+        target = default_target(self.name, model_only=model_only) if to is None else Path(to)
+        return Wanted(self.name, self.uid, target, model_only, overwrite)
+
+    def _fetch_while_waiting(self, display: Display) -> None:
+        """Fetch the model to the cache while `wait` runs, when worker 0 reports that it keeps the model."""
+        from mptraining.cluster import fetch
+
+        here = fetch.cache_folder(self.uid)
         if here.exists():
             return
+        wanted = self._wanted(here, model_only=True, overwrite=True)
         try:
-            model_download.from_pod(self.server, pod, here, timeout=MODEL_SECONDS, say=display.say)
-        except ClusterProblem as problem:
+            fetch.fetch_kept(self.server, wanted, fetch.Quiet(display.say), seconds=MODEL_SECONDS)
+        except Problem as problem:
             display.say(f"warning: the model could not be fetched: {problem}")
         else:
             display.say(f"fetched the model, as there is no run folder: {here}")

@@ -9,7 +9,6 @@ from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.follow import JobFollower, Line, NoAnswer
 from mptraining.cluster.job_view import JobView, advice, no_operator_text, progress_text, reason_text
-from mptraining.cluster.logs import WorkerPod
 from mptraining.display.summary import RunSummary, success_lines
 from mptraining.display.text import Display, is_noise
 from mptraining_api import events
@@ -35,11 +34,11 @@ def wait(
     clock: Callable[[], float],
     wall: Callable[[], float],
     timeout: float | None = None,
-    model_waits: Callable[[WorkerPod], None] | None = None,
+    model_waits: Callable[[], None] | None = None,
 ) -> JobView:
     """Show the job until it has ended; return its last view.
 
-    `model_waits` is called with the pod that keeps the model of a job without run folder. Raises StillRunning after
+    `model_waits` is called when worker 0 keeps the model of a job without run folder. Raises StillRunning after
     `timeout` seconds, and ClusterProblem. KeyboardInterrupt is not caught, and does not affect the job.
     """
     shown = FilteredDisplay(display, wall)
@@ -53,7 +52,7 @@ def wait(
             elif isinstance(update, Line):
                 event = shown.line(update)
                 if model_waits is not None and isinstance(event, Notice) and event.topic == MODEL_WAITS:
-                    model_waits(update.pod)
+                    model_waits()
             elif isinstance(update, NoAnswer):
                 display.say(f"warning: {update.problem} The request is retried.")
             elif last is not None:

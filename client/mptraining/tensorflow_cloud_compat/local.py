@@ -59,12 +59,13 @@ class LocalJob(dict[str, str | None]):
         return self.run().history
 
     def model(self) -> Any:
-        """Load the trained keras.Model in float32. Raises InvalidData, InvalidProgram."""
-        from mptraining.cluster.model_download import from_run_folder
+        """Load the trained keras.Model in float32. Raises ClusterProblem if there is none, InvalidProgram."""
+        from mptraining.cluster.fetch import Quiet, Wanted, fetch_stored
         from mptraining.cluster.trained_model import load_model
 
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            return load_model(from_run_folder(self.run_folder, Path(scratch, "model")))
+            wanted = Wanted(self.name, "", Path(scratch, "model"), model_only=True, overwrite=False)
+            return load_model(fetch_stored(self.run_folder, wanted, Quiet(print)))
 
 
 def train_locally(document: Mapping[str, Any], package: Package, *, command: Sequence[str] | None = None) -> LocalJob:

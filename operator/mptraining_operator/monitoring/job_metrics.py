@@ -29,6 +29,15 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
     "estimatedRemainingSeconds": ("mptraining_job_remaining_seconds", "Estimated seconds until the end."),
     "inputBoundPercent": ("mptraining_job_input_bound_percent", "Share of the time that the loop waited for data."),
     "lossScale": ("mptraining_job_loss_scale", "The loss scale under mixed_float16."),
+    "deviceUtilizationPercent": (
+        "mptraining_job_device_utilization_percent",
+        "Share of the time in which a kernel ran, mean of worker 0's GPUs.",
+    ),
+    "deviceMemoryUsedBytes": (
+        "mptraining_job_device_memory_used_bytes",
+        "Memory in use on the fullest GPU of worker 0.",
+    ),
+    "deviceMemoryTotalBytes": ("mptraining_job_device_memory_total_bytes", "Memory of that GPU."),
     "recoveries": ("mptraining_job_recoveries", "Number of rollbacks to a checkpoint."),
 }
 _STEP_TIME = ("mptraining_job_last_step_timestamp_seconds", "When the number of steps last increased, since 1970.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
+from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.outcomes import SUCCEEDED, SUSPENDED, Outcome
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import (
@@ -166,6 +167,11 @@ def with_running(status: JobStatus, message: str, now: float, generation: int) -
     )
     status = with_condition(status, "Running", True, "Running", message, now, generation)
     return _with_reconciling(status, now, generation)
+
+
+def with_model_waiting(status: JobStatus, message: str, now: float, generation: int) -> JobStatus:
+    """Record that a running attempt has trained and keeps its model to be fetched."""
+    return with_condition(status, "Running", True, MODEL_WAITS, message, now, generation)
 
 
 def with_waiting(status: JobStatus, phase: Phase, reason: str, message: str, now: float, generation: int) -> JobStatus:

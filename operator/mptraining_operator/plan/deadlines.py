@@ -11,8 +11,8 @@ from mptraining_api.status import JobStatus, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
-# The trainer's default; a job that raises it needs a longer progressDeadlineSeconds as well.
-MODEL_WAIT_SECONDS = 600
+# Seconds for the export after the last step.
+_EXPORT_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ def _progress(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
     if progress is not None and progress.attempt == status.current_attempt and progress.step_time is not None:
         began = max(began, parse_time(progress.step_time))
         if progress.percent_complete == 100:
-            # All steps are done: worker 0 exports the model and may serve it for download.
-            began += MODEL_WAIT_SECONDS
+            # All steps are done: worker 0 exports the model, and may keep it to be fetched.
+            kept = parse_time(progress.model_kept_until) if progress.model_kept_until else began
+            began = max(began + _EXPORT_SECONDS, kept)
     message = f"no step was done for {limit} s (spec.runPolicy.progressDeadlineSeconds)"
     return Deadline(began + limit, outcomes.NO_PROGRESS, message)

@@ -159,6 +159,14 @@ _POD_UPDATES_WITHIN = 30.0
 _CONDITION_WITHIN = 60.0
 
 
+# What became of the model of a job without output.uri, by the last Event of worker 0.
+_HAND_OVER = {
+    "": "; its model is gone with its pods, because spec.output.uri was not given",
+    "Fetched": "; its model was fetched from worker 0",
+    "NotFetched": "; its model was not fetched in time and is gone with its pods: give spec.output.uri to keep it",
+}
+
+
 def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
     """Finish the job if the current attempt succeeded; charge a failed attempt to its budget."""
     status = snapshot.status
@@ -174,16 +182,25 @@ def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
     due = end_is_due(snapshot, batch_job)
     silent = due is not None and now >= due
     if batch_job.ended == "Complete" or (silent and not batch_job.failed):
-        status = status.model_copy(update={"start_time": status.start_time or _start_time(batch_job)})
-        workers = f"{batch_job.parallelism} worker" + ("s" if batch_job.parallelism > 1 else "")
-        message = f"attempt {attempt.number} succeeded with {workers}"
-        if _has_no_output(snapshot):
-            message += "; its model is gone with its pods, because spec.output.uri was not given"
-        status = conditions.with_finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
-        return Plan(status=status, event_records=(EventRecord("Succeeded", message),))
+        return _succeeded(snapshot, status, batch_job, now)
     if batch_job.ended == "Failed" or silent:
         return _failed(snapshot, status, batch_job, now)
     return None
+
+
+def _succeeded(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> Plan:
+    message = f"attempt {batch_job.attempt} succeeded with {batch_job.parallelism} worker"
+    message += "s" if batch_job.parallelism > 1 else ""
+    if _has_no_output(snapshot):
+        chief = next((pod for pod in snapshot.pods_of(batch_job.attempt) if pod.index == 0), None)
+        arrives_until = (batch_job.ended_at or now) + snapshot.limits.settle
+        if chief is not None and not chief.terminated and now < arrives_until:
+            # Pods arrive on another stream than the Job; the last Event of this one says whether the model was fetched.
+            return Plan(wake_at=arrives_until)
+        message += _HAND_OVER[chief.hand_over if chief else ""]
+    status = status.model_copy(update={"start_time": status.start_time or _start_time(batch_job)})
+    status = conditions.with_finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
+    return Plan(status=status, event_records=(EventRecord("Succeeded", message),))
 
 
 def end_is_due(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:

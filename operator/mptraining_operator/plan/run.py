@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mptraining_api import outcomes
+from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan import conditions, waiting
 from mptraining_operator.plan.actions import AllowPeers, EventRecord, Loss, Plan, ReadEvents
@@ -53,6 +54,12 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
             after = after.model_copy(update={"start_time": None})
         if preempted and unready is None:
             records = (EventRecord(found.reason, f"the machines were preempted: {found.message}", "Warning"),)
+    kept = _model_waits(snapshot, after)
+    if kept is not None:
+        before = conditions.condition(status, "Running")
+        after = conditions.with_model_waiting(after, kept, now, generation)
+        if before is None or before.reason != MODEL_WAITS:
+            records = (*records, EventRecord(MODEL_WAITS, kept))
     deadline = earliest_deadline(snapshot, after, batch_job, why)
     if deadline is not None and now >= deadline.at:
         return charge_budget(snapshot, after, deadline.outcome, deadline.message, now)
@@ -74,6 +81,20 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         wake_at=min(wakes, default=None),
         losses=losses,
         first_run=first_run,
+    )
+
+
+def _model_waits(snapshot: Snapshot, status: JobStatus) -> str | None:
+    """Return the message of a running attempt whose training is done and whose worker 0 keeps the model."""
+    progress = status.progress
+    if progress is None or progress.attempt != status.current_attempt or progress.model_kept_until is None:
+        return None
+    if not conditions.is_true(status, "Running"):
+        return None
+    return (
+        f"training is done; worker 0 and its machine wait until {progress.model_kept_until} for the model to be "
+        "fetched, because spec.output.uri is not given. Fetch it, and the job ends: "
+        f"mptj fetch {snapshot.key.name} --namespace {snapshot.key.namespace}"
     )
 
 

@@ -59,6 +59,8 @@ class SeenPod:
     # The last Event, from the termination log.
     termination_message: str = ""
     finished: float | None = None
+    # Whether the model that worker 0 kept without output.uri was fetched; empty if it kept none or still keeps it.
+    hand_over: Literal["", "Fetched", "NotFetched"] = ""
     # Why a container does not start: ImagePullBackOff, …, and the kubelet's message.
     waiting: str = ""
     waiting_message: str = ""

@@ -20,6 +20,9 @@ Report = events.Progress | events.Finished
 MOST_METRICS = 64
 _LONGEST_NAME = 63
 _LARGEST = 2**31 - 1
+_MOST_BYTES = 2**53 - 1
+# Seconds; a longer wait than any job's is a mistake in MPTRAINING_MODEL_WAIT_SECONDS.
+_LONGEST_KEPT = 10 * 365 * 86400.0
 
 
 class Rank(IntEnum):
@@ -39,7 +42,7 @@ def rank(report: Report) -> Rank:
 def to_status(report: Report, previous: Progress | None, now: float) -> Progress:
     """Return the new `status.progress`. `previous` is the old one, of any attempt."""
     before = previous if previous is not None and previous.attempt == report.attempt else Progress()
-    fields = _of_progress(report) if isinstance(report, events.Progress) else _of_finished(report, before)
+    fields = _of_progress(report) if isinstance(report, events.Progress) else _of_finished(report, before, now)
     step = fields["step"]
     advanced = step is not None and (before.step is None or step > before.step)
     fields["step_time"] = format_time(now) if advanced else before.step_time
@@ -61,13 +64,17 @@ def _of_progress(event: events.Progress) -> dict[str, Any]:
         "estimated_remaining_seconds": _count(event.estimated_remaining_seconds),
         "input_bound_percent": _bounded(event.input_bound_percent, 100.0),
         "loss_scale": _bounded(event.loss_scale),
+        "device_utilization_percent": _bounded(event.device_utilization_percent, 100.0),
+        "device_memory_used_bytes": _count(event.device_memory_used_bytes, _MOST_BYTES),
+        "device_memory_total_bytes": _count(event.device_memory_total_bytes, _MOST_BYTES),
         "metrics": _metrics(event.metrics),
     }
 
 
-def _of_finished(event: events.Finished, before: Progress) -> dict[str, Any]:
+def _of_finished(event: events.Finished, before: Progress, now: float) -> dict[str, Any]:
     done = event.exit_code == 0
     step = _count(event.step) if event.step is not None else before.step
+    kept = _bounded(event.kept_seconds, _LONGEST_KEPT)
     return {
         **{name: getattr(before, name) for name in Progress.model_fields},
         "step": step,
@@ -75,6 +82,8 @@ def _of_finished(event: events.Finished, before: Progress) -> dict[str, Any]:
         "percent_complete": 100 if done and before.total_steps is None else _percent(step, before.total_steps),
         "estimated_remaining_seconds": 0 if done else None,
         "metrics": _metrics(event.metrics) or before.metrics,
+        # The report may arrive several times.
+        "model_kept_until": before.model_kept_until or (format_time(now + kept) if kept and done else None),
     }
 
 
@@ -90,8 +99,8 @@ def _percent(step: int | None, total: int | None) -> int | None:
     return min(100, 100 * step // total) if step is not None and total else None
 
 
-def _count(value: float | None) -> int | None:
-    bounded = _bounded(value, _LARGEST)
+def _count(value: float | None, most: float = _LARGEST) -> int | None:
+    bounded = _bounded(value, most)
     return None if bounded is None else round(bounded)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 import msgspec
 from pydantic import ValidationError
 
+from mptraining_api import events
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob, is_paused
 from mptraining_api.status import JobStatus, Phase, parse_time
@@ -54,6 +55,8 @@ class StoredJob:
     # The nodes it has taken, from its first attempt until it ends or is suspended; see the function `nodes`.
     nodes: int = 0
     paused: bool = False
+    # progress.modelKeptUntil: unlike the rest of the progress it changes the plan.
+    model_kept_until: str = ""
 
     @property
     def ended(self) -> bool:
@@ -61,8 +64,11 @@ class StoredJob:
 
     def same_work(self, other: StoredJob) -> bool:
         """Return whether `other` differs in no field that a plan depends on."""
-        mine = (self.uid, self.generation, self.deleting, self.spec, self.status, self.paused)
-        return mine == (other.uid, other.generation, other.deleting, other.spec, other.status, other.paused)
+        return self._work() == other._work()
+
+    def _work(self) -> tuple[object, ...]:
+        kept = self.model_kept_until
+        return (self.uid, self.generation, self.deleting, self.spec, self.status, self.paused, kept)
 
 
 def version_number(version: object) -> int:
@@ -96,6 +102,7 @@ def job(raw: RawObject) -> StoredJob:
         attempt=_whole(status.get("currentAttempt")),
         nodes=nodes(status),
         paused=is_paused(metadata.get("annotations")),
+        model_kept_until=str(progress.get("modelKeptUntil") or "") if isinstance(progress, dict) else "",
     )
 
 
@@ -189,6 +196,7 @@ def pod(raw: api_objects.Pod) -> SeenPod:
         termination_message=failure.message or "",
         finished=optional_time(failure.finished_at),
         waiting=waiting.reason or "",
+        hand_over=_hand_over(status),
         waiting_message=waiting.message or "",
         unscheduled=(scheduled.message or scheduled.reason or "Unschedulable") if scheduled.status == "False" else "",
     )
@@ -206,7 +214,7 @@ def unready(node: RawObject) -> bool:
     return not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def newest_warning(events: Iterable[RawObject], *, read_at: float) -> SeenWarning:
+def newest_warning(warnings: Iterable[RawObject], *, read_at: float) -> SeenWarning:
     """Return the newest of these Warning events, with empty texts if there is none."""
 
     def last_seen(raw: RawObject) -> float:
@@ -215,7 +223,9 @@ def newest_warning(events: Iterable[RawObject], *, read_at: float) -> SeenWarnin
         return optional_time(last or raw["metadata"].get("creationTimestamp")) or 0.0
 
     # The scheduler's message is in the pod's condition PodScheduled, and is old once the pod has a node.
-    newest: RawObject = max((each for each in events if each.get("reason") != _UNSCHEDULED), key=last_seen, default={})
+    newest: RawObject = max(
+        (each for each in warnings if each.get("reason") != _UNSCHEDULED), key=last_seen, default={}
+    )
     return SeenWarning(
         reason=str(newest.get("reason") or ""), message=str(newest.get("message") or ""), read_at=read_at
     )
@@ -245,6 +255,16 @@ def _first_failure(status: api_objects.PodStatus) -> api_objects.Terminated:
     """Return the terminated state of the first container that failed, or an empty state."""
     failures = [end for state in _containers(status) if (end := state.terminated) and end.exit_code]
     return min(failures, key=lambda end: optional_time(end.finished_at) or 0.0, default=api_objects.Terminated())
+
+
+def _hand_over(status: api_objects.PodStatus) -> Literal["", "Fetched", "NotFetched"]:
+    """Return what the last Event of a pod that succeeded says about the model that it kept."""
+    for state in _containers(status):
+        # Few pods keep a model: only their messages are parsed.
+        if state.terminated and not state.terminated.exit_code and "hand_over" in (state.terminated.message or ""):
+            event = events.parse(state.terminated.message or "")
+            return (event.hand_over or "") if isinstance(event, events.Finished) else ""
+    return ""
 
 
 def _waiting(status: api_objects.PodStatus) -> api_objects.Waiting:

@@ -1,4 +1,4 @@
-"""The API server's responses as problems; those of a real one are in tests/cluster/test_mptj_refused.py."""
+"""The API server's responses as problems; those of a real one are in tests/cluster/client/test_mptj_refused.py."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""A model without a run folder, fetched by real processes, as `pods/exec` starts them in the pod."""
+"""A kept folder, fetched by real processes, as `pods/exec` starts them in the pod."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,15 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.launch import MODEL_COMMAND, MODEL_FETCHED_COMMAND, MODEL_WAIT_SECONDS, WorkerIdentity
+from mptraining_api import events
+from mptraining_api.launch import (
+    FETCHED_COMMAND,
+    FILES_COMMAND,
+    MODEL_WAIT_SECONDS,
+    SEND_COMMAND,
+    TERMINATION_LOG,
+    WorkerIdentity,
+)
 from mptraining_api.problems import InvalidSpec
 from mptraining_trainer.export import model_server
 
@@ -34,14 +43,26 @@ class Pod:
         (self.model / "weights.npz").write_bytes(bytes(range(256)) * 1000)
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
-        self.environment = {**os.environ, "TMPDIR": str(self.temporary)}
+        self.log = folder / "termination-log"
+        finished = events.Finished(
+            time=1.0,
+            attempt=1,
+            incarnation="i",
+            worker=0,
+            reason="Succeeded",
+            exit_code=0,
+            message="",
+            kept_seconds=9.0,
+        )
+        self.log.write_text(finished.to_json())
+        self.environment = {**os.environ, "TMPDIR": str(self.temporary), TERMINATION_LOG: str(self.log)}
         self.kept: subprocess.Popen[bytes] | None = None
 
     def keep(self, seconds: float) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "mptraining_trainer", "keep", str(self.model.parent), str(seconds)]
         self.kept = subprocess.Popen(command, env=self.environment)
         end = time.monotonic() + 120
-        while seconds and not (self.temporary / "mptraining-model.json").exists():
+        while seconds and not (self.temporary / "mptraining-kept.json").exists():
             assert time.monotonic() < end
             time.sleep(0.01)
         return self.kept
@@ -61,22 +82,43 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
         made.kept.wait(120)
 
 
-def test_the_model_is_sent_whole_and_then_released(pod: Pod) -> None:
+def hand_over(pod: Pod) -> str | None:
+    """Return what the operator reads from the termination log."""
+    found = events.parse(pod.log.read_text())
+    assert isinstance(found, events.Finished)
+    assert (found.reason, found.kept_seconds) == ("Succeeded", 9.0)
+    return found.hand_over
+
+
+def test_the_folder_is_sent_whole_and_then_released(pod: Pod) -> None:
     kept = pod.keep(600)
-    sent = pod.run(MODEL_COMMAND)
+    listed = pod.run((*FILES_COMMAND, "model"))
+    assert listed.returncode == 0, listed.stderr
+    found = {each["path"]: each["size"] for each in map(json.loads, listed.stdout.decode().splitlines())}
+    assert found == {"model.json": 2, "source/flowers.py": 6, "weights.npz": 256_000}
+    sent = pod.run((*SEND_COMMAND, "model", "source/flowers.py"))
     assert sent.returncode == 0, sent.stderr
-    assert hashlib.sha256(sent.stdout).hexdigest() == sent.stderr.decode().strip()
     with tarfile.open(fileobj=io.BytesIO(sent.stdout)) as tar:
-        assert sorted(tar.getnames()) == ["model.json", "source/flowers.py", "weights.npz"]
-        weights = tar.extractfile("weights.npz")
-        assert weights is not None
-        assert weights.read() == (pod.model / "weights.npz").read_bytes()
+        contents = [(each.name, tar.extractfile(each).read()) for each in tar]  # type: ignore[union-attr]
+    weights = (pod.model / "weights.npz").read_bytes()
+    assert [name for name, _ in contents] == ["source/flowers.py", "sha256", "weights.npz", "sha256"]
+    assert contents[2][1] == weights
+    assert contents[3][1].decode() == hashlib.sha256(weights).hexdigest()
     assert kept.poll() is None, "it may be fetched again: the first may have been cut"
-    assert pod.run(MODEL_FETCHED_COMMAND).returncode == 0
+    assert pod.run(FETCHED_COMMAND).returncode == 0
     assert kept.wait(120) == 0
-    late = pod.run(MODEL_COMMAND)
+    assert hand_over(pod) == "Fetched"
+    late = pod.run((*FILES_COMMAND, "model"))
     assert late.returncode == 2
     assert b"none is kept here" in late.stderr
+
+
+def test_a_folder_of_a_running_worker_needs_no_kept_one(pod: Pod) -> None:
+    listed = pod.run((*FILES_COMMAND, str(pod.model.parent)))
+    assert next(json.loads(line)["path"] for line in listed.stdout.splitlines()) == "model/model.json"
+    missing = pod.run((*SEND_COMMAND, str(pod.model / "none")))
+    assert missing.returncode == 2
+    assert b"none: no such folder" in missing.stderr
 
 
 def test_on_sigterm_it_exits_with_success(pod: Pod) -> None:
@@ -84,6 +126,7 @@ def test_on_sigterm_it_exits_with_success(pod: Pod) -> None:
     kept = pod.keep(600)
     kept.send_signal(signal.SIGTERM)
     assert kept.wait(120) == 0
+    assert hand_over(pod) == "NotFetched"
     assert pod.keep(0).wait(120) == 0
 
 

@@ -1,27 +1,24 @@
-"""Server of a model without a run folder: worker 0 keeps it in its pod until a client fetches it or the time is up.
+"""Server of the folder of a job without output.uri: worker 0 keeps it until a client fetches it or the time is up.
 
     train ──► the process becomes `keep` ──► exit code 0        TensorFlow's memory and accelerators are free by then
                      ▲
-    `model`          writes the folder as tar to standard output, its SHA-256 to standard error
-    `model-fetched`  ends `keep`
+    `files`, `send`  read the kept folder; see `folder_stream`
+    `fetched`        ends `keep`
 
-Clients run the verbs `model` and `model-fetched` in the pod by `pods/exec`.
+Clients run the verbs in the pod by `pods/exec`. The pod that `mptj fetch` creates to read a volume runs `keep` too.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
 import sys
-import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from mptraining_api import run_folder
 from mptraining_api.launch import MODEL_WAIT_SECONDS, MODEL_WAITS, WorkerIdentity
 from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
@@ -51,8 +48,7 @@ def announce(telemetry: Telemetry, job: ResolvedJob, wait: float) -> None:
     """Report that the model waits; a client that follows the log then fetches it."""
     telemetry.notice(
         MODEL_WAITS,
-        f"no output.uri: the model is kept {wait:g} s to be fetched, by `mptj wait {job.name} --model FOLDER` or "
-        "Job.model()",
+        f"no output.uri: the model is kept {wait:g} s to be fetched, by `mptj fetch {job.name}` or Job.model()",
     )
 
 
@@ -67,58 +63,37 @@ def exec_keep(folder: str, wait: float) -> NoReturn:
     )
 
 
-def wait_until_fetched(folder: str, wait: float) -> None:
-    """Wait until the model is fetched, SIGTERM arrives, or `wait` seconds have passed."""
+def wait_until_fetched(folder: str, wait: float) -> bool:
+    """Wait until the folder is fetched, SIGTERM arrives, or `wait` seconds have passed; return whether it is."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     file = _file()
     part = file.with_suffix(".part")
     part.write_text(json.dumps({"pid": os.getpid(), "folder": folder}), encoding="utf-8")
     part.replace(file)
     try:
-        signal.sigtimedwait(_SIGNALS, wait)
+        received = signal.sigtimedwait(_SIGNALS, wait)
     finally:
         file.unlink(missing_ok=True)
+    return received is not None and received.si_signo == signal.SIGUSR1
 
 
-def write_tar(stream: BinaryIO) -> str:
-    """Write the kept model as a tar; return the SHA-256 of its bytes. Raise InvalidData if no model is kept here."""
-    folder = Path(_read_kept()["folder"], run_folder.MODEL)
-    digest = _Digest(stream)
-    with tarfile.open(fileobj=digest, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                tar.add(path, path.relative_to(folder).as_posix(), recursive=False)
-    stream.flush()
-    return digest.hexadecimal()
+def find_folder(folder: str) -> Path:
+    """Return `folder`, relative to the kept one. Raise InvalidData if it is relative and none is kept here."""
+    return Path(folder) if Path(folder).is_absolute() else Path(_read_kept()["folder"], folder)
 
 
 def end_keep() -> None:
-    """End the `keep` process after the model was fetched. Raise InvalidData if no model is kept here."""
+    """End the `keep` process after its folder was fetched. Raise InvalidData if none is kept here."""
     os.kill(int(_read_kept()["pid"]), signal.SIGUSR1)
 
 
-class _Digest:
-    """Stream that forwards writes and computes their SHA-256."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._sum = hashlib.sha256()
-
-    def write(self, chunk: bytes) -> int:
-        self._sum.update(chunk)
-        return self._stream.write(chunk)
-
-    def hexadecimal(self) -> str:
-        return self._sum.hexdigest()
-
-
 def _file() -> Path:
-    return Path(tempfile.gettempdir(), "mptraining-model.json")
+    return Path(tempfile.gettempdir(), "mptraining-kept.json")
 
 
 def _read_kept() -> dict[str, str]:
     try:
         found: dict[str, str] = json.loads(_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise InvalidData("model", "none is kept here", expected="worker 0 after a success, without output") from None
+        raise InvalidData("folder", "none is kept here", expected="worker 0 after a success, without output") from None
     return found

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from mptraining_api import events
 from mptraining_api.events import Event, Finished, Notice
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import Problem
@@ -243,6 +244,16 @@ def _write_termination_log(path: str, event: Finished) -> None:
     except OSError as error:
         # The exit code still reports the outcome, so this is only a warning.
         print(f"warning: {path}: {error.strerror or error}", file=sys.stderr)
+
+
+def add_hand_over(path: str, *, fetched: bool) -> None:
+    """Add to the Finished event in the termination log `path` whether the kept folder was fetched."""
+    try:
+        event = events.parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return
+    if isinstance(event, Finished):
+        _write_termination_log(path, event.model_copy(update={"hand_over": "Fetched" if fetched else "NotFetched"}))
 
 
 def _short(event: Finished) -> str:

@@ -369,7 +369,7 @@ def test_a_kept_model_is_fetched_from_its_pod(ns: Any, mptj: Mptj, node_server: 
     assert "model: fetched" in out
     for name in ("model.json", "weights.npz"):
         assert (tmp_path / "fetched" / name).read_bytes() == (tmp_path / "scratch" / "model" / name).read_bytes()
-    assert [each[-1] for each in node_server.asked if each[-1] != "model"[:0]][-2:] == ["model", "model-fetched"]
+    assert [each[3] for each in node_server.asked][-3:] == ["files", "send", "fetched"]
 
 
 def test_kubectl_mptj_is_the_same_program(ns: Any, mptj: Mptj) -> None:
@@ -377,7 +377,7 @@ def test_kubectl_mptj_is_the_same_program(ns: Any, mptj: Mptj) -> None:
     ns.create("completed", lambda pod: Run())
     folder = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    kubectl = Path(__file__).parents[2] / "build" / "bin" / "kubectl"
+    kubectl = Path(__file__).parents[3] / "build" / "bin" / "kubectl"
     listed = subprocess.run([kubectl, "mptj", "list"], env=environment, capture_output=True, text=True, check=True)
     assert "completed" in listed.stdout
     done = subprocess.run(

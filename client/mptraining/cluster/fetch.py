@@ -1,0 +1,275 @@
+"""`mptj fetch`: the run folder or the model of a job, from wherever it is.
+
+bucket, volume mounted here ─────────────► StoredFolder ─┐
+volume, worker 0 runs ─────► its pod ────► PodFolder ────┼─► PartialFolder ─► folder
+volume, worker 0 has ended ► ReaderPod ──► PodFolder ────┤
+no output.uri ─────────────► worker 0 ───► PodFolder ────┘   then worker 0 may end
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from mptraining.cluster.api import ApiServer, CommandFailed, exec_output
+from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
+from mptraining.cluster.folder_source import FolderSource, PodFolder, StoredFolder
+from mptraining.cluster.job_view import JobView, reason_text
+from mptraining.cluster.logs import WorkerPod, pods
+from mptraining.cluster.partial_folder import PartialFolder
+from mptraining.cluster.reader_pod import ReaderPod, absolute_path, volume_of
+from mptraining_api import run_folder
+from mptraining_api.kubernetes_api import BATCH_JOBS
+from mptraining_api.launch import FETCHED_COMMAND
+from mptraining_api.problems import InvalidData
+from mptraining_api.status import TRAINER_CONTAINER
+from mptraining_records.storage import storage
+
+_TRIES = 4
+_PAUSE_SECONDS = 1.0
+
+
+class TransferDisplay(Protocol):
+    """Shows a transfer: lines, and a bar of bytes."""
+
+    def say(self, text: str) -> None: ...
+
+    def total(self, bytes: int, arrived: int) -> None: ...
+
+    def add(self, bytes: int) -> None: ...
+
+
+class Quiet:
+    """Shows nothing but messages."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+
+    def total(self, bytes: int, arrived: int) -> None:
+        """Show nothing."""
+
+    def add(self, bytes: int) -> None:
+        """Show nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to fetch. `part` is the folder below the run folder, "." for all of it."""
+
+    job: str
+    uid: str
+    to: Path
+    model_only: bool
+    overwrite: bool
+
+    @property
+    def part(self) -> str:
+        return run_folder.MODEL if self.model_only else "."
+
+    @property
+    def what(self) -> str:
+        return "model" if self.model_only else "run folder"
+
+
+def default_target(job: str, *, model_only: bool) -> Path:
+    return Path(f"{job}-model" if model_only else job)
+
+
+def cache_folder(uid: str) -> Path:
+    """Return the local folder of the model of the job with that uid, fetched from its pod while a client waited."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root, "mptraining", "models", uid)
+
+
+def fetch_output(
+    server: ApiServer,
+    seen: JobView,
+    output: str,
+    wanted: Wanted,
+    display: TransferDisplay,
+    *,
+    clock: Callable[[], float],
+) -> Path:
+    """Fetch from the run folder `output`: a bucket, a volume that is mounted here, or one of the job's pods.
+
+    Raises Problem with the next step.
+    """
+    if wanted.model_only and seen.finished and not seen.succeeded:
+        raise ClusterProblem(seen.name, f"there is no model, the job has failed: {reason_text(seen)}")
+    if storage.is_remote(output) or storage.exists(storage.join(output, run_folder.JOB)):
+        return fetch_stored(output, wanted, display)
+    return _fetch_volume(server, seen, output, wanted, display, clock)
+
+
+def fetch_stored(uri: str, wanted: Wanted, display: TransferDisplay) -> Path:
+    """Fetch from the run folder `uri`, in a bucket or on this machine. Raises Problem."""
+    folder = uri if wanted.part == "." else storage.join(uri, wanted.part)
+    return _transfer(StoredFolder(folder), folder, wanted, display)
+
+
+def fetch_cached(wanted: Wanted, display: TransferDisplay) -> Path:
+    """Copy the model that a client fetched while it waited. Raises ClusterProblem if there is none, or no more."""
+    here = cache_folder(wanted.uid)
+    if here.exists() and wanted.model_only:
+        return _transfer(StoredFolder(str(here)), str(here), wanted, display)
+    if here.exists():
+        found, step = (
+            "its model alone was fetched, and the rest is gone with its pod",
+            f"Add --model-only, or copy {here}",
+        )
+    else:
+        found = f"the job had no output.uri, and the pod that kept its {wanted.what} no longer exists"
+        step = f"Train again with output.uri, or fetch it in time: mptj fetch {wanted.job}, Job.wait()"
+    raise ClusterProblem(wanted.job, found, next_step=step)
+
+
+def fetch_kept(server: ApiServer, wanted: Wanted, display: TransferDisplay, *, seconds: float = 0.0) -> Path:
+    """Fetch from worker 0, which keeps the run folder of a job without output.uri; it may end then.
+
+    `seconds` is the time to wait until it serves the folder. Raises StillTraining if it keeps none.
+    """
+    pod = worker_zero(server, wanted.uid)
+    while True:
+        if pod is None:
+            raise _still_training(wanted)
+        source = PodFolder(server, pod.name, wanted.part)
+        try:
+            folder = _transfer(source, f"pod {pod.uid} {wanted.part}", wanted, display)
+            break
+        except CommandFailed as problem:
+            if "none is kept here" not in str(problem):
+                raise
+            if seconds <= 0:
+                raise _still_training(wanted) from None
+        seconds -= _PAUSE_SECONDS
+        _pause(_PAUSE_SECONDS)
+    # The container may end before this command returns. The folder is complete in either case.
+    with suppress(CommandFailed, Unreachable):
+        for _ in exec_output(server, pod.name, FETCHED_COMMAND, container=TRAINER_CONTAINER):
+            pass
+    return folder
+
+
+class StillTraining(ClusterProblem):
+    """The job has no output.uri, and its worker 0 keeps no folder yet."""
+
+
+def _still_training(wanted: Wanted) -> StillTraining:
+    target = default_target(wanted.job, model_only=True)
+    step = f"Follow it and save its model at the end: mptj wait {wanted.job} --model {target}"
+    return StillTraining(wanted.job, "it has no output.uri and has not finished training", next_step=step)
+
+
+def _fetch_volume(
+    server: ApiServer,
+    seen: JobView,
+    output: str,
+    wanted: Wanted,
+    display: TransferDisplay,
+    clock: Callable[[], float],
+) -> Path:
+    """Fetch from a path of the job's pods: by its worker 0 while it runs, else by a pod that mounts the same volume."""
+    template = _template(server, seen)
+    mounted = volume_of(output, template)
+    path = posixpath.normpath(posixpath.join(absolute_path(output), wanted.part))
+    source = f"{seen.uid} {path}"
+    worker = worker_zero(server, seen.uid)
+    if worker is not None:
+        try:
+            return _transfer(PodFolder(server, worker.name, path), source, wanted, display)
+        except (CommandFailed, Unreachable, NotFound) as problem:
+            if mounted is None or not mounted.persistent:
+                raise
+            display.say(f"note: {problem}")
+    if mounted is None or not mounted.persistent:
+        raise ClusterProblem(
+            seen.name,
+            f"its run folder {output} was on the disk of its pods, which have ended, and is gone with them",
+            next_step="Train again with output.uri in a bucket or on a claim, or fetch it while the job runs.",
+        )
+    on = f"claim {mounted.claim}" if mounted.claim else f"volume {mounted.volume['name']}"
+    display.say(f"a pod reads {path} from the {on}; it is deleted afterwards")
+    with ReaderPod(server, seen.document, template, mounted, clock=clock, wait=_pause) as reader:
+        return _transfer(PodFolder(server, reader.name, path), source, wanted, display)
+
+
+def worker_zero(server: ApiServer, uid: str) -> WorkerPod | None:
+    """Return the pod of worker 0 of the last attempt, if it runs."""
+    found = [each for each in pods(server, uid) if each.index == 0 and each.started and each.phase == "Running"]
+    return found[-1] if found else None
+
+
+def _template(server: ApiServer, seen: JobView) -> Mapping[str, Any]:
+    attempt = seen.status.current_attempt
+    if not attempt:
+        step = f"See: mptj status {seen.name}"
+        raise ClusterProblem(seen.name, "no attempt has been started: it has no run folder yet", next_step=step)
+    for number in range(attempt, 0, -1):
+        with suppress(NotFound):
+            found: Mapping[str, Any] = server.get(BATCH_JOBS, f"{seen.name}-{number}")["spec"]["template"]
+            return found
+    raise ClusterProblem(
+        seen.name,
+        "its Indexed Jobs are deleted, so that its volume and image are not known any more",
+        next_step="Mount the claim of spec.podTemplate.volumes in a pod of your own.",
+    )
+
+
+def _transfer(source: FolderSource, identity: str, wanted: Wanted, display: TransferDisplay) -> Path:
+    """Copy the files of `source` to the target; after a lost connection only those that have not arrived.
+
+    `identity` names the source: an interrupted fetch from the same one is continued.
+    """
+    with _absent_as_empty(wanted):
+        files = source.files()
+    if not files:
+        raise _nothing(wanted)
+    with PartialFolder(wanted.to, identity, overwrite=wanted.overwrite) as folder:
+        missing = folder.missing(files)
+        if folder.arrived_bytes:
+            display.say(f"continues an earlier fetch: {len(files) - len(missing)} of {len(files)} files are here")
+        display.total(sum(each.size for each in files), sum(e.size for e in files) - sum(e.size for e in missing))
+        tries = 0
+        while missing:
+            try:
+                source.copy(missing, folder, display.add)
+                break
+            except Unreachable as problem:
+                before, missing = len(missing), folder.missing(files)
+                tries = 1 if len(missing) < before else tries + 1
+                if tries >= _TRIES:
+                    raise
+                display.say(f"warning: {problem} Continued in {_PAUSE_SECONDS * tries:g} s.")
+                _pause(_PAUSE_SECONDS * tries)
+        left = folder.missing(files)
+        if len(left) == len(files):
+            raise InvalidData(wanted.job, f"all files of its {wanted.what} changed while they were fetched")
+        if left:
+            names = ", ".join(each.path for each in left[:3]) + (", …" if len(left) > 3 else "")
+            display.say(f"note: {len(left)} files changed while they were fetched and are not in it: {names}")
+        return folder.publish([each for each in files if each not in left])
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+@contextmanager
+def _absent_as_empty(wanted: Wanted) -> Iterator[None]:
+    try:
+        yield
+    except CommandFailed as problem:
+        if "no such folder" not in str(problem):
+            raise
+        raise _nothing(wanted) from None
+
+
+def _nothing(wanted: Wanted) -> ClusterProblem:
+    step = f"It is written at the end of training: mptj status {wanted.job}" if wanted.model_only else ""
+    return ClusterProblem(wanted.job, f"there is no {wanted.what} yet", next_step=step)

@@ -1,0 +1,80 @@
+"""Progress of a transfer of files: a bar on a terminal, else a line every few seconds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from mptraining.display.text import size
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+PLAIN_SECONDS = 5.0
+
+
+class PlainTransfer:
+    """Lines for a pipe, a log or a notebook, at most one every `seconds`."""
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        seconds: float = PLAIN_SECONDS,
+    ) -> None:
+        self.say = say
+        self._clock = clock
+        self._seconds = seconds
+        self._total = self._arrived = 0
+        self._shown = clock()
+        self._adding = threading.Lock()
+
+    def total(self, bytes: int, arrived: int) -> None:
+        """Set the size of all files, and of those that are here."""
+        self._total, self._arrived = bytes, arrived
+
+    def add(self, bytes: int) -> None:
+        """Count bytes that have arrived; threads may call it."""
+        with self._adding:
+            self._arrived += bytes
+            if self._clock() - self._shown >= self._seconds:
+                self._shown = self._clock()
+                self.say(f"{size(self._arrived)} of {size(self._total)}")
+
+
+class TerminalTransfer:
+    """A bar with size, speed and remaining time; lines appear above it."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("fetch", total=None, start=False)
+
+    def say(self, text: str) -> None:
+        """Print a permanent line above the bar."""
+        self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def total(self, bytes: int, arrived: int) -> None:
+        """Set the size of all files, and of those that are here."""
+        self._progress.update(self._task, total=bytes, completed=arrived)
+        self._progress.start_task(self._task)
+
+    def add(self, bytes: int) -> None:
+        """Count bytes that have arrived; threads may call it."""
+        self._progress.advance(self._task, bytes)
+
+
+@contextmanager
+def transfer_here(*, plain: bool = False) -> Iterator[PlainTransfer | TerminalTransfer]:
+    """Yield the display for this environment; `plain` forces plain lines."""
+    if plain or not sys.stdout.isatty():
+        yield PlainTransfer(lambda text: print(text, flush=True))
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True) as progress:
+        yield TerminalTransfer(progress)
