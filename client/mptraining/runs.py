@@ -3,35 +3,61 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from mptraining_api import events, run_folder
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Started
-from mptraining_api.problems import InvalidData
+from mptraining_api.outcomes import SUCCEEDED
+from mptraining_api.problems import InvalidData, nearest
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.run_folder import Result
+
+if TYPE_CHECKING:
+    from mptraining.display.curves import Panel
 
 T = TypeVar("T")
 
 _EVENTS_FILE = re.compile(r"(\d+)-(.+)-(\d+)-(\d+)\.jsonl")
+# Fields of Progress that are positions, times or names; the others are gauges.
+_NO_GAUGES = frozenset(
+    [
+        *("mptraining", "time", "attempt", "incarnation", "worker", "kind"),
+        *("step", "total_steps", "epoch", "metrics", "estimated_remaining_seconds", "precision"),
+    ]
+)
+GAUGES = tuple(name for name in Progress.model_fields if name not in _NO_GAUGES)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Metrics at a step; `seconds` is the training time until then over all attempts, without the pauses between."""
+    """Metrics and gauges at a step; `seconds` is the training time until then over all attempts, without pauses.
+
+    `gauges` has the numbers of the Progress event under their names there (`mptraining_api.events`), such as
+    learning_rate, gradient_norm, loss_scale, step_seconds and device_memory_used_bytes.
+    """
 
     step: int
     seconds: float
     metrics: Mapping[str, float]
+    epoch: int | None = None
+    gauges: Mapping[str, float] = field(default_factory=dict)
+
+    def value(self, name: str) -> float | None:
+        """Return the metric or gauge of that name; None if this point has none."""
+        return self.metrics.get(name, self.gauges.get(name))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class History:
-    """The chief's events of all attempts. `seconds` is the total time of the attempts."""
+    """The chief's events of all attempts. `seconds` is the total time of the attempts.
+
+    `history["loss"]` is a list with one value per epoch, as in Keras' `History.history`; `series("loss")` has every
+    recorded value; `to_pandas()` is the whole table; `plot()` draws it.
+    """
 
     points: tuple[Point, ...] = ()
     seconds: float | None = None
@@ -41,10 +67,94 @@ class History:
     finished: Finished | None = None
     warnings: tuple[str, ...] = ()
 
+    def keys(self) -> list[str]:
+        """Return the names of the recorded metrics, then those of the gauges."""
+        metrics = dict.fromkeys(name for point in self.points for name in point.metrics)
+        return list(metrics | dict.fromkeys(name for point in self.points for name in point.gauges))
 
-@dataclass(frozen=True, slots=True)
+    def __getitem__(self, name: str) -> list[float]:
+        """Return the last recorded value of each epoch that has one. Raises KeyError."""
+        values = self.per_epoch(name)
+        if not values:
+            raise KeyError(f"{name!r} was not recorded. {nearest(name, self.keys())} Recorded: {self._recorded()}")
+        return values
+
+    def per_epoch(self, name: str) -> list[float]:
+        """Return the last recorded value of each epoch that has one; empty if none has."""
+        values = {each.epoch: value for each in self.points if (value := each.value(name)) is not None}
+        return list(values.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def series(self, name: str) -> list[tuple[int, float]]:
+        """Return (step, value) of every point that has the metric or gauge; empty if none has it."""
+        return [(point.step, value) for point in self.points if (value := point.value(name)) is not None]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return the last value of every metric; those of the Finished event are the last ones."""
+        found = {name: value for point in self.points for name, value in point.metrics.items()}
+        return found | (self.finished.metrics if self.finished is not None else {})
+
+    def to_pandas(self) -> Any:
+        """Return a pandas.DataFrame: a row per point with the columns step, seconds, epoch, metrics and gauges.
+
+        A value that was not recorded at a step is NaN. Raises InvalidProgram if pandas is not installed.
+        """
+        from mptraining.display.plot import load_pandas
+
+        rows = [
+            {"step": each.step, "seconds": each.seconds, "epoch": each.epoch, **each.metrics, **each.gauges}
+            for each in self.points
+        ]
+        return load_pandas().DataFrame(rows, columns=["step", "seconds", "epoch", *self.keys()])
+
+    def plot(self, *names: str) -> Any:
+        """Plot the named metrics and gauges against the step; by default all metrics and the main gauges.
+
+        Returns matplotlib's axes, one for each chart, and without matplotlib an object that a notebook shows as SVG.
+        Raises InvalidProgram outside a notebook if matplotlib is not installed, KeyError for an unknown name.
+        """
+        from mptraining.display.plot import plot
+
+        for name in names:
+            self[name]  # raises KeyError
+        return plot(self._panels(names))
+
+    def __repr__(self) -> str:
+        from mptraining.display.text import metrics
+
+        attempts = f"{self.attempts} attempt{'s' if self.attempts != 1 else ''}"
+        end = f" to step {self.points[-1].step}" if self.points else ""
+        return f"<History: {len(self.points)} points{end}, {attempts}  {metrics(self.metrics)}>".replace("  >", ">")
+
+    def _repr_html_(self) -> str:
+        from mptraining.display.html import card
+
+        return card(repr(self)[1:-1], panels=self._panels())
+
+    def _panels(self, names: Sequence[str] = ()) -> list[Panel]:
+        from mptraining.display.curves import panels, shown_by_default
+
+        if not names:
+            metrics = list(dict.fromkeys(name for point in self.points for name in point.metrics))
+            names = shown_by_default(metrics, {name: self.series(name) for name in GAUGES})
+        return panels({name: self.series(name) for name in names})
+
+    def _recorded(self) -> str:
+        return ", ".join(self.keys()) or "nothing"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Run:
-    """The content of a run folder; None for what it does not hold (yet). `gaps` names missing or unreadable files."""
+    """The content of a run folder; None for what it does not hold (yet). `gaps` names missing or unreadable files.
+
+    `folder` is the name of the job for a cluster's job whose run folder cannot be reached.
+    """
 
     folder: str
     job: ResolvedJob | None
@@ -53,28 +163,80 @@ class Run:
     gaps: tuple[str, ...] = ()
 
     @property
+    def name(self) -> str:
+        """Return the name of the job, else the last part of the folder."""
+        return self.job.name if self.job is not None else self.folder.rstrip("/").rpartition("/")[2]
+
+    @property
     def metrics(self) -> Mapping[str, float]:
         """Return the last value of every metric, from the result or else from the history."""
         if self.result is not None and self.result.metrics:
             return self.result.metrics
-        return {name: value for point in self.history.points for name, value in point.metrics.items()}
+        return self.history.metrics
 
     @property
     def precision(self) -> str | None:
         if self.result is not None:
             return self.result.precision
-        return self.history.started.precision if self.history.started else None
+        finished, progress, started = self.history.finished, self.history.progress, self.history.started
+        known = (each.precision for each in (finished, progress, started) if each is not None)
+        return next((each for each in known if each is not None), None)
+
+    @property
+    def reason(self) -> str | None:
+        """Return the outcome of the last attempt, such as Succeeded or Diverged; None if it has not ended."""
+        ended = self.result or self.history.finished
+        return ended.reason if ended is not None else None
+
+    @property
+    def message(self) -> str:
+        """Return why the last attempt ended; empty if it has not ended or there is nothing to say."""
+        ended = self.result or self.history.finished
+        return ended.message if ended is not None else ""
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the total time of the attempts; None if none was measured, as of a start that failed at once."""
+        # The result has only the time of its own attempt, and events begin when the trainer does.
+        if self.result is not None and self.history.attempts <= 1:
+            return self.result.seconds
+        finished = self.history.finished
+        if self.history.started is None and finished is not None:
+            return finished.seconds
+        return self.history.seconds or None
+
+    @property
+    def finished(self) -> bool:
+        return self.reason is not None
 
     @property
     def succeeded(self) -> bool:
-        return self.result is not None and self.result.reason == "Succeeded"
+        return self.reason == SUCCEEDED.reason
+
+    def __repr__(self) -> str:
+        from mptraining.display.run_status import one_line
+
+        return f"<Run {one_line(self)}>"
+
+    def __str__(self) -> str:
+        from mptraining.display.run_status import lines
+
+        return "\n".join(lines(self))
+
+    def _repr_html_(self) -> str:
+        from mptraining.display.html import card
+        from mptraining.display.run_status import lines
+
+        title, *rows = lines(self)
+        return card(title, lines=rows, panels=self.history._panels())
 
 
 def history(attempts: Sequence[Sequence[Event]]) -> History:
     """Build the history of a run from the events of its attempts, each in order of time.
 
     If an attempt resumes from, or a recovery rolls back to, an earlier step, the points after that step are dropped,
-    because those steps are trained again.
+    because those steps are trained again. The metrics of a Finished event of a later step than the last Progress are
+    the last point: a script may end without another Progress.
     """
     points: list[Point] = []
     past = 0.0
@@ -92,11 +254,16 @@ def history(attempts: Sequence[Sequence[Event]]) -> History:
                     points = [each for each in points if each.step <= event.to_step]
                 case Progress():
                     progress = event
-                    points.append(Point(event.step, past + event.time - begin, event.metrics))
+                    points.append(
+                        Point(event.step, past + event.time - begin, event.metrics, event.epoch, _gauges(event))
+                    )
                 case Notice() if event.level == "Warning":
                     warnings[event.message] = None
                 case Finished():
                     finished = event
+                    if event.step is not None and event.metrics and (not points or event.step > points[-1].step):
+                        epoch = points[-1].epoch if points else None
+                        points.append(Point(event.step, past + event.time - begin, event.metrics, epoch))
         past += attempt[-1].time - begin
     return History(
         points=tuple(points),
@@ -107,6 +274,10 @@ def history(attempts: Sequence[Sequence[Event]]) -> History:
         finished=finished,
         warnings=tuple(warnings),
     )
+
+
+def _gauges(event: Progress) -> dict[str, float]:
+    return {name: value for name in GAUGES if (value := getattr(event, name)) is not None}
 
 
 def load_run(folder: str) -> Run:

@@ -94,13 +94,22 @@ def environment(tmp_path: Path) -> Callable[..., dict[str, str]]:
 @pytest.fixture
 def run_in(tmp_path: Path) -> Callable[..., Path]:
     """Write a run folder of `steps` steps, one a second, a validation every 10; without a result if
-    unfinished.
+    unfinished. `training` are fields of the job's training section.
     """
 
-    def write(name: str = "plain", *, steps: int = 30, result: dict[str, Any] | None = None, done: bool = True) -> Path:
+    def write(
+        name: str = "plain",
+        *,
+        steps: int = 30,
+        result: dict[str, Any] | None = None,
+        done: bool = True,
+        training: dict[str, Any] | None = None,
+    ) -> Path:
         folder = tmp_path / "runs" / name
         (folder / run_folder.EVENTS).mkdir(parents=True)
-        job = resolve(MPTrainingJob.parse_yaml(JOB.replace("NODES", "1").replace("EPOCHS", "5")), ClusterSettings())
+        document = MPTrainingJob.parse_yaml(JOB.replace("NODES", "1").replace("EPOCHS", "5")).to_document()
+        document["spec"]["training"] |= training or {}
+        job = resolve(MPTrainingJob.parse(document), ClusterSettings())
         (folder / run_folder.JOB).write_text(job.to_json())
         (folder / run_folder.events_file(1, "a-b", 0, 0)).write_text(
             "\n".join(event.to_json() for event in summary(steps=steps)) + "\n"

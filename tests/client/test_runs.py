@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from mptraining.runs import history, load_run
-from mptraining_api.events import Event, Recovered
-from mptraining_api.problems import InvalidData
+from mptraining.runs import GAUGES, history, load_run
+from mptraining_api.events import Event, Progress, Recovered
+from mptraining_api.problems import InvalidData, InvalidProgram
 from mptraining_api.run_folder import events_file
 
 RunIn = Callable[..., Path]
@@ -81,3 +83,72 @@ def test_no_run_at_all_is_a_problem_that_names_the_missing_file(tmp_path: Path, 
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidData, match=rf"{name}: holds no run: there is no job\.json in it"):
         load_run(str(tmp_path / name))
+
+
+def test_a_history_is_read_as_keras_is(attempt_events: AttemptEvents) -> None:
+    events = [
+        each.model_copy(update={"epoch": 1 + (each.step > 5), "gradient_norm": each.step / 10, "loss_scale": 1024.0})
+        if isinstance(each, Progress)
+        else each
+        for each in attempt_events(steps=10)
+    ]
+    found = history([events])
+    # One value per epoch, the last.
+    assert found["loss"] == [1 / 5, 1 / 10]
+    assert found["val_accuracy"] == [0.8]
+    assert found["gradient_norm"] == [0.5, 1.0]
+    assert found.series("loss_scale") == [(step, 1024.0) for step in range(1, 11)]
+    assert dict(found) == {name: found[name] for name in ("loss", "val_loss", "val_accuracy", *found.keys()[3:])}
+    assert "loss" in found
+    assert "accuracy" not in found
+    with pytest.raises(KeyError, match=r"'val_acc' was not recorded. Did you mean 'val_accuracy'\? Recorded: loss,"):
+        found["val_acc"]
+
+
+def test_every_number_of_a_progress_event_is_kept(attempt_events: AttemptEvents) -> None:
+    last = attempt_events(steps=1)[-1].model_copy(
+        update={"learning_rate": 0.1, "step_seconds": 0.01, "device_memory_used_bytes": 7, "precision": "float32"}
+    )
+    (point,) = history([[last]]).points
+    assert point.gauges == {"learning_rate": 0.1, "step_seconds": 0.01, "device_memory_used_bytes": 7}
+    assert {"gradient_norm", "loss_scale", "peak_memory_bytes", "device_utilization_percent"} <= set(GAUGES)
+
+
+def test_a_history_is_a_table_for_pandas(attempt_events: AttemptEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Frame:
+        def __init__(self, rows: list[dict[str, float]], columns: list[str]) -> None:
+            self.rows, self.columns = rows, columns
+
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=Frame))
+    frame = history([attempt_events(steps=10)]).to_pandas()
+    assert frame.columns == ["step", "seconds", "epoch", "loss", "val_loss", "val_accuracy"]
+    assert frame.rows[2] == {"step": 3, "seconds": 3.0, "epoch": 1, "loss": 1 / 3}
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InvalidProgram, match=r"pandas is not installed here\. pip install pandas; without it: history"):
+        history([]).to_pandas()
+
+
+def test_values_have_one_line(run_in: RunIn) -> None:
+    run = load_run(str(run_in(steps=20)))
+    assert (
+        repr(run)
+        == f"<Run flowers in {run.folder}: Succeeded  step 20/20 (100%)  loss 0.5  val_loss 0.6  val_accuracy 0.8>"
+    )
+    assert (
+        repr(run.history) == "<History: 20 points to step 20, 1 attempt  loss 0.05  val_loss 0.055  val_accuracy 0.8>"
+    )
+    assert repr(history([])) == "<History: 0 points, 0 attempts>"
+
+
+def test_a_run_prints_as_a_job_of_a_cluster_does(run_in: RunIn) -> None:
+    run = load_run(str(run_in(steps=20)))
+    assert str(run).splitlines() == [
+        "flowers: Succeeded, attempt 1",
+        "  why         Succeeded",
+        "  progress    step 20/20 (100%)  loss 0.5  val_loss 0.6  val_accuracy 0.8",
+        "  runs as     Mirrored, float32, 1 worker, 1 replica, global batch size 64",
+        "  time        33 s",
+        f"  run folder  {run.folder}",
+    ]
+    cut = load_run(str(run_in("cut", steps=20, done=False)))
+    assert str(cut).startswith("flowers: Unfinished, attempt 1\n  why         no worker has reported an end")

@@ -228,14 +228,13 @@ def resume(
 
 
 def compare_runs(
-    runs: Sequence[str],
-    where: Where,
+    runs: Sequence[str], where: Where, *, metrics: Sequence[str] | None = None, sort: str | None = None
 ) -> Comparison:
     """Compare run folders, and jobs if no folder of that name exists. Raises Problem."""
     from pathlib import Path
 
     from mptraining.cluster.errors import NoCluster
-    from mptraining.comparison import side_by_side
+    from mptraining.comparison import compare
     from mptraining.runs import load_run
 
     def load(run: str) -> Any:
@@ -246,7 +245,7 @@ def compare_runs(
         except NoCluster:
             return load_run(run)
 
-    return side_by_side([load(run) for run in runs])
+    return compare([load(run) for run in runs], metrics=metrics, sort=sort)
 
 
 def follow_until_ended(job: Job, *, timeout: float | None, model: str | None, plain: bool) -> None:

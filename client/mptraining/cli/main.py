@@ -136,13 +136,22 @@ def compare(
     runs: Annotated[list[str], typer.Argument(help="Run folders, local or gs://, or jobs.", metavar="RUN...")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[str | None, typer.Option(help="Write a page with curves.", metavar="FILE")] = None,
+    sort: Annotated[
+        str | None, typer.Option(help="Order the runs by this column, the best first.", metavar="COLUMN")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Compare this metric; may be repeated.", metavar="NAME")
+    ] = None,
     *,
     where: Where,
 ) -> None:
-    """Show finished and unfinished runs side by side."""
-    from mptraining.comparison import table
+    """Show finished and unfinished runs side by side: a column per run, or a row per run if they are many.
 
-    comparison = jobs.compare_runs(runs, where)
+    Green marks the best values; a difference within the spread of the runs has no colour.
+    """
+    from mptraining.comparison import TEXT_WIDTH, table
+
+    comparison = jobs.compare_runs(runs, where, metrics=metric, sort=sort)
     if html is not None:
         from mptraining.comparison_html import page
 
@@ -155,7 +164,9 @@ def compare(
         return
     from rich.console import Console
 
-    _wide(Console(highlight=False)).print(table(comparison))
+    console = Console(highlight=False)
+    width = console.width if console.is_terminal or os.environ.get("COLUMNS") else TEXT_WIDTH
+    _wide(console).print(table(comparison, width))
     for note in comparison.notes:
         typer.echo(f"note: {note}")
     if html is not None:

@@ -15,7 +15,7 @@ from mptraining.cluster import logs
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
-from mptraining.cluster.job_view import JobView, reason_text, view
+from mptraining.cluster.job_view import JobView, reason_text, view, with_status
 from mptraining.display.text import Display
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, EVENTS, JOBS, Raw
@@ -241,16 +241,21 @@ class Job(dict[str, str | None]):
         return self.run().history
 
     def run(self) -> Run:
-        """Return the run for `mptraining.compare`, from the run folder if it is reachable, else from the pods' logs."""
+        """Return the run for `mptraining.compare`, from the run folder if it is reachable.
+
+        Otherwise it is read from the pods' logs, and what they do not have from the job's status.
+        """
         from mptraining.runs import Run, history, load_run
         from mptraining_records.storage import storage
 
         folder = self.run_folder
         if folder is not None and (storage.is_remote(folder) or Path(folder, run_folder.JOB).exists()):
             return load_run(folder)
-        curves = history(logs.chief_events(self.server, self.uid))
-        gaps = () if curves.points else ("the run folder cannot be reached from here, and no pod's log is left",)
-        return Run(self.name, self.resolved, None, curves, gaps)
+        recorded = logs.chief_events(self.server, self.uid)
+        gap = "the run folder cannot be reached from here, and no pod's log is left: only the last status is known"
+        return Run(
+            self.name, self.resolved, None, history(with_status(recorded, self.status())), () if recorded else (gap,)
+        )
 
     def model(self) -> Any:
         """Wait for the end of the job and load the trained keras.Model in float32.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from mptraining.display.text import duration, number, rate
-from mptraining_api import outcomes
+from mptraining_api import events, outcomes
+from mptraining_api.events import Event, Finished
 from mptraining_api.outcomes import Outcome
 from mptraining_api.spec import PAUSED, is_paused
 from mptraining_api.status import Attempt, Condition, JobStatus, Phase, parse_time
@@ -172,6 +174,62 @@ def progress_text(seen: JobView) -> str:
     return "  ".join(parts)
 
 
+def progress_event(seen: JobView) -> events.Progress:
+    """Return the progress in the job's status as an event, for users without permission to read logs."""
+    progress = seen.status.progress
+    assert progress is not None
+    return events.Progress(
+        time=parse_time(progress.update_time) if progress.update_time else 0.0,
+        attempt=progress.attempt or 0,
+        incarnation="",
+        worker=0,
+        step=progress.step or 0,
+        total_steps=progress.total_steps,
+        epoch=progress.epoch or 1,
+        metrics={each.name: float(each.value) for each in progress.metrics or () if _is_finite(each.value)},
+        examples_per_second=progress.examples_per_second,
+        estimated_remaining_seconds=progress.estimated_remaining_seconds,
+        input_bound_percent=progress.input_bound_percent,
+        loss_scale=progress.loss_scale,
+        precision=progress.precision,
+        recoveries=progress.recoveries,
+    )
+
+
+def with_status(attempts: Sequence[Sequence[Event]], seen: JobView) -> list[list[Event]]:
+    """Return the chief's events of the attempts, with what the job's status knows beyond them.
+
+    The log of a pod may have no line of the last steps, and none is left of a deleted pod: then the status has the last
+    progress, and its conditions have the end.
+    """
+    known = [list(each) for each in attempts]
+    progress = seen.status.progress
+    if progress is not None and progress.step is not None:
+        latest = progress_event(seen)
+        last = known[-1] if known and known[-1][0].attempt >= latest.attempt else []
+        if not last:
+            known.append(last)
+        newer = all(latest.step > each.step for each in last if isinstance(each, events.Progress))
+        if newer and (not last or last[0].attempt == latest.attempt):
+            # The end stays the last event.
+            ended = [each for each in last if isinstance(each, Finished)]
+            last[:] = [*(each for each in last if not isinstance(each, Finished)), latest, *ended]
+    ended_by, outcome = seen.ended_by, seen.outcome
+    if ended_by is not None and outcome is not None and not (known and isinstance(known[-1][-1], Finished)):
+        before = known[-1][-1] if known else None
+        finished = Finished(
+            time=max(before.time if before else 0.0, parse_time(ended_by.last_transition_time)),
+            attempt=before.attempt if before else seen.status.current_attempt or 0,
+            incarnation="",
+            worker=0,
+            reason=outcome.reason,
+            exit_code=seen.exit_code or 0,
+            message="" if seen.succeeded else ended_by.message,
+        )
+        known[-1:] = [[*(known[-1] if known else []), finished]]
+    return known
+
+
 def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
     """Return the job as text: phase, reason, progress, resolved settings, attempts, advice. `more` is added advice."""
     status = seen.status
@@ -226,3 +284,10 @@ def _number(text: str) -> str:
         return number(float(text))
     except ValueError:
         return text
+
+
+def _is_finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

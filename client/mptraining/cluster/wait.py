@@ -8,11 +8,11 @@ from collections.abc import Callable
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.follow import JobFollower, Line, NoAnswer
-from mptraining.cluster.job_view import JobView, advice, no_operator_text, progress_text, reason_text
+from mptraining.cluster.job_view import JobView, advice, no_operator_text, progress_event, progress_text, reason_text
 from mptraining.display.summary import RunSummary, success_lines
 from mptraining.display.text import Display, is_noise
 from mptraining_api import events
-from mptraining_api.events import Event, Notice, Progress
+from mptraining_api.events import Event, Notice
 from mptraining_api.launch import MODEL_WAITS
 
 # Log lines shown from before the call: a job may have run for days.
@@ -119,26 +119,6 @@ class FilteredDisplay:
             self._display.say(f"warning: {warning}")
 
 
-def progress_event(seen: JobView) -> Progress:
-    """Return the progress in the job's status as an event, for users without permission to read logs."""
-    progress = seen.status.progress
-    assert progress is not None
-    return Progress(
-        time=0.0,
-        attempt=progress.attempt or 0,
-        incarnation="",
-        worker=0,
-        step=progress.step or 0,
-        total_steps=progress.total_steps,
-        epoch=progress.epoch or 1,
-        metrics={each.name: float(each.value) for each in progress.metrics or () if _is_finite(each.value)},
-        examples_per_second=progress.examples_per_second,
-        estimated_remaining_seconds=progress.estimated_remaining_seconds,
-        input_bound_percent=progress.input_bound_percent,
-        loss_scale=progress.loss_scale,
-    )
-
-
 def final_lines(seen: JobView, summary: RunSummary) -> list[str]:
     """Return the final lines for the user."""
     if seen.succeeded:
@@ -153,10 +133,3 @@ def detached_text(name: str, flags: list[str]) -> str:
     """Return the message after Ctrl-C, with the commands to attach again and to cancel."""
     arguments = shlex.join([name, *flags])
     return f"Detached; the job continues. Attach again: mptj wait {arguments}   Cancel it: mptj cancel {arguments}"
-
-
-def _is_finite(text: str) -> bool:
-    try:
-        return abs(float(text)) != float("inf") and float(text) == float(text)
-    except ValueError:
-        return False

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining.cluster import job_view
-from mptraining.cluster.job_view import advice, lines, no_operator_text, reason_text, row, view
+from mptraining.cluster.job_view import advice, lines, no_operator_text, reason_text, row, view, with_status
+from mptraining.runs import history
 from mptraining_api import outcomes
+from mptraining_api.events import Progress
 from mptraining_api.outcomes import Budget
 from mptraining_api.status import CONDITION_TYPES, Phase
 
@@ -129,3 +131,44 @@ def test_any_status_becomes_lines(phase: Phase, conditions: list[tuple[str, str,
     assert seen.error is None
     assert lines(seen)[0] == f"flowers: {phase}"
     assert (seen.exit_code is None) == (seen.ended_by is None)
+
+
+STATUS_PROGRESS = {"attempt": 1, "step": 640, "totalSteps": 640, "epoch": 5, "updateTime": "2026-01-01T00:00:11Z",
+    "metrics": [{"name": "loss", "value": "2.434e-21"}]}  # fmt: skip
+SUCCEEDED = [condition("Finished", "Succeeded"), condition("Succeeded", "Succeeded", "640 steps")]
+
+
+def logged(step: int, loss: float, *, attempt: int = 1) -> Progress:
+    return Progress(
+        time=CREATED + step, attempt=attempt, incarnation="a", worker=0, step=step, epoch=1, metrics={"loss": loss}
+    )
+
+
+def test_a_status_that_is_later_than_the_log_is_the_end_of_the_curve() -> None:
+    # A script of some seconds logs its first step alone.
+    seen = view(document(phase="Succeeded", currentAttempt=1, progress=STATUS_PROGRESS, conditions=SUCCEEDED))
+    found = history(with_status([[logged(1, 7.885)]], seen))
+    assert found.series("loss") == [(1, 7.885), (640, 2.434e-21)]
+    assert found.metrics == {"loss": 2.434e-21}
+    assert found.finished
+    assert (found.finished.reason, found.attempts) == ("Succeeded", 1)
+
+
+def test_a_log_that_is_later_than_the_status_stays_as_it_is() -> None:
+    seen = view(document(phase="Running", currentAttempt=2, progress=STATUS_PROGRESS))
+    for attempts in ([[logged(700, 0.5)]], [[logged(640, 0.5)]], [[logged(10, 0.5, attempt=2)]]):
+        assert with_status(attempts, seen) == attempts
+
+
+def test_a_job_whose_pods_are_gone_is_known_by_its_status() -> None:
+    over = [condition("Finished", "Diverged"), condition("Failed", "Diverged", "the loss is NaN")]
+    seen = view(document(phase="Failed", currentAttempt=3, progress=STATUS_PROGRESS, conditions=over))
+    found = history(with_status([], seen))
+    assert found.series("loss") == [(640, 2.434e-21)]
+    assert found.finished
+    assert (found.finished.reason, found.finished.message, found.finished.exit_code) == (
+        "Diverged",
+        "the loss is NaN",
+        3,
+    )
+    assert with_status([], view(document())) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining.display.notebook import LINES_KEPT, NotebookDisplay, is_notebook, page
-from mptraining_api.events import Event, Finished, Progress
+from mptraining.display.curves import MOST_POINTS
+from mptraining.display.notebook import LINES_KEPT, LiveCurves, NotebookDisplay, is_notebook, page
+from mptraining_api.events import Event, Finished, Notice, Progress, Recovered
 
 
 class Cell:
@@ -74,8 +76,50 @@ def test_whatever_a_program_prints_is_text(lines: list[str]) -> None:
 
     parser = Tags()
     parser.found = []
-    parser.feed(page(lines, ""))
+    parser.feed(page([(line, False) for line in lines], ""))
     assert parser.found == ["pre", "div"]
+
+
+def noted(level: str, message: str) -> Notice:
+    return Notice(time=1.0, attempt=1, incarnation="a", worker=0, level=level, topic="X", message=message)
+
+
+def test_warnings_have_a_colour() -> None:
+    cell = Cell()
+    for event in (noted("Info", "all is well"), noted("Warning", "look <here>")):
+        cell.display.event(0, event)
+    cell.display.say("warning: the API server does not answer")
+    coloured = re.findall(r'<span style="color:[^"]*">([^<]*)</span>', cell.html)
+    assert coloured == ["warning: look &lt;here&gt;", "warning: the API server does not answer"]
+
+
+def test_curves_grow_and_forget_what_is_trained_again(attempt_events: Callable[..., list[Event]]) -> None:
+    cell = Cell()
+    events = attempt_events(steps=20)
+    cell.display.event(0, events[0])
+    cell.display.event(0, events[1])
+    assert "<svg" not in cell.html, "one point is no curve"
+    for event in events[2:]:
+        cell.display.event(0, event)
+    cell.display.close()
+    assert cell.html.count('role="img"') == 2, "loss and accuracy"
+    assert "until step 20" in cell.html
+    back = Recovered(
+        time=1.0, attempt=1, incarnation="a", worker=0, from_step=20, to_step=4, precision="float32", message=""
+    )
+    cell.display.event(0, back)
+    cell.display.close()
+    assert "until step 4" in cell.html
+
+
+def test_a_long_run_stays_small() -> None:
+    curves = LiveCurves()
+    for step in range(20_000):
+        curves.add(progress(step).model_copy(update={"metrics": {"loss": float(step % 100)}}))
+    (panel,) = curves.panels()
+    assert len(panel.curves[0].points) <= 2 * MOST_POINTS
+    assert panel.curves[0].points[-1][0] == 19_999
+    assert {y for _, y in panel.curves[0].points} >= {0.0, 99.0}, "the extremes stay"
 
 
 def test_a_test_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:

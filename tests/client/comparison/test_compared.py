@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mptraining.comparison import Comparison, Row, better_direction, compare, table
-from mptraining_api.events import Event
+from mptraining.comparison import Comparison, Row, better_direction, compare
+from mptraining.runs import Run, load_run
+from mptraining_api.events import Event, Finished
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.run_folder import events_file
 
 RunIn = Callable[..., Path]
 
@@ -45,7 +49,7 @@ def test_labels_grow_until_they_differ(run_in: RunIn, tmp_path: Path) -> None:
 def test_rows(comparison: Comparison) -> None:
     assert row(comparison, "outcome").texts == ("Succeeded", "Succeeded", "unfinished, step 12")
     assert row(comparison, "val_accuracy") == Row(
-        "val_accuracy", "validation accuracy", (0.75, 0.8, 0.8), ("0.75", "0.8", "0.8"), best=(1,)
+        "val_accuracy", "validation accuracy", (0.75, 0.8, 0.8), ("0.75", "0.8", "0.8"), best=(1,), better="higher"
     )
     assert row(comparison, "loss").best == (0,)
     assert row(comparison, "step_seconds").texts == ("2 ms", "4 ms", "-")
@@ -95,10 +99,70 @@ def test_json_is_for_programs(comparison: Comparison) -> None:
     assert document["notes"] == list(comparison.notes)
 
 
-def test_the_table_has_a_column_a_run(comparison: Comparison) -> None:
-    drawn = table(comparison)
-    assert len(drawn.columns) == 4
-    assert drawn.row_count == len(comparison.rows)
+def test_a_run_a_folder_and_a_job_can_be_compared(run_in: RunIn) -> None:
+    class Job:
+        def run(self) -> Run:
+            return load_run(str(folder))
+
+    folder = run_in("one")
+    compared = compare([load_run(str(folder)), folder, Job()])
+    assert row(compared, "outcome").texts == ("Succeeded",) * 3
+    # One run need not be in a list; a path is not read letter by letter.
+    assert compare(str(folder)).labels == compare(load_run(str(folder))).labels == ("one",)
+    with pytest.raises(InvalidSpec, match=r"runs: 3 is no run; expected a folder, a Run or a Job"):
+        compare([3])  # type: ignore[list-item]
+
+
+def test_metrics_can_be_chosen(run_in: RunIn) -> None:
+    folder = str(run_in("one"))
+    assert [each.key for each in compare([folder], metrics=["loss"]).rows][:2] == ["outcome", "loss"]
+    with pytest.raises(InvalidSpec, match=r"metric: no run has 'val_acuracy'. Did you mean 'val_accuracy'"):
+        compare([folder], metrics=["val_acuracy"])
+
+
+def test_runs_are_sorted_with_the_best_first_and_unknown_values_last(run_in: RunIn) -> None:
+    low = run_in("low", result={"metrics": {"val_accuracy": 0.2, "loss": 9.0}})
+    high = run_in("high", result={"metrics": {"val_accuracy": 0.9, "loss": 1.0}})
+    none = run_in("none", steps=0, done=False)
+    folders = [str(each) for each in (low, none, high)]
+    for column in ("val_accuracy", "validation accuracy", "loss"):
+        compared = compare(folders, sort=column)
+        assert compared.labels == ("high", "low", "none"), column
+        assert [run.folder for run in compared.runs] == [folders[2], folders[0], folders[1]]
+        assert row(compared, "val_accuracy").best == (0,)
+    with pytest.raises(InvalidSpec, match=r"'sped' is no column of this comparison. Did you mean 'speed'"):
+        compare(folders, sort="sped")
+
+
+def test_a_failure_is_explained(run_in: RunIn) -> None:
+    failed = run_in("failed", steps=0, done=False)
+    end = Finished(
+        time=1000.0, attempt=1, incarnation="a-b", worker=0, reason="InvalidData", exit_code=2, message="no records"
+    )
+    (failed / events_file(1, "a-b", 0, 0)).write_text(end.to_json())
+    compared = compare([str(failed), str(run_in("plain"))])
+    assert row(compared, "outcome").texts == ("InvalidData", "Succeeded")
+    assert "failed: InvalidData: no records" in compared.notes
+    # A start that failed at once did not take 0 ms.
+    assert row(compared, "seconds").texts == ("-", "33 s")
+
+
+def test_the_last_metrics_are_those_of_the_end(run_in: RunIn, attempt_events: Callable[..., list[Event]]) -> None:
+    folder = run_in("script", steps=1, done=False)
+    events = [*attempt_events(steps=1), *_ended(step=40, metrics={"loss": 2e-21})]
+    (folder / events_file(1, "a-b", 0, 0)).write_text("\n".join(each.to_json() for each in events))
+    run = load_run(str(folder))
+    assert (run.metrics, run.succeeded) == ({"loss": 2e-21}, True)
+    assert run.history.series("loss") == [(1, 1.0), (40, 2e-21)]
+    assert row(compare(run), "loss").texts == ("2e-21",)
+
+
+def _ended(**fields: Any) -> list[Event]:
+    return [
+        Finished(
+            time=1060.0, attempt=1, incarnation="a-b", worker=0, reason="Succeeded", exit_code=0, message="", **fields
+        )
+    ]
 
 
 @pytest.mark.parametrize(

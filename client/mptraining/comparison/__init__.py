@@ -1,0 +1,23 @@
+"""Comparison of runs: their results with the spread of each, and the settings in which they differ.
+
+`values` reads one quantity of one run, `settings` its configuration, `spread` decides what is noise; `compared` puts
+them side by side, and `text_table` prints that.
+"""
+
+from mptraining.comparison.compared import TEXT_WIDTH, Comparison, Row, compare, side_by_side
+from mptraining.comparison.text_table import table
+from mptraining.comparison.values import better_direction, labels, metric_names, metric_title, outcome
+
+__all__ = [
+    "TEXT_WIDTH",
+    "Comparison",
+    "Row",
+    "better_direction",
+    "compare",
+    "labels",
+    "metric_names",
+    "metric_title",
+    "outcome",
+    "side_by_side",
+    "table",
+]

@@ -1,0 +1,387 @@
+"""Comparison of runs as one value; `text_table` prints it, and a notebook shows it as HTML."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from mptraining.comparison.settings import batch_size, named_settings, other_settings, setting_text
+from mptraining.comparison.spread import (
+    ONE_PERCENTAGE,
+    best,
+    metric_spread,
+    repetition_spread,
+    step_time_spread,
+)
+from mptraining.comparison.values import (
+    Better,
+    Value,
+    better_direction,
+    examples_per_second,
+    input_bound_percent,
+    labels,
+    metric_names,
+    metric_title,
+    outcome,
+    peak_memory_bytes,
+    reported,
+    speed_ratio,
+    step_seconds,
+)
+from mptraining.display.text import duration, number, short_time, size
+from mptraining.runs import Run, load_run
+from mptraining_api.problems import InvalidSpec, nearest
+
+if TYPE_CHECKING:
+    from mptraining.display.curves import Panel
+
+# The width of a comparison as text where nothing else decides it.
+TEXT_WIDTH = 120
+# Runs above which they are rows.
+MOST_COLUMNS = 4
+
+
+class HasRun(Protocol):
+    """A job: of a cluster (`mptraining.Job`), or a local one."""
+
+    def run(self) -> Run: ...
+
+
+Comparable = str | os.PathLike[str] | Run | HasRun
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One quantity over all runs: raw `values`, formatted `texts`, and the indices of the `best` runs.
+
+    `kind` is whether the runs had the value as a result or were given it as a setting. `better` is the direction in
+    which the value improves.
+    """
+
+    key: str
+    title: str
+    values: tuple[Value, ...]
+    texts: tuple[str, ...]
+    best: tuple[int, ...] = ()
+    kind: Literal["result", "setting"] = "result"
+    better: Better = None
+
+    @property
+    def differs(self) -> bool:
+        """Return whether the runs have different texts here, as far as these are known."""
+        return len({text for text, value in zip(self.texts, self.values, strict=True) if value is not None}) > 1
+
+    @property
+    def complete(self) -> bool:
+        """Return whether the value of every run is known."""
+        return None not in self.values
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison:
+    """Compared runs. `labels` are unique names of the runs; `notes` qualify the numbers."""
+
+    runs: tuple[Run, ...]
+    labels: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return a JSON document: `runs` (one mapping of raw values per run: seconds, bytes), `best` and `notes`."""
+        runs = [
+            {"folder": run.folder, "label": label, **{row.key: row.values[index] for row in self.rows}}
+            for index, (run, label) in enumerate(zip(self.runs, self.labels, strict=True))
+        ]
+        found = {row.key: [self.labels[index] for index in row.best] for row in self.rows if row.best}
+        return {"runs": runs, "best": found, "notes": list(self.notes)}
+
+    def sorted_by(self, column: str) -> Comparison:
+        """Return the comparison with the runs in the order of a row, given by key or title.
+
+        The best comes first, and the smallest where no direction is known; runs without a value come last. Raises
+        InvalidSpec for an unknown row.
+        """
+        by = self._row(column)
+        present = [at for at, value in enumerate(by.values) if value is not None]
+        numeric = all(isinstance(by.values[at], int | float) for at in present)
+
+        def place(at: int) -> Any:
+            return by.values[at] if numeric else str(by.values[at]).lower()
+
+        order = sorted(present, key=place, reverse=by.better == "higher")
+        order += [at for at, value in enumerate(by.values) if value is None]
+        rows = tuple(
+            replace(
+                row,
+                values=tuple(row.values[at] for at in order),
+                texts=tuple(row.texts[at] for at in order),
+                best=tuple(sorted(order.index(at) for at in row.best)),
+            )
+            for row in self.rows
+        )
+        runs, names = tuple(self.runs[at] for at in order), tuple(self.labels[at] for at in order)
+        return Comparison(runs, names, rows, self.notes)
+
+    def plot(self, *names: str) -> Any:
+        """Plot metrics or gauges of all runs against the step; by default the metrics of the comparison.
+
+        Returns what `History.plot` returns. Raises InvalidProgram like it, and KeyError for an unknown name.
+        """
+        from mptraining.display.plot import plot
+
+        return plot(self._panels(names))
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.runs)} run{'s' if len(self.runs) != 1 else ''}: {', '.join(self.labels)}>"
+
+    def __str__(self) -> str:
+        from mptraining.comparison.text_table import plain_text
+
+        return plain_text(self, TEXT_WIDTH)
+
+    def _repr_html_(self) -> str:
+        from mptraining.display.curves import Curve, swatch
+        from mptraining.display.html import card, grid
+
+        panels = self._panels()
+        styles = {label: at for at, label in enumerate(self.labels)}
+        keys = " &nbsp; ".join(
+            f'<span style="white-space:nowrap">{swatch(Curve(label, (), at))} {escape(label)}</span>'
+            for label, at in styles.items()
+        )
+        if len(self.runs) > MOST_COLUMNS:
+            head = ["run", *(row.title for row in self.rows)]
+            table = grid(
+                head,
+                [
+                    (
+                        [label, *(row.texts[at] for row in self.rows)],
+                        frozenset(place + 1 for place, row in enumerate(self.rows) if at in row.best),
+                    )
+                    for at, label in enumerate(self.labels)
+                ],
+            )
+        else:
+            table = grid(
+                ["", *self.labels],
+                [([row.title, *row.texts], frozenset(at + 1 for at in row.best)) for row in self.rows],
+            )
+        legend = f'<div style="font:12px sans-serif;line-height:1.7">{keys}</div>' if panels else ""
+        return card(repr(self)[1:-1], table=table, lines=self.notes, panels=panels, shared_legend=legend)
+
+    def _panels(self, names: Sequence[str] = ()) -> list[Panel]:
+        """Return a chart of each name, with a curve of each run that recorded it."""
+        from mptraining.display.curves import Curve, Panel
+
+        recorded = dict.fromkeys(name for run in self.runs for name in run.history)
+        unknown = [name for name in names if name not in recorded]
+        if unknown:
+            raise KeyError(f"{unknown[0]!r} was not recorded. Recorded: {', '.join(recorded) or 'nothing'}")
+        found = []
+        for name in names or metric_names(self.runs):
+            curves = (
+                Curve(label, tuple(run.history.series(name)), at)
+                for at, (run, label) in enumerate(zip(self.runs, self.labels, strict=True))
+            )
+            present = tuple(curve for curve in curves if curve.points)
+            if present:
+                found.append(Panel(metric_title(name), present))
+        return found
+
+    def _row(self, column: str) -> Row:
+        wanted = column.strip().lower().replace(" ", "_")
+        for row in self.rows:
+            if wanted in (row.key.lower(), row.title.lower().replace(" ", "_")):
+                return row
+        keys = [row.key for row in self.rows]
+        step = nearest(column, keys) or f"Columns: {', '.join(keys)}."
+        raise InvalidSpec("sort", f"{column!r} is no column of this comparison", next_step=step)
+
+
+def compare(
+    runs: Comparable | Iterable[Comparable], *, metrics: Sequence[str] | None = None, sort: str | None = None
+) -> Comparison:
+    """Compare runs: folders (paths or gs:// URIs), `Run` objects, and jobs of a cluster or of this machine.
+
+    `metrics` are the metrics to compare, by default the validation metrics and the training loss. `sort` is the column
+    that orders the runs, by key or title. Raises InvalidData for a folder without a run, InvalidSpec for an unknown
+    metric or column, and ClusterProblem for a job.
+    """
+    single = isinstance(runs, str | os.PathLike | Run) or hasattr(runs, "run")
+    given: Any = [runs] if single else runs
+    found = side_by_side([_loaded(each) for each in given], metrics=metrics)
+    return found if sort is None else found.sorted_by(sort)
+
+
+def _loaded(item: Comparable) -> Run:
+    if isinstance(item, Run):
+        return item
+    if isinstance(item, str | os.PathLike):
+        return load_run(os.fspath(item))
+    if hasattr(item, "run"):
+        return item.run()
+    raise InvalidSpec("runs", f"{item!r} is no run", expected="a folder, a Run or a Job")
+
+
+def side_by_side(runs: Sequence[Run], *, metrics: Sequence[str] | None = None) -> Comparison:
+    """Compare loaded runs. Only runs that succeeded can be best. Raises InvalidSpec for an unknown metric."""
+    runs = tuple(runs)
+    settings = _setting_rows(runs)
+    found = [*_result_rows(runs, _chosen(runs, metrics), _groups(runs, settings)), *settings]
+    shown = [each for each in found if any(value is not None for value in each.values)]
+    return Comparison(runs, labels(runs), tuple(shown), tuple(notes(runs)))
+
+
+def _chosen(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[str]:
+    if not metrics:
+        return metric_names(runs)
+    known = dict.fromkeys(name for run in runs for name in run.metrics)
+    for name in metrics:
+        if name not in known:
+            step = nearest(name, known) or f"Metrics: {', '.join(known) or 'none'}."
+            raise InvalidSpec("metric", f"no run has {name!r}", next_step=step)
+    return list(dict.fromkeys(metrics))
+
+
+def _result_rows(runs: Sequence[Run], metrics: Sequence[str], groups: Sequence[Hashable]) -> list[Row]:
+    able = [at for at, run in enumerate(runs) if run.succeeded]
+    base = runs[_base(runs)] if runs else None
+    step_spreads = [step_time_spread(run) for run in runs]
+
+    def row(
+        key: str,
+        title: str,
+        values: Iterable[Value],
+        text: Callable[[Any], str] = str,
+        better: Better = None,
+        *,
+        spreads: Iterable[float | None] | None = None,
+        one_number: float | None = None,
+    ) -> Row:
+        found = tuple(values)
+        texts = tuple("-" if each is None else text(each) for each in found)
+        repeated = repetition_spread(found, groups)
+        own = [None] * len(found) if spreads is None else list(spreads)
+        known = [max((each for each in (one, repeated) if each is not None), default=None) for one in own]
+        ranked = best(found, texts, better, able=able, spreads=known, one_number=one_number)
+        return Row(key, title, found, texts, ranked, better=better)
+
+    def relative(values: Sequence[float | None]) -> list[float | None]:
+        """Return the spreads of values that are proportional to the speed of a step, or to its inverse."""
+        pairs = zip(values, step_spreads, strict=True)
+        return [None if value is None or share is None else value * share for value, share in pairs]
+
+    times = [step_seconds(run) for run in runs]
+    rates = [examples_per_second(run) for run in runs]
+    # Step times are comparable only for equal batch sizes.
+    same_batch = len({batch_size(run) for run in runs}) == 1
+    rows = [row("outcome", "outcome", map(outcome, runs))]
+    rows += [
+        row(
+            name,
+            metric_title(name),
+            [run.metrics.get(name) for run in runs],
+            number,
+            better_direction(name),
+            spreads=[metric_spread(run, name) for run in runs],
+        )
+        for name in metrics
+    ]
+    rows += [
+        row(
+            "step_seconds",
+            "time per step",
+            times,
+            short_time,
+            "lower" if same_batch else None,
+            spreads=relative(times),
+        ),
+        row(
+            "examples_per_second",
+            "examples/s",
+            rates,
+            lambda each: f"{each:,.0f}",
+            "higher",
+            spreads=relative(rates),
+        ),
+    ]
+    if base is not None and len(runs) > 1:
+        ratios = [speed_ratio(run, base) for run in runs]
+        title = f"speed against {labels(runs)[_base(runs)]}"
+        rows.append(row("speed", title, ratios, lambda each: f"{each:.2f}x", "higher", spreads=relative(ratios)))
+    rows += [
+        row("seconds", "total time", (run.seconds for run in runs), duration, "lower"),
+        row("peak_memory_bytes", "peak memory", map(peak_memory_bytes, runs), size, "lower"),
+        row(
+            "input_bound_percent",
+            "waited for data",
+            map(input_bound_percent, runs),
+            lambda each: f"{each:.0f}%",
+            "lower",
+            one_number=ONE_PERCENTAGE,
+        ),
+        row("attempts", "attempts", [run.history.attempts or None for run in runs]),
+    ]
+    return rows
+
+
+def _setting_rows(runs: Sequence[Run]) -> list[Row]:
+    def row(key: str, title: str, values: Iterable[Value]) -> Row:
+        found = tuple(values)
+        texts = tuple("-" if each is None else setting_text(each) for each in found)
+        return Row(key, title, found, texts, kind="setting")
+
+    named = [named_settings(run) for run in runs]
+    rows = [
+        row(key, title, (each[key][1] for each in named)) for key, (title, _) in (named[0] if named else {}).items()
+    ]
+    return rows + [row(path, path, values) for path, values in other_settings(runs).items()]
+
+
+def _groups(runs: Sequence[Run], settings: Sequence[Row]) -> list[Hashable]:
+    """Return a value for each run that is equal for repetitions: runs that succeeded and differ in the seed alone.
+
+    Runs with one seed are no repetitions, because their code, which is no setting, may differ.
+    """
+    seeds = next(row.values for row in settings if row.key == "seed") if settings else ()
+    keys = [tuple(row.texts[at] for row in settings if row.key != "seed") for at in range(len(runs))]
+    able = [at for at, run in enumerate(runs) if run.job is not None and run.succeeded]
+    found: dict[Hashable, set[Value]] = {}
+    for at in able:
+        found.setdefault(keys[at], set()).add(seeds[at])
+    return [keys[at] if at in able and len(found[keys[at]]) > 1 else at for at in range(len(runs))]
+
+
+def _base(runs: Sequence[Run]) -> int:
+    """Return the index of the run whose speed is 1: the only one in float32, or else the first."""
+    plain = [at for at, run in enumerate(runs) if run.precision == "float32"]
+    return plain[0] if len(plain) == 1 else 0
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+    """Return notes that a reader of the numbers must know: failures, devices, precision, warnings, gaps, settings."""
+    found = []
+    for run, label in zip(runs, labels(runs), strict=True):
+        if run.finished and not run.succeeded and run.message:
+            found.append(f"{label}: {run.reason}: {run.message}")
+        on_cpu = run.job is not None and run.job.accelerator.kind == "cpu"
+        native = run.result.native_bfloat16 if run.result else None
+        if native is None and run.history.started:
+            native = run.history.started.native_bfloat16
+        if run.precision == "mixed_bfloat16" and native is False:
+            found.append(f"{label}: no speed-up to be expected: this CPU has no native bfloat16")
+        if run.precision == "mixed_float16" and on_cpu:
+            found.append(f"{label}: no speed-up to be expected: a CPU computes float16 more slowly than float32")
+        if run.job is not None and run.job.accelerator.asked_for:
+            found.append(f"{label}: ran on the CPU instead of {run.job.accelerator.asked_for}")
+        messages = dict.fromkeys((*(run.result.notices if run.result else ()), *run.history.warnings))
+        found += [f"{label}: {each}" for each in (*messages, *run.gaps)]
+    batches = {size for run in runs if (size := batch_size(run)) is not None}
+    replicas = {count for run in runs if (count := reported(run, "replicas_in_sync")) is not None}
+    for different, title in ((batches, "global batch sizes"), (replicas, "numbers of replicas")):
+        if len(different) > 1:
+            found.append(f"the runs have different {title}: compare examples/s, not the time per step")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,83 @@
+"""One quantity of one run: outcome, metrics, speed, time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from mptraining.runs import Run
+from mptraining_api.run_folder import metric_direction
+
+Better = Literal["higher", "lower"] | None
+Value = float | str | None
+
+_BETTER: dict[str | None, Better] = {"up": "higher", "down": "lower"}
+
+
+def labels(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return a unique label per run: as many last elements of the folder's path as needed."""
+    parts = [run.folder.rstrip("/").split("/") for run in runs]
+    for depth in range(1, max(map(len, parts), default=0) + 1):
+        found = tuple("/".join(each[-depth:]) for each in parts)
+        if len(set(found)) == len(found):
+            return found
+    return tuple(f"{run.folder} ({index + 1})" for index, run in enumerate(runs))
+
+
+def metric_names(runs: Sequence[Run]) -> list[str]:
+    """Return the validation metrics (those that improve upwards first) and the training loss, or else all metrics."""
+    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    validation = [name for name in names if name.startswith("val_")]
+    chosen = sorted(validation or names, key=lambda name: better_direction(name) != "higher")
+    return chosen + ["loss"] * (bool(validation) and "loss" in names)
+
+
+def metric_title(name: str) -> str:
+    return name.replace("val_", "validation ", 1).replace("_", " ") if name.startswith("val_") else _spaced(name)
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def better_direction(name: str) -> Better:
+    """Return the direction in which a metric of that name improves; None if unknown."""
+    return _BETTER.get(metric_direction(name))
+
+
+def outcome(run: Run) -> str:
+    """Return the reason of the run's end; unfinished, with its last step, if none was reported."""
+    if run.reason is not None:
+        return run.reason
+    return "unfinished" if run.history.progress is None else f"unfinished, step {run.history.progress.step}"
+
+
+def reported(run: Run, field: str) -> Any:
+    """Return a field that both Result and Started have; None before the start."""
+    source = run.result or run.history.started
+    return None if source is None else getattr(source, field)
+
+
+def step_seconds(run: Run) -> float | None:
+    source = run.result or run.history.progress
+    return source.step_seconds if source else None
+
+
+def examples_per_second(run: Run) -> float | None:
+    source = run.result or run.history.progress
+    return source.examples_per_second if source else None
+
+
+def speed_ratio(run: Run, base: Run) -> float | None:
+    one, other = examples_per_second(run), examples_per_second(base)
+    return one / other if one is not None and other else None
+
+
+def input_bound_percent(run: Run) -> float | None:
+    source = run.result or run.history.finished
+    return source.input_bound_percent if source else None
+
+
+def peak_memory_bytes(run: Run) -> float | None:
+    source = run.result or run.history.progress
+    return source.peak_memory_bytes if source else None

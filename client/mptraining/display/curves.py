@@ -1,0 +1,159 @@
+"""Small curves as SVG for a notebook's cell: no script, no style sheet, and readable on a light and a dark background.
+
+Text and lines of the frame have the colour of the surrounding text (`currentColor`), and each curve has a colour with
+a contrast of at least 3 to white and to #111, so that the SVG fits the theme of any front end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from mptraining.display.text import number
+
+# Blue, orange, green, pink, brown, violet: distinct for most colour-blind readers too (after Okabe and Ito).
+COLOURS = ("#1a7fc1", "#d55e00", "#0a9069", "#c2659a", "#9a7800", "#8368d0")
+DASHES = ("", "5 3", "1.5 2.5")
+MOST_POINTS = 300
+# Gauges that are drawn by default, if they change.
+MAIN_GAUGES = (
+    *("learning_rate", "gradient_norm", "loss_scale", "step_seconds", "examples_per_second", "input_bound_percent"),
+    *("peak_memory_bytes", "memory_used_bytes", "device_memory_used_bytes", "device_utilization_percent"),
+)
+# A logarithmic axis if positive values span at least this factor.
+LOG_FACTOR = 30
+
+# Units of the view box.
+_WIDTH, _HEIGHT = 260, 124
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 6, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points (x, y) sorted by x; `style` is an index from 0 of colour and dashes."""
+
+    label: str
+    points: tuple[tuple[float, float], ...]
+    style: int = 0
+
+    @property
+    def colour(self) -> str:
+        return COLOURS[self.style % len(COLOURS)]
+
+    @property
+    def dash(self) -> str:
+        return DASHES[self.style // len(COLOURS) % len(DASHES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One chart; all its curves are against the training step."""
+
+    title: str
+    curves: tuple[Curve, ...]
+
+    @property
+    def logarithmic(self) -> bool:
+        """Return whether the values are positive and span a factor of LOG_FACTOR or more."""
+        values = [y for curve in self.curves for _, y in curve.points]
+        return bool(values) and min(values) > 0 and max(values) >= LOG_FACTOR * min(values)
+
+
+def shown_by_default(metrics: Sequence[str], gauges: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
+    """Return the names to draw: every metric, the loss first, and those of MAIN_GAUGES that change."""
+    ordered = sorted(metrics, key=lambda name: name.removeprefix("val_") != "loss")
+    return [*ordered, *(name for name in MAIN_GAUGES if len({y for _, y in gauges.get(name, ())}) > 1)]
+
+
+def panels(series: Mapping[str, Sequence[tuple[float, float]]]) -> list[Panel]:
+    """Return a chart of each series, `x` and `val_x` in one chart."""
+    found = []
+    for title in dict.fromkeys(name.removeprefix("val_") for name in series):
+        pair = [name for name in (title, f"val_{title}") if series.get(name)]
+        curves = tuple(Curve(name, tuple(series[name]), style) for style, name in enumerate(pair))
+        if curves:
+            found.append(Panel(title.replace("_", " "), curves))
+    return found
+
+
+def downsampled(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
+    """Return at most `most` points: the first, the last, and the lowest and the highest of each stretch between."""
+    if len(points) <= most:
+        return list(points)
+    inner, stretches = points[1:-1], (most - 2) // 2
+    kept = [points[0]]
+    for at in range(stretches):
+        part = inner[at * len(inner) // stretches : (at + 1) * len(inner) // stretches]
+        low, high = min(part, key=lambda each: each[1]), max(part, key=lambda each: each[1])
+        kept += sorted({low, high})
+    return [*kept, points[-1]]
+
+
+def svg(panel: Panel) -> str:
+    """Return the chart as an `<svg>` with its range of values and its last step; empty without points."""
+    curves = [curve for curve in panel.curves if curve.points]
+    if not curves:
+        return ""
+    logarithmic = panel.logarithmic
+    level = math.log if logarithmic else float
+    xs = [x for curve in curves for x, _ in curve.points]
+    ys = [y for curve in curves for _, y in curve.points]
+    left, right, low, high = min(xs), max(xs), min(ys), max(ys)
+
+    def x_at(x: float) -> float:
+        share = 0.5 if right == left else (x - left) / (right - left)
+        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+    def y_at(y: float) -> float:
+        share = 0.5 if high == low else (level(y) - level(low)) / (level(high) - level(low))
+        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+
+    bottom = _HEIGHT - _BOTTOM
+    title = escape(f"{panel.title}, {number(low)} to {number(high)}, until step {right:g}")
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{title}" '
+        'style="max-width:100%;font:10px sans-serif;overflow:visible">',
+        f'<path d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - _RIGHT}" fill="none" stroke="currentColor" opacity=".45"/>',
+        _text(_LEFT - 4, _TOP + 7, "end", number(high)),
+        *([_text(_LEFT - 4, bottom, "end", number(low))] if high > low else []),
+        *([_text(_LEFT - 4, (_TOP + bottom) / 2 + 3, "end", "log")] if logarithmic else []),
+        _text(_LEFT, _HEIGHT - 3, "start", f"step {left:g}"),
+        *([_text(_WIDTH - _RIGHT, _HEIGHT - 3, "end", f"{right:g}")] if right > left else []),
+    ]
+    for curve in curves:
+        placed = [(x_at(x), y_at(y)) for x, y in downsampled(curve.points)]
+        hover = escape(f"{curve.label}: {number(curve.points[-1][1])} at step {curve.points[-1][0]:g}")
+        if len(placed) == 1:
+            shape = f'<circle cx="{placed[0][0]:.1f}" cy="{placed[0][1]:.1f}" r="3" fill="{curve.colour}">'
+            parts.append(f"{shape}<title>{hover}</title></circle>")
+            continue
+        dash = f' stroke-dasharray="{curve.dash}"' if curve.dash else ""
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{curve.colour}" stroke-width="1.6" '
+            f'stroke-linejoin="round"{dash}><title>{hover}</title></polyline>'
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def legend(curves: Sequence[Curve]) -> str:
+    """Return the HTML of the curves' labels, each with its colour and last value."""
+    return " &nbsp; ".join(
+        f'<span style="white-space:nowrap">{swatch(curve)} {escape(curve.label)} '
+        f"<b>{number(curve.points[-1][1])}</b></span>"
+        for curve in curves
+        if curve.points
+    )
+
+
+def swatch(curve: Curve) -> str:
+    """Return a short piece of the curve's line, as SVG."""
+    dash = f' stroke-dasharray="{curve.dash}"' if curve.dash else ""
+    line = f'<path d="M0 5H18" stroke="{curve.colour}" stroke-width="3"{dash}/>'
+    return f'<svg width="18" height="10" aria-hidden="true">{line}</svg>'
+
+
+def _text(x: float, y: float, anchor: str, text: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="currentColor">{escape(text)}</text>'
