@@ -14,6 +14,8 @@ from mptraining_api.resolved_job import ResolvedJob
 
 JOB = "job.json"
 EVENTS = "events"
+# Output of the workers' programs.
+LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
 TENSORBOARD = "tensorboard"
@@ -83,6 +85,12 @@ class Result(Model):
 def events_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
     """Return the path of one worker's events below the run folder; `part` counts from 0."""
     return f"{EVENTS}/{attempt}-{incarnation}-{worker}-{part}.jsonl"
+
+
+def log_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
+    """Return the path of one worker's program output below the run folder; `part` counts from 0."""
+    suffix = f"-{part}" if part else ""
+    return f"{LOGS}/{attempt}-{incarnation}-{worker}{suffix}.log"
 
 
 def quarantine_name(attempt: int, incarnation: str, worker: int) -> str:
