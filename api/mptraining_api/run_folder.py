@@ -89,8 +89,7 @@ def events_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
 
 def log_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
     """Return the path of one worker's program output below the run folder; `part` counts from 0."""
-    suffix = f"-{part}" if part else ""
-    return f"{LOGS}/{attempt}-{incarnation}-{worker}{suffix}.log"
+    return f"{LOGS}/{attempt}-{incarnation}-{worker}-{part}.log"
 
 
 def quarantine_name(attempt: int, incarnation: str, worker: int) -> str:

@@ -19,6 +19,8 @@ from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.export import model_server
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.reporting.errors import report_storage_retries, to_problem, unreachable_storage_as_invalid_data
+from mptraining_trainer.reporting.program_output import ProgramOutput
+from mptraining_trainer.reporting.scalar_writer import ScalarWriter
 from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
@@ -38,23 +40,27 @@ def run(
     environment: MutableMapping[str, str],
 ) -> Outcome:
     """Train, report the outcome and return it; only exceptions that end the interpreter propagate."""
+    secrets = SecretValues.from_environment(environment)
+    output = ProgramOutput(identity, folder, secrets, environment)
     telemetry = Telemetry(
         identity,
         folder,
         termination_log=environment.get(launch.TERMINATION_LOG),
-        secrets=SecretValues.from_environment(environment),
+        secrets=secrets,
     )
     reporter = _reporter(identity, telemetry, environment)
+    scalars = _scalars(identity, telemetry, folder)
     job = with_keras_of_script(job, environment, telemetry.notice)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
     exit_stack = ExitStack()
     exit_stack.enter_context(report_storage_retries(telemetry))
-    worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack)
+    worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack, scalars=scalars)
     debug = bool(environment.get(launch.DEBUG))
     trained: TrainingResult | None = None
     try:
         wait = model_server.keep_seconds(job, identity, environment)
         refuse_foreign_folder(worker)
+        output.start()
         _warn_about_ignored_settings(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
@@ -89,10 +95,14 @@ def run(
         precision=_policy(trained),
         recoveries=len(trained.precision_state.recoveries) if trained and trained.precision_state else None,
     )
+    # Before the events, so that a warning is one of them.
+    if scalars is not None:
+        scalars.close()
     telemetry.close()
     exit_stack.close()
     if reporter is not None:
         reporter.close()
+    output.close()
     return outcome
 
 
@@ -103,8 +113,22 @@ def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mappi
     from mptraining_trainer.reporting.progress_reporter import Reporter
 
     reporter = Reporter.from_environment(environment, telemetry.notice)
-    telemetry.listener = reporter.on_event if reporter is not None else None
+    if reporter is not None:
+        telemetry.listeners.append(reporter.on_event)
     return reporter
+
+
+def _scalars(identity: WorkerIdentity, telemetry: Telemetry, folder: str) -> ScalarWriter | None:
+    """Return the writer of the chief's TensorBoard scalars; None for other workers."""
+    if not identity.is_chief:
+        return None
+
+    def warn(message: str) -> None:
+        telemetry.notice("ScalarsNotKept", message, level="Warning")
+
+    scalars = ScalarWriter(identity, folder, on_failure=warn)
+    telemetry.listeners.append(scalars.on_event)
+    return scalars
 
 
 def _warn_about_ignored_settings(job: ResolvedJob, telemetry: Telemetry) -> None:
