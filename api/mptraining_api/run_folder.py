@@ -18,11 +18,14 @@ EVENTS = "events"
 LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
+# TensorBoard: scalars of every run, profiles, and what a TensorBoard callback writes.
 TENSORBOARD = "tensorboard"
 # Files of the callbacks of a function program, except TensorBoard's.
 CALLBACKS = "callbacks"
 QUARANTINE = "quarantine"
 RESULT = "result.json"
+# State of the export to tracking servers.
+TRACKING = "tracking.json"
 
 
 class Best(Model):

@@ -23,6 +23,7 @@ from mptraining_trainer.reporting.program_output import ProgramOutput
 from mptraining_trainer.reporting.scalar_writer import ScalarWriter
 from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
+from mptraining_trainer.reporting.tracking_processes import CLOSE_SECONDS, PREEMPTED_SECONDS, TrackingProcesses
 from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
 from mptraining_trainer.train import train
 from mptraining_trainer.training_result import TrainingResult
@@ -57,10 +58,12 @@ def run(
     worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack, scalars=scalars)
     debug = bool(environment.get(launch.DEBUG))
     trained: TrainingResult | None = None
+    tracking: TrackingProcesses | None = None
     try:
         wait = model_server.keep_seconds(job, identity, environment)
         refuse_foreign_folder(worker)
         output.start()
+        tracking = TrackingProcesses(job, identity, folder, telemetry.notice)
         _warn_about_ignored_settings(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
@@ -103,6 +106,10 @@ def run(
     if reporter is not None:
         reporter.close()
     output.close()
+    if tracking is not None:
+        # They read the last event from the run folder. A preempted machine has a grace period of 15 s in all.
+        preempted = outcome in (outcomes.PREEMPTED, outcomes.PEER_LOST)
+        tracking.close(PREEMPTED_SECONDS if preempted else CLOSE_SECONDS, telemetry.now)
     return outcome
 
 
