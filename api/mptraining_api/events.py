@@ -125,6 +125,19 @@ class Progress(_Event):
     device_memory_used_bytes: int | None = None
     device_memory_total_bytes: int | None = None
     device_utilization_percent: float | None = None
+    # Sum of the power, and the temperature of the hottest GPU.
+    device_power_watts: float | None = None
+    device_temperature_celsius: float | None = None
+    # Values of this worker's container, or of its process where no cgroup limits it: CPU in percent of what it may use,
+    # memory without the page cache, and rates since the last Progress. Disk: bytes from and to the device. Network: of
+    # the pod, or of the machine, without the loopback interface.
+    cpu_percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    disk_read_bytes_per_second: float | None = None
+    disk_write_bytes_per_second: float | None = None
+    network_receive_bytes_per_second: float | None = None
+    network_send_bytes_per_second: float | None = None
 
 
 class Notice(_Event):

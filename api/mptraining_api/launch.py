@@ -42,6 +42,8 @@ TERMINATION_LOG = "MPTRAINING_TERMINATION_LOG"
 # commas, with a `*` at the end for a prefix; files and folders, separated by colons.
 SECRET_VARIABLES = "MPTRAINING_SECRET_VARIABLES"  # noqa: S105 - the name of a variable
 SECRET_PATHS = "MPTRAINING_SECRET_PATHS"  # noqa: S105 - the name of a variable
+# Set where the parent process keeps the output of its workers in the run folder: a worker then does not.
+OUTPUT_KEPT = "MPTRAINING_OUTPUT_KEPT"
 # Seconds that worker 0 waits for a client to fetch a model without a run folder, and the topic of its Notice.
 MODEL_WAIT_SECONDS = "MPTRAINING_MODEL_WAIT_SECONDS"
 MODEL_WAITS = "ModelWaits"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mptraining_api.model import Model
+from mptraining_api.outputs.fields import Tracking
 from mptraining_api.spec import Feature, KerasObject, Program, Source
 
 VERSION = 1
@@ -150,6 +151,8 @@ class ResolvedJob(Model):
     checkpoint: ResolvedCheckpoint
     export: ResolvedExport
     profile: ProfileSteps | None
+    # Every name in it is decided. A job.json of an older version has no such field.
+    tracking: Tracking | None = None
     # The run folder. None: a scratch folder, from which no job can resume.
     output: str | None
     choices: tuple[Choice, ...]

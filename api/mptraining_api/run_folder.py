@@ -14,13 +14,18 @@ from mptraining_api.resolved_job import ResolvedJob
 
 JOB = "job.json"
 EVENTS = "events"
+# Output of the workers' programs.
+LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
+# TensorBoard: scalars of every run, profiles, and what a TensorBoard callback writes.
 TENSORBOARD = "tensorboard"
 # Files of the callbacks of a function program, except TensorBoard's.
 CALLBACKS = "callbacks"
 QUARANTINE = "quarantine"
 RESULT = "result.json"
+# State of the export to tracking servers.
+TRACKING = "tracking.json"
 
 
 class Best(Model):
@@ -83,6 +88,11 @@ class Result(Model):
 def events_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
     """Return the path of one worker's events below the run folder; `part` counts from 0."""
     return f"{EVENTS}/{attempt}-{incarnation}-{worker}-{part}.jsonl"
+
+
+def log_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
+    """Return the path of one worker's program output below the run folder; `part` counts from 0."""
+    return f"{LOGS}/{attempt}-{incarnation}-{worker}-{part}.log"
 
 
 def quarantine_name(attempt: int, incarnation: str, worker: int) -> str:

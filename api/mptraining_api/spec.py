@@ -16,6 +16,7 @@ import yaml
 from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, NonNegative, Text, Uri, Word
+from mptraining_api.outputs.fields import Output, Profile, Tracking
 from mptraining_api.problems import InvalidSpec
 
 
@@ -127,19 +128,6 @@ class Export(Model):
         None, description="Weights to export: the last, or the best by monitor."
     )
     monitor: Name | None = Field(None, description="With Best: the metric that decides, such as val_loss.")
-
-
-class Profile(Model):
-    """A range of steps that every worker profiles for TensorBoard, into `tensorboard/` of the run folder."""
-
-    first_step: NonNegative = Field(description="First step recorded; steps count from 1.")
-    last_step: NonNegative = Field(description="Last step recorded.")
-
-
-class Output(Model):
-    """The run folder: checkpoints, events, the model."""
-
-    uri: Uri = Field(description="gs://bucket/folder, or a path of a mounted volume.")
 
 
 Labels = Annotated[dict[Annotated[str, StringConstraints(max_length=317)], Text], Field(max_length=64)]
@@ -438,6 +426,7 @@ class JobSpec(Model):
     checkpoint: Checkpoint | None = Field(None, description="Checkpoints of the training state.")
     export: Export | None = Field(None, description="Export of the trained model.")
     profile: Profile | None = Field(None, description="A range of steps to profile for TensorBoard.")
+    tracking: Tracking | None = Field(None, description="Servers that get the metrics, beside the run folder.")
     output: Output | None = Field(None, description="The run folder.")
     run_policy: RunPolicy | None = Field(None, description="Limits on retries and time.")
     scheduling: Scheduling | None = Field(None, description="Queue, priority and scheduler of the pods.")

@@ -97,6 +97,7 @@ class CourseContender:
             non_finite=NonFiniteHandling(precision_state, NonFiniteMonitor(precision_state, (), telemetry.notice)),
             hooks=Hooks(),
             skipped_records=SkippedRecords(worker, []),
+            learning_rate=lambda: None,
             meter=InputMeter(),
         )
         return fit_loop, checkpointer

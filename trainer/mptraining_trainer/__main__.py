@@ -83,13 +83,14 @@ def _train(environment: MutableMapping[str, str]) -> int:
     if with_keras_of_script(job, environment, lambda *_, **__: None).keras == "Legacy":
         environment["TF_USE_LEGACY_KERAS"] = "1"
 
+    from mptraining_trainer.reporting.telemetry import as_whole_lines
+
+    # The streams are wrapped before TensorFlow's log takes stderr, and before a script can print.
+    sys.stdout, sys.stderr = as_whole_lines(sys.stdout), as_whole_lines(sys.stderr)
     with _quiet_start():
         from mptraining_trainer import run
         from mptraining_trainer.export import model_server
-        from mptraining_trainer.reporting.telemetry import as_whole_lines
 
-    # The stream is wrapped before a script can print.
-    sys.stdout = as_whole_lines(sys.stdout)
     folder = job.output or tempfile.mkdtemp(prefix=f"{job.name}-")
     outcome = run.run(job, identity, folder, preemption, environment)
     wait = model_server.keep_seconds(job, identity, environment) if outcome == outcomes.SUCCEEDED else 0.0

@@ -11,21 +11,21 @@ import psutil
 
 from mptraining_api.launch import EPHEMERAL_STORAGE
 
-_CGROUP = Path("/sys/fs/cgroup")
+CGROUP = Path("/sys/fs/cgroup")
 
 
-def available_memory(cgroup: Path = _CGROUP) -> int:
+def available_memory(cgroup: Path = CGROUP) -> int:
     """Return the bytes that can be allocated without an OOM kill or swapping, by the machine and by the pod's limit.
 
     The page cache counts against a pod's limit but is reclaimed on demand, so it counts as available.
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.max, memory.current, memory.stat).
     """
     machine = int(psutil.virtual_memory().available)
-    limit = _number(cgroup / "memory.max")
-    used = _number(cgroup / "memory.current")
+    limit = read_number(cgroup / "memory.max")
+    used = read_number(cgroup / "memory.current")
     if limit is None or used is None:
         return machine
-    return max(0, min(machine, limit - used + _page_cache_bytes(cgroup / "memory.stat")))
+    return max(0, min(machine, limit - used + page_cache_bytes(cgroup / "memory.stat")))
 
 
 def available_disk(folder: Path, environment: Mapping[str, str] = os.environ) -> int:
@@ -35,7 +35,8 @@ def available_disk(folder: Path, environment: Mapping[str, str] = os.environ) ->
     return min(free, int(limit)) if limit.isdecimal() else free
 
 
-def _number(path: Path) -> int | None:
+def read_number(path: Path) -> int | None:
+    """Return the number in a file of the cgroup; None for `max` and for a missing file."""
     try:
         text = path.read_text().strip()
     except OSError:
@@ -43,7 +44,8 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _page_cache_bytes(path: Path) -> int:
+def page_cache_bytes(path: Path) -> int:
+    """Return the bytes of the page cache by the file memory.stat; 0 if it is missing."""
     try:
         lines = dict(line.split() for line in path.read_text().splitlines())
     except (OSError, ValueError):

@@ -7,6 +7,7 @@ TF_USE_LEGACY_KERAS.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
+import numpy as np
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidSpec
@@ -69,6 +71,16 @@ class Keras:
     def inner_optimizer(self, optimizer: Any) -> Any:
         """Return the optimizer without the LossScaleOptimizer that `compile` may have wrapped around it."""
         return getattr(optimizer, "inner_optimizer", optimizer)
+
+    def learning_rate(self, optimizer: Any) -> float | None:
+        """Return the rate of the optimizer's next update (tf_keras: of the last, by a schedule); None if unknown."""
+        inner = self.inner_optimizer(optimizer)
+        # A user's own optimizer may have no rate, or one for each group of variables.
+        with contextlib.suppress(Exception):
+            rate = inner.learning_rate
+            # Of a schedule it is a tensor, else Keras 3 wraps the variable.
+            return float(np.asarray(rate if self.legacy else getattr(rate, "value", rate)))
+        return None
 
     def apply_gradients(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Apply one update in replica context; the gradients are already summed over the replicas.

@@ -19,8 +19,11 @@ from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.export import model_server
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.reporting.errors import report_storage_retries, to_problem, unreachable_storage_as_invalid_data
+from mptraining_trainer.reporting.program_output import ProgramOutput
+from mptraining_trainer.reporting.scalar_writer import ScalarWriter
 from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
+from mptraining_trainer.reporting.tracking_processes import CLOSE_SECONDS, PREEMPTED_SECONDS, TrackingProcesses
 from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
 from mptraining_trainer.train import train
 from mptraining_trainer.training_result import TrainingResult
@@ -38,24 +41,30 @@ def run(
     environment: MutableMapping[str, str],
 ) -> Outcome:
     """Train, report the outcome and return it; only exceptions that end the interpreter propagate."""
+    secrets = SecretValues.from_environment(environment)
+    output = ProgramOutput(identity, folder, secrets, environment)
     telemetry = Telemetry(
         identity,
         folder,
         termination_log=environment.get(launch.TERMINATION_LOG),
-        secrets=SecretValues.from_environment(environment),
+        secrets=secrets,
     )
     reporter = _reporter(identity, telemetry, environment)
+    scalars = _scalars(identity, telemetry, folder)
     job = with_keras_of_script(job, environment, telemetry.notice)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
     exit_stack = ExitStack()
     exit_stack.enter_context(report_storage_retries(telemetry))
-    worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack)
+    worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack, scalars=scalars)
     debug = bool(environment.get(launch.DEBUG))
     trained: TrainingResult | None = None
     wait = 0.0
+    tracking: TrackingProcesses | None = None
     try:
         wait = model_server.keep_seconds(job, identity, environment)
         refuse_foreign_folder(worker)
+        output.start()
+        tracking = TrackingProcesses(job, identity, folder, telemetry.notice)
         _warn_about_ignored_settings(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
@@ -91,10 +100,18 @@ def run(
         recoveries=len(trained.precision_state.recoveries) if trained and trained.precision_state else None,
         kept_seconds=wait if wait and trained is not None and trained.model is not None else None,
     )
+    # Before the events, so that a warning is one of them.
+    if scalars is not None:
+        scalars.close()
     telemetry.close()
     exit_stack.close()
     if reporter is not None:
         reporter.close()
+    output.close()
+    if tracking is not None:
+        # They read the last event from the run folder. A preempted machine has a grace period of 15 s in all.
+        preempted = outcome in (outcomes.PREEMPTED, outcomes.PEER_LOST)
+        tracking.close(PREEMPTED_SECONDS if preempted else CLOSE_SECONDS, telemetry.now)
     return outcome
 
 
@@ -105,8 +122,22 @@ def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mappi
     from mptraining_trainer.reporting.progress_reporter import Reporter
 
     reporter = Reporter.from_environment(environment, telemetry.notice)
-    telemetry.listener = reporter.on_event if reporter is not None else None
+    if reporter is not None:
+        telemetry.listeners.append(reporter.on_event)
     return reporter
+
+
+def _scalars(identity: WorkerIdentity, telemetry: Telemetry, folder: str) -> ScalarWriter | None:
+    """Return the writer of the chief's TensorBoard scalars; None for other workers."""
+    if not identity.is_chief:
+        return None
+
+    def warn(message: str) -> None:
+        telemetry.notice("ScalarsNotKept", message, level="Warning")
+
+    scalars = ScalarWriter(identity, folder, on_failure=warn)
+    telemetry.listeners.append(scalars.on_event)
+    return scalars
 
 
 def _warn_about_ignored_settings(job: ResolvedJob, telemetry: Telemetry) -> None:

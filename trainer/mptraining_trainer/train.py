@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -182,6 +183,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         hooks=hooks,
         skipped_records=skipped,
         meter=datasets.meter,
+        learning_rate=partial(keras.learning_rate, built.optimizer),
         validation=_validation_iterator(strategy, validation, built.preprocess, job, share) if validation else None,
     )
     if state is not None:

@@ -9,6 +9,7 @@ from mptraining_api.launch import WorkerIdentity
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.fence import Fence
+from mptraining_trainer.reporting.scalar_writer import ScalarWriter
 from mptraining_trainer.reporting.telemetry import Telemetry
 
 
@@ -28,3 +29,5 @@ class Worker:
     # Closed when the run ends, after success and failure alike.
     exit_stack: ExitStack
     fence: Fence | None = None
+    # The chief's TensorBoard scalars.
+    scalars: ScalarWriter | None = None

@@ -133,6 +133,10 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "export.checkpoint": _value("Last"),
         "export.monitor": _none("Best requires it"),
         "profile": _none(),
+        "tracking": _none("TensorBoard's scalars are written in any case"),
+        "tracking.mlflow": _none(),
+        "tracking.mlflow.experiment": Default("the job's name"),
+        "tracking.wandb": _none(),
         "output": Default(
             f"a folder below defaultOutput {_OPERATOR}, else a folder in the pod, which is deleted with it"
         ),

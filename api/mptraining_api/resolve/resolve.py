@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from mptraining_api.outputs.fields import Tracking
 from mptraining_api.resolve.batch_size import batch_choice, global_batch_size, learning_rate
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
 from mptraining_api.resolve.devices import Devices, placement, requested_devices, strategy, without_accelerators
@@ -105,6 +106,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         checkpoint=_checkpoint(spec),
         export=_export(spec),
         profile=_profile(spec),
+        tracking=_tracking(job),
         output=output,
         choices=(
             *devices.choices,
@@ -162,6 +164,14 @@ def _profile(spec: JobSpec) -> ProfileSteps | None:
     if spec.profile is None:
         return None
     return ProfileSteps(first_step=spec.profile.first_step, last_step=spec.profile.last_step)
+
+
+def _tracking(job: MPTrainingJob) -> Tracking | None:
+    written = job.spec.tracking
+    if written is None or written.mlflow is None or written.mlflow.experiment is not None:
+        return written
+    mlflow = written.mlflow.model_copy(update={"experiment": job.metadata.name})
+    return written.model_copy(update={"mlflow": mlflow})
 
 
 def _output(job: MPTrainingJob, settings: ClusterSettings) -> tuple[str | None, tuple[Choice, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mptraining_api.outputs.fields import MLflow, Profile
 from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import (
     Accelerator,
@@ -13,7 +14,6 @@ from mptraining_api.spec import (
     LearningRateScaling,
     LossScale,
     Precision,
-    Profile,
     Program,
     Shuffle,
     Source,
@@ -104,6 +104,14 @@ def _profile(profile: Profile) -> bool:
 
 def _profile_length(profile: Profile) -> bool:
     return profile.last_step - profile.first_step < 1000
+
+
+def _web_server(mlflow: MLflow) -> bool:
+    return mlflow.uri.startswith(("https://", "http://"))
+
+
+def _no_credentials(mlflow: MLflow) -> bool:
+    return "@" not in mlflow.uri
 
 
 def _script_inside(path: str) -> bool:
@@ -273,6 +281,22 @@ SECTION_RULES: tuple[Rule, ...] = (
         "at most 1000 steps, as a profile grows by megabytes a step",
         "Ten steps show what a step is made of.",
         _profile_length,
+    ),
+    Rule(
+        "spec.tracking.mlflow",
+        "spec.tracking.mlflow.uri",
+        "self.uri.startsWith('https://') || self.uri.startsWith('http://')",
+        "https:// or http:// and a server",
+        "Other stores take the run afterwards: mptj export RUN --to mlflow --uri URI.",
+        _web_server,
+    ),
+    Rule(
+        "spec.tracking.mlflow",
+        "spec.tracking.mlflow.uri",
+        "!self.uri.contains('@')",
+        "a URI without user and password, since everyone who may read the job sees it",
+        "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD from a Secret, in podTemplate.env.",
+        _no_credentials,
     ),
 )
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mptraining.comparison import Comparison
 
 
+_KIND = "mptrainingjob.mptraining.dev/"
 _OPTIONS = {
     "context": typer.Option("--context", help="Context of the kubeconfig."),
     "namespace": typer.Option("--namespace", "-n", help="Namespace; default: the context's."),
@@ -153,7 +154,10 @@ def show_status(
 
 
 def logs(
-    name: Name,
+    name: Annotated[
+        str,
+        typer.Argument(help="The job's name, or a run folder.", metavar="NAME", autocompletion=job_names),
+    ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until the job has ended.")] = False,
     worker: Annotated[int | None, typer.Option(help="Only logs of this worker.", metavar="INDEX", min=0)] = None,
     attempt: Annotated[int | None, typer.Option(help="Logs of this attempt; default: the last.", min=1)] = None,
@@ -161,15 +165,35 @@ def logs(
     *,
     where: Where,
 ) -> None:
-    """Print the logs of a job's workers."""
+    """Print the logs of a job's workers, or the program's output that a run folder holds."""
+    from pathlib import Path
+
     from mptraining.cluster.wait import detached_text
 
+    if "/" in name.removeprefix(_KIND).removeprefix("mptj/") or Path(name).is_dir():
+        _print_run_logs(name, follow=follow, worker=worker, attempt=attempt)
+        return
     job = attach_job(name, where)
     try:
         for line in job.log_lines(follow=follow, worker=worker, attempt=attempt, raw=raw):
             typer.echo(line)
     except KeyboardInterrupt:
         typer.echo(detached_text(name, job.where.flags()), err=True)
+        raise typer.Exit(130) from None
+
+
+def _print_run_logs(folder: str, *, follow: bool, worker: int | None, attempt: int | None) -> None:
+    from mptraining import run_logs
+
+    lines = (
+        run_logs.follow_lines(folder, attempt=attempt, worker=worker, wait=time.sleep)
+        if follow
+        else run_logs.log_lines(folder, attempt=attempt, worker=worker)
+    )
+    try:
+        for line in lines:
+            typer.echo(line)
+    except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
@@ -268,7 +292,7 @@ def print_documents(documents: Sequence[Mapping[str, Any]], format: Format, *, m
     """Print objects in kubectl's formats; with `many` as a List."""
     if format is Format.NAME:
         for each in documents:
-            typer.echo(f"mptrainingjob.mptraining.dev/{each['metadata']['name']}")
+            typer.echo(f"{_KIND}{each['metadata']['name']}")
         return
     whole = {"apiVersion": "v1", "kind": "List", "items": list(documents)} if many else documents[0]
     if format is Format.JSON:
@@ -306,5 +330,5 @@ def attach_job(name: str, where: Where) -> Job:
     """Return the job; accepts names as `kubectl get -o name` and `mptj list -o name` print them."""
     from mptraining.cluster.job import attach
 
-    plain = name.removeprefix("mptrainingjob.mptraining.dev/").removeprefix("mptj/")
+    plain = name.removeprefix(_KIND).removeprefix("mptj/")
     return attach(plain, where)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mptraining.cli import fetch, jobs, records, submit
+from mptraining.cli import export, fetch, jobs, records, submit
 from mptraining.cli.jobs import with_cluster_options
 from mptraining_api import outcomes
 from mptraining_api.problems import InvalidSpec, Problem
@@ -41,6 +41,7 @@ app.add_typer(records.app, name="records")
 app.command()(with_cluster_options(submit.submit))
 jobs.register_commands(app)
 app.command()(with_cluster_options(fetch.fetch))
+app.command()(export.export)
 
 
 def _version(show: bool) -> None:

@@ -20,8 +20,9 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import ValidationError
 
@@ -32,15 +33,28 @@ from mptraining.local.processes import Stream, Worker, run_gang
 from mptraining.packaging.keras_choice import with_keras_of_folder
 from mptraining_api import events, run_folder
 from mptraining_api.accelerators import catalogue
-from mptraining_api.launch import DEBUG, INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, Launch, launch
+from mptraining_api.launch import (
+    DEBUG,
+    INCARNATION,
+    INDEX,
+    OUTPUT_KEPT,
+    PROGRESS_SECONDS,
+    SOURCE_FOLDER,
+    Launch,
+    launch,
+)
 from mptraining_api.model import Model
 from mptraining_api.outcomes import SUCCEEDED
+from mptraining_api.outputs.fields import Output
 from mptraining_api.problems import InvalidProgram, ResumeRefused
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
 from mptraining_api.run_folder import Result
-from mptraining_api.spec import JobSpec, MPTrainingJob, Output
+from mptraining_api.spec import JobSpec, MPTrainingJob
 from mptraining_api.status import format_time
+
+if TYPE_CHECKING:
+    from mptraining_records.storage.bounded_log import LogWriter
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _EVENTS_FILE = re.compile(r"(\d+)-.+-\d+-\d+\.jsonl")
@@ -155,7 +169,8 @@ def worker_environment(
     """
     # A local run is watched: frequent progress moves the bar and gives a run of seconds enough points for its curves.
     environment = {PROGRESS_SECONDS: "0.5"} | inherited | launch.environment
-    environment |= {INDEX: str(index), INCARNATION: incarnation, SOURCE_FOLDER: str(folder)}
+    # `run_local` keeps the workers' output: it also reads that of C++ code, of child processes and of a crash.
+    environment |= {INDEX: str(index), INCARNATION: incarnation, SOURCE_FOLDER: str(folder), OUTPUT_KEPT: "1"}
     if len(launch.hosts) > 1:
         # gRPC between two workers of one machine hangs if it goes through an HTTP proxy.
         environment["no_grpc_proxy"] = ",".join(filter(None, [inherited.get("no_grpc_proxy"), "127.0.0.1"]))
@@ -210,11 +225,14 @@ def run_local(
         display.say(text)
     summary = RunSummary()
     debug = bool(os.environ.get(DEBUG))
+    launched = incarnation()
+    kept = _kept_output(job, attempt, launched, display)
 
     def on_line(worker: int, stream: Stream, text: str) -> None:
         text = shown(text)
         event = events.parse(text) if stream == "stdout" else None
         if event is None:
+            kept[worker].add(f"{text}\n")
             if debug or not is_noise(stream, text):
                 display.line(worker, stream, text)
         else:
@@ -231,6 +249,9 @@ def run_local(
 
     with ExitStack() as stack:
         stack.callback(display.close)
+        for log in kept:
+            log.start()
+            stack.callback(log.close)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mptj-")))
         workers = _workers(
             job,
@@ -238,7 +259,7 @@ def run_local(
             temporary / run_folder.JOB,
             attempt=attempt,
             command=command,
-            incarnation=incarnation(),
+            incarnation=launched,
             created=format_time(now()),
         )
         end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=timeouts or Timeouts())
@@ -269,6 +290,21 @@ def resolve_for_machine(path: Path, *, output: str | None, machine: Machine) -> 
     accelerator = catalogue().get(job.spec.accelerator.type)
     settings = ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
     return resolve(job, settings), notes
+
+
+def _kept_output(job: ResolvedJob, attempt: int, incarnation: str, display: Display) -> list[LogWriter]:
+    """Return the writer of each worker's output into the run folder."""
+    from mptraining_records.storage.bounded_log import LogWriter
+
+    assert job.output is not None
+
+    def warn(message: str) -> None:
+        display.say(f"note: the program's output is not kept: {message}")
+
+    return [
+        LogWriter(job.output, partial(run_folder.log_file, attempt, incarnation, worker), on_failure=warn)
+        for worker in range(job.processes)
+    ]
 
 
 def _attempt(job: ResolvedJob, display: Display) -> int | None:

@@ -46,9 +46,13 @@ class LocalJob(dict[str, str | None]):
         return self.run()
 
     def logs(self, follow: bool = False, worker: int | None = None) -> None:
-        """Print the path of the recorded events; the output was shown during the training."""
-        del follow, worker
-        print(f"the output was shown during the training; its events are in {self.run_folder}/events")
+        """Print the program's output; `worker` is an index, None for all. Raises InvalidData if there is none."""
+        from mptraining.run_logs import log_lines
+
+        # The job has ended: there is nothing to follow.
+        del follow
+        for line in log_lines(self.run_folder, worker=worker):
+            print(line)
 
     def cancel(self) -> None:
         """Do nothing, since the job has ended."""

@@ -162,6 +162,7 @@ def test_environment_of_a_worker() -> None:
         "JOB_COMPLETION_INDEX": "1",
         "MPTRAINING_ATTEMPT": "2",
         "MPTRAINING_INCARNATION": "a-b",
+        "MPTRAINING_OUTPUT_KEPT": "1",
         "MPTRAINING_PROGRESS_SECONDS": "0.5",
         "MPTRAINING_SOURCE_FOLDER": str(HOME),
         "no_proxy": "local,127.0.0.1",

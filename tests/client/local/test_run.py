@@ -226,3 +226,19 @@ def test_the_ports_of_workers_are_not_those_that_connections_get() -> None:
     assert len(set(ports[:4])) == 4
     # Linux uses ports 32768 and up for connections, others 49152 and up.
     assert all(1024 < port < 32_768 for port in ports)
+
+
+def test_the_output_of_every_worker_is_kept(job_file: JobFile, stub: Stub, here: Path) -> None:
+    """Also that of child processes, of C++ code and of a crash, which write to the file descriptors."""
+    code = """
+    import subprocess
+    print("printed by worker", index)
+    subprocess.run(["echo", "printed by a child process"])
+    say("Progress", step=10, total_steps=10, epoch=1, metrics={"loss": 0.5})
+    os.write(2, b"the last words of C++")
+    os.kill(os.getpid(), 11)
+    """
+    assert run_local(job_file(nodes=2), command=stub(code), incarnation=lambda: "one-uuid") == 139
+    for worker in (0, 1):
+        lines = (here / f"runs/flowers/logs/1-one-uuid-{worker}-0.log").read_text().splitlines()
+        assert sorted(lines) == ["printed by a child process", f"printed by worker {worker}", "the last words of C++"]

@@ -484,4 +484,4 @@ def test_other_workers_and_local_runs_are_silent(index: int, operator: Operator,
     voice = Telemetry(identity, None, stream=io.StringIO())
     variables = {} if index == 0 else environment(operator, token_file)
     assert run._reporter(identity, voice, variables) is None
-    assert voice.listener is None
+    assert voice.listeners == []

@@ -92,7 +92,7 @@ def test_events_and_the_termination_log_have_no_secret_in_them(tmp_path: Path) -
         stream=stream,
     )
     heard: list[events.Event] = []
-    voice.listener = heard.append
+    voice.listeners.append(heard.append)
     voice.notice("Slow", f"asking with {TOKEN}", level="Warning")
     voice.emit(events.Recovered, from_step=2, to_step=1, precision="float32", message=f"no {TOKEN}")
     voice.emit(events.Finished, reason="ProgramFailed", exit_code=1, message=f"401 for {TOKEN}")

@@ -16,9 +16,12 @@ from mptraining_trainer.training.profiling import DeviceMeter
 
 
 class Nvml:
-    """Three GPUs of 16 GB; the n-th is n x 10 % busy and holds n GB. Names and errors are the real package's."""
+    """Three GPUs of 16 GB; the n-th is n x 10 % busy, holds n GB, takes 100 + n W and has 50 + n degrees. Names and
+    errors are the real package's.
+    """
 
     NVMLError = pynvml.NVMLError
+    NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
 
     def __init__(self, *, absent: bool = False, utilization: bool = True) -> None:
         self._absent, self._utilization = absent, utilization
@@ -46,6 +49,17 @@ class Nvml:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return SimpleNamespace(gpu=handle * 10, memory=1)
 
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        if not self._utilization:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return 100_000 + handle * 1000
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+        assert sensor == pynvml.NVML_TEMPERATURE_GPU
+        if not self._utilization:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return 50 + handle
+
 
 def job(kind: str = "nvidia-tesla-t4", count: int = 2) -> ResolvedJob:
     spec = {
@@ -67,21 +81,25 @@ def read(nvml: Any, visible: str | None = None, **named: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("visible", "used", "percent"),
+    ("visible", "used", "percent", "watts", "degrees"),
     [
         # Two of the machine's three are ours: the first two, or those that CUDA_VISIBLE_DEVICES lists, in its order.
-        (None, 1, 5.0),
-        ("2,0,1", 2, 10.0),
-        ("GPU-c, 1", 2, 15.0),
+        (None, 1, 5.0, 201.0, 51),
+        ("2,0,1", 2, 10.0, 202.0, 52),
+        ("GPU-c, 1", 2, 15.0, 203.0, 52),
     ],
 )
-def test_the_fullest_gpu_and_the_mean_of_how_busy_they_are(visible: str | None, used: int, percent: float) -> None:
+def test_the_fullest_and_hottest_gpu_the_mean_of_how_busy_they_are_and_the_sum_of_their_power(
+    visible: str | None, used: int, percent: float, watts: float, degrees: int
+) -> None:
     found = read(Nvml(), visible)
     assert found == {
         "device_memory_peak_bytes": 7,
         "device_memory_used_bytes": used * 10**9,
         "device_memory_total_bytes": 16 * 10**9,
         "device_utilization_percent": percent,
+        "device_power_watts": watts,
+        "device_temperature_celsius": degrees,
     }
     told = Progress(time=1, attempt=1, incarnation="a", worker=0, step=1, epoch=1, metrics={}, **found)
     assert told.device_utilization_percent == percent

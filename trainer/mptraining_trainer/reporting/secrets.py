@@ -1,8 +1,8 @@
-"""Removal of secret values from Events, which appear in the status, in Kubernetes Events and in the run folder, and so
-are visible to users without access to Secrets.
+"""Removal of secret values from Events and from kept program output, which appear in the status, in Kubernetes Events
+and in the run folder, and so are visible to users without access to Secrets.
 
 The operator passes the names of variables and mounted files that come from Secrets. Values of fewer than 8 characters
-are not replaced, since they occur in ordinary text. The program's own output is not changed.
+are not replaced, since they occur in ordinary text. The program's own output is changed in the run folder only.
 """
 
 from __future__ import annotations

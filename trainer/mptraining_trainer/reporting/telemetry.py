@@ -32,6 +32,8 @@ class WholeLines(io.TextIOBase):
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        # Called with all output except separate lines (Events); it must neither block nor raise.
+        self.copy: Callable[[str], None] = lambda _: None
         self._lock = threading.RLock()
         self._partial_lines: dict[int, str] = {}
         # Whether the last written character ended a line.
@@ -43,9 +45,9 @@ class WholeLines(io.TextIOBase):
             thread_id = threading.get_ident()
             complete, newline, partial = (self._partial_lines.pop(thread_id, "") + text).rpartition("\n")
             if newline:
-                self._write_out(complete + newline)
+                self._write_both(complete + newline)
             if len(partial) > _LONGEST:
-                self._write_out(partial)
+                self._write_both(partial)
             elif partial:
                 self._partial_lines[thread_id] = partial
         return len(text)
@@ -55,7 +57,7 @@ class WholeLines(io.TextIOBase):
         with self._lock:
             others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
             for thread in self._partial_lines.keys() - others:
-                self._write_out(self._partial_lines.pop(thread))
+                self._write_both(self._partial_lines.pop(thread))
             self._out.flush()
 
     def line(self, text: str) -> None:
@@ -87,6 +89,10 @@ class WholeLines(io.TextIOBase):
     def buffer(self) -> io.BufferedIOBase:
         """The binary buffer of the stream below."""
         return self._out.buffer  # type: ignore[return-value]
+
+    def _write_both(self, text: str) -> None:
+        self.copy(text)
+        self._write_out(text)
 
     def _write_out(self, text: str) -> None:
         self._out.write(text)
@@ -139,8 +145,8 @@ class Telemetry:
         # Other threads report events too, such as the writer of checkpoints.
         self._lock = threading.RLock()
         self.warnings: list[str] = []
-        # Called with every event after it is reported; it must neither block nor raise.
-        self.listener: Callable[[Event], None] | None = None
+        # Called with every event after it is reported; they must neither block nor raise.
+        self.listeners: list[Callable[[Event], None]] = []
 
     def now(self) -> float:
         """Return the seconds of the monotonic clock."""
@@ -168,8 +174,8 @@ class Telemetry:
             if self._termination_log and isinstance(event, Finished):
                 _write_termination_log(self._termination_log, event)
             self._store(line)
-        if self.listener is not None:
-            self.listener(event)
+        for listener in self.listeners:
+            listener(event)
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
         """Report `message` once for each topic and message; `warnings` are stored for the result."""

@@ -23,6 +23,7 @@ from mptraining_trainer.export.export import publish
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.reporting.errors import is_peer_error
+from mptraining_trainer.reporting.system_metrics import SystemMeter
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
 from mptraining_trainer.scripts.fit_wrapper import Addition, run_script
 from mptraining_trainer.training.profiling import DeviceMeter, Profiling
@@ -131,6 +132,7 @@ class _Script:
         self._loaded: LoadedCheckpoint | None = None
         self._profiling = Profiling(worker)
         self._devices = DeviceMeter(worker.job)
+        self._system = SystemMeter(worker.telemetry.now)
         self._reported_at = -math.inf
         # Steps of earlier attempts: a script counts from 0 again, but a checkpoint's number must only grow.
         self.first_step = 0
@@ -138,6 +140,8 @@ class _Script:
         self.metrics: dict[str, float] = {}
         # The policy of the last fitted model's layers.
         self.policy: str | None = None
+        # The last fitted model.
+        self._model: Any = None
 
     def progress(self, step: int, epoch: int, metrics: Mapping[str, float], *, epoch_ended: bool = False) -> None:
         telemetry = self._worker.telemetry
@@ -150,10 +154,16 @@ class _Script:
             step=self.step,
             epoch=epoch,
             metrics=self.metrics,
+            learning_rate=self._learning_rate(),
             precision=self.policy,
             peak_memory_bytes=peak_memory_bytes(),
             **self._devices.read(),
+            **self._system.read(),
         )
+
+    def _learning_rate(self) -> float | None:
+        optimizer = getattr(self._model, "optimizer", None)
+        return None if optimizer is None else self.keras_of(self._model).learning_rate(optimizer)
 
     def before_batch(self, step: int) -> None:
         self._profiling.before_execution(self.first_step + step)
@@ -222,7 +232,7 @@ class _Script:
 
     def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         job = self._worker.job
-        self.policy = policy
+        self.policy, self._model = policy, model
         if policy != job.precision.policy:
             message = (
                 f"the layers of {model.name!r} compute under {policy}, which the script sets; the job's policy is "

@@ -23,6 +23,7 @@ from mptraining_trainer.loop.steps_per_execution import Boundaries, Execution, S
 from mptraining_trainer.loop.train_loop import Loop
 from mptraining_trainer.numerics.loss_scaling import LossScaler
 from mptraining_trainer.numerics.recovery import NonFinite, PrecisionState
+from mptraining_trainer.reporting.system_metrics import SystemMeter
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
 from mptraining_trainer.training.bad_rows import RecordExclusion
 from mptraining_trainer.training.hooks import Hooks
@@ -162,10 +163,12 @@ class FitLoop:
         hooks: Hooks,
         skipped_records: SkippedRecords,
         meter: InputMeter,
+        learning_rate: Callable[[], float | None],
         validation: tuple[Any, int] | None = None,
     ) -> None:
         """Create the loop.
 
+        `learning_rate` returns the optimizer's current rate, None if it has none.
         `validation` is an endless iterator over masked batches, with the number of steps that covers every example
         once.
         """
@@ -182,10 +185,12 @@ class FitLoop:
         self._validation = validation
         self._profiling = Profiling(worker)
         self._devices = DeviceMeter(worker.job)
+        self._system = SystemMeter(worker.telemetry.now)
         self._reported_at = -math.inf
         self._loss_sum, self._loss_steps = 0.0, 0.0
         self.training_seconds = 0.0
         self._meter = meter
+        self._learning_rate = learning_rate
         self._speed = Speed(meter, worker.telemetry.now)
         self.last_step = 0
         self.skipped_steps = 0
@@ -378,6 +383,7 @@ class FitLoop:
             input_requests=figures.requests if self._meter.remote else None,
             input_retries=figures.retries if self._meter.remote else None,
             estimated_remaining_seconds=self._speed.remaining_seconds(step, self._boundaries.total_steps),
+            learning_rate=self._learning_rate(),
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             gradient_norm=self.gradient_norm,
@@ -385,6 +391,7 @@ class FitLoop:
             recoveries=len(self.precision_state.recoveries),
             peak_memory_bytes=peak_memory_bytes(),
             **self._devices.read(),
+            **self._system.read(),
         )
         self._speed.reset_recent()
         if (text := self._speed.advice()) is not None:

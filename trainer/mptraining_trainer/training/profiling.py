@@ -166,7 +166,9 @@ class DeviceMeter:
             self._open(nvml, environment.get("CUDA_VISIBLE_DEVICES"))
 
     def read(self) -> dict[str, int | float]:
-        """Return fields of Progress: bytes of the fullest device, utilization in percent, averaged over the devices."""
+        """Return fields of Progress: bytes of the fullest device, mean utilization in percent, sum of the power,
+        temperature of the hottest.
+        """
         found: dict[str, int | float] = {}
         with contextlib.suppress(ValueError, RuntimeError, tf.errors.OpError):
             peaks = [self._memory_info(name)["peak"] for name in self._names]
@@ -181,6 +183,14 @@ class DeviceMeter:
             with contextlib.suppress(self._nvml.NVMLError):
                 busy = [self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu for handle in self._handles]
                 found["device_utilization_percent"] = round(sum(busy) / len(busy), 1)
+            with contextlib.suppress(self._nvml.NVMLError):
+                watts = sum(self._nvml.nvmlDeviceGetPowerUsage(handle) for handle in self._handles) / 1000
+                found["device_power_watts"] = round(watts, 1)
+            with contextlib.suppress(self._nvml.NVMLError):
+                sensor = self._nvml.NVML_TEMPERATURE_GPU
+                found["device_temperature_celsius"] = max(
+                    self._nvml.nvmlDeviceGetTemperature(handle, sensor) for handle in self._handles
+                )
         return found
 
     def _open(self, nvml: Callable[[], Any], visible: str | None) -> None:

@@ -1,0 +1,124 @@
+"""A run's metrics as series of scalars by step, as TensorBoard, MLflow and Weights & Biases take them. Pure.
+
+train       loss, accuracy, …; training/learning_rate, speed/step_seconds, system/cpu_percent, …
+validation  loss, accuracy, …
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from mptraining_api.events import Event, Progress, Recovered, Started
+
+TRAIN: Literal["train"] = "train"
+VALIDATION: Literal["validation"] = "validation"
+_VALIDATION_PREFIX = "val_"
+
+# Fields of Progress by the group in which they are drawn.
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "training": ("learning_rate", "gradient_norm", "loss_scale", "skipped_steps", "recoveries"),
+    "speed": ("step_seconds", "examples_per_second", "input_bound_percent", "input_bytes_per_second"),
+    "system": (
+        "cpu_percent",
+        "memory_used_bytes",
+        "peak_memory_bytes",
+        "disk_read_bytes_per_second",
+        "disk_write_bytes_per_second",
+        "network_receive_bytes_per_second",
+        "network_send_bytes_per_second",
+        "device_utilization_percent",
+        "device_memory_used_bytes",
+        "device_memory_peak_bytes",
+        "device_power_watts",
+        "device_temperature_celsius",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A value at a step; `time` in seconds since 1970."""
+
+    run: Literal["train", "validation"]
+    tag: str
+    step: int
+    time: float
+    value: float
+
+    @property
+    def name(self) -> str:
+        """The name of the series where there is one list of names: validation's with `val_`."""
+        return self.tag if self.run == TRAIN else f"{_VALIDATION_PREFIX}{self.tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Training continues after `step`: values of later steps, which are trained again, are void."""
+
+    step: int
+    time: float
+
+
+class ScalarSeries:
+    """Converts the chief's events, in order of time, to scalars and restarts."""
+
+    def __init__(self) -> None:
+        # The last step of the series; before the first event of an attempt it is unknown.
+        self._last: float = math.inf
+        self._validated: dict[str, float] = {}
+        self._validated_at = 0
+
+    def add(self, event: Event) -> list[Scalar | Restart]:
+        """Return what the event adds to the series."""
+        match event:
+            case Started() if event.total_steps is None:
+                # A script: its Started does not tell where it resumes.
+                self._last = math.inf
+            case Started():
+                return [self._restart(event.first_step, event.time)]
+            case Recovered():
+                return [self._restart(event.to_step, event.time)]
+            case Progress():
+                again = [self._restart(event.step - 1, event.time)] if event.step <= self._last else []
+                self._last = event.step
+                return [*again, *self._metrics(event), *_gauges(event)]
+        return []
+
+    def _restart(self, step: int, time: float) -> Restart:
+        self._last = step
+        if step < self._validated_at:
+            self._validated = {}
+        return Restart(step, time)
+
+    def _metrics(self, event: Progress) -> Iterable[Scalar]:
+        trained = {name: value for name, value in event.metrics.items() if not name.startswith(_VALIDATION_PREFIX)}
+        validated = {name: value for name, value in event.metrics.items() if name not in trained}
+        for name, value in trained.items():
+            yield Scalar(TRAIN, name, event.step, event.time, value)
+        # Progress repeats the values of the last validation until the next one.
+        if validated != self._validated:
+            self._validated, self._validated_at = validated, event.step
+            for name, value in validated.items():
+                yield Scalar(VALIDATION, name.removeprefix(_VALIDATION_PREFIX), event.step, event.time, value)
+
+
+def surviving(items: Iterable[Scalar | Restart]) -> list[Scalar]:
+    """Return the scalars of the steps that count: those after a restart's step are dropped. One per step and series."""
+    found: dict[tuple[str, str, int], Scalar] = {}
+    for item in items:
+        if isinstance(item, Restart):
+            found = {key: each for key, each in found.items() if each.step <= item.step}
+        else:
+            found[item.run, item.tag, item.step] = item
+    return list(found.values())
+
+
+def _gauges(event: Progress) -> Iterable[Scalar]:
+    for group, names in _FIELDS.items():
+        for name in names:
+            value = getattr(event, name)
+            if value is not None:
+                yield Scalar(TRAIN, f"{group}/{name}", event.step, event.time, float(value))

@@ -1,0 +1,230 @@
+"""Export of one run: events of the run folder to a tracking server, afterwards or while it trains.
+
+A run has one id on a server for all of its attempts. `tracking.json` in the run folder keeps the id and the last step
+that the server has, so that an export that was interrupted continues there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from pydantic import ValidationError
+
+from mptraining.exporters.chief_events import ChiefEvents
+from mptraining_api import run_folder
+from mptraining_api.events import Event, Finished, Notice, Recovered, Started
+from mptraining_api.outcomes import PEER_LOST, PREEMPTED, SUCCEEDED
+from mptraining_api.outputs.scalars import Restart, Scalar, ScalarSeries, surviving
+from mptraining_api.outputs.tracking import State, States, parameters, run_key, tags
+from mptraining_api.problems import InvalidData, Problem
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.run_folder import TRACKING
+from mptraining_records.storage import storage
+
+POLL_SECONDS = 2.0
+# Between two tries of a server that does not answer.
+RETRY_SECONDS = 15.0
+Status = Literal["running", "succeeded", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A run as a tracking server shows it. `key` is its id there, or a tag that finds it."""
+
+    key: str
+    name: str
+    parameters: dict[str, str]
+    tags: dict[str, str]
+    folder: str
+
+
+class Server(Protocol):
+    """A tracking server. Every method may raise any exception; it may then be called again."""
+
+    def begin(self, run: Description, state: State | None) -> State:
+        """Create the run, or find that of an earlier attempt, and write parameters and tags."""
+
+    def log(self, scalars: Sequence[Scalar]) -> None:
+        """Send values, in order of steps."""
+
+    def finish(self, status: Status, summary: dict[str, str]) -> None:
+        """Set the status and the tags of the end; `running` if the run may continue."""
+
+
+class Export:
+    """Sends a run to `server`, whose name in `tracking.json` is `name`. `send` may be called again after an error."""
+
+    def __init__(self, folder: str, name: str, server: Server) -> None:
+        self._folder = folder
+        self._name = name
+        self._server = server
+        self._events = ChiefEvents(folder)
+        self._series = ScalarSeries()
+        self._pending: list[Scalar] = []
+        self._state: State | None = None
+        self._first: Event | None = None
+        self._last: Event | None = None
+        self._summary: dict[str, str] = {}
+        self._started: set[str] = set()
+
+    @property
+    def state(self) -> State | None:
+        """What the server has of the run; None before `send`."""
+        return self._state
+
+    def read(self) -> None:
+        """Read the new events."""
+        items: list[Scalar | Restart] = list(self._pending)
+        for event in self._events.poll():
+            self._first = self._first or event
+            self._last = event
+            if isinstance(event, Started):
+                self._started.add(event.incarnation)
+            self._summary |= _summary(event)
+            items += self._series.add(event)
+        self._pending = surviving(items)
+
+    def send(self, *, final: bool) -> None:
+        """Send what was read; set the status if it is `final`. Raise InvalidData if there is no run, and the server's
+        errors.
+        """
+        if self._first is None:
+            raise InvalidData(self._folder, "holds no events of a run", expected="the run folder of a job")
+        if self._state is None:
+            self._state = self._server.begin(self._description(), _stored(self._folder).states.get(self._name))
+            _store(self._folder, self._name, self._state)
+        # A server's steps only grow: steps that are trained again keep the values that it has.
+        new = [scalar for scalar in self._pending if scalar.step > self._state.step]
+        for batch in _batches(sorted(new, key=lambda scalar: scalar.step)):
+            self._server.log(batch)
+            self._state = self._state.model_copy(update={"step": batch[-1].step})
+            _store(self._folder, self._name, self._state)
+        self._pending = []
+        if final:
+            self._server.finish(_status(self._last), self._summary)
+
+    def has_started(self, incarnation: str) -> bool:
+        """Return whether this launch has claimed the run folder and begun to train."""
+        return incarnation in self._started
+
+    def is_over(self, incarnation: str) -> bool:
+        """Return whether this launch has finished."""
+        return isinstance(self._last, Finished) and incarnation == self._last.incarnation
+
+    def _description(self) -> Description:
+        assert self._first is not None
+        job = _job(self._folder)
+        return Description(
+            key=run_key(job.name, self._first.incarnation),
+            name=job.name,
+            parameters=parameters(job),
+            tags=tags(job, self._folder),
+            folder=self._folder,
+        )
+
+
+def follow(
+    export: Export,
+    *,
+    incarnation: str,
+    seconds: float = POLL_SECONDS,
+    wait: Callable[[float], None],
+    on_error: Callable[[str], None],
+) -> None:
+    """Send a run while it trains, until this launch of it has finished; retry whatever fails before.
+
+    `seconds` is the time between two looks at the run folder, `wait` sleeps for a number of seconds, `on_error` gets
+    each message once.
+    """
+    reported: set[str] = set()
+    over = False
+    while not over:
+        pause = seconds
+        try:
+            export.read()
+            over = export.is_over(incarnation)
+            if export.has_started(incarnation):
+                export.send(final=over)
+        except Exception as error:  # noqa: BLE001 - tracking libraries raise anything
+            message = describe(error)
+            if message not in reported:
+                reported.add(message)
+                on_error(message)
+            pause = RETRY_SECONDS
+            if over:
+                # The trainer waits a few seconds only; `mptj export` completes the run later.
+                return
+        if not over:
+            wait(pause)
+
+
+def describe(error: Exception) -> str:
+    """Return the error in one line."""
+    text = str(error) if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:300]
+
+
+def read_job(folder: str) -> ResolvedJob:
+    """Return the job of a run folder. Raises InvalidData if it has none."""
+    return _job(folder)
+
+
+def _job(folder: str) -> ResolvedJob:
+    uri = storage.join(folder, run_folder.JOB)
+    if not storage.exists(uri):
+        raise InvalidData(folder, f"holds no run: there is no {run_folder.JOB} in it", expected="a run folder")
+    try:
+        return ResolvedJob.read(storage.read(uri))
+    except ValidationError:
+        raise InvalidData(uri, "cannot be read", next_step="Another version may have written it.") from None
+
+
+def _stored(folder: str) -> States:
+    uri = storage.join(folder, TRACKING)
+    if not storage.exists(uri):
+        return States()
+    try:
+        return States.read(storage.read(uri))
+    except ValidationError:
+        # The run is found by its key.
+        return States()
+
+
+def _store(folder: str, name: str, state: State) -> None:
+    states = _stored(folder)
+    kept = states.model_copy(update={"states": {**states.states, name: state}})
+    storage.write(storage.join(folder, TRACKING), kept.to_json().encode())
+
+
+def _batches(scalars: Sequence[Scalar], most: int = 1000) -> Iterator[Sequence[Scalar]]:
+    """Yield batches of at most `most` values, and of whole steps as far as a step has no more."""
+    begin = 0
+    while begin < len(scalars):
+        end = min(begin + most, len(scalars))
+        while end < len(scalars) and end > begin and scalars[end].step == scalars[end - 1].step:
+            end -= 1
+        end = end if end > begin else min(begin + most, len(scalars))
+        yield scalars[begin:end]
+        begin = end
+
+
+def _status(last: Event | None) -> Status:
+    if not isinstance(last, Finished):
+        return "running"
+    if last.reason == SUCCEEDED.reason:
+        return "succeeded"
+    # The next attempt continues it.
+    return "stopped" if last.exit_code in (PREEMPTED.exit_code, PEER_LOST.exit_code) else "failed"
+
+
+def _summary(event: Event) -> dict[str, str]:
+    match event:
+        case Finished():
+            return {"mptraining.reason": event.reason, "mptraining.message": event.message[:500]}
+        case Recovered():
+            return {"mptraining.recovered": event.message[:500]}
+        case Notice() if event.level == "Warning":
+            return {f"mptraining.warning.{event.topic}": event.message[:500]}
+    return {}

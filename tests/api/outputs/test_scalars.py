@@ -1,0 +1,76 @@
+"""Metrics by step from a run's events: what is drawn, and what a restart makes void."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mptraining_api.events import Progress, Recovered, Started
+from mptraining_api.outputs.scalars import Restart, Scalar, ScalarSeries, surviving
+
+COMMON: dict[str, Any] = {"attempt": 1, "incarnation": "a", "worker": 0}
+
+
+def progress(step: int, **fields: Any) -> Progress:
+    return Progress(time=float(step), step=step, epoch=1, **{"metrics": {"loss": 1.0 / step}, **COMMON, **fields})
+
+
+def started(first_step: int, total_steps: int | None = 100) -> Started:
+    return Started(
+        time=0.0, strategy="Mirrored", precision="float32", keras="keras", tensorflow="2", devices=(), workers=1,
+        replicas_in_sync=1, first_step=first_step, total_steps=total_steps, **COMMON,
+    )  # fmt: skip
+
+
+def test_metrics_and_gauges_of_a_progress() -> None:
+    series = ScalarSeries()
+    assert series.add(started(7)) == [Restart(7, 0.0)]
+    found = series.add(progress(8, metrics={"loss": 0.5, "val_loss": 0.75}, learning_rate=0.01, cpu_percent=90.0))
+    assert found == [
+        Scalar("train", "loss", 8, 8.0, 0.5),
+        Scalar("validation", "loss", 8, 8.0, 0.75),
+        Scalar("train", "training/learning_rate", 8, 8.0, 0.01),
+        Scalar("train", "system/cpu_percent", 8, 8.0, 90.0),
+    ]
+    assert [each.name for each in found if isinstance(each, Scalar)][:2] == ["loss", "val_loss"]
+
+
+def test_a_validation_is_drawn_once() -> None:
+    """Progress between two validations repeats the last values."""
+    series = ScalarSeries()
+    steps = [
+        each.step
+        for step, value in ((1, 0.9), (2, 0.9), (3, 0.8), (4, 0.8))
+        for each in series.add(progress(step, metrics={"val_loss": value}))
+        if isinstance(each, Scalar)
+    ]
+    assert steps == [1, 3]
+
+
+def test_steps_that_are_trained_again_count_once() -> None:
+    series = ScalarSeries()
+    recovered = Recovered(time=4.0, from_step=4, to_step=1, precision="float32", message="", **COMMON)
+    events = [started(0), progress(1), progress(3), recovered, progress(2), progress(3, metrics={"loss": 9.0})]
+    found = surviving(item for event in events for item in series.add(event))
+    assert [(each.step, each.value) for each in found] == [(1, 1.0), (2, 0.5), (3, 9.0)]
+
+
+def test_a_script_that_resumes_keeps_the_steps_before() -> None:
+    """Its Started does not tell the step."""
+    series = ScalarSeries()
+    events = [started(0, None), progress(10), progress(20), started(0, None), progress(15), progress(20)]
+    found = surviving(item for event in events for item in series.add(event))
+    assert [each.step for each in found] == [10, 15, 20]
+
+
+def test_a_second_progress_of_a_step_replaces_the_first() -> None:
+    """A script's epoch ends with the metrics of validation, at the step of the last Progress."""
+    series = ScalarSeries()
+    both = {"loss": 0.1, "val_loss": 0.2}
+    events = [
+        started(0, None),
+        progress(10, metrics={"loss": 0.3}),
+        progress(10, metrics=both),
+        progress(10, metrics=both),
+    ]
+    found = surviving(item for event in events for item in series.add(event))
+    assert [(each.name, each.value) for each in found] == [("loss", 0.1), ("val_loss", 0.2)]

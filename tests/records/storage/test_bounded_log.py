@@ -1,0 +1,153 @@
+"""The log of a program's output: complete while it is short, its beginning and end when it is long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mptraining_api.problems import StorageUnavailable
+from mptraining_records.storage import storage
+from mptraining_records.storage.bounded_log import BoundedLog, LogWriter
+
+
+def name(part: int) -> str:
+    return f"logs/1-a-0-{part}.log"
+
+
+def text(folder: str) -> str:
+    """Return the parts in their order, as a reader puts them together."""
+    found = {each.uri.rpartition("/")[2]: each.uri for each in storage.list_objects(storage.join(folder, "logs"))}
+    parts = sorted(found, key=lambda file: int(file.removesuffix(".log").removeprefix("1-a-0").lstrip("-") or 0))
+    return "".join(storage.read(found[part]).decode() for part in parts)
+
+
+def written(folder: str, lines: list[str], **options: object) -> LogWriter:
+    writer = LogWriter(folder, name, seconds=0.01, **options)  # type: ignore[arg-type]
+    for line in lines:
+        writer.add(line)
+    writer.start()
+    writer.close()
+    return writer
+
+
+def wait_for(found: object, folder: str) -> None:
+    end = time.monotonic() + 60
+    while text(folder) != found:
+        assert time.monotonic() < end, text(folder)
+        time.sleep(0.01)
+
+
+def test_lines_are_in_the_file_while_the_program_runs(tmp_path: Path) -> None:
+    writer = LogWriter(str(tmp_path), name, seconds=0.01)
+    writer.start()
+    writer.add("one\ntw")
+    wait_for("one\n", str(tmp_path))
+    writer.add("o\n")
+    wait_for("one\ntwo\n", str(tmp_path))
+    writer.add("no newline")
+    writer.close()
+    assert text(str(tmp_path)) == "one\ntwo\nno newline\n"
+
+
+@pytest.mark.parametrize("where", ["local", "bucket"])
+def test_of_a_long_output_the_beginning_and_the_end_are_kept(
+    where: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = str(tmp_path) if where == "local" else f"{request.getfixturevalue('bucket')}/run"
+    log = BoundedLog(head_bytes=30, part_bytes=20, last_parts=2)
+    lines = [f"line {number:03d}\n" for number in range(100)]
+    writer = LogWriter(folder, name, seconds=0.005, log=log)
+    writer.start()
+    for number, line in enumerate(lines):
+        writer.add(line)
+        if number % 10 == 0:
+            time.sleep(0.01)
+    writer.close(60)
+    kept = text(folder).splitlines(keepends=True)
+    gap = next(line for line in kept if line.startswith("…"))
+    at = kept.index(gap)
+    assert kept[:at] == lines[:3]
+    ends = kept[at + 1 :]
+    assert ends == lines[-len(ends) :], "nothing between the gap and the end is missing"
+    assert 20 <= len("".join(ends)) <= 40
+    missing = len("".join(lines)) - len("".join(kept[:at])) - len("".join(ends))
+    assert gap == f"… {missing:,} bytes of output are not kept here …\n"
+
+
+def test_a_progress_bar_leaves_its_last_state(tmp_path: Path) -> None:
+    written(str(tmp_path), ["1/3", "\r2/3", "\r", "3/3\n", "10%\b\b\b90%\r\n", "done\n"])
+    assert text(str(tmp_path)) == "3/3\n90%\ndone\n"
+
+
+def test_a_bar_in_parts_does_not_grow_the_memory(tmp_path: Path) -> None:
+    writer = LogWriter(str(tmp_path), name)
+    for step in range(1000):
+        writer.add(f"\r{step}/1000" + " " * 50)
+        writer._take(last=False)
+    assert len(writer._partial) < 100
+
+
+def test_secret_values_are_not_kept(tmp_path: Path) -> None:
+    written(str(tmp_path), ["the key is s3cr", "et-value\n"], redact=lambda text: text.replace("s3cret-value", "(KEY)"))
+    assert text(str(tmp_path)) == "the key is (KEY)\n"
+
+
+def test_a_long_line_is_cut_into_lines(tmp_path: Path) -> None:
+    written(str(tmp_path), ["a" * 20_000 + "\n"])
+    assert [len(line) for line in text(str(tmp_path)).splitlines()] == [8192, 8192, 20_000 - 2 * 8192]
+
+
+def test_characters_that_cannot_be_encoded_are_replaced(tmp_path: Path) -> None:
+    written(str(tmp_path), ["a\ud800b\n"])
+    assert text(str(tmp_path)) == "a?b\n"
+
+
+def test_a_folder_that_cannot_be_written_is_reported_once_and_retried(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file where the folder should be")
+    said: list[str] = []
+    writer = LogWriter(str(tmp_path), name, seconds=0.01, on_failure=said.append)
+    writer.start()
+    writer.add("kept in memory\n")
+    end = time.monotonic() + 60
+    while not said:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    (tmp_path / "logs").unlink()
+    wait_for("kept in memory\n", str(tmp_path))
+    writer.close()
+    assert len(said) == 1
+
+
+def test_storage_that_never_answers_does_not_hold_the_program_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+
+    def never(*_: object, **__: object) -> None:
+        answer.wait(60)
+        raise StorageUnavailable("gs://b", "no answer")
+
+    monkeypatch.setattr(storage, "write", never)
+    writer = LogWriter("gs://b/run", name, seconds=0.01)
+    writer.start()
+    before = time.monotonic()
+    for _ in range(2_000):
+        writer.add("x" * 10_000 + "\n")
+    writer.close(0.05)
+    took = time.monotonic() - before
+    answer.set()
+    assert took < 5, "2,000 lines and the end"
+    assert sum(map(len, writer._pending)) < 6 << 20, "memory is bounded too"
+
+
+def test_what_was_dropped_because_storage_is_slow_is_counted(tmp_path: Path) -> None:
+    writer = LogWriter(str(tmp_path), name)
+    for _ in range(100):
+        writer.add("x" * 99_999 + "\n")
+    writer.start()
+    writer.close(60)
+    kept = text(str(tmp_path))
+    assert "bytes of output are not kept here" in kept

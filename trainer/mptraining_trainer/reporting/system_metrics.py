@@ -1,0 +1,141 @@
+"""CPU, memory, disk and network of the worker's container, or of its process where no cgroup limits it.
+
+Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.stat, cpu.max, memory.*, io.stat) and psutil. The
+network is that of the pod's network namespace, without the loopback interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from mptraining_trainer.host import CGROUP, page_cache_bytes, read_number
+
+# Between two samples, in seconds; the counters of a shorter time say little.
+_SHORTEST = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Counters at a time in seconds: CPU seconds, and bytes; None if unknown."""
+
+    time: float
+    cpu_seconds: float | None
+    disk_read: int | None
+    disk_write: int | None
+    received: int | None
+    sent: int | None
+
+
+def rates(before: Counters, now: Counters, cpus: float) -> dict[str, float]:
+    """Return the fields of Progress for the time between two samples; `cpus` may be used. Unknown ones are omitted."""
+    seconds = now.time - before.time
+    pairs = {
+        "disk_read_bytes_per_second": (before.disk_read, now.disk_read),
+        "disk_write_bytes_per_second": (before.disk_write, now.disk_write),
+        "network_receive_bytes_per_second": (before.received, now.received),
+        "network_send_bytes_per_second": (before.sent, now.sent),
+    }
+    # A counter of ended child processes, or of a removed interface, may go back.
+    found = {
+        name: round(max(0.0, (after - begin) / seconds), 1)
+        for name, (begin, after) in pairs.items()
+        if begin is not None and after is not None
+    }
+    if before.cpu_seconds is not None and now.cpu_seconds is not None:
+        found["cpu_percent"] = round(max(0.0, (now.cpu_seconds - before.cpu_seconds) / seconds / cpus * 100), 1)
+    return found
+
+
+class SystemMeter:
+    """Reads the metrics since the previous call of `read`. Unavailable ones are omitted and never end a run."""
+
+    def __init__(self, now: Callable[[], float], cgroup: Path = CGROUP) -> None:
+        self._now = now
+        self._cgroup = cgroup
+        # The root of the machine's cgroups has no memory.current.
+        self._in_container = (cgroup / "memory.current").exists()
+        self._process = psutil.Process()
+        self._cpus = self._usable_cpus()
+        self._before = self._counters()
+        self._rates: dict[str, float] = {}
+
+    def read(self) -> dict[str, int | float]:
+        """Return fields of Progress; see `events.Progress`."""
+        if self._now() - self._before.time >= _SHORTEST:
+            counters = self._counters()
+            self._rates = rates(self._before, counters, self._cpus)
+            self._before = counters
+        return {**self._rates, **self._memory()}
+
+    def _memory(self) -> dict[str, int]:
+        machine = int(psutil.virtual_memory().total)
+        used = read_number(self._cgroup / "memory.current") if self._in_container else None
+        if used is None:
+            return {"memory_used_bytes": int(self._process.memory_info().rss), "memory_limit_bytes": machine}
+        limit = read_number(self._cgroup / "memory.max")
+        used = max(0, used - page_cache_bytes(self._cgroup / "memory.stat"))
+        return {"memory_used_bytes": used, "memory_limit_bytes": min(machine, limit or machine)}
+
+    def _usable_cpus(self) -> float:
+        count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (self._cgroup / "cpu.max").read_text().split()
+            count = min(count, int(quota) / int(period)) if quota != "max" else count
+        return count
+
+    def _counters(self) -> Counters:
+        cpu = self._container_cpu() if self._in_container else None
+        disk = self._container_disk() if self._in_container else None
+        received, sent = _network()
+        disk_read, disk_write = self._process_disk() if disk is None else disk
+        return Counters(
+            self._now(),
+            self._process_cpu() if cpu is None else cpu,
+            disk_read,
+            disk_write,
+            received,
+            sent,
+        )
+
+    def _container_cpu(self) -> float | None:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            lines = dict(line.split() for line in (self._cgroup / "cpu.stat").read_text().splitlines())
+            return int(lines["usage_usec"]) / 1e6
+        return None
+
+    def _process_cpu(self) -> float:
+        times = self._process.cpu_times()
+        return float(times.user + times.system + times.children_user + times.children_system)
+
+    def _container_disk(self) -> tuple[int, int] | None:
+        """Return the bytes read and written on all devices; None where the io controller is off."""
+        with contextlib.suppress(OSError, ValueError):
+            fields = [
+                field.split("=")
+                for line in (self._cgroup / "io.stat").read_text().splitlines()
+                for field in line.split()[1:]
+            ]
+            return (
+                sum(int(value) for name, value in fields if name == "rbytes"),
+                sum(int(value) for name, value in fields if name == "wbytes"),
+            )
+        return None
+
+    def _process_disk(self) -> tuple[int | None, int | None]:
+        with contextlib.suppress(psutil.Error, OSError, AttributeError, RuntimeError):
+            counters = self._process.io_counters()
+            return int(counters.read_bytes), int(counters.write_bytes)
+        return None, None
+
+
+def _network() -> tuple[int | None, int | None]:
+    with contextlib.suppress(psutil.Error, OSError, RuntimeError):
+        found = [each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+        return sum(each.bytes_recv for each in found), sum(each.bytes_sent for each in found)
+    return None, None
