@@ -25,9 +25,14 @@ def pad(tensor: Any, column: Column) -> Any:
     boundaries = tf.constant(column.boundaries, tf.int64)
     with tf.control_dependencies([tf.debugging.assert_less_equal(longest, boundaries[-1])]):
         size = boundaries[tf.searchsorted(boundaries, longest[None])[0]]
-    # -1: as the tensor itself has it.
-    others = tf.fill([tensor.shape.rank - 2], tf.constant(-1, tf.int64))
-    padded = tensor.to_tensor(value, tf.concat([[-1], size[None], others], axis=0))
+    # `to_tensor` takes no tensor as its shape; -1: as the ragged tensor has it.
+    padded = tf.raw_ops.RaggedTensorToTensor(
+        shape=tf.concat([[-1], size[None], tf.fill([tensor.shape.rank - 2], tf.constant(-1, tf.int64))], axis=0),
+        values=tensor.flat_values,
+        default_value=value,
+        row_partition_tensors=tensor.nested_row_splits,
+        row_partition_types=["ROW_SPLITS"] * tensor.ragged_rank,
+    )
     known = column.boundaries[0] if len(column.boundaries) == 1 else None
     return tf.ensure_shape(padded, [tensor.shape[0], known, *tensor.shape[2:]])
 

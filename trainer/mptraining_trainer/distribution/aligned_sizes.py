@@ -44,5 +44,7 @@ def _pad(tensor: Any, sizes: Sequence[Any], value: Any) -> Any:
         return tensor
     shape = tf.shape(tensor)
     missing = [0 if size is None else size - shape[axis] for axis, size in enumerate(sizes)]
-    padded = tf.pad(tensor, [[0, each] for each in missing], constant_values=tf.cast(value, tensor.dtype))
+    if tensor.dtype != tf.string:
+        value = tf.cast(value, tensor.dtype)
+    padded = tf.pad(tensor, [[0, each] for each in missing], constant_values=value)
     return tf.ensure_shape(padded, tensor.shape)
