@@ -44,17 +44,39 @@ class Feature(Model):
     """One feature of the records and how it is decoded to a tensor."""
 
     name: Name = Field(description="Key of the feature in tf.train.Example.")
-    dtype: Literal["uint8", "int32", "int64", "float16", "float32", "float64", "bool", "string"] = Field(
-        description="Type of the tensor."
-    )
+    # fmt: off
+    dtype: Literal[
+        "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64",
+        "float16", "bfloat16", "float32", "float64", "bool", "string",
+    ] = Field(description="Type of the tensor.")
+    # fmt: on
     shape: Annotated[list[NonNegative], Field(max_length=8)] | None = Field(
-        None, description="Shape of one example; 0 for a variable size."
+        None, description="Shape of one example; 0 for a variable size: the first one is padded in each batch."
     )
-    decode: Literal["jpeg", "png", "raw"] | None = Field(
-        None, description="jpeg, png, or raw for a tensor's bytes in little-endian C order."
+    decode: Literal["jpeg", "png", "raw", "tensor"] | None = Field(
+        None,
+        description="jpeg, png, raw for a tensor's bytes in little-endian C order, tensor for tf.io.serialize_tensor.",
     )
     resize: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = Field(
         None, description="Height and width that images are resized to."
+    )
+    sequence: bool | None = Field(
+        None, description="The feature is a feature list of tf.train.SequenceExample; its steps are the first size."
+    )
+    default: float | None = Field(
+        None, description="Value of a feature that a record does not have, and of the padding of a variable size."
+    )
+    default_text: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
+        None, description="Like default, for dtype string."
+    )
+    bucket_boundaries: Annotated[list[Count], Field(min_length=1, max_length=64)] | None = Field(
+        None, description="Sizes that a variable first size is padded to: the smallest one that fits the batch."
+    )
+    ragged: bool | None = Field(
+        None, description="A variable size stays a tf.RaggedTensor instead of being padded; not with XLA or on TPUs."
+    )
+    length_name: Name | None = Field(
+        None, description="Name of a further input with the first size of each example before padding, int32."
     )
 
 

@@ -13,9 +13,10 @@ from pydantic import BaseModel
 
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.rules.cross_section import CROSS_FIELD_RULES
+from mptraining_api.rules.data import DATA_RULES
 from mptraining_api.rules.pod_template import POD_RULES
 from mptraining_api.rules.rule import Rule, field_of
-from mptraining_api.rules.sections import DATA_RULES, SECTION_RULES
+from mptraining_api.rules.sections import SECTION_RULES
 from mptraining_api.spec import MPTrainingJob
 
 __all__ = ["Rule", "check", "rules", "violations"]

@@ -106,6 +106,12 @@ def _class_and_sample_weights(spec: JobSpec) -> bool:
     return not weighted or spec.training is None or spec.training.class_weight is None
 
 
+def _ragged_compiled(spec: JobSpec) -> bool:
+    features = (spec.data.features if spec.data else None) or []
+    compiled = spec.accelerator.type.startswith("tpu-") or spec.jit_compile == "Always"
+    return not compiled or not any(feature.ragged for feature in features)
+
+
 def _monitor_validation(spec: JobSpec) -> bool:
     if spec.export is None or spec.export.monitor is None or not spec.export.monitor.startswith("val_"):
         return True
@@ -205,6 +211,16 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
         "classWeight or data.sampleWeight, not both, as in Keras",
         "Multiply the weights where the records are written.",
         _class_and_sample_weights,
+    ),
+    Rule(
+        "spec",
+        "spec.data.features",
+        "!has(self.data) || !has(self.data.features) || !(self.accelerator.type.startsWith('tpu-') || "
+        "(has(self.jitCompile) && self.jitCompile == 'Always')) || "
+        "!self.data.features.exists(f, has(f.ragged) && f.ragged)",
+        "no ragged: true on a TPU or with jitCompile: Always, since XLA has no ragged tensors",
+        "Write bucketBoundaries: [N] instead, which pads to N values.",
+        _ragged_compiled,
     ),
     Rule(
         "spec",

@@ -6,16 +6,12 @@ from mptraining_api.outputs.fields import MLflow, Profile
 from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import (
     Accelerator,
-    BadRecords,
     BatchSize,
-    Data,
     Export,
-    Feature,
     LearningRateScaling,
     LossScale,
     Precision,
     Program,
-    Shuffle,
     Source,
     Training,
 )
@@ -297,172 +293,5 @@ SECTION_RULES: tuple[Rule, ...] = (
         "a URI without user and password, since everyone who may read the job sees it",
         "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD from a Secret, in podTemplate.env.",
         _no_credentials,
-    ),
-)
-
-
-def _preprocess(data: Data) -> bool:
-    return data.preprocess is None or data.preprocess in ("auto", "none") or ":" in data.preprocess
-
-
-def _label_known(data: Data) -> bool:
-    if data.label is None or data.features is None:
-        return True
-    return any(feature.name == data.label for feature in data.features)
-
-
-def _labels_known(data: Data) -> bool:
-    known = None if data.features is None else {feature.name for feature in data.features}
-    labels = data.labels or []
-    return len(labels) == len(set(labels)) and (known is None or set(labels) <= known)
-
-
-def _weight_known(data: Data) -> bool:
-    if data.sample_weight is None or data.features is None:
-        return True
-    return any(feature.name == data.sample_weight for feature in data.features)
-
-
-def _weight_is_no_label(data: Data) -> bool:
-    return data.sample_weight is None or data.sample_weight not in (data.label, *(data.labels or ()))
-
-
-def _names_once(data: Data) -> bool:
-    names = [feature.name for feature in data.features or ()]
-    return len(names) == len(set(names))
-
-
-def _resize(feature: Feature) -> bool:
-    return feature.resize is None or feature.decode in ("jpeg", "png")
-
-
-def _raw(feature: Feature) -> bool:
-    return feature.decode != "raw" or feature.shape is not None
-
-
-def _image(feature: Feature) -> bool:
-    return feature.decode not in ("jpeg", "png") or feature.dtype != "string"
-
-
-def _buffer_used(shuffle: Shuffle) -> bool:
-    if shuffle.mode is None or shuffle.buffer_size is None:
-        return True
-    return shuffle.mode == "Windowed" and shuffle.buffer_size > 0
-
-
-def _skip(bad: BadRecords) -> bool:
-    return bad.action != "Skip" or bad.max_skipped is not None
-
-
-def _max_skipped(bad: BadRecords) -> bool:
-    return bad.max_skipped is None or bad.action == "Skip"
-
-
-DATA_RULES: tuple[Rule, ...] = (
-    Rule(
-        "spec.data",
-        "spec.data.preprocess",
-        "!has(self.preprocess) || self.preprocess in ['auto', 'none'] || self.preprocess.contains(':')",
-        "auto, none or module:function",
-        "Write the module and the function with a colon between them.",
-        _preprocess,
-    ),
-    Rule(
-        "spec.data",
-        "spec.data.label",
-        "!has(self.label) || !has(self.features) || self.features.exists(f, f.name == self.label)",
-        "the name of one of data.features",
-        "Add the label to data.features, or correct its name.",
-        _label_known,
-    ),
-    Rule(
-        "spec.data",
-        "spec.data.labels",
-        "!has(self.labels) || (self.labels.all(l, self.labels.exists_one(m, m == l)) && (!has(self.features) || "
-        "self.labels.all(l, self.features.exists(f, f.name == l))))",
-        "names of data.features, each once",
-        "Add the label to data.features, or correct its name.",
-        _labels_known,
-    ),
-    Rule(
-        "spec.data",
-        "spec.data.labels",
-        "!has(self.labels) || !has(self.label)",
-        "label or labels, not both",
-        "Remove label.",
-        lambda data: data.labels is None or data.label is None,
-    ),
-    Rule(
-        "spec.data",
-        "spec.data.sampleWeight",
-        "!has(self.sampleWeight) || !has(self.features) || self.features.exists(f, f.name == self.sampleWeight)",
-        "the name of one of data.features",
-        "Add the weight to data.features, or correct its name.",
-        _weight_known,
-    ),
-    Rule(
-        "spec.data",
-        "spec.data.sampleWeight",
-        "!has(self.sampleWeight) || ((!has(self.label) || self.label != self.sampleWeight) && (!has(self.labels) || "
-        "!self.labels.exists(l, l == self.sampleWeight)))",
-        "a feature that is no label",
-        "Name the feature with the weights.",
-        _weight_is_no_label,
-    ),
-    Rule(
-        "spec.data",
-        "spec.data.features",
-        "!has(self.features) || self.features.all(f, self.features.exists_one(g, g.name == f.name))",
-        "every name once",
-        "Remove the feature that is listed twice.",
-        _names_once,
-    ),
-    Rule(
-        "spec.data.features[]",
-        "spec.data.features[].resize",
-        "!has(self.resize) || (has(self.decode) && self.decode in ['jpeg', 'png'])",
-        "resize for images only",
-        "Add decode: jpeg or decode: png.",
-        _resize,
-    ),
-    Rule(
-        "spec.data.features[]",
-        "spec.data.features[].shape",
-        "!has(self.decode) || self.decode != 'raw' || has(self.shape)",
-        "the shape of the tensor whose bytes are stored",
-        "Add shape.",
-        _raw,
-    ),
-    Rule(
-        "spec.data.features[]",
-        "spec.data.features[].dtype",
-        "!has(self.decode) || self.decode == 'raw' || self.dtype != 'string'",
-        "the type of the decoded pixels, such as uint8",
-        "Write dtype: uint8.",
-        _image,
-    ),
-    Rule(
-        "spec.data.shuffle",
-        "spec.data.shuffle.bufferSize",
-        "!has(self.mode) || !has(self.bufferSize) || (self.mode == 'Windowed' && self.bufferSize > 0)",
-        "no bufferSize but for mode: Windowed, and there at least 1",
-        "Leave bufferSize out, or write mode: Windowed and a size.",
-        _buffer_used,
-    ),
-    Rule(
-        "spec.data.badRecords",
-        "spec.data.badRecords.maxSkipped",
-        "!has(self.action) || self.action != 'Skip' || has(self.maxSkipped)",
-        "how many records action: Skip may leave out",
-        "Add maxSkipped.",
-        _skip,
-    ),
-    Rule(
-        "spec.data.badRecords",
-        "spec.data.badRecords.action",
-        "!has(self.maxSkipped) || (has(self.action) && self.action == 'Skip')",
-        "Skip beside maxSkipped",
-        "Write action: Skip, or leave maxSkipped out.",
-        _max_skipped,
     ),
 )

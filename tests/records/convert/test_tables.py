@@ -94,13 +94,38 @@ class Test_parquet:
             },
         )
         assert made.features == (
-            Feature(name="fixed", dtype="int64", shape=(3,)),
+            Feature(name="fixed", dtype="int32", shape=(3,)),
             Feature(name="flag", dtype="bool"),
             Feature(name="label", dtype="int64"),
             Feature(name="vector", dtype="float32", shape=(2,)),
         )
         assert made.classes == ("a", "b")
         assert _rows(tmp_path)[1] == {"fixed": [4, 5, 6], "flag": [0], "label": [0], "vector": [3.0, 4.0]}
+
+    def test_lists_of_varying_length_keep_their_values_and_their_kind(self, tmp_path: Path) -> None:
+        made = _parquet(
+            tmp_path,
+            {
+                "tokens": pa.array([[], [1, 2], [3]], pa.list_(pa.uint16())),
+                "track": pa.array([[[0.5, 1.0]], [], [[2.0, 3.0], [4.0, 5.0]]], pa.list_(pa.list_(pa.float32()))),
+                "words": pa.array([["a"], ["b", "c"], []]),
+            },
+        )
+        assert made.features == (
+            Feature(name="tokens", dtype="uint16", shape=(None,)),
+            Feature(name="track", dtype="float32", shape=(None, 2)),
+            Feature(name="words", dtype="string", shape=(None,)),
+        )
+        rows = _rows(tmp_path)
+        assert [list(row["tokens"]) for row in rows] == [[], [1, 2], [3]]
+        assert [list(row["track"]) for row in rows] == [[0.5, 1.0], [], [2.0, 3.0, 4.0, 5.0]]
+        assert [row["words"] for row in rows] == [[b"a"], [b"b", b"c"], []]
+
+    def test_lists_of_images_are_one_feature(self, tmp_path: Path) -> None:
+        content = io.BytesIO()
+        Image.new("RGB", (4, 3)).save(content, "PNG")
+        made = _parquet(tmp_path, {"frames": [[content.getvalue()] * 2, [content.getvalue()]]})
+        assert made.features == (Feature(name="frames", dtype="uint8", shape=(None, 3, 4, 3), decode="png"),)
 
     def test_images_in_a_column_are_recognised(self, tmp_path: Path) -> None:
         content = io.BytesIO()
@@ -114,7 +139,9 @@ class Test_parquet:
     @pytest.mark.parametrize(
         ("columns", "said"),
         [
-            ({"x": [[1, 2], [3]]}, "column 'x', row 1: a list of 1 values; expected 2"),
+            ({"x": [[[1, 2]], [[3]]]}, "column 'x', row 1: lists in a list of other lengths than before"),
+            ({"x": [[[1, 2], [3]]]}, "column 'x', row 0: lists in a list of other lengths than before"),
+            ({"x": [["a"], [None]]}, "column 'x', row 1: no value"),
             ({"x": [[1, 2], [3, None]]}, "column 'x', row 1: no value"),
             ({"x": [{"a": 1}]}, "column 'x' has the type struct"),
             ({"label": [0.5, float("nan")]}, "column 'label', row 1: no label"),

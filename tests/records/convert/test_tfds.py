@@ -87,9 +87,25 @@ def test_a_validation_split_has_its_share_of_each_class(tmp_path: Path) -> None:
     assert (train.class_counts, validation.class_counts) == ((9, 9), (3, 3))
 
 
-def test_features_of_varying_length_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidData, match=r"feature 'words' is a sequence.*Select other features with --columns"):
-        convert(str(PETS), str(tmp_path), columns=["words"])
+def test_sequences_are_features_of_varying_length(tmp_path: Path) -> None:
+    (made,) = convert(str(PETS), str(tmp_path), columns=["words", "nested/n"])
+    assert Feature(name="words", dtype="string", shape=(None,)) in made.features
+    for row in records(f"{tmp_path}/*.tfrecord"):
+        assert list(row["words"]) == [b"a"] * (row["nested/n"][0] % 3)
+
+
+def test_sequences_of_what_is_no_tensor_are_refused(tmp_path: Path) -> None:
+    pets = tmp_path / "pets"
+    shutil.copytree(PETS, pets)
+    document = json.loads((PETS / "features.json").read_text())
+    words = document["featuresDict"]["features"]["words"]
+    words["sequence"]["feature"] = {"sequence": {"feature": {"text": {}}}}
+    pets.joinpath("features.json").write_text(json.dumps(document))
+    with pytest.raises(InvalidData, match=r"feature 'words' is a sequence of sequences.*Select other features"):
+        convert(str(pets), str(tmp_path / "out"), columns=["words"])
+
+
+def test_an_unknown_column_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match=r"no column 'wrods' for --columns.*Did you mean 'words'"):
         convert(str(PETS), str(tmp_path), columns=["wrods"])
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_records.tfrecord.features import Feature
-from mptraining_records.tfrecord.record_check import Fault, fault
+from mptraining_records.tfrecord.features import Feature, infer
+from mptraining_records.tfrecord.record_check import Fault, absent, fault, length
 
 FEATURES = (
     Feature(name="x", dtype="float32", shape=(2,)),
@@ -71,3 +71,77 @@ def test_the_first_difference_is_named(content: bytes, cause: str, hint: str) ->
     found = fault(FEATURES, content)
     assert isinstance(found, Fault)
     assert (found.cause, found.hint) == (cause, hint)
+
+
+CASES = [
+    (Feature(name="t", dtype="int64", shape=(None, 2)), [1, 2, 3], "has 3 values; expected a multiple of 2"),
+    (Feature(name="t", dtype="uint8"), [256], "has the value 256; expected 0 to 255 for dtype uint8"),
+    (Feature(name="t", dtype="int8"), [-129], "has the value -129; expected -128 to 127 for dtype int8"),
+    (
+        Feature(name="t", dtype="bfloat16", shape=(None, 2), decode="raw"),
+        [bytes(6)],
+        "has 6 bytes; expected a multiple of 4 bytes for bfloat16 [None, 2]",
+    ),
+    (
+        Feature(name="t", dtype="int64", shape=(2,), decode="tensor"),
+        [bytes(tf.make_tensor_proto([1, 2, 3], tf.int32).SerializeToString())],
+        "is a tensor int32 [3]; expected int64 [2]",
+    ),
+    (Feature(name="t", dtype="int64", shape=(2,), decode="tensor"), [b"text"], "is no serialized tensor; expected"),
+]
+
+
+@pytest.mark.parametrize(("feature", "values", "said"), CASES, ids=[case[2].partition(";")[0] for case in CASES])
+def test_values_that_would_become_others_are_a_fault(feature: Feature, values: list[Any], said: str) -> None:
+    found = fault([feature], record({"t": values}))
+    assert found is not None
+    assert f"feature 't' {said}" in found.cause
+
+
+def sequence(**steps: list[list[Any]]) -> bytes:
+    lists = {
+        name: tf.train.FeatureList(
+            feature=[tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for values in each]
+        )
+        for name, each in steps.items()
+    }
+    return bytes(tf.train.SequenceExample(feature_lists=tf.train.FeatureLists(feature_list=lists)).SerializeToString())
+
+
+STEPS = Feature(name="t", dtype="int64", shape=(None, 2), sequence=True)
+
+
+def test_each_step_of_a_feature_list_is_compared() -> None:
+    assert fault([STEPS], sequence(t=[[1, 2], [3, 4]])) is None
+    found = fault([STEPS], sequence(t=[[1, 2], [3]]))
+    assert found is not None
+    assert found.cause == "feature 't', step 1, has 1 values; expected 2 for int64 [None, 2]"
+
+
+def test_a_feature_that_no_record_has_is_missing_although_it_may_be_empty() -> None:
+    assert absent([STEPS], [sequence(t=[[1, 2]]), sequence()]) is None
+    assert absent([STEPS], [sequence(), sequence(T=[[1, 2]])]) == Fault(
+        "feature 't' is missing", hint="Did you mean 'T'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("feature", "values", "expected"),
+    [
+        (Feature(name="t", dtype="int64", shape=(None, 2)), [1, 2, 3, 4], 2),
+        (Feature(name="t", dtype="float16", shape=(None,), decode="raw"), [bytes(6)], 3),
+        (
+            Feature(name="t", dtype="int32", shape=(None,), decode="tensor"),
+            [bytes(tf.make_tensor_proto([1, 2, 3], tf.int32).SerializeToString())],
+            3,
+        ),
+    ],
+)
+def test_the_length_of_a_variable_feature_is_its_first_size(feature: Feature, values: Any, expected: int) -> None:
+    assert length(feature, record({"t": values})) == expected
+
+
+def test_steps_and_tensors_are_inferred() -> None:
+    tensor = bytes(tf.make_tensor_proto(np.zeros((2, 3), np.float16)).SerializeToString())
+    assert infer([record({"t": [tensor]})]) == (Feature(name="t", dtype="float16", shape=(2, 3), decode="tensor"),)
+    assert infer([sequence(t=[[1, 2]]), sequence()]) == (STEPS,)

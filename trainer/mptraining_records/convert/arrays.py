@@ -16,9 +16,17 @@ from mptraining_records.reading.order import Int64s
 from mptraining_records.tfrecord.example import Encodable
 from mptraining_records.tfrecord.features import Feature, choose_label
 
+# As ml_dtypes.bfloat16 is after `np.savez` and `np.load`.
+_BFLOAT16 = np.dtype("V2")
+_STORED_AS_BYTES = frozenset({"int8", "uint8", "int16", "uint16", "uint32"})
+
 
 class Arrays:
-    """.npz: Tensors of uint8 and float16 are stored as bytes, float64 as float32, a text label as class numbers."""
+    """.npz: float64 is stored as float32, a text label as class numbers.
+
+    Tensors of small numbers (integers below 64 bits but int32, float16 and bfloat16) are stored as bytes. NumPy has no
+    name for bfloat16 and writes it as two bytes without a type.
+    """
 
     random_access = True
 
@@ -49,7 +57,9 @@ class Arrays:
         for name, array in arrays.items():
             if array.dtype == np.float64:
                 request.notice(f"{name}: float64 is stored as float32")
-            if array.dtype.kind not in "buifSU":
+            if array.dtype == _BFLOAT16:
+                request.notice(f"{name}: two bytes without a type are bfloat16")
+            elif array.dtype.kind not in "buifSU":
                 raise InvalidData(uri, f"{name}: {array.dtype} values", expected="numbers, booleans or text")
             if name == self.label and array.dtype.kind == "f" and not np.isfinite(array).all():
                 row = int(np.argwhere(~np.isfinite(array))[0][0])
@@ -70,10 +80,9 @@ class Arrays:
             return None
         return self._arrays[self.label].astype(np.int64)
 
-    def groups(self) -> Int64s:
+    def groups(self) -> NDArray[Any]:
         assert self._groups is not None
-        codes: Int64s = np.unique(self._groups, axis=0, return_inverse=True)[1].reshape(self.count).astype(np.int64)
-        return codes
+        return self._groups
 
     def origin(self, number: int) -> str:
         return f"row {number}"
@@ -89,19 +98,17 @@ def _load(uri: str, path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _feature(name: str, array: NDArray[Any]) -> Feature:
-    shape = array.shape[1:]
-    kind = array.dtype.kind
-    if kind == "f":
-        if array.dtype == np.float16:
-            return Feature(name=name, dtype="float16", shape=shape, decode="raw")
-        return Feature(name=name, dtype="float32", shape=shape)
-    if kind in "SU":
-        return Feature(name=name, dtype="string", shape=shape)
-    if kind == "b":
-        return Feature(name=name, dtype="bool", shape=shape)
-    if array.dtype == np.uint8 and shape:
-        return Feature(name=name, dtype="uint8", shape=shape, decode="raw")
-    return Feature(name=name, dtype="int32" if array.dtype == np.int32 else "int64", shape=shape)
+    shape, dtype = array.shape[1:], array.dtype
+    as_bytes = dtype in (np.float16, _BFLOAT16) or (shape and dtype.name in _STORED_AS_BYTES)
+    if dtype == _BFLOAT16:
+        stored = "bfloat16"
+    elif as_bytes or dtype == np.int32:
+        stored = dtype.name
+    else:
+        stored = {"f": "float32", "S": "string", "U": "string", "b": "bool"}.get(dtype.kind, "int64")
+    return Feature.model_validate(
+        {"name": name, "dtype": stored, "shape": shape, "decode": "raw" if as_bytes else None}
+    )
 
 
 def _encodable(feature: Feature, value: Any) -> Encodable:

@@ -18,7 +18,7 @@ from mptraining_records.convert.permutation import encoded_rows
 from mptraining_records.convert.preview import preview as preview_lines
 from mptraining_records.convert.request import LabelAs, Request
 from mptraining_records.convert.shards import ShardFolder, ShardUpload, ShardWriter
-from mptraining_records.convert.split import choose_validation, summarize
+from mptraining_records.convert.split import LabelCollector, choose_validation, summarize
 from mptraining_records.reading.order import Int64s
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import manifest
@@ -102,13 +102,14 @@ def convert(
     if not overwrite:
         _refuse_present(destination, names, arguments)
     with sources.open_source(request) as opened:
-        labels = opened.labels()
+        # The split needs the labels of all rows before the first is written; a manifest does not.
+        labels = opened.labels() if validation_fraction else None
         held_out = _held_out(opened, labels, request, validation_fraction, seed)
         for line in preview_lines(opened, permutation_seed) if preview else ():
             (preview or _ignore)(line)
         if dry_run:
             return []
-        rows = _Rows(opened, labels, held_out, permutation_seed)
+        rows = _Rows(opened, held_out, permutation_seed)
         return _write(rows, destination, names, shard_bytes, arguments, progress or _ignore)
 
 
@@ -127,10 +128,9 @@ def _split_names(name: str, validation_fraction: float, group: str | None) -> li
 
 @dataclass(frozen=True)
 class _Rows:
-    """A source, the labels of its rows, and which rows go to the second split."""
+    """A source, and which of its rows go to the second split."""
 
     source: sources.Source
-    labels: Int64s | None
     held_out: NDArray[np.bool_]
     permutation_seed: int | None
 
@@ -155,7 +155,8 @@ def _write(
         for writer in writers:
             stack.callback(writer.close)
         written: list[list[int]] = [[] for _ in writers]
-        for number, record in encoded_rows(rows.source, rows.permutation_seed, folder, progress):
+        labels = LabelCollector(rows.source)
+        for number, record in encoded_rows(rows.source, rows.permutation_seed, folder, progress, labels.add):
             split = int(rows.held_out[number])
             writers[split].write(record)
             written[split].append(number)
@@ -169,7 +170,7 @@ def _write(
         for name in names:
             storage.delete(manifest.uri_of(destination, name))
         manifests = [
-            _manifest(rows, name, numbers, output.publish(writer.shards))
+            _manifest(rows, labels.of(numbers), name, output.publish(writer.shards))
             for name, writer, output, numbers in zip(names, writers, outputs, written, strict=True)
         ]
         for each in manifests:
@@ -179,17 +180,16 @@ def _write(
     return manifests
 
 
-def _manifest(rows: _Rows, name: str, numbers: list[int], files: tuple[File, ...]) -> Manifest:
-    """Describe the split `name`, which has the rows `numbers` in this order."""
+def _manifest(rows: _Rows, labels: Int64s | None, name: str, files: tuple[File, ...]) -> Manifest:
+    """Describe the split `name`, whose records have these labels, in their order."""
     source = rows.source
-    labels = None if rows.labels is None else rows.labels[numbers]
     found = summarize(labels, len(source.classes) if source.classes else None)
     return Manifest(
         name=name,
         features=source.features(),
         label=source.label,
         classes=source.classes,
-        records=len(numbers),
+        records=sum(file.records for file in files),
         files=files,
         class_counts=found.counts,
         class_weight=found.weights,

@@ -99,7 +99,7 @@ class FileRows:
         values = np.asarray(self._values[self.label])
         return values.astype(np.int64) if values.dtype.kind in "bui" else None
 
-    def groups(self) -> Int64s:
+    def groups(self) -> NDArray[Any]:
         if self._groups is None:
             raise InvalidData(
                 "--group",
@@ -107,8 +107,7 @@ class FileRows:
                 expected="a table with a column of that name",
                 next_step="Write a CSV of names, labels and groups, and convert it with --images",
             )
-        codes: Int64s = np.unique(self._groups, return_inverse=True)[1].astype(np.int64)
-        return codes
+        return self._groups
 
     def origin(self, number: int) -> str:
         return ", ".join(files[number] for files in self._files.values())

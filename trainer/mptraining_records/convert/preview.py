@@ -43,6 +43,8 @@ def _value(source: Source, name: str, value: Encodable) -> str:
     if isinstance(value, bytes | str):
         text: Any = value.decode(errors="replace") if isinstance(value, bytes) else value
         return repr(text[:_WIDTH]) + ("…" if len(text) > _WIDTH else "")
+    if isinstance(value, list) and value and isinstance(value[0], bytes | str):
+        return f"[{len(value)}] {_value(source, '', value[0])}{', …' if len(value) > 1 else ''}"
     array = np.asarray(value)
     if array.ndim:
         return f"{list(array.shape)} {array.ravel()[:4].tolist()}{'…' if array.size > 4 else ''}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert import folders, labelled_images, tfds
@@ -38,10 +40,10 @@ class Source(Protocol):
 
     def features(self) -> tuple[Feature, ...]: ...
     def labels(self) -> Int64s | None:
-        """Return the label of every row as stored, None if it is not one integer."""
+        """Return the label of every row as stored, None if it is not one integer. It may read all rows."""
 
-    def groups(self) -> Int64s:
-        """Return a number for the value of every row in the column `group` of the request."""
+    def groups(self) -> NDArray[Any]:
+        """Return the value of every row in the column `group` of the request, or a number for it."""
 
     def origin(self, number: int) -> str:
         """Return where a row is from, for people."""

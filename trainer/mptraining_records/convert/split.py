@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mptraining_records.convert.sources import Source
 from mptraining_records.reading.order import Int64s, key, splitmix64
+from mptraining_records.tfrecord.example import Encodable
 
 _SPLIT = 2
 # Integer labels above this are no class numbers; a job's classWeight has as many entries at most.
@@ -15,19 +18,21 @@ _MAX_CLASSES = 1024
 
 
 def choose_validation(
-    count: int, fraction: float, seed: int, *, labels: Int64s | None, groups: Int64s | None
+    count: int, fraction: float, seed: int, *, labels: Int64s | None, groups: NDArray[Any] | None
 ) -> NDArray[np.bool_]:
     """Return which rows go to the validation split, about `fraction` of them.
 
-    With `groups`, all rows of a group go to one split. Otherwise each label has its share, to the nearest row, and one
-    row at least in the training split.
+    With `groups`, the values of a column, all rows of a value go to one split. Otherwise each label has its share, to
+    the nearest row, and one row at least in the training split.
     """
     chosen = np.zeros(count, bool)
     if groups is not None:
-        _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+        _, codes, sizes = np.unique(
+            groups, return_inverse=True, return_counts=True, axis=0 if groups.ndim > 1 else None
+        )
         order = np.argsort(splitmix64(key(seed, _SPLIT), np.arange(len(sizes), dtype=np.uint64)), kind="stable")
         taken = np.cumsum(sizes[order]) - sizes[order] / 2 <= count * fraction
-        return np.isin(codes, order[taken])
+        return np.isin(codes.reshape(count), order[taken])
     keys = splitmix64(key(seed, _SPLIT), np.arange(count, dtype=np.uint64))
     strata = labels if labels is not None else np.zeros(count, np.int64)
     order = np.lexsort((keys, strata))
@@ -38,6 +43,30 @@ def choose_validation(
     for start, size, share in zip(starts, sizes, np.diff(bounds), strict=True):
         chosen[order[start : start + min(share, size - 1)]] = True
     return chosen
+
+
+class LabelCollector:
+    """Collects the integer labels of rows while they are read."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._labels = np.zeros(source.count if source.label is not None else 0, np.int64)
+
+    def add(self, number: int, row: Mapping[str, Encodable]) -> None:
+        """Add row `number`."""
+        if len(self._labels):
+            value = np.asarray(row[self._source.label or ""])
+            if value.size != 1 or value.dtype.kind not in "bui":
+                self._labels = np.zeros(0, np.int64)
+            else:
+                self._labels[number] = value.item()
+
+    def of(self, numbers: Sequence[int]) -> Int64s | None:
+        """Return the labels of these rows, in their order; None if a label is not one integer."""
+        label = next((each for each in self._source.features() if each.name == self._source.label), None)
+        if label is None or label.shape or label.decode or not len(self._labels):
+            return None
+        return self._labels[list(numbers)]
 
 
 class Labels(NamedTuple):

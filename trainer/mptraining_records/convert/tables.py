@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ _MAX_CLASSES = 1000
 
 
 class Table:
-    """CSV and Parquet: numbers, text, and lists of numbers of one length.
+    """CSV and Parquet: numbers, text, and lists of them; the length of a list may vary, that of a list in it not.
 
     A text label is stored as class numbers, float64 as float32. An integer label is stored as class numbers if the
     request says so, or if its values are 1, 2, …, k without a gap, since classes are numbered from 0.
@@ -50,7 +50,7 @@ class Table:
                 f"{self.label}: the values {self.classes[0]} to {self.classes[-1]} are stored as classes 0 to "  # type: ignore[index]
                 f"{len(self._class_values) - 1}; --label-as Numbers stores the values"
             )
-        self._lengths: dict[str, int] = {}
+        self._lists: dict[str, set[tuple[int, ...]]] = {}
         self._kinds: dict[str, set[Decode | None]] = {}
         self._shapes: dict[str, set[tuple[int, int, int]]] = {}
         self._dtypes = {field.name: self._dtype(field) for field in schema if field.name in self._names}
@@ -93,34 +93,41 @@ class Table:
         return f"row {number}"
 
     def _feature(self, name: str) -> Feature:
-        kinds = self._kinds.get(name, {None})
+        kinds = self._kinds.get(name) or {None}
+        found = self._lists.get(name, {()})
+        shape: tuple[int | None, ...] = next(iter(found))
+        if len(found) > 1:
+            shape = (None, *shape[1:])
         if None not in kinds:
-            return features.image_feature(name, {kind for kind in kinds if kind}, self._shapes[name])
-        shape = (self._lengths[name],) if name in self._lengths else ()
+            image = features.image_feature(name, {kind for kind in kinds if kind}, self._shapes[name])
+            return image.model_copy(update={"shape": (*shape, *image.shape)})
         return Feature(name=name, dtype=self._dtypes[name], shape=shape)
 
     def _dtype(self, field: Any) -> Dtype:
         import pyarrow.types as kinds
 
-        type = field.type
+        type, depth = field.type, 0
         if field.name == self.label and self._class_values is not None:
             return "int64"
-        if kinds.is_list(type) or kinds.is_large_list(type) or kinds.is_fixed_size_list(type):
-            type = type.value_type
-        elif _is_text(type) or kinds.is_binary(type) or kinds.is_large_binary(type):
+        while kinds.is_list(type) or kinds.is_large_list(type) or kinds.is_fixed_size_list(type):
+            type, depth = type.value_type, depth + 1
+        if _is_text(type) or kinds.is_binary(type) or kinds.is_large_binary(type):
             return "string"
         if kinds.is_null(type):
             raise self._missing(field.name, 0)
         if kinds.is_boolean(type):
             return "bool"
         if kinds.is_integer(type):
-            return "int64"
+            # TensorFlow has no feature of 64 bits without sign; numbers that do not fit are refused when encoded.
+            return cast("Dtype", str(type)) if depth and str(type) != "uint64" else "int64"
+        if kinds.is_float16(type) and depth:
+            return "float16"
         if kinds.is_floating(type):
             return "float32"
         raise InvalidData(
             self._uri,
             f"column {field.name!r} has the type {field.type}",
-            expected="numbers, booleans, text, bytes, or lists of numbers of one length",
+            expected="numbers, booleans, text, bytes, or lists of them",
             next_step="Leave the column out, or turn it into numbers",
         )
 
@@ -165,30 +172,47 @@ class Table:
         if name == self.label and self._class_values is not None:
             numbers = {value: number for number, value in enumerate(self._class_values)}
             return [numbers[value] for value in column.to_pylist()]
+        if hasattr(column.type, "value_type") and not _is_text(column.type):
+            return self._vectors(name, column, done)
         if dtype == "string":
             values = column.to_pylist()
             self._detect_images(name, values)
             return values  # type: ignore[no-any-return]
-        if hasattr(column.type, "value_type"):
-            return self._vectors(name, column, done)
         values = column.to_numpy(zero_copy_only=False)
         if name == self.label and dtype == "float32" and not np.isfinite(values).all():
             raise self._missing(name, done + int(np.flatnonzero(~np.isfinite(values))[0]))
         return values.tolist()  # type: ignore[no-any-return]
 
     def _vectors(self, name: str, column: Any, done: int) -> list[Encodable]:
-        rows = column.to_pylist()
-        expected = self._lengths.setdefault(name, len(rows[0]) if rows else 0)
-        for number, row in enumerate(rows, done):
-            if len(row) != expected:
-                raise InvalidData(
-                    self._uri,
-                    f"column {name!r}, row {number}: a list of {len(row)} values",
-                    expected=f"{expected}, as in the first row",
-                )
-            if None in row:
+        stored = {"string": object, "float32": np.float32, "float16": np.float32}.get(self._dtypes[name], np.int64)
+        shapes = self._lists.setdefault(name, set())
+        rows: list[Encodable] = []
+        for number, row in enumerate(column.to_pylist(), done):
+            try:
+                values = np.array(row, stored)
+            except (TypeError, ValueError):
+                # NumPy refuses an absent value in numbers, and lists of unequal length.
+                raise self._missing(name, number) if None in row else self._uneven(name, number) from None
+            if stored is object and None in row:
                 raise self._missing(name, number)
-        return rows  # type: ignore[no-any-return]
+            if values.dtype != stored or any(shape[1:] != values.shape[1:] for shape in shapes if values.size):
+                raise self._uneven(name, number)
+            if values.size or not shapes:
+                shapes.add(values.shape)
+            else:
+                shapes.add((0, *next(iter(shapes))[1:]))
+            if stored is object:
+                self._detect_images(name, row)
+            rows.append(row if stored is object and row else np.zeros(0, "S1") if stored is object else values)
+        return rows
+
+    def _uneven(self, name: str, row: int) -> InvalidData:
+        return InvalidData(
+            self._uri,
+            f"column {name!r}, row {row}: lists in a list of other lengths than before",
+            expected="only the outer list of varying length",
+            next_step="Fill the inner lists up to one length",
+        )
 
     def _detect_images(self, name: str, values: list[bytes | str]) -> None:
         kinds = self._kinds.setdefault(name, set())

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.request import Request, check_column
@@ -14,12 +15,18 @@ from mptraining_records.index import dataset_index
 from mptraining_records.reading.order import Int64s
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
-from mptraining_records.tfrecord import example
+from mptraining_records.tfrecord import example, record_check
 from mptraining_records.tfrecord.example import Encodable
 from mptraining_records.tfrecord.features import Decode, Dtype, Feature, choose_label
 
 FEATURES = "features.json"
 _CHUNK = 256
+# Empty arrays are encoded with their kind.
+_EMPTY: Mapping[example.Kind, NDArray[Any]] = {
+    "bytes": np.zeros(0, "S1"),
+    "int64": np.zeros(0, np.int64),
+    "float": np.zeros(0, np.float32),
+}
 _DTYPES = frozenset(get_args(Dtype))
 
 
@@ -66,12 +73,15 @@ class TfdsFolder:
         self.count = self._index.count
 
     def rows(self, numbers: Int64s | None = None) -> Iterator[tuple[int, Mapping[str, Encodable]]]:
-        names = [each.name for each in self._features]
+        empty = {each.name: _EMPTY[record_check.stored_as(each)] for each in self._features}
+        optional = {each.name for each in self._features if each.is_optional}
         for number, row in self._parsed(np.arange(self.count) if numbers is None else numbers):
-            missing = [name for name in names if name not in row]
+            # An empty sequence has no kind in their records.
+            values: dict[str, Encodable] = {name: found for name, (_, found) in row.items() if len(found)}
+            missing = [name for name in empty if name not in row and name not in optional]
             if missing:
                 raise InvalidData(self._uri, f"record {number} has no {missing[0]!r}", next_step="Use --columns")
-            yield number, {name: row[name][1] for name in names}
+            yield number, {name: values.get(name, nothing) for name, nothing in empty.items()}
 
     def features(self) -> tuple[Feature, ...]:
         return self._features
@@ -82,12 +92,10 @@ class TfdsFolder:
             return None
         return np.array([row[feature.name] for _, row in self.rows()], np.int64).reshape(self.count)
 
-    def groups(self) -> Int64s:
+    def groups(self) -> NDArray[Any]:
         name = self._request.group
         assert name is not None
-        values = [str(list(row[name][1])) for _, row in self._parsed(np.arange(self.count))]
-        codes: Int64s = np.unique(values, return_inverse=True)[1].astype(np.int64)
-        return codes
+        return np.array([str(list(row[name][1])) for _, row in self._parsed(np.arange(self.count))])
 
     def origin(self, number: int) -> str:
         return f"record {number}"
@@ -110,7 +118,11 @@ class TfdsFolder:
 
     def _feature(self, name: str) -> Feature:
         """Return our description of one feature; raises InvalidData if its records cannot be read as one tensor."""
-        written = self._written[name]
+        return self._described(name, self._written[name])
+
+    def _described(self, name: str, written: Mapping[str, Any]) -> Feature:
+        if "sequence" in written:
+            return self._sequence(name, written["sequence"])
         kind = next(
             (each for each in ("image", "classLabel", "text", "tensor", "boundingBox") if each in written), None
         )
@@ -132,15 +144,27 @@ class TfdsFolder:
         fits = kind is not None and (content.get("encoding", "none") in ("none", "bytes") or kind == "image")
         if not fits or dtype not in _DTYPES or (decode in ("jpeg", "png") and dtype != "uint8"):
             raise self._unsupported(name, kind or next(iter(set(written) - {"pythonClassName"}), "unknown"), dtype)
-        if None in shape and kind != "image":
+        if None in (shape[1:] if decode is None else shape) and kind != "image":
             raise self._unsupported(name, "tensor of varying shape", dtype)
         return Feature(name=name, dtype=dtype, shape=shape, decode=decode)
+
+    def _sequence(self, name: str, content: Mapping[str, Any]) -> Feature:
+        """Return the feature of a sequence of numbers, texts or images, whose length may vary."""
+        inner = content.get("feature", {})
+        if "sequence" in inner or "featuresDict" in inner:
+            raise self._unsupported(name, "sequence of sequences or dicts", "")
+        one = self._described(name, inner)
+        if one.decode == "raw" or (one.decode is None and None in one.shape):
+            raise self._unsupported(name, "sequence of tensors of varying shape or of bytes", one.dtype)
+        length = int(content.get("length", -1))
+        return one.model_copy(update={"shape": (length if length >= 0 else None, *one.shape)})
 
     def _unsupported(self, name: str, kind: str, dtype: str) -> InvalidData:
         return InvalidData(
             self._uri,
             f"feature {name!r} is a {kind}{f' of {dtype}' if dtype else ''}",
-            expected="images of uint8, class labels, text, and tensors of a fixed shape",
+            expected="images of uint8, class labels, text, tensors of which the first size alone varies, or a sequence "
+            "of one of them",
             next_step="Select other features with --columns",
         )
 

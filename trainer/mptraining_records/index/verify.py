@@ -11,7 +11,7 @@ from mptraining_records.index.scanner import FrameWalk
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
-from mptraining_records.tfrecord import example, features, framing, manifest, record_check
+from mptraining_records.tfrecord import features, framing, manifest, record_check
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.framing import BadRecord
 
@@ -104,12 +104,13 @@ class _ContentCheck:
         self._first.clear()
 
     def _image_fault(self, payload: bytes) -> str | None:
-        images = [feature.name for feature in self._features or () if feature.decode in ("jpeg", "png")]
-        values = example.parse(payload) if images else {}
-        for name in images:
-            fault = features.image_fault(bytes(values[name][1][0]))
-            if fault is not None:
-                return f"feature {name!r} cannot be decoded: {fault}"
+        for feature in self._features or ():
+            if feature.decode not in features.IMAGES:
+                continue
+            for content in record_check.contents(feature, payload):
+                fault = features.image_fault(content)
+                if fault is not None:
+                    return f"feature {feature.name!r} cannot be decoded: {fault}"
         return None
 
 

@@ -1,4 +1,4 @@
-"""tf.train.Example without TensorFlow: one record as named lists of bytes, integers or floats.
+"""tf.train.Example and SequenceExample without TensorFlow: one record as named lists of bytes, integers or floats.
 
 Source of the message: tensorflow/core/example/feature.proto and example.proto. It is registered in a separate
 descriptor pool, so that TensorFlow can register its own copy in the same process.
@@ -62,8 +62,27 @@ def encode(features: Mapping[str, Encodable]) -> bytes:
 def parse(record: bytes) -> dict[str, tuple[Kind, Values]]:
     """Parse a record into features by name: bytes as a list, int64 and float as arrays of shape [values].
 
-    A feature without a kind is skipped. Raises InvalidData if the record is not a tf.train.Example.
+    Of a tf.train.SequenceExample, these are the features of its context. A feature without a kind is skipped. Raises
+    InvalidData if the record is not a tf.train.Example.
     """
+    return _values(_message(record).features.feature)
+
+
+def parse_sequences(record: bytes) -> dict[str, list[tuple[Kind, Values]]]:
+    """Parse the feature lists of a tf.train.SequenceExample by name, each step as `parse` does; a tf.train.Example has
+    none.
+
+    A step without a kind is an empty list of bytes. Raises InvalidData as `parse` does.
+    """
+    lists = _message(record).feature_lists.feature_list
+    return {
+        name: [_values({"": step}).get("", ("bytes", [])) for step in sequence.feature]
+        for name, sequence in lists.items()
+    }
+
+
+def _message(record: bytes) -> Any:
+    # A SequenceExample has the field number of an Example's features for its context.
     example = _example()()
     try:
         example.ParseFromString(record)
@@ -74,8 +93,12 @@ def parse(record: bytes) -> dict[str, tuple[Kind, Values]]:
             expected="serialized tf.train.Example records",
             next_step="Write them with `mptj records convert`",
         ) from error
+    return example
+
+
+def _values(of: Mapping[str, Any]) -> dict[str, tuple[Kind, Values]]:
     features: dict[str, tuple[Kind, Values]] = {}
-    for name, feature in example.features.feature.items():
+    for name, feature in of.items():
         which = feature.WhichOneof("kind")
         if which is None:
             continue
@@ -114,13 +137,21 @@ def _example() -> Any:
     feature.oneof_decl.add(name="kind")
     for number, (name, list_name) in enumerate(zip(_KINDS, _LISTS, strict=True), 1):
         add(feature, name, number, one, list_name, oneof_index=0)
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    add(entry, "key", 1, one, field.TYPE_STRING)
-    add(entry, "value", 2, one, "Feature")
-    add(features, "feature", 1, many, "Features.FeatureEntry")
-    add(file.message_type.add(name="Example"), "features", 1, one, "Features")
+
+    def add_map(name: str, field_name: str, value: str) -> None:
+        owner = file.message_type.add(name=name)
+        entry = owner.nested_type.add(name=f"{value}Entry")
+        entry.options.map_entry = True
+        add(entry, "key", 1, one, field.TYPE_STRING)
+        add(entry, "value", 2, one, value)
+        add(owner, field_name, 1, many, f"{name}.{value}Entry")
+
+    add_map("Features", "feature", "Feature")
+    add(file.message_type.add(name="FeatureList"), "feature", 1, many, "Feature")
+    add_map("FeatureLists", "feature_list", "FeatureList")
+    example = file.message_type.add(name="Example")
+    add(example, "features", 1, one, "Features")
+    add(example, "feature_lists", 2, one, "FeatureLists")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))

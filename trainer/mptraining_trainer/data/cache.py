@@ -98,7 +98,7 @@ def _decode_all(split: Split) -> Any:
     parts = list(split.decode(from_generator(contents, signature), filler).with_options(options()))
     with tf.device("/CPU:0"):
         *cached, numbers = tf.nest.map_structure(lambda *tensors: tf.concat(tensors, axis=0), *parts)
-    rows = {len(each) for each in tf.nest.flatten(cached)}
+    rows = {int(each.nrows() if isinstance(each, tf.RaggedTensor) else len(each)) for each in tf.nest.flatten(cached)}
     # Batches gather rows by record number: row i of every tensor must be record i.
     if rows != {split.count} or not np.array_equal(numbers, np.arange(split.count)):
         raise RuntimeError(f"{split.count} records were decoded to tensors of {sorted(rows)} rows")

@@ -18,9 +18,10 @@ from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
-from mptraining_records.tfrecord import manifest, record_check
+from mptraining_records.tfrecord import features, manifest, record_check
 from mptraining_records.tfrecord.framing import BadRecord
 from mptraining_records.tfrecord.manifest import Manifest
+from mptraining_records.tfrecord.record_check import Fault
 from mptraining_trainer.data import schema
 from mptraining_trainer.data.batching import SINGLE_WORKER, Share
 from mptraining_trainer.data.cache import disk_cache, with_cache
@@ -74,10 +75,16 @@ def open_data(
     read = enumerate(reader.read(np.arange(min(_FIRST_RECORDS, dataset.count))))
     first = {number: record for number, record in read if record is not None}
     split_manifest = manifest.find(patterns)
+    if training_columns is None and data.features is None and split_manifest is None:
+        causes = features.undecodable(list(first.values()))
+        faults = {number: Fault(causes[place]) for place, number in enumerate(first) if place in causes}
+        _report_faults(faults, len(first), reader)
+        first = {number: record for number, record in first.items() if number not in faults}
     columns = training_columns or schema.decide_columns(
         data, split_manifest, list(first.values()), lambda text: notice("FeaturesInferred", text)
     )
     _check_records(columns, first, reader)
+    columns = schema.with_typical_sizes(columns, list(first.values()))
     if training_columns is None:
         report_if_sorted(split_manifest, data, notice)
     return Split(dataset, columns, reader, cached=None, meter=meter, now=now)
@@ -105,7 +112,16 @@ def _check_records(columns: Columns, records: Mapping[int, bytes], reader: Recor
     """
     found = {number: record_check.fault(columns.columns, record) for number, record in records.items()}
     faults = {number: fault for number, fault in found.items() if fault is not None}
-    if faults and (len(faults) == len(records) or reader.bad_records.action == "Fail"):
+    if not faults and records:
+        # A record may have no such feature, but a misspelled name is in none.
+        absent = record_check.absent([column for column in columns.columns if column.default is None], records.values())
+        faults = dict.fromkeys(records, absent) if absent else {}
+    _report_faults(faults, len(records), reader)
+
+
+def _report_faults(faults: Mapping[int, Fault], records: int, reader: RecordReader) -> None:
+    """Report faults by record number as damage; raises InvalidData if all of so many `records` have one."""
+    if faults and (len(faults) == records or reader.bad_records.action == "Fail"):
         number, fault = next(iter(faults.items()))
         bad = reader.dataset.bad_record(number, fault.found)
         raise InvalidData(

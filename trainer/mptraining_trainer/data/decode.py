@@ -9,27 +9,26 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_records.tfrecord import record_check
+from mptraining_records.tfrecord.features import IMAGES
+from mptraining_trainer.data import stored_tensors
+from mptraining_trainer.data.padding import pad
 from mptraining_trainer.data.schema import Column, Columns
-
-# Images of one batch that are decoded in parallel; several batches are decoded in parallel as well.
-_IMAGES_AT_ONCE = 8
 
 
 def decoder(columns: Columns) -> Callable[[Any], tuple[Any, Any, Any]]:
     """Return a function from a string tensor [batch] to (inputs, labels, weights), for `tf.data.Dataset.map`.
 
     Inputs and labels are one tensor [batch, *shape], or a dict by name if there are several; no labels and no weights
-    are an empty tuple. Weights are float32 [batch, *shape]. Every tensor has one row for each record, or TensorFlow
-    raises InvalidArgumentError.
+    are an empty tuple. Weights are float32 [batch, *shape]. Features of variable size are RaggedTensors, but with one
+    boundary they are padded. Every tensor has one row for each record, or TensorFlow raises InvalidArgumentError.
     """
-    description = {column.name: _stored(column) for column in columns.columns}
 
     def decode(serialized: Any) -> tuple[Any, Any, Any]:
-        stored = tf.io.parse_example(serialized, description)
-        tensors = {
-            column.name: tf.ensure_shape(_tensor(stored[column.name], column), [serialized.shape[0], *column.shape])
-            for column in columns.columns
-        }
+        tensors: dict[str, Any] = {}
+        for column, tensor in zip(columns.columns, stored_tensors.read(serialized, columns.columns), strict=True):
+            tensors[column.name] = pad(tensor, column) if len(column.boundaries) == 1 else tensor
+            if column.length_name is not None:
+                tensors[column.length_name] = tf.cast(tensor.row_lengths(), tf.int32)
         labels = {name: tensors.pop(name) for name in columns.labels}
         weights = tf.cast(tensors.pop(columns.weight), tf.float32) if columns.weight else ()
         return _single_or_dict(tensors), _single_or_dict(labels) if labels else (), weights
@@ -77,9 +76,11 @@ def fault(columns: Columns, record: bytes) -> str | None:
     with tf.device("/CPU:0"):
         for column in columns.columns:
             try:
-                stored = tf.io.parse_example([record], {column.name: _stored(column)})[column.name]
-                if column.decode in ("jpeg", "png"):
-                    _image(stored[0], column)
+                if column.decode in IMAGES:
+                    for content in record_check.contents(column, record):
+                        stored_tensors.image(content, column)
+                else:
+                    stored_tensors.read(tf.constant([record]), [column])
             except (tf.errors.OpError, ValueError) as error:
                 return f"feature {column.name!r} cannot be decoded: {_first_line(error)}"
     return None
@@ -87,50 +88,18 @@ def fault(columns: Columns, record: bytes) -> str | None:
 
 def bytes_per_example(columns: Sequence[Column]) -> int:
     """Return the memory of one decoded example."""
-    total = 0
+    total = 0.0
     for column in columns:
-        elements = 1
+        elements = column.typical_size if column.is_variable else 1.0
         for size in column.shape:
             elements *= size or 1
         # An element of a string tensor is a pointer and, for short text, little more.
         total += elements * (64 if column.dtype == "string" else tf.as_dtype(column.dtype).size)
-    return total
+    return round(total)
 
 
 def _single_or_dict(tensors: dict[str, Any]) -> Any:
     return next(iter(tensors.values())) if len(tensors) == 1 else tensors
-
-
-def _stored(column: Column) -> Any:
-    if column.decode is not None:
-        return tf.io.FixedLenFeature([], tf.string)
-    dtype = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}[record_check.stored_as(column)]
-    return tf.io.FixedLenFeature(column.shape, dtype)
-
-
-def _tensor(stored: Any, column: Column) -> Any:
-    dtype = tf.as_dtype(column.dtype)
-    if column.decode is None:
-        return stored if stored.dtype == dtype else tf.cast(stored, dtype)
-    if column.decode == "raw":
-        # The number of rows comes from the records, so that bytes of another shape are an error and no further rows.
-        return tf.reshape(tf.io.decode_raw(stored, dtype), [tf.shape(stored)[0], *column.shape])
-    return tf.map_fn(
-        lambda content: _image(content, column),
-        stored,
-        fn_output_signature=tf.TensorSpec(column.shape, dtype),
-        parallel_iterations=_IMAGES_AT_ONCE,
-    )
-
-
-def _image(content: Any, column: Column) -> Any:
-    dtype = tf.as_dtype(column.dtype)
-    image = tf.io.decode_image(content, channels=column.shape[2], expand_animations=False)
-    if column.resize:
-        image = tf.image.resize(image, column.resize, antialias=True)
-        if dtype.is_integer:
-            image = tf.round(image)
-    return tf.ensure_shape(tf.cast(image, dtype), column.shape)
 
 
 def _first_line(error: Exception) -> str:

@@ -27,6 +27,7 @@ from mptraining_trainer.data.batching import Batching, Piece, Share, training_pi
 from mptraining_trainer.data.decode import bytes_per_example, decode_batches, fault
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.input_stats import InputMeter
+from mptraining_trainer.data.padding import pad_all
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.data.schema import Columns
 from mptraining_trainer.host import available_memory
@@ -124,19 +125,20 @@ class Split:
             dataset = self._from_memory(pieces, seed, batch, excluded)
         else:
             dataset = self._from_records(pieces, seed, together, batch, excluded, training=training)
-        dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads())
+        ragged = any(column.is_variable for column in self.columns.columns)
+        dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads(), ragged=ragged)
+        spec = self.columns.example_spec()
+        named_inputs, named_labels = [one.name for one in spec.inputs], [one.name for one in spec.labels]
 
         def batch_of(inputs: Any, labels: Any, weights: Any, mask: Any, _seeds: Any) -> tuple[Any, ...]:
+            inputs = pad_all(inputs, named_inputs, self.columns.columns)
+            labels = pad_all(labels, named_labels, self.columns.columns)
+            weights = pad_all(weights, (), ())
             if add_class_weights is not None:
                 weights = add_class_weights(inputs, labels)[2]
             tensors = (inputs, labels, weights, mask) if masked else (inputs, labels, weights)
             # A map that returned another number of rows would pair inputs with labels of other records.
-            return tuple(
-                tf.nest.map_structure(
-                    lambda each: tf.ensure_shape(each, tf.TensorShape([batch]).concatenate(each.shape[1:])), part
-                )
-                for part in tensors
-            )
+            return tuple(tf.nest.map_structure(lambda each: _with_rows(each, batch), part) for part in tensors)
 
         dataset = dataset.map(batch_of, num_parallel_calls=1)
         size = max(1, batch * bytes_per_example(self.columns.columns))
@@ -297,6 +299,15 @@ def raise_reading_problems(*splits: Split | None) -> Iterator[None]:
             if split is not None and split.problems:
                 raise split.problems[0] from error
         raise
+
+
+def _with_rows(tensor: Any, rows: int) -> Any:
+    """Return the tensor with a static number of rows. TensorFlow raises InvalidArgumentError if it has another one."""
+    if isinstance(tensor, tf.RaggedTensor):
+        return tf.RaggedTensor.from_row_splits(
+            tensor.values, tf.ensure_shape(tensor.row_splits, [rows + 1]), validate=False
+        )
+    return tf.ensure_shape(tensor, tf.TensorShape([rows]).concatenate(tensor.shape[1:]))
 
 
 def _seeds(seed: int, piece: Piece) -> Any:

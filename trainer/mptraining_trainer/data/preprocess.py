@@ -27,8 +27,11 @@ class Preprocess:
     per_example: Callable[..., Any] | None = None
     per_batch: Callable[[Any], Any] | None = None
 
-    def apply(self, dataset: Any, *, batch: int, training: bool, parallel: int) -> Any:
-        """Map a dataset of batches (inputs, labels, weights, mask, seeds)."""
+    def apply(self, dataset: Any, *, batch: int, training: bool, parallel: int, ragged: bool = False) -> Any:
+        """Map a dataset of batches (inputs, labels, weights, mask, seeds).
+
+        With `ragged` they may have RaggedTensors: a function for one example gets each without padding.
+        """
         if self.per_example is not None:
             call = _caller(self.per_example, training)
             dataset = dataset.unbatch()
@@ -37,7 +40,7 @@ class Preprocess:
                 num_parallel_calls=parallel,
                 deterministic=True,
             )
-            dataset = dataset.batch(batch, drop_remainder=True)
+            dataset = (dataset.ragged_batch if ragged else dataset.batch)(batch, drop_remainder=True)
         if self.per_batch is not None:
             per_batch = self.per_batch
             dataset = dataset.map(

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mptraining_api.problems import InvalidData, InvalidSpec, nearest
 from mptraining_api.resolved_job import ResolvedData
-from mptraining_records.tfrecord import features
-from mptraining_records.tfrecord.features import LABELS, Feature
+from mptraining_records.tfrecord import features, record_check
+from mptraining_records.tfrecord.features import IMAGES, LABELS, Feature, is_variable
 from mptraining_records.tfrecord.manifest import Manifest
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of an example, without the batch dimension; None is a variable size."""
+    """One tensor of an example, without the batch dimension; None is a variable size. `ragged`: not padded."""
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
+    ragged: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,47 @@ class ExampleSpec:
         return self.labels[0] if len(self.labels) == 1 else None
 
 
-_IMAGES = frozenset({"jpeg", "png"})
-
-
 @dataclass(frozen=True)
 class Column:
-    """One feature after decoding; `shape` is that of the tensor, after `resize` (height, width)."""
+    """One feature after decoding; `shape` is that of the tensor, after `resize` (height, width).
+
+    The first dimension is None if it varies. It is padded with `default` to the longest of a batch, or to the smallest
+    of `boundaries` (in ascending order) that is enough; with `ragged` it is not padded. `length_name` is the name of a
+    further input with its size. `default` is also the value of a feature that a record does not have; None if it must
+    have it. `sequence`: see `Feature`. `typical_size` is an estimate of the first dimension for memory.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
     decode: str | None
     resize: tuple[int, int] | None
+    sequence: bool = False
+    default: float | str | None = None
+    boundaries: tuple[int, ...] = ()
+    ragged: bool = False
+    length_name: str | None = None
+    typical_size: float = 1.0
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether the first dimension varies."""
+        return is_variable(self.shape, self.decode)
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a record may have no such feature; a variable one is then empty, as for TensorFlow's parsers."""
+        return self.is_variable or self.default is not None
+
+    @property
+    def limit(self) -> int | None:
+        """The largest size of the first dimension, None without a limit."""
+        return self.boundaries[-1] if self.boundaries else None
+
+    @property
+    def batched_shape(self) -> tuple[int | None, ...]:
+        """The shape of an example in a batch: with one boundary, the first dimension is fixed."""
+        return (self.boundaries[0], *self.shape[1:]) if len(self.boundaries) == 1 else self.shape
 
 
 @dataclass(frozen=True)
@@ -65,7 +95,11 @@ class Columns:
 
     def example_spec(self) -> ExampleSpec:
         """Return the tensors of one example."""
-        specs = {column.name: TensorSpec(column.name, column.dtype, column.shape) for column in self.columns}
+        specs = {}
+        for column in self.columns:
+            specs[column.name] = TensorSpec(column.name, column.dtype, column.batched_shape, column.ragged)
+            if column.length_name is not None:
+                specs[column.length_name] = TensorSpec(column.length_name, "int32", ())
         labels = tuple(specs.pop(name) for name in self.labels)
         weighted = specs.pop(self.weight, None) is not None if self.weight else False
         return ExampleSpec(tuple(specs.values()), labels, self.classes, weighted)
@@ -96,6 +130,11 @@ def decide_columns(
                 tuple(size or None for size in feature.shape or ()),
                 feature.decode,
                 (feature.resize[0], feature.resize[1]) if feature.resize else None,
+                sequence=bool(feature.sequence),
+                default=feature.default if feature.default_text is None else feature.default_text,
+                boundaries=tuple(sorted({*(feature.bucket_boundaries or ())})),
+                ragged=bool(feature.ragged),
+                length_name=feature.length_name,
             )
             for feature in data.features
         )
@@ -111,13 +150,33 @@ def decide_columns(
         raise InvalidSpec(
             "spec.data.features", f"only {', '.join(map(repr, labels))}", expected="at least one input besides"
         )
+    for column in columns:
+        if column.ragged and column.name in labels:
+            raise InvalidSpec(
+                f"spec.data.features[{column.name}].ragged",
+                "a ragged label, which Keras' losses do not take",
+                next_step="Remove ragged, so that it is padded; the loss ignores what the model masks.",
+            )
     columns = tuple(_sized(column) for column in columns)
     classes = manifest.classes if manifest and labels == (manifest.label,) else None
     return Columns(columns, labels, classes, data.sample_weight)
 
 
+def with_typical_sizes(columns: Columns, records: Sequence[bytes]) -> Columns:
+    """Return the columns with the mean sizes of variable features in records without a fault."""
+
+    def sized(column: Column) -> Column:
+        if not column.is_variable or not records:
+            return column
+        mean = sum(record_check.length(column, record) for record in records) / len(records)
+        return replace(column, typical_size=max(1.0, mean, column.boundaries[0] if column.boundaries else 0.0))
+
+    return replace(columns, columns=tuple(map(sized, columns.columns)))
+
+
 def _column(feature: Feature) -> Column:
-    return Column(feature.name, feature.dtype, tuple(feature.shape), feature.decode, None)
+    shape = tuple(feature.shape)
+    return Column(feature.name, feature.dtype, shape, feature.decode, None, sequence=feature.sequence)
 
 
 def _labels(data: ResolvedData, of_manifest: str | None, columns: Sequence[Column]) -> tuple[str, ...]:
@@ -160,34 +219,47 @@ def _check_known(field: str, name: str, names: Sequence[str], otherwise: str) ->
 
 
 def _sized(column: Column) -> Column:
-    """Return the column after resizing. Raises InvalidData for a variable size, which cannot be batched."""
+    """Return the column after resizing. Raises InvalidData for a variable size, which cannot be batched.
+
+    The first dimension may vary; of a feature list of numbers, the second one too.
+    """
     shape = column.shape
-    if column.decode in _IMAGES and len(shape) != 3:
+    images = column.decode in IMAGES
+    if images and len(shape) not in (3, 4):
         if shape:
             raise InvalidSpec(
                 f"spec.data.features[{column.name}].shape",
                 f"{list(shape)} for an image",
-                expected="[height, width, channels]",
+                expected="[height, width, channels], or [0, height, width, channels] for a list of images",
             )
         shape = (None, None, 3)
     if column.resize:
-        shape = (*column.resize, *shape[2:])
-    if column.decode in _IMAGES and shape[2] is None:
-        shape = (*shape[:2], 3)
-    if None in shape:
+        shape = (*shape[:-3], *column.resize, *shape[-1:])
+    if images and shape[-1] is None:
+        shape = (*shape[:-1], 3)
+    varies = is_variable(shape, column.decode)
+    fixed = shape[1:] if varies else shape
+    if varies and column.sequence and column.decode is None and len(fixed) == 1:
+        fixed = ()
+    if None in fixed:
         step = (
             "Give data.features with resize: [height, width] for it."
-            if column.decode in _IMAGES
-            else "Give data.features with a fixed shape, or convert the data to one."
+            if images
+            else "Only the first size may vary: give data.features with such a shape, or convert the data to one."
         )
         raise InvalidData(f"feature {column.name!r}", f"mixed shapes {list(shape)} cannot be batched", next_step=step)
-    return Column(column.name, column.dtype, shape, column.decode, column.resize)
+    return replace(column, shape=shape)
 
 
 def _describe(column: Column, role: str) -> str:
-    text = f"{column.name}: {column.dtype} {list(column.shape)}"
+    sizes = ", ".join("?" if size is None else str(size) for size in column.shape)
+    text = f"{column.name}: {column.dtype} [{sizes}]"
     if column.decode:
         text += f" from {column.decode}"
     if column.resize:
         text += f" resized to {column.resize[0]}x{column.resize[1]}"
+    if column.boundaries:
+        text += f" padded to {' or '.join(map(str, column.boundaries))}"
+    elif column.is_variable:
+        text += " ragged" if column.ragged else " padded"
     return text + role

@@ -116,7 +116,13 @@ def _flat(logs: Mapping[Any, Any]) -> dict[str, Any]:
 
 def batch_specs(batch: Batch) -> Batch:
     """Return specs of batches like this one, of any size."""
-    specs: Batch = tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), batch)
+
+    def spec(each: Any) -> Any:
+        if isinstance(each, tf.RaggedTensor):
+            return tf.RaggedTensorSpec([None, *each.shape[1:]], each.dtype, each.ragged_rank, each.row_splits.dtype)
+        return tf.TensorSpec([None, *each.shape[1:]], each.dtype)
+
+    specs: Batch = tf.nest.map_structure(spec, batch)
     return specs
 
 

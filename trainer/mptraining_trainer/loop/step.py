@@ -293,11 +293,8 @@ def replace_rows(batch: Any, keep: Any, filler: Any, *, workers: int) -> Any:
     size = keep.shape[0] // context.num_replicas_in_sync
     worker, replica = context.replica_id_in_sync_group // replicas, context.replica_id_in_sync_group % replicas
     kept = tf.gather(keep, (replica * size + tf.range(size)) * workers + worker)
-
-    def replaced(tensor: Any) -> Any:
-        return tf.where(tf.reshape(kept, [size] + [1] * (len(tensor.shape) - 1)), tensor, tensor[filler])
-
-    return tf.nest.map_structure(replaced, batch)
+    rows = tf.where(kept, tf.range(size), filler)
+    return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), batch)
 
 
 class RunningSum:

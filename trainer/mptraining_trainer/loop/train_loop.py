@@ -82,8 +82,12 @@ class Loop:
         jit: bool = False,
         workers: int = 1,
         measures_waiting: bool = True,
+        align: Callable[[Batch], Batch] | None = None,
     ) -> None:
-        """Create the loop; to measure the waiting for batches costs some microseconds per step."""
+        """Create the loop; to measure the waiting for batches costs some microseconds per step.
+
+        `align` is called with the batch of every replica, in replica context, before the step.
+        """
         self._keras = keras
         self._strategy = strategy
         self._optimizer = optimizer
@@ -93,6 +97,7 @@ class Loop:
         self._scaler = scaler
         self._worker_sum = CrossReplicaSum(strategy, workers)
         self._measures_waiting = measures_waiting
+        self._align = align
         self._clock = graph_clock()
         self._replicas = strategy.num_replicas_in_sync
         model = compiled.model
@@ -237,7 +242,7 @@ class Loop:
 
     def next_batch(self, iterator: Any) -> Any:
         """Return the next batch of every replica, for `strategy.run`."""
-        return self._next(iterator)
+        return self._aligned(self._next(iterator))
 
     @property
     def masked(self) -> bool:
@@ -444,13 +449,17 @@ class Loop:
     def _timed_next(self, iterator: Any) -> tuple[Any, Any]:
         """Return a batch for every replica, and the seconds of waiting for it."""
         if not self._measures_waiting:
-            return self._next(iterator), tf.constant(0.0)
+            return self.next_batch(iterator), tf.constant(0.0)
         with tf.device("/CPU:0"):
             before = self._clock()
         with tf.control_dependencies([before]):
             batch = self._next(iterator)
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)), tf.device("/CPU:0"):
-            return batch, tf.cast(self._clock() - before, tf.float32)
+            waited = tf.cast(self._clock() - before, tf.float32)
+        return self._aligned(batch), waited
+
+    def _aligned(self, batch: Any) -> Any:
+        return batch if self._align is None else self._strategy.run(self._align, args=(batch,))
 
     def _reset_graph(self) -> None:
         self._compiled.model.reset_metrics()

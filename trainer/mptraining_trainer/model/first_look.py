@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,28 +22,44 @@ EXAMPLES_CHECKED = 8
 
 
 def first_examples(dataset: Any) -> tuple[Any, Any, Any]:
-    """Return inputs, labels and weights of the first few examples, as NumPy arrays, without padded rows."""
+    """Return inputs, labels and weights of the first few examples, without padded rows.
+
+    They are NumPy arrays, or RaggedTensors.
+    """
     batches: list[Any] = []
     for *tensors, rows in (batch if len(batch) > 3 else (*batch, None) for batch in dataset):
-        batch = tf.nest.map_structure(lambda tensor: tensor.numpy(), tuple(tensors))
+        batch = tf.nest.map_structure(
+            lambda tensor: tensor if isinstance(tensor, tf.RaggedTensor) else tensor.numpy(), tuple(tensors)
+        )
         if rows is not None:
             batch = _rows_of(batch, rows.numpy() > 0)
         # Examples of variable size are padded to the largest of their batch.
         if batches and _shapes(batch) != _shapes(batches[0]):
             break
         batches.append(batch)
-        if sum(len(tf.nest.flatten(each)[0]) for each in batches) >= EXAMPLES_READ:
+        if sum(tf.nest.flatten(each)[0].shape[0] for each in batches) >= EXAMPLES_READ:
             break
-    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays)[:EXAMPLES_READ], *batches)
+    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda *arrays: _joined(arrays)[:EXAMPLES_READ], *batches)
     return few
 
 
+def as_tensor(examples: Any) -> Any:
+    """Return an array of `first_examples` as a tensor."""
+    return examples if isinstance(examples, tf.RaggedTensor) else tf.convert_to_tensor(examples)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return tf.concat(parts, axis=0) if isinstance(parts[0], tf.RaggedTensor) else np.concatenate(parts)
+
+
 def _rows_of(batch: Any, keep: Any) -> Any:
-    return tf.nest.map_structure(lambda array: array[keep], batch)
+    return tf.nest.map_structure(
+        lambda array: tf.ragged.boolean_mask(array, keep) if isinstance(array, tf.RaggedTensor) else array[keep], batch
+    )
 
 
 def _shapes(batch: Any) -> list[Any]:
-    return [array.shape[1:] for array in tf.nest.flatten(batch)]
+    return [tuple(array.shape[1:]) for array in tf.nest.flatten(batch)]
 
 
 def gather_facts(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, job: ResolvedJob) -> Facts | None:
@@ -60,7 +76,7 @@ def gather_facts(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: K
         return None
     named = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
     layer = keras.output_layer(model)
-    few = {name: tf.convert_to_tensor(value[:EXAMPLES_CHECKED]) for name, value in named.items()}
+    few = {name: as_tensor(value[:EXAMPLES_CHECKED]) for name, value in named.items()}
     output = (
         None
         if job.accelerator.kind == "tpu"
@@ -103,6 +119,8 @@ def _forward(model: Any, inputs: Any) -> Any:
 
 
 def _finite(value: Any) -> bool:
+    if isinstance(value, tf.RaggedTensor):
+        value = value.flat_values
     if tf.is_tensor(value):
         return bool(tf.reduce_all(tf.math.is_finite(value))) if value.dtype.is_floating else True
     array = np.asarray(value)

@@ -23,6 +23,7 @@ from mptraining_api.resolved_job import ResolvedData, ResolvedJob
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import manifest
 from mptraining_trainer.data import schema
+from mptraining_trainer.data.batch_spec import batch_spec
 from mptraining_trainer.data.dataset import open_data, report_if_sorted
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import ExampleSpec
@@ -269,9 +270,9 @@ def _preprocess(data: ResolvedData) -> Preprocess:
 def _policy_facts(built: Program, keras: Keras, example: ExampleSpec, policy: str) -> PolicyFacts:
     model, variables = built.model, keras.variables_of(built.model.trainable_variables)
     seen = program.example_of(built, example)
-    specs = {one.name: _spec(one.shape, one.dtype) for one in seen.inputs}
+    specs = {one.name: batch_spec(one, _BATCH) for one in seen.inputs}
     inputs = specs if len(specs) > 1 else next(iter(specs.values()))
-    labels = {one.name: _spec(one.shape, one.dtype) for one in seen.labels}
+    labels = {one.name: batch_spec(one, _BATCH) for one in seen.labels}
     compiled = built.compiled
     assert compiled is not None
     output: list[Any] = []
@@ -315,11 +316,6 @@ def _other_softmax(forward: Collection[Any], known: Collection[str]) -> Iterator
         # Keras 3 numbers a scope that is entered again: `head_1` is the layer `head` in its second trace.
         if not any(scope == name or scope.startswith(f"{name}_") for scope in scopes for name in known):
             yield f"{'/'.join(scopes[1:]) or operation.name} ({operation.outputs[0].dtype.name})"
-
-
-def _spec(shape: tuple[int | None, ...], dtype: str) -> tf.TensorSpec:
-    # Any size is valid for a variable dimension; see `program`.
-    return tf.TensorSpec((_BATCH, *(32 if size is None else size for size in shape)), dtype)
 
 
 def _model_facts(built: Program, keras: Keras, policies: tuple[PolicyFacts, ...]) -> ModelFacts:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import tensorflow as tf
-
 from mptraining_api.problems import InvalidProgram, nearest
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Function
+from mptraining_trainer.data.batch_spec import zeros
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
@@ -154,11 +153,7 @@ def _build_variables(keras: Keras, model: Any, example: ExampleSpec) -> None:
         # A model with its own step may have no `call`: the step builds the model.
         return
     if not (model.built and model.variables):
-        # Any size is valid for a variable dimension; 32 is large enough for several pooling layers.
-        batch = {
-            one.name: tf.zeros((1, *(32 if size is None else size for size in one.shape)), one.dtype)
-            for one in example.inputs
-        }
+        batch = {one.name: zeros(one, 1) for one in example.inputs}
         try:
             model(batch if len(batch) > 1 else next(iter(batch.values())))
         except Exception as error:

@@ -21,11 +21,14 @@ from mptraining_api.resolved_job import ResolvedData, ResolvedJob, ResolvedTrain
 from mptraining_records.reading.order import Order, Position, training_order
 from mptraining_trainer.checkpoints.provenance import Origin
 from mptraining_trainer.data import pipeline
+from mptraining_trainer.data.batch_spec import batch_spec
 from mptraining_trainer.data.batching import Batching, Share
 from mptraining_trainer.data.dataset import Datasets
+from mptraining_trainer.data.padding import padding_values
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
+from mptraining_trainer.distribution.aligned_sizes import align
 from mptraining_trainer.distribution.replica_variables import ReplicaValues
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import Keras
@@ -33,12 +36,13 @@ from mptraining_trainer.loop.separable_loss import needs_sums
 from mptraining_trainer.loop.train_loop import Loop, make_iterator
 from mptraining_trainer.model import preflight, program
 from mptraining_trainer.model.compile import scale_learning_rate
-from mptraining_trainer.model.first_look import EXAMPLES_CHECKED, EXAMPLES_READ, first_examples, gather_facts
+from mptraining_trainer.model.first_look import EXAMPLES_CHECKED, EXAMPLES_READ, as_tensor, first_examples, gather_facts
 from mptraining_trainer.model.preflight import Facts, Finding
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.numerics.loss_scaling import LossScaler, make_scaler
 from mptraining_trainer.numerics.recovery import job_with_policy, safer_policy, supported_policies
 from mptraining_trainer.source.user_code import describe_error
+from mptraining_trainer.training.variable_sizes import allow_xla
 
 _NO_KERNEL = re.compile(r"(\w+) \(No registered '\w+' OpKernel|\b(\w+) \([^()]*is not compilable")
 
@@ -175,6 +179,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     keras.set_policy(policy)
     keras.set_seed(context.training.seed)
     data = context.datasets.training
+    compilable = allow_xla(data.columns.columns, job, context.notice)
     with context.strategy.scope():
         built = program.build(job, keras, context.example, context.notice)
         optimizer = scale_learning_rate(keras, built.optimizer, job.learning_rate)
@@ -192,7 +197,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         with _program_errors(job), suppress(Exception) if own else nullcontext():
             # Keras may be unable to build a model with its own steps; their variables are created when they are traced.
             compiled.build(_specs(built, context.example))
-        jit = not own and can_compile(job, keras, built.model, context.notice)
+        jit = not own and compilable and can_compile(job, keras, built.model, context.notice)
         loop = Loop(
             keras=keras,
             strategy=context.strategy,
@@ -205,6 +210,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
             jit=jit,
             workers=job.processes,
             measures_waiting=data.cached is None,
+            align=_align(context),
         )
         if job.replicas > 1:
             keras.fold_replica_into_seeds(built.model)
@@ -217,7 +223,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         steps = math.ceil(EXAMPLES_READ / context.batching.examples_per_step)
         examples = first_examples(_pipeline(context, preprocess, context.first, steps))
     # On a TPU the whole step always goes to XLA, which reports unsupported operations at the first step.
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, examples)
+    tensors = tf.nest.map_structure(as_tensor, examples)
     sums, facts = _trace(context, job, built, loop, examples)
     eager = job.accelerator.kind != "tpu"
     if eager and not sums:
@@ -249,7 +255,7 @@ def _trace(
             expected="batches in which every row counts",
             next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
         )
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, examples)
+    tensors = tf.nest.map_structure(as_tensor, examples)
     with _program_errors(job), context.strategy.scope():
         loop.prepare(tensors)
         loop.evaluation.prepare(tensors)
@@ -293,6 +299,25 @@ def _pipeline(context: RunContext, preprocess: Preprocess, position: Position, s
     )
 
 
+def _align(context: RunContext) -> Callable[[Any], Any] | None:
+    """Return the function that gives the batches of several replicas the same variable sizes; None without any."""
+    columns = context.datasets.training.columns
+    if context.job.replicas == 1 or not any(len(each.boundaries) != 1 and each.is_variable for each in columns.columns):
+        return None
+    spec = columns.example_spec()
+    names = [[one.name for one in part] for part in (spec.inputs, spec.labels)]
+
+    def aligned(batch: Any) -> Any:
+        inputs, labels, *rest = batch
+        padding = (
+            *(padding_values(part, own, columns.columns) for part, own in zip((inputs, labels), names, strict=True)),
+            *(tf.nest.map_structure(lambda each: 0, part) for part in rest),
+        )
+        return align(batch, padding)
+
+    return aligned
+
+
 def _class_weights(context: RunContext) -> Callable[..., Any] | None:
     weights = context.training.class_weight
     return context.keras.class_weights(weights) if weights else None
@@ -330,14 +355,11 @@ def _program_errors(job: ResolvedJob) -> Iterator[None]:
 
 
 def _specs(built: Program, example: ExampleSpec) -> tuple[Any, Any, Any]:
-    """Return the specs of a batch (inputs, labels, weights); an unknown dimension of an example becomes 32."""
+    """Return the specs of a batch (inputs, labels, weights)."""
     seen = program.example_of(built, example)
 
     def specs(tensors: Sequence[TensorSpec]) -> Any:
-        found = {
-            one.name: tf.TensorSpec([2, *(32 if size is None else size for size in one.shape)], one.dtype)
-            for one in tensors
-        }
+        found = {one.name: batch_spec(one, 2) for one in tensors}
         return next(iter(found.values())) if len(found) == 1 else found or ()
 
     return specs(seen.inputs), specs(seen.labels), tf.TensorSpec([2], tf.float32) if seen.weighted else ()

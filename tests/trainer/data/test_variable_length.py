@@ -1,0 +1,213 @@
+"""Features of varying length: padded as `padded_batch` pads them, in the same order from memory and files."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mptraining_api.problems import InvalidData
+from mptraining_api.resolve.defaults import resolve_data
+from mptraining_api.spec import Data, Program
+from mptraining_records.reading.order import Order, Position
+from mptraining_trainer.data.batching import SINGLE_WORKER, Batching, Share
+from mptraining_trainer.data.cache import with_cache
+from mptraining_trainer.data.dataset import open_data
+from mptraining_trainer.data.decode import bytes_per_example
+from mptraining_trainer.data.pipeline import Split
+from mptraining_trainer.data.preprocess import Preprocess
+from mptraining_trainer.data.schema import Column, Columns
+
+COUNT, BATCH = 30, 6
+START = Position(seed=5, epoch=0, examples=0, fingerprint="")
+ORDER = Order(count=COUNT, seed=5, buffer_size=16, streams=4)
+LENGTHS = [1 + number * 7 % 11 for number in range(COUNT)]
+TOKENS = {"name": "tokens", "dtype": "int32", "shape": [0]}
+LABEL = {"name": "label", "dtype": "int64"}
+
+
+def write(path: Path, record: Any) -> None:
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for number in range(COUNT):
+            file.write(record(number))
+
+
+def record(number: int, *, lengths: Any = LENGTHS) -> bytes:
+    tokens = tf.train.Feature(int64_list=tf.train.Int64List(value=range(1, 1 + lengths[number])))
+    label = tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))
+    features = tf.train.Features(feature={"tokens": tokens, "label": label})
+    return bytes(tf.train.Example(features=features).SerializeToString())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write(tmp_path / "a.tfrecord", record)
+    return tmp_path / "a.tfrecord"
+
+
+def split(file: Path, cache: str = "None", features: Any = (TOKENS, LABEL), **fields: Any) -> Split:
+    program = Program.parse({"function": {"entryPoint": "model:build"}})
+    document = {"train": [str(file)], **({"features": list(features)} if features else {}), **fields}
+    data = resolve_data(Data.parse(document), program)[0]
+    opened = open_data(data.train, data, training_columns=None, notice=lambda topic, text: None, now=lambda: 0.0)
+    return with_cache(opened, cache, None)[0]  # type: ignore[arg-type]
+
+
+def batches(
+    data: Split, steps: int = 5, *, position: Position = START, share: Share = SINGLE_WORKER, **fields: Any
+) -> Any:
+    return list(
+        itertools.islice(
+            data.training(
+                order=ORDER,
+                batching=Batching(COUNT, BATCH, "Drop"),
+                position=position,
+                share=share,
+                batch=BATCH // share.workers,
+                masked=False,
+                preprocess=fields.pop("preprocess", Preprocess()),
+            ),
+            steps,
+        )
+    )
+
+
+def by_hand(file: Path, steps: int = 5, *, padding: int = 0) -> list[Any]:
+    """The batches of TensorFlow's reader, parser and `padded_batch` over the records in our order."""
+    records = list(tf.data.TFRecordDataset(str(file)))
+    dataset = tf.data.Dataset.from_tensor_slices(
+        [records[number] for number in ORDER.records(0, np.arange(steps * BATCH))]
+    )
+
+    def parse(one: Any) -> Any:
+        found = tf.io.parse_single_example(
+            one, {"tokens": tf.io.VarLenFeature(tf.int64), "label": tf.io.FixedLenFeature([], tf.int64)}
+        )
+        return tf.cast(tf.sparse.to_dense(found["tokens"]), tf.int32), found["label"]
+
+    return list(dataset.map(parse).padded_batch(BATCH, padding_values=(padding, None)))
+
+
+@pytest.mark.parametrize("cache", ["None", "Memory"])
+def test_a_batch_is_padded_as_padded_batch_pads_it(file: Path, cache: str) -> None:
+    for (tokens, labels, _), (expected, numbers) in zip(batches(split(file, cache)), by_hand(file), strict=True):
+        assert tokens.dtype == tf.int32
+        assert np.array_equal(labels, numbers)
+        assert np.array_equal(tokens, expected)
+
+
+@pytest.mark.parametrize("cache", ["None", "Memory"])
+def test_boundaries_limit_the_shapes_and_default_fills_them(file: Path, cache: str) -> None:
+    feature = TOKENS | {"bucketBoundaries": [16, 8, 4], "default": -1, "lengthName": "length"}
+    for inputs, labels, _ in batches(split(file, cache, (feature, LABEL))):
+        lengths = [LENGTHS[number] for number in labels.numpy()]
+        size = next(each for each in (4, 8, 16) if each >= max(lengths))
+        assert inputs["tokens"].shape == (BATCH, size)
+        assert inputs["length"].numpy().tolist() == lengths
+        assert inputs["length"].dtype == tf.int32
+        for row, length in zip(inputs["tokens"].numpy(), lengths, strict=True):
+            assert row.tolist() == [*range(1, length + 1), *[-1] * (size - length)]
+
+
+@pytest.mark.parametrize("cache", ["None", "Memory"])
+def test_one_boundary_makes_a_static_shape(file: Path, cache: str) -> None:
+    data = split(file, cache, (TOKENS | {"bucketBoundaries": [16]}, LABEL))
+    assert data.columns.example_spec().inputs[0].shape == (16,)
+    dataset = data.training(
+        order=ORDER, batching=Batching(COUNT, BATCH, "Drop"), position=START, share=Share(0, 1), batch=BATCH,
+        masked=False, preprocess=Preprocess(),
+    )  # fmt: skip
+    assert dataset.element_spec[0].shape == (BATCH, 16)
+
+
+def test_padding_changes_neither_the_order_nor_a_resume(file: Path) -> None:
+    feature = TOKENS | {"bucketBoundaries": [4, 16]}
+    whole = batches(split(file, features=(feature, LABEL)))
+    assert sorted(int(label) for _, labels, _ in whole for label in labels) == list(range(COUNT))
+    resumed = batches(split(file, features=(feature, LABEL)), 3, position=Position(5, 0, 2 * BATCH, ""))
+    for before, after in zip(whole[2:], resumed, strict=True):
+        assert all(np.array_equal(one, other) for one, other in zip(before[:2], after[:2], strict=True))
+
+
+def test_two_workers_have_the_rows_of_one(file: Path) -> None:
+    whole = [int(label) for _, labels, _ in batches(split(file)) for label in labels]
+    parts = [
+        [int(label) for _, labels, _ in batches(split(file), share=Share(worker, 2)) for label in labels]
+        for worker in range(2)
+    ]
+    assert [label for pair in zip(*parts, strict=True) for label in pair] == whole
+
+
+def test_preprocessing_gets_each_example_without_padding(file: Path) -> None:
+    def tail(tokens: Any, label: Any) -> Any:
+        return tokens[-2:], tf.size(tokens, tf.int64)
+
+    for (tokens, lengths, _), (_, numbers) in zip(
+        batches(split(file), preprocess=Preprocess(tail)), by_hand(file), strict=True
+    ):
+        expected = [LENGTHS[number] for number in numbers.numpy()]
+        assert lengths.numpy().tolist() == expected
+        assert tokens.numpy()[:, 0].tolist() == [max(1, length - 1) for length in expected]
+
+
+def test_a_ragged_feature_is_a_ragged_tensor(file: Path) -> None:
+    for (tokens, labels, _), (expected, _) in zip(
+        batches(split(file, features=(TOKENS | {"ragged": True}, LABEL))), by_hand(file), strict=True
+    ):
+        assert isinstance(tokens, tf.RaggedTensor)
+        assert np.array_equal(tokens.to_tensor(), expected)
+        assert tokens.row_lengths().numpy().tolist() == [LENGTHS[number] for number in labels.numpy()]
+
+
+def test_varying_lengths_are_inferred_and_reported(file: Path) -> None:
+    data = split(file, features=None)
+    assert data.columns.describe() == ("label: int64 [] (label)", "tokens: int64 [?] padded")
+    assert data.columns.columns[1].typical_size == pytest.approx(np.mean(LENGTHS[:16]))
+
+
+def test_a_length_above_the_last_boundary_is_named(file: Path) -> None:
+    features = (TOKENS | {"bucketBoundaries": [4, 8]}, LABEL)
+    with pytest.raises(
+        InvalidData, match=r"record 3 .*'tokens' has the length 11; expected at most 8.* Add 11 to bucket"
+    ):
+        split(file, features=features)
+
+
+def test_a_longer_record_behind_the_first_ones_is_skipped_and_named(tmp_path: Path) -> None:
+    lengths = [3] * 20 + [9] + [3] * 9
+    write(tmp_path / "a.tfrecord", lambda number: record(number, lengths=lengths))
+    features = (TOKENS | {"bucketBoundaries": [8]}, LABEL)
+    data = split(tmp_path / "a.tfrecord", features=features, badRecords={"action": "Skip", "maxSkipped": 1})
+    seen = [int(label) for _, labels, _ in batches(data) for label in labels]
+    assert len(data.reader.skipped) == 1
+    assert data.reader.skipped[0].record == 20
+    assert "has the length 9" in data.reader.skipped[0].cause
+    assert len(seen) == COUNT
+
+
+def test_a_misspelled_feature_is_not_an_empty_one(file: Path) -> None:
+    with pytest.raises(InvalidData, match=r"feature 'token' is missing.*Did you mean 'tokens'"):
+        split(file, features=(TOKENS | {"name": "token"}, LABEL))
+
+
+def test_an_undecodable_first_record_is_named_or_skipped_without_a_description(tmp_path: Path) -> None:
+    write(tmp_path / "a.tfrecord", lambda number: b"no example" if number == 3 else record(number))
+    with pytest.raises(InvalidData, match=r"a.tfrecord.*record 3 at byte \d+: .*not a tf.train.Example"):
+        split(tmp_path / "a.tfrecord", features=None)
+    skipping = split(tmp_path / "a.tfrecord", features=None, badRecords={"action": "Skip", "maxSkipped": 1})
+    assert [bad.record for bad in skipping.reader.skipped] == [3]
+
+
+COLUMN = Column("x", "int64", (None,), None, None, typical_size=50.0)
+
+
+def columns(*extra: Column) -> Columns:
+    return Columns((*extra, Column("label", "int64", (), None, None)), ("label",), None)
+
+
+def test_memory_is_estimated_from_the_first_records() -> None:
+    assert bytes_per_example(columns(COLUMN).columns) == 50 * 8 + 8
