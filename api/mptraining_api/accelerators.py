@@ -146,7 +146,20 @@ def _unknown(word: str) -> InvalidSpec:
         close = difflib.get_close_matches(lower, [name for name in spellings if name != "cpu"], n=1)
         suggested = spellings[close[0]] if close else None
     hint = f"Did you mean {suggested!r}? " if suggested else ""
-    return InvalidSpec(TYPE, f"unknown accelerator {word!r}", next_step=f"{hint}Known: {', '.join(catalogue())}.")
+    return InvalidSpec(TYPE, f"unknown accelerator {word!r}", next_step=f"{hint}{_known(lower)}")
+
+
+# Parts of names that people give to GPUs which the catalogue does not have.
+_GPU_WORDS = ("gpu", "rtx", "gtx", "geforce", "quadro", "nvidia", "cuda")
+
+
+def _known(word: str) -> str:
+    """Return the known names, of one kind if `word` is of that kind, and the command that explains them."""
+    gpu, tpu = any(part in word for part in _GPU_WORDS), "tpu" in word
+    kinds = {"gpu"} if gpu else {"tpu"} if tpu else {"cpu", "gpu", "tpu"}
+    title = "GPUs" if gpu else "TPUs" if tpu else "Known"
+    names = ", ".join(each.name for each in catalogue().values() if each.kind in kinds)
+    return f"{title}: {names}. `mptj accelerators` describes them."
 
 
 def chips(topology: str) -> int:

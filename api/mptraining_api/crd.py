@@ -13,12 +13,14 @@ from typing import Any
 
 import yaml
 
+from mptraining_api import editor_schema
 from mptraining_api.model import Model
 from mptraining_api.resolve.field_defaults import DEFAULTS, Default
 from mptraining_api.rules.check import Rule, rules
 from mptraining_api.spec import GROUP, KIND, VERSION, JobSpec
 from mptraining_api.status import NOT_OBSERVED, JobStatus
 
+SCHEMA_FILE = "mptrainingjob.schema.json"
 PLURAL = "mptrainingjobs"
 SHORT_NAME = "mptj"
 # `kubectl apply` without --server-side stores the whole object in an annotation; annotations are limited to 256 KiB.
@@ -200,23 +202,23 @@ def to_yaml() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the file; with --check, return 1 if it is stale; with `-`, print the text."""
+    """Write the CRD and the schema for editors; with --check, return 1 if one is stale; with `-`, print the CRD."""
     parser = argparse.ArgumentParser(prog="python -m mptraining_api.crd", description=__doc__)
     parser.add_argument("path", nargs="?", default="manifests/crd.yaml", help="file to write; - for standard output")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is stale")
     chosen = parser.parse_args(arguments)
-    text = to_yaml()
     if chosen.path == "-":
-        sys.stdout.write(text)
+        sys.stdout.write(to_yaml())
         return 0
     file = Path(chosen.path)
-    if chosen.check:
-        if file.exists() and file.read_text(encoding="utf-8") == text:
-            return 0
-        sys.stderr.write(f"{file}: stale. Run `python -m mptraining_api.crd`.\n")
-        return 1
-    file.write_text(text, encoding="utf-8")
-    return 0
+    stale = 0
+    for each, text in ((file, to_yaml()), (file.with_name(SCHEMA_FILE), editor_schema.to_json())):
+        if not chosen.check:
+            each.write_text(text, encoding="utf-8")
+        elif not each.exists() or each.read_text(encoding="utf-8") != text:
+            sys.stderr.write(f"{each}: stale. Run `python -m mptraining_api.crd`.\n")
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic.alias_generators import to_camel
 
-from mptraining_api.problems import InvalidSpec, nearest
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.validation.messages import InvalidField, invalid_fields
 
 # The bounds keep the estimated cost of the CRD's CEL rules below the API server's limit; no job needs larger values.
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
@@ -42,11 +43,25 @@ class Model(BaseModel):
 
         Raises InvalidSpec with the first invalid field below `where` and the number of further ones.
         """
+        value, invalid = cls.validate_document(document, where=where)
+        if value is None:
+            # A misspelled field is the likeliest cause of the others.
+            first = next((each for each in invalid if each.problem.found == "unknown field"), invalid[0]).problem
+            more = f" ({len(invalid) - 1} more)" if len(invalid) > 1 else ""
+            raise InvalidSpec(
+                first.where, f"{first.found}{more}", expected=first.expected, next_step=first.next_step
+            ) from None
+        return value
+
+    @classmethod
+    def validate_document(cls, document: object, *, where: str = "") -> tuple[Self | None, list[InvalidField]]:
+        """Return the value of `document` and no invalid fields, or None and all of them."""
         try:
             # JSON mode is as strict as the API server ("1" is no number, 1 is no string) but takes lists as tuples.
-            return cls.model_validate_json(json.dumps(document, default=str))
+            # Fields are known by their names in JSON alone, as to the API server: `batch_size` is refused.
+            return cls.model_validate_json(json.dumps(document, default=str), by_alias=True, by_name=False), []
         except ValidationError as error:
-            raise _first_problem(cls, error, where) from None
+            return None, invalid_fields(cls, error, document, where)
 
     @classmethod
     def read(cls, text: str | bytes) -> Self:
@@ -60,44 +75,3 @@ class Model(BaseModel):
     def to_json(self) -> str:
         """Return JSON text for `read`; fields that are None are written as null."""
         return self.model_dump_json()
-
-
-def _first_problem(cls: type[BaseModel], error: ValidationError, where: str) -> InvalidSpec:
-    details = error.errors(include_url=False)
-    # A misspelled field also makes the intended one missing; the misspelling is the error to report.
-    first = next((detail for detail in details if detail["type"] == "extra_forbidden"), details[0])
-    field = where
-    for part in first["loc"]:
-        field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
-    more = f" ({len(details) - 1} more)" if len(details) > 1 else ""
-    if first["type"] == "extra_forbidden":
-        known = _fields_at(cls, first["loc"][:-1])
-        hint = nearest(str(first["loc"][-1]), known) or f"Known fields here: {', '.join(sorted(known))}."
-        return InvalidSpec(field, f"unknown field{more}", next_step=hint)
-    if first["type"] == "missing":
-        return InvalidSpec(field, f"missing{more}", next_step="Add this field; it has no default.")
-    expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return InvalidSpec(field, f"{_quote(first['input'])} is not valid{more}", expected=expected)
-
-
-def _quote(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _fields_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Return the names that are allowed in the mapping at `path` below the model `cls`."""
-    schema = cls.model_json_schema(by_alias=True)
-    node: dict[str, Any] = schema
-    for part in path:
-        node = _inlined(schema, node)
-        node = node["items"] if isinstance(part, int) else node.get("properties", {}).get(part, {})
-    return list(_inlined(schema, node).get("properties", {}))
-
-
-def _inlined(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    for option in node.get("anyOf", []):
-        if option.get("type") != "null":
-            node = option
-    reference = node.get("$ref", "")
-    return schema["$defs"][reference.rsplit("/", 1)[-1]] if reference else node

@@ -12,12 +12,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, NonNegative, Text, Uri, Word
 from mptraining_api.outputs.fields import Output, Profile, Tracking
-from mptraining_api.problems import InvalidSpec
+from mptraining_api.validation import job_text
+from mptraining_api.validation.yaml_text import YamlDocument
 
 
 class Provisioning(StrEnum):
@@ -409,8 +409,8 @@ class Training(Model):
 
 GROUP = "mptraining.dev"
 VERSION = "v1alpha1"
-API_VERSION: Literal["mptraining.dev/v1alpha1"] = "mptraining.dev/v1alpha1"
-KIND: Literal["MPTrainingJob"] = "MPTrainingJob"
+API_VERSION: Literal["mptraining.dev/v1alpha1"] = job_text.API_VERSION
+KIND: Literal["MPTrainingJob"] = job_text.KIND
 
 # Annotation of a job: while it is "true", the operator leaves the job and its children alone.
 PAUSED = f"{GROUP}/paused"
@@ -481,13 +481,7 @@ class MPTrainingJob(Model):
 
         Raises InvalidSpec with the file or the field.
         """
-        file = Path(path)
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            cause = getattr(error, "strerror", None) or "not a text file"
-            raise InvalidSpec(str(path), cause, expected="an MPTrainingJob in YAML") from None
-        return cls.parse_yaml(text, where=str(path))
+        return cls._parsed(job_text.load_job_text(path))
 
     @classmethod
     def parse_yaml(cls, text: str, *, where: str = "job") -> Self:
@@ -495,16 +489,11 @@ class MPTrainingJob(Model):
 
         Raises InvalidSpec.
         """
-        try:
-            documents = [document for document in yaml.safe_load_all(text) if document is not None]
-        except yaml.YAMLError as error:
-            line = str(error).replace("\n", " ")
-            raise InvalidSpec(where, f"not YAML: {line}", next_step="Fix the indentation or quote the value.") from None
-        jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND] or documents
-        if len(jobs) != 1 or not isinstance(jobs[0], dict):
-            raise InvalidSpec(where, f"{len(jobs)} documents", expected="exactly one MPTrainingJob")
-        document = {key: value for key, value in jobs[0].items() if key != "status"}
-        if document.get("kind") != KIND or document.get("apiVersion") != API_VERSION:
-            found = f"{document.get('apiVersion')!r}, {document.get('kind')!r}"
-            raise InvalidSpec(where, f"apiVersion and kind are {found}", expected=f"{API_VERSION!r}, {KIND!r}")
-        return cls.parse(document)
+        return cls._parsed(job_text.read_job_text(text, file=where))
+
+    @classmethod
+    def _parsed(cls, written: YamlDocument) -> Self:
+        job, invalid = cls.validate_document(written.content)
+        if job is None:
+            raise written.located(each.problem for each in invalid)
+        return job

@@ -83,7 +83,9 @@ def test_no_alias_names_two_accelerators() -> None:
     ],
 )
 def test_an_unknown_accelerator_is_answered_with_the_nearest(word: str, meant: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"unknown accelerator '{word}'. Did you mean '{meant}'[?] Known: cpu, "):
+    with pytest.raises(
+        InvalidSpec, match=f"unknown accelerator '{word}'. Did you mean '{meant}'[?] (GPU|TPU)s: (nvidia|tpu)-"
+    ):
         lookup(word)
 
 

@@ -53,7 +53,7 @@ def test_a_file_may_have_other_objects_besides_the_job() -> None:
         ("  training:", "  trainig:", "spec.trainig: unknown field. Did you mean 'training'?"),
         ("classes: 10", "clases: 10", "spec.program.application.clases: unknown field"),
         ("{global: 64}", "{global: many}", "spec.training.batchSize.global: 'many' is not valid"),
-        ("spec:", "spec: [", "not YAML"),
+        ("spec:", "spec: [", "the '[' that opens on line 5 is not closed"),
     ],
 )
 def test_a_bad_file_is_answered_in_one_line(old: str, new: str, said: str) -> None:

@@ -50,13 +50,17 @@ def finish(reason, code, message="", **fields):
 
 @pytest.fixture
 def job_file(tmp_path: Path) -> Callable[..., Path]:
-    """Writes flowers.yaml into a folder of its own."""
+    """Writes flowers.yaml into a folder of its own, with empty records for it."""
 
     def write(*, nodes: int = 1, epochs: int = 5, name: str = "flowers") -> Path:
         path = tmp_path / "project" / "flowers.yaml"
         path.parent.mkdir(exist_ok=True)
         text = JOB.replace("NODES", str(nodes)).replace("EPOCHS", str(epochs))
         path.write_text(text.replace("name: flowers", f"name: {name}"))
+        for split in ("train", "val"):
+            shard = path.parent / "records" / f"{split}-00000-of-00001.tfrecord"
+            shard.parent.mkdir(exist_ok=True)
+            shard.touch()
         return path
 
     return write

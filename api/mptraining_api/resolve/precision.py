@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from mptraining_api import accelerators
+from mptraining_api.accelerators import AcceleratorType
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.devices import Devices
 from mptraining_api.resolved_job import Choice, Policy, ResolvedPrecision
@@ -80,6 +81,17 @@ def precision(spec: JobSpec, requested: Devices, devices: Devices, keras: Keras)
 
 def _automatic(devices: Devices, *, own_scaling: bool) -> tuple[Policy, str]:
     accelerator = accelerators.lookup(devices.accelerator.type)
+    policy, because = automatic_policy(accelerator)
+    if policy == "mixed_float16" and own_scaling and devices.replicas > 1:
+        cause = (
+            f"Keras 3's own loss scaling is wrong with {devices.replicas} replicas, so a script gets no mixed_float16"
+        )
+        return ("mixed_bfloat16" if "mixed_bfloat16" in accelerator.policies else "float32"), cause
+    return policy, because
+
+
+def automatic_policy(accelerator: AcceleratorType) -> tuple[Policy, str]:
+    """Return the policy that Auto chooses for a program whose loss scaling is the trainer's, and why."""
     if accelerator.kind == "cpu":
         return "float32", "a CPU is fastest or safest with float32"
     if accelerator.kind == "tpu":
@@ -87,11 +99,6 @@ def _automatic(devices: Devices, *, own_scaling: bool) -> tuple[Policy, str]:
     capability = accelerator.compute_capability or 0.0
     if capability < FLOAT16_CAPABILITY:
         return "float32", f"compute capability {capability} has no Tensor Cores (from {FLOAT16_CAPABILITY})"
-    if own_scaling and devices.replicas > 1:
-        cause = (
-            f"Keras 3's own loss scaling is wrong with {devices.replicas} replicas, so a script gets no mixed_float16"
-        )
-        return ("mixed_bfloat16" if "mixed_bfloat16" in accelerator.policies else "float32"), cause
     return "mixed_float16", f"compute capability {capability} has Tensor Cores"
 
 

@@ -12,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mptraining.display.text import program_text
-from mptraining.local.run import source_folder
-from mptraining.packaging.keras_choice import with_keras_of_folder
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining.job_file.check import check_job_file
+from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
+from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +28,11 @@ class Report:
 
 
 def check(path: str) -> Report:
-    """Load, validate and resolve the job in the file at `path`. Raises InvalidSpec."""
+    """Check the job in the file at `path`. Raises InvalidSpec; InvalidJobFile has every mistake."""
     from mptraining_api.resolve.advice import advise
 
-    written = MPTrainingJob.load(Path(path))
-    folder = source_folder(written.spec, Path(path).absolute().parent)
-    document, notes = with_keras_of_folder(written.to_document(), folder)
-    job = resolve(MPTrainingJob.parse(document), ClusterSettings())
-    return Report(path, job, (*notes, *advise(job)))
+    checked = check_job_file(Path(path))
+    return Report(path, checked.resolved, (*checked.notes, *advise(checked.resolved)))
 
 
 def summary(report: Report) -> str:
@@ -54,7 +50,7 @@ def rows(job: ResolvedJob) -> Sequence[tuple[str, str, str]]:
     if job.output is not None:
         return shown
     # The choices are for a cluster, but a local run comes next for most users, with another run folder.
-    here = f"; `mptj run --local` writes runs/{job.name} instead"
+    here = f"; `mptj run` writes runs/{job.name} instead"
     return [(field, value, because + here * (field == "output.uri")) for field, value, because in shown]
 
 
@@ -75,3 +71,25 @@ def show(report: Report, console: Console) -> None:
     console.print(table)
     for each in report.advice:
         console.print(Text(f"advice: {each}", style="yellow"), soft_wrap=True)
+
+
+def mistakes_of(file: str, problem: Problem) -> tuple[Mistake, ...]:
+    """Return the mistakes of a job file; another problem, such as a missing file, is one without a line."""
+    return problem.mistakes if isinstance(problem, InvalidJobFile) else (Mistake(file, None, problem),)
+
+
+def mistake_lines(file: str, problem: Problem) -> list[str]:
+    """Return one line for each mistake, with its file and line."""
+    return [str(each.problem) if each.problem.where == file else str(each) for each in mistakes_of(file, problem)]
+
+
+def mistakes_document(file: str, problem: Problem) -> dict[str, Any]:
+    """Return the mistakes of one file as JSON."""
+    return {"file": file, "mistakes": [each.to_document() for each in mistakes_of(file, problem)]}
+
+
+def count_text(found: Sequence[tuple[str, Problem]], files: int) -> str:
+    """Return the last line: the number of mistakes, and of files that have some."""
+    count = sum(len(mistakes_of(file, problem)) for file, problem in found)
+    where = f" in {len(found)} of {files} files" if files > 1 else ""
+    return f"mptj: {count} mistake{'s' if count != 1 else ''}{where}"

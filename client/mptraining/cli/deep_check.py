@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mptraining.display.text import is_noise, size
-from mptraining.local.run import source_folder, with_absolute_paths
+from mptraining.job_file.paths import source_folder, with_absolute_paths
 from mptraining_api import events, run_folder
 from mptraining_api.launch import DEBUG, JOB_FILE, SOURCE_FOLDER
 from mptraining_api.model_report import BATCH_MULTIPLE, ROOM, LayerReport, Memory, ModelFacts, Report, report

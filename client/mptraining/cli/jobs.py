@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 _KIND = "mptrainingjob.mptraining.dev/"
 _OPTIONS = {
-    "context": typer.Option("--context", help="Context of the kubeconfig."),
-    "namespace": typer.Option("--namespace", "-n", help="Namespace; default: the context's."),
-    "project": typer.Option("--project", help="GKE without kubeconfig: project."),
-    "location": typer.Option("--location", help="GKE without kubeconfig: zone or region."),
-    "cluster": typer.Option("--cluster", help="GKE without kubeconfig: cluster name."),
+    "context": typer.Option("--context", help="Context of the kubeconfig.", metavar="NAME"),
+    "namespace": typer.Option("--namespace", "-n", help="Namespace; default: the context's.", metavar="NAME"),
+    "project": typer.Option("--project", help="GKE without kubeconfig: project.", metavar="ID"),
+    "location": typer.Option("--location", help="GKE without kubeconfig: zone or region.", metavar="ZONE"),
+    "cluster": typer.Option("--cluster", help="GKE without kubeconfig: cluster name.", metavar="NAME"),
 }
 
 
@@ -298,9 +299,28 @@ def print_documents(documents: Sequence[Mapping[str, Any]], format: Format, *, m
     if format is Format.JSON:
         typer.echo(json.dumps(whole, indent=2))
         return
+    typer.echo(to_yaml(whole), nl=False)
+
+
+# What YAML 1.2 reads as a number, and YAML 1.1 as text: 1e-3.
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+
+
+def to_yaml(document: Mapping[str, Any]) -> str:
+    """Return YAML that readers of 1.1 (kubectl) and of 1.2 (`mptj`) read alike: text that either takes for something
+    else is quoted.
+    """
     import yaml
 
-    typer.echo(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True), nl=False)
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        style = "'" if _NUMBER.fullmatch(value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
 def columns(table: Sequence[Sequence[str]]) -> list[str]:

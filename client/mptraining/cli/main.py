@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mptraining.cli import export, fetch, jobs, records, submit
+from mptraining.cli import accelerators, completion, export, fetch, help_text, init, jobs, records, submit, verbs
 from mptraining.cli.jobs import with_cluster_options
 from mptraining_api import outcomes
 from mptraining_api.problems import InvalidSpec, Problem
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="mptj",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Mixed-precision Keras training jobs: on this machine or on Kubernetes.",
@@ -42,6 +43,9 @@ app.command()(with_cluster_options(submit.submit))
 jobs.register_commands(app)
 app.command()(with_cluster_options(fetch.fetch))
 app.command()(export.export)
+app.command()(init.init)
+app.command()(init.schema)
+app.command()(accelerators.accelerators)
 
 
 def _version(show: bool) -> None:
@@ -67,7 +71,10 @@ def options(
 
 @app.command()
 def run(
-    file: Annotated[str, typer.Argument(help="The job: an MPTrainingJob in YAML.", metavar="FILE")],
+    file: Annotated[
+        str,
+        typer.Argument(help="The job: an MPTrainingJob in YAML.", metavar="FILE", autocompletion=completion.job_files),
+    ],
     local: Annotated[bool, typer.Option("--local", help="Train on this machine, without a cluster.")] = False,
     output: Annotated[str | None, typer.Option(help="Run folder, instead of the job's own.", metavar="DIR")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Print plain lines, also on a terminal.")] = False,
@@ -89,7 +96,9 @@ def run(
 
 @app.command()
 def check(
-    files: Annotated[list[str], typer.Argument(help="Job files.", metavar="FILE...")],
+    files: Annotated[
+        list[str], typer.Argument(help="Job files.", metavar="FILE...", autocompletion=completion.job_files)
+    ],
     deep: Annotated[bool, typer.Option("--deep", help="Build the model and inspect every layer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per job.")] = False,
 ) -> None:
@@ -103,7 +112,7 @@ def check(
     from mptraining.cli import check as checking
 
     console = _wide(Console(highlight=False))
-    worst = 0
+    found: list[tuple[str, Problem]] = []
     for number, file in enumerate(files):
         if number and not as_json:
             typer.echo()
@@ -111,15 +120,19 @@ def check(
             report = checking.check(file)
             if not as_json:
                 checking.show(report, console)
-            found = _deep_check(file, console, quiet=as_json) if deep else None
+            deeper = _deep_check(file, console, quiet=as_json) if deep else None
             if as_json:
                 document = checking.to_document(report)
-                typer.echo(json.dumps(document | ({"model": found.to_document()} if found else {})))
+                typer.echo(json.dumps(document | ({"model": deeper.to_document()} if deeper else {})))
         except Problem as problem:
-            if len(files) == 1:
-                raise
-            worst = max(worst, _report(problem, prefix=f"{file}: " if file not in str(problem) else ""))
-    raise typer.Exit(worst)
+            found.append((file, problem))
+            if as_json:
+                typer.echo(json.dumps(checking.mistakes_document(file, problem)))
+            else:
+                typer.echo("\n".join(checking.mistake_lines(file, problem)), err=True)
+    if found and not as_json:
+        typer.echo(checking.count_text(found, len(files)), err=True)
+    raise typer.Exit(max((_exit_code(problem) for _, problem in found), default=0))
 
 
 def _deep_check(file: str, console: Console, *, quiet: bool) -> Report:
@@ -134,7 +147,12 @@ def _deep_check(file: str, console: Console, *, quiet: bool) -> Report:
 @app.command()
 @with_cluster_options
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="Run folders, local or gs://, or jobs.", metavar="RUN...")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Run folders, local or gs://, or jobs.", metavar="RUN...", autocompletion=completion.run_folders
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[str | None, typer.Option(help="Write a page with curves.", metavar="FILE")] = None,
     sort: Annotated[
@@ -174,6 +192,12 @@ def compare(
         typer.echo(f"page: {html}")
 
 
+def _commands() -> list[str]:
+    """Return the names of all commands, also of groups."""
+    own = [each.name or str(getattr(each.callback, "__name__", "")) for each in app.registered_commands]
+    return [*own, *(each.name for each in app.registered_groups if isinstance(each.name, str))]
+
+
 def _wide(console: Console) -> Console:
     """Return the console with unlimited width if it is a pipe, so that rich does not cut lines at 80 columns."""
     if not console.is_terminal:
@@ -181,11 +205,25 @@ def _wide(console: Console) -> Console:
     return console
 
 
-def _report(problem: Problem, *, prefix: str = "") -> int:
-    """Print the problem as one line on standard error; return the exit code."""
-    typer.echo(f"mptj: {prefix}{problem}", err=True)
+def _report(problem: Problem) -> int:
+    """Print the problem on standard error, one line for each mistake; return the exit code."""
+    from mptraining_api.validation.mistakes import InvalidJobFile
+
+    if isinstance(problem, InvalidJobFile) and len(problem.mistakes) > 1:
+        typer.echo(str(problem), err=True)
+        typer.echo(f"mptj: {len(problem.mistakes)} mistakes; nothing was started", err=True)
+    else:
+        typer.echo(f"mptj: {problem}", err=True)
+    return _exit_code(problem)
+
+
+def _exit_code(problem: Problem) -> int:
     code = getattr(problem, "exit_code", None)
     return code if isinstance(code, int) else outcomes.by_reason(problem.reason).exit_code
+
+
+help_text.use_plain_help(app)
+help_text.use_plain_help(records.app)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -201,6 +239,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.environ[launch.DEBUG] = "1"
     called = Path(sys.argv[0]).name
     try:
+        given, note = verbs.translate(given, _commands())
+        if note:
+            typer.echo(f"note: {note}", err=True)
         app(args=given, prog_name="kubectl mptj" if called.startswith("kubectl") else "mptj")
     except Problem as problem:
         if debug:

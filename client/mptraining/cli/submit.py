@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mptraining.cli import completion
 from mptraining.cli.jobs import Format, OutputFormat, Plain, follow_until_ended, print_documents
 
 if TYPE_CHECKING:
@@ -18,27 +19,52 @@ if TYPE_CHECKING:
 
 def submit(
     target: Annotated[
-        str, typer.Argument(help="Job file, script, notebook, module:function, or application.", metavar="TARGET")
+        str,
+        typer.Argument(
+            help="Job file, script, notebook, module:function, or application.",
+            metavar="TARGET",
+            autocompletion=completion.targets,
+        ),
     ],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(help="Arguments of a script; after -- if they begin with a dash.", metavar="[ARGUMENTS]"),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The job's name; default: generated from TARGET.")] = None,
-    accelerator: Annotated[str | None, typer.Option(help="cpu, t4, v100, a100, v5e, …", metavar="TYPE")] = None,
-    count: Annotated[int | None, typer.Option(help="Accelerators on each node.", min=1)] = None,
-    topology: Annotated[str | None, typer.Option(help="Topology of a TPU, such as 2x4.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Machines.", min=1)] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The job's name; default: generated from TARGET.", metavar="NAME")
+    ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            help="cpu, t4, v100, …: `mptj accelerators`.", metavar="TYPE", autocompletion=completion.accelerators
+        ),
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="Accelerators on each node.", min=1, metavar="N")] = None,
+    topology: Annotated[str | None, typer.Option(help="Topology of a TPU, such as 2x4.", metavar="AxB")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Machines.", min=1, metavar="N")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Use Spot machines, which may be preempted.")] = False,
-    precision: Annotated[str | None, typer.Option(help="Auto, float32, mixed_float16, mixed_bfloat16.")] = None,
-    data: Annotated[list[str] | None, typer.Option(help="TFRecords to train on; may be repeated.")] = None,
-    validation: Annotated[list[str] | None, typer.Option(help="TFRecords to validate with.")] = None,
-    label: Annotated[str | None, typer.Option(help="The feature that is the label.")] = None,
-    classes: Annotated[int | None, typer.Option(help="Number of classes of an application.", min=1)] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs to train.", min=1)] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples per step on each replica.", min=1)] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="Auto, float32, mixed_float16, mixed_bfloat16.", metavar="POLICY", autocompletion=completion.policies
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="TFRecords to train on; may be repeated.", metavar="PATTERN")
+    ] = None,
+    validation: Annotated[list[str] | None, typer.Option(help="TFRecords to validate with.", metavar="PATTERN")] = None,
+    label: Annotated[str | None, typer.Option(help="The feature that is the label.", metavar="NAME")] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Number of classes of an application.", min=1, metavar="N")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs to train.", min=1, metavar="N")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Examples per step on each replica.", min=1, metavar="N")
+    ] = None,
     run_folder: Annotated[str | None, typer.Option(help="Folder for checkpoints and the model.", metavar="URI")] = None,
-    image: Annotated[str | None, typer.Option(help="Container image instead of the operator's default.")] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Container image instead of the operator's default.", metavar="IMAGE")
+    ] = None,
     requirements: Annotated[str | None, typer.Option(help="A requirements file.", metavar="FILE")] = None,
     source: Annotated[str | None, typer.Option(help="Folder to package with the program.", metavar="FOLDER")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the job; exit with its exit code.")] = False,
@@ -108,13 +134,15 @@ def submit(
 def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None]:
     """Return the job document, and the package of its program if there is one. Raises Problem."""
     from mptraining.cli import submit_flags
+    from mptraining.job_file.check import check_job_file
     from mptraining_api.problems import InvalidSpec
-    from mptraining_api.spec import MPTrainingJob
+    from mptraining_api.resolve.resolve import ClusterSettings
 
     kind = submit_flags.target_kind(target)
     if kind == "file":
         submit_flags.refuse_flags_with_file(target, flags)
-        return MPTrainingJob.load(target).to_document(), None
+        checked = check_job_file(Path(target), settings=lambda _: ClusterSettings(experimental_multi_host_tpu=True))
+        return checked.written.to_document(), None
     if kind != "script" and flags.arguments:
         raise InvalidSpec("ARGUMENTS", repr(flags.arguments[0]), expected="a script for arguments")
     if kind == "application":

@@ -22,9 +22,11 @@ from mptraining_api.accelerators import catalogue
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import advice
+from mptraining_api.resolve.document_problems import document_problems
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
+from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
 
 def count_accelerators(nodes: Iterable[Mapping[str, Any]]) -> Counter[str]:
@@ -100,7 +102,11 @@ def check(document: Mapping[str, object]) -> CheckedDocument:
     named = metadata.get("name") or f"{metadata['generateName']}{_PLACEHOLDER}"
     # The operator's settings are unknown here, so what only some clusters accept is accepted; the cluster decides.
     settings = ClusterSettings(experimental_multi_host_tpu=True)
-    resolved = resolve(MPTrainingJob.parse(given | {"metadata": metadata | {"name": named}}), settings)
+    whole = given | {"metadata": metadata | {"name": named}}
+    found = document_problems(whole, settings)
+    if found.problems:
+        raise InvalidJobFile([Mistake("", None, each) for each in found.problems])
+    resolved = resolve(MPTrainingJob.parse(whole), settings)
     return CheckedDocument(given, resolved, tuple(advice.advise(resolved)))
 
 

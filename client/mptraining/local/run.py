@@ -28,9 +28,10 @@ from pydantic import ValidationError
 
 from mptraining.display.summary import RunSummary
 from mptraining.display.text import Display, PlainDisplay, header, is_noise
+from mptraining.job_file.check import check_job_file
+from mptraining.job_file.paths import absolute_path, source_folder, with_absolute_paths, with_output
 from mptraining.local.outcome import Timeouts, final_text, verdict
 from mptraining.local.processes import Stream, Worker, run_gang
-from mptraining.packaging.keras_choice import with_keras_of_folder
 from mptraining_api import events, run_folder
 from mptraining_api.accelerators import catalogue
 from mptraining_api.launch import (
@@ -45,62 +46,16 @@ from mptraining_api.launch import (
 )
 from mptraining_api.model import Model
 from mptraining_api.outcomes import SUCCEEDED
-from mptraining_api.outputs.fields import Output
 from mptraining_api.problems import InvalidProgram, ResumeRefused
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
 from mptraining_api.run_folder import Result
-from mptraining_api.spec import JobSpec, MPTrainingJob
 from mptraining_api.status import format_time
 
 if TYPE_CHECKING:
     from mptraining_records.storage.bounded_log import LogWriter
 
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _EVENTS_FILE = re.compile(r"(\d+)-.+-\d+-\d+\.jsonl")
-
-
-def absolute_path(path: str, folder: Path) -> str:
-    """Return `path` relative to `folder` as an absolute path; URIs and absolute paths are unchanged."""
-    return path if _SCHEME.match(path) else os.path.normpath(folder / path)
-
-
-def with_absolute_paths(job: MPTrainingJob, *, folder: Path, output: str) -> MPTrainingJob:
-    """Return the job with absolute paths.
-
-    `folder` is the folder of the job file, `output` the run folder if the job has none; both are absolute.
-    """
-    spec = job.spec
-    data = spec.data
-    if data is not None:
-        data = data.model_copy(
-            update={
-                "train": [absolute_path(each, folder) for each in data.train],
-                "validation": data.validation and [absolute_path(each, folder) for each in data.validation],
-            }
-        )
-    program, application = spec.program, spec.program.application
-    if application is not None and application.weights not in (None, "none", "imagenet"):
-        weights = absolute_path(application.weights or "", folder)
-        program = program.model_copy(update={"application": application.model_copy(update={"weights": weights})})
-    uri = absolute_path(spec.output.uri, folder) if spec.output else output
-    update = {"data": data, "program": program, "output": Output(uri=uri)}
-    return job.model_copy(update={"spec": spec.model_copy(update=update)})
-
-
-def with_output(job: MPTrainingJob, uri: str) -> MPTrainingJob:
-    """Return the job with another run folder."""
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"output": Output(uri=uri)})})
-
-
-def source_folder(job: ResolvedJob | JobSpec, folder: Path) -> Path:
-    """Return the folder of the program's code; `folder` is the folder of the job file.
-
-    It is `source/` in the same folder for a job with `spec.source`, if that exists: the files of its ConfigMap or
-    archive. In all other cases it is the folder of the job file itself.
-    """
-    below = folder / "source"
-    return below if job.source is not None and below.is_dir() else folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,21 +230,19 @@ def run_local(
 def resolve_for_machine(path: Path, *, output: str | None, machine: Machine) -> tuple[ResolvedJob, list[str]]:
     """Return the job in the file at `path`, resolved for this machine, and notes on settings detected in its program.
 
-    Raises InvalidSpec.
+    Raises InvalidJobFile with every mistake.
     """
-    job = MPTrainingJob.load(path)
-    document = job.to_document()
-    decided, notes = with_keras_of_folder(document, source_folder(job.spec, path.absolute().parent))
-    if decided != document:
-        job = MPTrainingJob.parse(decided)
-    here = Path.cwd()
+
+    def settings(type: str) -> ClusterSettings:
+        accelerator = catalogue().get(type)
+        return ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
+
+    checked = check_job_file(path, here=True, settings=settings)
+    job, here = checked.job, Path.cwd()
     job = with_absolute_paths(job, folder=path.absolute().parent, output=str(here / "runs" / job.metadata.name))
     if output is not None:
         job = with_output(job, absolute_path(output, here))
-    # `resolve` rejects an unknown accelerator.
-    accelerator = catalogue().get(job.spec.accelerator.type)
-    settings = ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
-    return resolve(job, settings), notes
+    return resolve(job, settings(job.spec.accelerator.type)), list(checked.notes)
 
 
 def _kept_output(job: ResolvedJob, attempt: int, incarnation: str, display: Display) -> list[LogWriter]:

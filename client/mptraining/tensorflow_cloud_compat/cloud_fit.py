@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mptraining.local.run import absolute_path
+from mptraining.job_file.paths import absolute_path
 from mptraining.packaging.package import SourceFile, build_package
 from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, RunArguments, check_arguments
 from mptraining.tensorflow_cloud_compat.job import job_name

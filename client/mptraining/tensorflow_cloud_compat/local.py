@@ -6,17 +6,18 @@ The package is unpacked as in a pod and run by `mptraining.local.run`; the run f
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from mptraining.local.run import absolute_path, run_local
+from mptraining.job_file.paths import absolute_path
+from mptraining.local.run import run_local
 from mptraining.packaging.package import Package
 from mptraining.runs import History, Run, load_run
 from mptraining_api.problems import InvalidProgram, Problem
+from mptraining_api.validation.mistakes import InvalidJobFile
 
 
 class LocalJob(dict[str, str | None]):
@@ -91,14 +92,18 @@ def train_locally(document: Mapping[str, Any], package: Package, *, command: Seq
             place.write_bytes(file.content)
             place.chmod(0o755 if file.executable else 0o644)
         job_file = Path(scratch, "job.yaml")
-        job_file.write_text(yaml.safe_dump(body), encoding="utf-8")
+        job_file.write_text(json.dumps(body), encoding="utf-8")
 
         def shown(text: str) -> str:
             # Messages name the user's files, not the temporary copy.
             return text.replace(f"{scratch}/source/", "")
 
         options: dict[str, Any] = {} if command is None else {"command": command}
-        exit_code = run_local(job_file, output=folder, again=again, shown=shown, **options)
+        try:
+            exit_code = run_local(job_file, output=folder, again=again, shown=shown, **options)
+        except InvalidJobFile as problem:
+            # The user wrote arguments and no file.
+            raise problem.without_file() from None
     if exit_code:
         raise _failed(folder, exit_code)
     return LocalJob(name, folder)

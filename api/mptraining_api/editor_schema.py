@@ -1,0 +1,73 @@
+"""JSON schema of a job file for editors: fields with descriptions and defaults, names to complete.
+
+`python -m mptraining_api.crd` writes it to manifests/mptrainingjob.schema.json, `mptj schema` prints it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mptraining_api.accelerators import catalogue
+from mptraining_api.resolve.field_defaults import DEFAULTS
+from mptraining_api.spec import MPTrainingJob
+from mptraining_api.validation.keras_names import Kind, table
+
+
+def editor_schema() -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12). Names are suggested, not enforced: a newer Keras may have more."""
+    schema = MPTrainingJob.model_json_schema(by_alias=True)
+    definitions: dict[str, Any] = schema["$defs"]
+    definitions["Metadata"]["additionalProperties"] = True
+    schema["properties"]["status"] = {"type": "object", "description": "Written by the operator."}
+    schema["required"] = ["apiVersion", "kind", "metadata", "spec"]
+    _suggest(definitions["Accelerator"]["properties"]["type"], list(catalogue()))
+    _suggest(definitions["Application"]["properties"]["name"], list(_names("applications")))
+    training = definitions["Training"]["properties"]
+    for field, kind in (("optimizer", "optimizers"), ("loss", "losses")):
+        training[field]["anyOf"][0] = _keras_object(_names(kind))
+    training["metrics"]["anyOf"][0]["items"] = _keras_object(_names("metrics"))
+    for field, default in DEFAULTS.items():
+        _describe_default(schema, f"spec.{field}", default.text)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def to_json() -> str:
+    """Return the text of the published file."""
+    return json.dumps(editor_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _names(kind: Kind) -> tuple[str, ...]:
+    return table()["Keras3"].names[kind]
+
+
+def _keras_object(names: tuple[str, ...]) -> dict[str, Any]:
+    suggested = {"properties": {"className": {"anyOf": [{"enum": list(names)}, {"type": "string"}]}}}
+    return {"allOf": [{"$ref": "#/$defs/KerasObject"}, suggested]}
+
+
+def _suggest(node: dict[str, Any], names: list[str]) -> None:
+    bounds = {key: node.pop(key) for key in ("type", "minLength", "maxLength", "pattern") if key in node}
+    node["anyOf"] = [{"enum": names}, bounds]
+
+
+def _describe_default(schema: dict[str, Any], field: str, text: str) -> None:
+    node: dict[str, Any] = schema
+    *sections, last = field.split(".")
+    for part in sections:
+        node = _inlined(schema, node["properties"][part.removesuffix("[]")])
+        if part.endswith("[]"):
+            node = _inlined(schema, node["items"])
+    about = node["properties"][last]
+    about["description"] = f"{about.get('description', '')} Default: {text}.".strip()
+
+
+def _inlined(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    for option in node.get("anyOf", []):
+        if option.get("type") != "null":
+            node = option
+            break
+    if "allOf" in node:
+        node = node["allOf"][0]
+    reference = node.get("$ref", "")
+    return _inlined(schema, schema["$defs"][reference.rsplit("/", 1)[-1]]) if reference else node

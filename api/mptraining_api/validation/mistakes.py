@@ -1,0 +1,77 @@
+"""The mistakes of one job file: each with its line, its field, and the next step; all are reported at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mptraining_api.problems import InvalidSpec, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One mistake; `file` is empty for a document that comes from no file, `line` counts from 1."""
+
+    file: str
+    line: int | None
+    problem: Problem
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.problem}" if self.file else str(self.problem)
+
+    def to_document(self) -> dict[str, object]:
+        """Return the mistake as plain JSON for editors and CI."""
+        problem = self.problem
+        return {
+            "file": self.file,
+            "line": self.line,
+            "field": problem.where,
+            "found": problem.found,
+            "expected": problem.expected,
+            "nextStep": problem.next_step,
+            "message": str(self),
+        }
+
+
+class InvalidJobFile(InvalidSpec):
+    """All mistakes of a job file, in the order of their lines."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(sorted(mistakes, key=lambda each: each.line or 0))
+        first = self.mistakes[0].problem
+        super().__init__(first.where, first.found, expected=first.expected, next_step=first.next_step)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.mistakes))
+
+    def without_file(self) -> InvalidJobFile:
+        """Return the mistakes without file and lines, for a document that the user did not write as a file."""
+        return InvalidJobFile([Mistake("", None, each.problem) for each in self.mistakes])
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {each}" for each in self.mistakes]
+
+
+# The place of a value in a document: names of fields and indices of lists.
+FieldPath = tuple[str | int, ...]
+
+
+def field_text(path: FieldPath, where: str = "") -> str:
+    """Return the path as messages write it: `spec.data.features[2].name`."""
+    text = where
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def value_at(document: object, path: FieldPath) -> object:
+    """Return the value at `path`; None if there is none."""
+    for part in path:
+        if isinstance(document, Mapping):
+            document = document.get(part)
+        elif isinstance(document, list) and isinstance(part, int) and part < len(document):
+            document = document[part]
+        else:
+            return None
+    return document

@@ -1,0 +1,122 @@
+"""Short forms that people write first, each with the exact line that a job file needs instead."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from mptraining_api import accelerators
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.validation import keras_names
+from mptraining_api.validation.mistakes import FieldPath
+
+# Names of precision policies elsewhere.
+POLICIES = {
+    **dict.fromkeys(("fp16", "float16", "half", "amp", "mixed", "mixed_fp16", "16", "16-mixed"), "mixed_float16"),
+    **dict.fromkeys(("bf16", "bfloat16", "mixed_bf16", "bf16-mixed"), "mixed_bfloat16"),
+    **dict.fromkeys(("fp32", "float", "32", "none", "full"), "float32"),
+}
+
+
+def for_value(path: FieldPath, value: object) -> str:
+    """Return the line to write instead of `value` at `path`; empty if the value is no known short form."""
+    names = [part for part in path if isinstance(part, str)]
+    in_list = bool(path) and isinstance(path[-1], int)
+    name = names[-1] if names else ""
+    if isinstance(value, (dict, list)) or value is None:
+        return ""
+    if name in ("train", "validation") and not in_list:
+        return f"Write {name}: [{json.dumps(str(value))}]"
+    line = _LINES.get(".".join(names[-2:])) or _LINES.get(name)
+    written = line(value) if line else ""
+    if not written:
+        return ""
+    return f"Write {'- ' if in_list else f'{name}: '}{written}"
+
+
+def for_unknown_field(name: str, value: object) -> str:
+    """Return the line to write instead of a field that other tools have; empty if it is not known."""
+    word = name.lower().replace("_", "").replace("-", "")
+    if word in ("learningrate", "lr"):
+        rate = value if isinstance(value, (int, float)) else 0.001
+        return f"The optimizer has it: optimizer: {{className: Adam, config: {{learning_rate: {rate}}}}}"
+    if word in ("gpu", "gpus", "gpucount", "numgpus"):
+        return f"Write accelerator: {{type: nvidia-tesla-t4, countPerNode: {value if isinstance(value, int) else 1}}}"
+    if word in ("mixedprecision", "fp16", "amp", "dtype", "policy", "dtypepolicy"):
+        policy = POLICIES.get(str(value).lower(), "mixed_bfloat16" if "b" in str(value).lower() else "mixed_float16")
+        return f"Write precision: {{policy: {policy}}} in spec."
+    if word in ("workers", "replicas", "numworkers"):
+        return f"Write nodes: {value if isinstance(value, int) else 2} in spec."
+    if word == "model":
+        return f"Write program: {{application: {{name: {value if isinstance(value, str) else 'ResNet50'}}}}}"
+    return ""
+
+
+def _accelerator(value: object) -> str:
+    try:
+        return f"{{type: {accelerators.canonical_name(str(value))}}}"
+    except InvalidSpec:
+        return "{type: cpu}"
+
+
+def _policy(value: object) -> str:
+    word = str(value)
+    return POLICIES.get(word.lower(), word if word in ("Auto", "Measure", "float32", *POLICIES.values()) else "Auto")
+
+
+def _batch_size(value: object) -> str:
+    return f"{{global: {value}}}" if isinstance(value, int) and not isinstance(value, bool) else "{global: 64}"
+
+
+def _program(value: object) -> str:
+    text = str(value)
+    if text.endswith(".py"):
+        return f"{{script: {{path: {text}}}}}"
+    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
+        return f"{{function: {{entryPoint: {json.dumps(text)}}}}}"
+    return f"{{application: {{name: {keras_names.nearest_name('applications', text) or text}}}}}"
+
+
+def _object(kind: keras_names.Kind) -> Callable[[object], str]:
+    return lambda value: f"{{className: {keras_names.nearest_name(kind, str(value)) or value}}}"
+
+
+def _metric(value: object) -> str:
+    """Return the metric; `accuracy` is that of integer labels, which most data has."""
+    named = "SparseCategoricalAccuracy" if str(value).lower() in ("accuracy", "acc") else None
+    return f"{{className: {named or keras_names.nearest_name('metrics', str(value)) or value}}}"
+
+
+def _shuffle(value: object) -> str:
+    if isinstance(value, bool):
+        return "{mode: Full}" if value else "{mode: None}"
+    return f"{{bufferSize: {value}}}" if isinstance(value, int) else f"{{mode: {value}}}"
+
+
+def _field(name: str) -> Callable[[object], str]:
+    return lambda value: f"{{{name}: {value}}}"
+
+
+# By the field's name, or by the names of its section and the field where the name alone is not unique.
+_LINES: dict[str, Callable[[object], str]] = {
+    "batchSize": _batch_size,
+    "optimizer": _object("optimizers"),
+    "loss": _object("losses"),
+    "metrics": lambda value: f"[{_metric(value)}]",
+    "precision": lambda value: f"{{policy: {_policy(value)}}}",
+    "precision.policy": lambda value: POLICIES.get(str(value).lower(), ""),
+    "accelerator": _accelerator,
+    "program": _program,
+    "application": lambda value: f"{{name: {keras_names.nearest_name('applications', str(value)) or value}}}",
+    "function": lambda value: f"{{entryPoint: {json.dumps(str(value))}}}",
+    "script": _field("path"),
+    "spec.data": lambda value: f"{{train: [{json.dumps(str(value))}]}}",
+    "output": lambda value: f"{{uri: {json.dumps(str(value))}}}",
+    "shuffle": _shuffle,
+    "checkpoint": lambda value: f"{{everySteps: {value}}}" if isinstance(value, int) else "",
+    "spec.export": _field("format"),
+    "learningRateScaling": _field("rule"),
+    "badRecords": _field("action"),
+    "metadata": _field("name"),
+}

@@ -1,0 +1,53 @@
+"""Command `mptj accelerators`: the catalogue as a table."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from mptraining.cli.jobs import columns
+
+_HEADINGS = ("NAME", "SHORT", "KIND", "MEMORY", "AUTO POLICY", "POLICIES", "PER NODE", "WHAT")
+
+
+def accelerators(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the accelerators: the name for a job file, the short name for --accelerator, memory, precision policies.
+
+    MEMORY is that of one device. AUTO POLICY is what precision.policy: Auto chooses.
+    """
+    found = rows()
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for line in columns([_HEADINGS, *(tuple(_cell(value) for value in row.values()) for row in found)]):
+        typer.echo(line)
+
+
+def rows() -> list[dict[str, Any]]:
+    """Return one row of plain values for each accelerator, in the order of the catalogue."""
+    from mptraining_api.accelerators import catalogue
+    from mptraining_api.resolve.precision import automatic_policy
+
+    return [
+        {
+            "name": each.name,
+            "short": list(each.aliases),
+            "kind": each.kind,
+            "memoryGiB": each.memory_gib,
+            "autoPolicy": automatic_policy(each)[0],
+            "policies": list(each.policies),
+            "perNode": list(each.counts) or list(each.topologies)[:4],
+            "what": each.title,
+        }
+        for each in catalogue().values()
+    ]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value is None else f"{value} GiB" if isinstance(value, int) else str(value)

@@ -1,0 +1,1 @@
+"""Job files: their paths, and every mistake that can be found before TensorFlow starts."""

@@ -1,0 +1,66 @@
+"""Every mistake in a job file at once, before any TensorFlow, cluster or run folder is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from mptraining.job_file.data import check_data
+from mptraining.job_file.paths import source_folder
+from mptraining.packaging.keras_choice import with_keras_of_folder
+from mptraining_api.resolve.document_problems import document_problems
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_api.validation.job_text import load_job_text
+from mptraining_api.validation.keras_names import table
+from mptraining_api.validation.mistakes import value_at
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedJob:
+    """A job file without mistakes: `written` as in the file, `job` with Keras by its code, `notes` for its author."""
+
+    written: MPTrainingJob
+    job: MPTrainingJob
+    resolved: ResolvedJob
+    notes: tuple[str, ...]
+
+
+def check_job_file(
+    path: Path,
+    *,
+    here: bool = False,
+    settings: Callable[[str], ClusterSettings] = lambda _: ClusterSettings(),
+) -> CheckedJob:
+    """Check the job in the file at `path`; with `here` as a job that will run on this machine.
+
+    `settings` returns the settings for an accelerator's type. Raises InvalidJobFile with every mistake, and InvalidSpec
+    for a file that cannot be read.
+    """
+    text = load_job_text(path)
+    folder = path.absolute().parent
+    chosen = settings(str(value_at(text.content, ("spec", "accelerator", "type"))))
+    written, _ = MPTrainingJob.validate_document(text.content)
+    document, notes = text.content, list[str]()
+    if written is not None:
+        document, notes = with_keras_of_folder(written.to_document(), source_folder(written.spec, folder))
+    found = document_problems(document, chosen, other_keras=here and _has_other_keras())
+    data = check_data(value_at(document, ("spec",)), folder, here=here)
+    if found.problems or data.problems:
+        raise text.located([*found.problems, *data.problems])
+    notes += [f"line {line}: {about}" for line, about in text.ambiguous]
+    notes += [f"{each.where}: {each.found}, unless the program registers it. {each.next_step}" for each in found.doubts]
+    assert written is not None
+    job = MPTrainingJob.parse(document)
+    return CheckedJob(written, job, resolve(job, chosen), (*notes, *data.notes))
+
+
+def _has_other_keras() -> bool:
+    """Return whether this machine has another Keras than the table of names was made from."""
+    try:
+        return version("keras") != table()["Keras3"].version
+    except PackageNotFoundError:
+        return False

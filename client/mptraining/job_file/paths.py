@@ -1,0 +1,56 @@
+"""Paths of a job file, which are relative to its folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from mptraining_api.outputs.fields import Output
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import JobSpec, MPTrainingJob
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+def absolute_path(path: str, folder: Path) -> str:
+    """Return `path` relative to `folder` as an absolute path; URIs and absolute paths are unchanged."""
+    return path if _SCHEME.match(path) else os.path.normpath(folder / path)
+
+
+def with_absolute_paths(job: MPTrainingJob, *, folder: Path, output: str) -> MPTrainingJob:
+    """Return the job with absolute paths.
+
+    `folder` is the folder of the job file, `output` the run folder if the job has none; both are absolute.
+    """
+    spec = job.spec
+    data = spec.data
+    if data is not None:
+        data = data.model_copy(
+            update={
+                "train": [absolute_path(each, folder) for each in data.train],
+                "validation": data.validation and [absolute_path(each, folder) for each in data.validation],
+            }
+        )
+    program, application = spec.program, spec.program.application
+    if application is not None and application.weights not in (None, "none", "imagenet"):
+        weights = absolute_path(application.weights or "", folder)
+        program = program.model_copy(update={"application": application.model_copy(update={"weights": weights})})
+    uri = absolute_path(spec.output.uri, folder) if spec.output else output
+    update = {"data": data, "program": program, "output": Output(uri=uri)}
+    return job.model_copy(update={"spec": spec.model_copy(update=update)})
+
+
+def with_output(job: MPTrainingJob, uri: str) -> MPTrainingJob:
+    """Return the job with another run folder."""
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"output": Output(uri=uri)})})
+
+
+def source_folder(job: ResolvedJob | JobSpec, folder: Path) -> Path:
+    """Return the folder of the program's code; `folder` is the folder of the job file.
+
+    It is `source/` in the same folder for a job with `spec.source`, if that exists: the files of its ConfigMap or
+    archive. In all other cases it is the folder of the job file itself.
+    """
+    below = folder / "source"
+    return below if job.source is not None and below.is_dir() else folder
