@@ -80,8 +80,8 @@ def progress(time: float, step: int, points: int, loss: float, *, validation: bo
     if validation:
         metrics += f',"val_loss":{1.1 * loss:.5f},"val_accuracy":{0.9 * accuracy:.5f}'
     epoch = 1 + (step - 1) * 10 // points
-    fields = f'"step":{step},"totalSteps":{points},"epoch":{epoch},"metrics":{{{metrics}}},"stepSeconds":0.01,"gradientNorm":{loss / 2:.4f}'
-    return _line(time, "Progress", fields)
+    fields = f'"step":{step},"totalSteps":{points},"epoch":{epoch},"metrics":{{{metrics}}},"stepSeconds":0.01,'
+    return _line(time, "Progress", fields + f'"gradientNorm":{loss / 2:.4f}')
 
 
 def _result(name: str, points: int, policy: str, metrics: dict[str, float]) -> dict[str, object]:

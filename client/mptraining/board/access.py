@@ -15,17 +15,21 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS: Mapping[str, str] = {
+_HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
 }
 WRONG_HOST = "The name in the address is not one of this board."
 NO_TOKEN = "The address has no token, or not that of this board."  # noqa: S105
+
+
+def headers(*, static: bool) -> Mapping[str, str]:
+    """Return the headers of every answer. Static files may be kept, if the browser asks whether they changed."""
+    return {**_HEADERS, "Cache-Control": "no-cache" if static else "no-store"}
 
 
 def is_allowed_host(header: str, allowed: Collection[str]) -> bool:

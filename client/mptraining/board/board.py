@@ -12,7 +12,8 @@ from typing import Any
 from mptraining.board import rows
 from mptraining.board.rows import RunFacts
 from mptraining.board.run_reader import RunReader
-from mptraining.board.sources import Source
+from mptraining.board.series import groups
+from mptraining.board.sources import JobSource, Source
 from mptraining_api.problems import Problem
 from mptraining_records.storage import storage
 
@@ -29,9 +30,12 @@ _KEPT = 1000
 class Board:
     """All runs of all sources. Thread-safe."""
 
-    def __init__(self, sources: Sequence[Source], *, clock: Callable[[], float] = time.time) -> None:
-        self.sources = tuple(sources)
+    def __init__(
+        self, sources: Sequence[Source], jobs: Sequence[JobSource] = (), *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.sources: tuple[Source, ...] = (*sources, *jobs)
         self.clock = clock
+        self._job_sources = tuple(jobs)
         self.version = 0
         self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_KEPT)
         self._changed = threading.Condition()
@@ -159,19 +163,32 @@ class Board:
     def facts(self) -> dict[str, RunFacts]:
         """Return what the rows show, by identifier; a job is in the row of its run folder, if that is read."""
         found = {id: each.facts for id, each in self.readers().items()}
-        for source in self.sources:
+        for source in self._job_sources:
             for id, job in source.jobs().items():
-                known = found.get(id) or RunFacts(id, job.name, None)
+                known = found.get(id) or RunFacts(id, job.name, None, resolved=job.resolved)
                 found[id] = replace(known, job=job)
         return found
+
+    def job(self, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return the answer of /api/job; None for an unknown job. Raises Problem."""
+        answers = (each.job(namespace, name) for each in self._job_sources)
+        return next((each for each in answers if each is not None), None)
 
     def runs(self) -> dict[str, Any]:
         """Return the answer of /api/runs."""
         now, version = self.clock(), self.version
-        found = [rows.row(each, now) for each in _with_unique_names(self.facts()).values()]
+        facts = _with_unique_names(self.facts())
+        found = [rows.row(each, now) for each in facts.values()]
         found.sort(key=lambda each: (-each["values"].get("startTime", 0.0), each["name"]))
         sources = [{"where": each.where, "problem": each.problem} for each in self.sources]
-        return {"columns": rows.columns(found), "runs": found, "sources": sources, "version": version}
+        names = dict.fromkeys(name for each in facts.values() for name in each.series)
+        return {
+            "columns": rows.columns(found),
+            "runs": found,
+            "series": groups(names),
+            "sources": sources,
+            "version": version,
+        }
 
 
 def _with_unique_names(facts: dict[str, RunFacts]) -> dict[str, RunFacts]:

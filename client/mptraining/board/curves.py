@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mptraining.board.event_batches import Batch, Column, Started, join
 from mptraining_api.run_folder import metric_direction
@@ -88,7 +89,7 @@ def _limits(count: int, cuts: Sequence[tuple[int, int]]) -> Column:
     return limits
 
 
-def _lost(elapsed: Column, keep: Column) -> float:
+def _lost(elapsed: Column, keep: NDArray[np.bool_]) -> float:
     """Return the time that was spent up to the points that are dropped, from the point before each."""
     if not len(elapsed) or bool(keep.all()):
         return 0.0

@@ -209,7 +209,8 @@ def commands(facts: RunFacts) -> list[dict[str, str]]:
     """Return commands to copy."""
     found = []
     if facts.job is not None:
-        found += job_commands(facts.job.namespace, facts.job.name, ended=facts.job.phase in ("Succeeded", "Failed"))
+        ended = facts.job.phase in ("Succeeded", "Failed")
+        found += job_commands(facts.job.namespace, facts.job.name, ended=ended, flags=facts.job.flags)
     if facts.folder is not None:
         folder = shlex.quote(facts.folder)
         found.append({"title": "Compare with another run", "command": f"mptj compare {folder} OTHER"})
@@ -219,12 +220,15 @@ def commands(facts: RunFacts) -> list[dict[str, str]]:
     return found
 
 
-def job_commands(namespace: str, name: str, *, ended: bool) -> list[dict[str, str]]:
-    flags = f"{shlex.quote(name)} --namespace {shlex.quote(namespace)}"
+def job_commands(namespace: str, name: str, *, ended: bool, flags: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Return the commands of `mptj` for a job; `flags` select its cluster."""
+    if "--namespace" not in flags:
+        flags = [*flags, "--namespace", namespace]
+    flags_text = shlex.join([name, *flags])
     found = [
-        {"title": "Status, with the reason and the next step", "command": f"mptj status {flags}"},
-        {"title": "Logs of the workers", "command": f"mptj logs {'' if ended else '-f '}{flags}"},
+        {"title": "Status, with the reason and the next step", "command": f"mptj status {flags_text}"},
+        {"title": "Logs of the workers", "command": f"mptj logs {'' if ended else '-f '}{flags_text}"},
     ]
     if not ended:
-        found.append({"title": "Wait for the end", "command": f"mptj wait {flags}"})
+        found.append({"title": "Wait for the end", "command": f"mptj wait {flags_text}"})
     return found

@@ -1,4 +1,4 @@
-"""One row of the table of runs: pure functions of job.json, result.json, the ends of the events, and a cluster's job."""
+"""One row of the table of runs: pure functions of job.json, result.json, the ends of the events, and a job's status."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ class JobFacts:
     phase: str
     reason: str
     folder: str | None
+    resolved: Document | None
     progress: Document | None
     values: Document
+    # Of `mptj`, to select the cluster.
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class RunFacts:
     resolved: Document | None = None
     result: Document | None = None
     launches: tuple[LaunchFacts, ...] = ()
+    # The names of its series, as far as they were read.
+    series: tuple[str, ...] = ()
     best: Mapping[str, float] | None = None
     job: JobFacts | None = None
 

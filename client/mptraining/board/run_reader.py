@@ -81,13 +81,16 @@ class RunReader:
     def facts(self) -> RunFacts:
         with self._lock:
             if self._facts is None:
+                batches = self._in_order()
+                final = (self.result or {}).get("metrics") or {}
                 self._facts = RunFacts(
                     id=self.id,
                     name=self.name,
                     folder=self.folder,
                     resolved=self.resolved,
                     result=self.result,
-                    launches=tuple(launch_facts(attempt, batch) for attempt, batch in self._in_order()),
+                    launches=tuple(launch_facts(attempt, batch) for attempt, batch in batches),
+                    series=tuple(dict.fromkeys([*(name for _, batch in batches for name in batch.values), *final])),
                     best=self._best,
                 )
             return self._facts

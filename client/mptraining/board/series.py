@@ -29,15 +29,21 @@ def groups(names: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
+_UNITS = {
+    "BytesPerSecond": "bytesPerSecond",
+    "xamplesPerSecond": "examples/s",
+    "Seconds": "seconds",
+    "Bytes": "bytes",
+    "Percent": "percent",
+    "Watts": "watts",
+    "Celsius": "celsius",
+}
+
+
 def unit(name: str) -> str:
-    """Return the unit of a gauge by the end of its name; empty for metrics and plain numbers."""
-    if name not in _GAUGES:
-        return ""
-    ends = {
-        "BytesPerSecond": "bytes/s", "ExamplesPerSecond": "examples/s", "examplesPerSecond": "examples/s",
-        "Seconds": "seconds", "Bytes": "bytes", "Percent": "percent", "Watts": "W", "Celsius": "°C",
-    }  # fmt: skip
-    return next((text for end, text in ends.items() if name.endswith(end)), "")
+    """Return the unit of a gauge by the end of its name; `number` for metrics and plain numbers."""
+    found = (text for end, text in _UNITS.items() if name in _GAUGES and name.endswith(end))
+    return next(found, "number")
 
 
 def smoothed(y: Column, weight: float) -> Column:
@@ -100,14 +106,14 @@ def chart(
     return {"name": name, "x": x, "unit": unit(name), "series": found}
 
 
-def whole_series(curves: Curves, pixels: int) -> dict[str, dict[str, list[float | None]]]:
+def whole_series(curves: Curves, pixels: int) -> dict[str, dict[str, Any]]:
     """Return all series of a run, downsampled by step, with all three axes."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name in curves.values:
         step, y = curves.series(name, "step")
         kept = kept_points(step, y, pixels)
         axes = {axis: numbers(curves.series(name, axis)[0][kept]) for axis in ("step", "epoch", "seconds")}
-        found[name] = axes | {"y": numbers(y[kept])}
+        found[name] = {"unit": unit(name), **axes, "y": numbers(y[kept])}
     return found
 
 

@@ -43,6 +43,16 @@ def environment() -> Environment:
     return Environment(loader=FileSystemLoader(FOLDER / "templates"), autoescape=True)
 
 
+def version() -> str:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("mptraining")
+    except PackageNotFoundError:
+        return "from a source tree"
+
+
 def page(*, version: str) -> str:
     """Return the page's HTML."""
     return environment().get_template("board.html").render(version=version)
@@ -84,14 +94,16 @@ class _Guard:
         if scope["type"] != "http":
             return
 
+        request = Request(scope)
+
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in access.HEADERS.items():
+                for name, value in access.headers(static=request.url.path.startswith("/static/")).items():
                     headers[name] = value
             await send(message)
 
-        await self._answer(Request(scope))(scope, receive, with_headers)
+        await self._answer(request)(scope, receive, with_headers)
 
     def _answer(self, request: Request) -> ASGIApp:
         if not access.is_allowed_host(Headers(scope=request.scope).get("host", ""), self._hosts):
@@ -123,9 +135,7 @@ class _Answers:
         self._stopping = stopping
 
     async def page(self, _: Request) -> Response:
-        from importlib.metadata import version
-
-        return HTMLResponse(page(version=version("mptraining")))
+        return HTMLResponse(page(version=version()))
 
     async def runs(self, _: Request) -> Response:
         def answer() -> Any:
@@ -196,14 +206,10 @@ class _Answers:
     async def job(self, request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
 
-        def answer() -> Any:
-            for source in self._board.sources:
-                found = source.job(namespace, name)
-                if found is not None:
-                    return found
+        found = await run_in_threadpool(self._board.job, namespace, name)
+        if found is None:
             raise HTTPException(404, f"no job {namespace}/{name} among those of the board")
-
-        return JSONResponse(await run_in_threadpool(answer))
+        return JSONResponse(found)
 
     async def live(self, request: Request) -> Response:
         return StreamingResponse(self._changes(request), media_type="text/event-stream")

@@ -1,4 +1,4 @@
-"""Sources of runs: folders on this machine and in buckets; `mptraining.board.cluster_jobs` is that of a cluster's jobs."""
+"""Sources of runs: folders on this machine and in buckets. That of a cluster's jobs is in `cluster_jobs`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,12 @@ class Source(Protocol):
     def runs(self) -> Mapping[str, RunReader]:
         """Return the runs with a folder by identifier."""
 
+
+class JobSource(Source, Protocol):
+    """A source that has jobs, too."""
+
     def jobs(self) -> Mapping[str, JobFacts]:
-        """Return the cluster's jobs by identifier of their row."""
+        """Return the jobs by identifier of their row."""
 
     def job(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Return the answer of /api/job for a job of this source, None for others. Raises Problem."""
@@ -53,12 +57,6 @@ class LocalRuns:
 
     def runs(self) -> Mapping[str, RunReader]:
         return self._runs
-
-    def jobs(self) -> Mapping[str, JobFacts]:
-        return {}
-
-    def job(self, namespace: str, name: str) -> dict[str, Any] | None:
-        return None
 
     def refresh(self) -> set[str]:
         changed = set()
@@ -106,12 +104,6 @@ class BucketRuns:
 
     def runs(self) -> Mapping[str, RunReader]:
         return self._runs
-
-    def jobs(self) -> Mapping[str, JobFacts]:
-        return {}
-
-    def job(self, namespace: str, name: str) -> dict[str, Any] | None:
-        return None
 
     def refresh(self) -> set[str]:
         changed: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from mptraining_api.problems import InvalidSpec
 
 if TYPE_CHECKING:
-    from mptraining.board.sources import Source
+    from mptraining.board.sources import JobSource, Source
     from mptraining.cluster.connection import Where
 
 # `mptj run` writes there.
@@ -24,7 +25,7 @@ def board(
             help="Run folders, folders with runs, gs:// URIs, or jobs. Default: runs/.", metavar="[WHERE]..."
         ),
     ] = None,
-    jobs: Annotated[bool, typer.Option("--jobs", help="Show the jobs of the cluster's namespace, too.")] = False,
+    jobs: Annotated[bool, typer.Option("--jobs", help="Show the jobs of the cluster's namespace.")] = False,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show jobs of all namespaces.")] = False,
     port: Annotated[int | None, typer.Option(help="Port; default: the first free one from 8666.", min=0)] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; others can then reach the board.")] = "127.0.0.1",
@@ -39,14 +40,16 @@ def board(
     WHERE is a run folder, a folder with runs at any depth, a gs:// URI, or the name of a job in the cluster.
     """
     _require_extra()
-    sources = _sources(places or [], where, jobs=jobs, everywhere=everywhere)
+    from mptraining.board.board import Board
+
+    sources, clusters = _sources(places or [], where, jobs=jobs or everywhere, everywhere=everywhere)
+    shown = Board(sources, clusters)
     if export is not None:
         from mptraining.board.export import write_page
 
-        typer.echo(f"page: {write_page(export, sources)}")
+        typer.echo(f"page: {write_page(Path(export), shown)}")
         return
     from mptraining.board import access, serve
-    from mptraining.board.board import Board
 
     if not access.is_loopback(host):
         text = f"warning: {host} is reached from other machines; the connection is not encrypted, the token is the key"
@@ -62,12 +65,12 @@ def board(
             webbrowser.open(url)
 
     if not tensorboard:
-        serve.serve(Board(sources), listening, host=host, ready=ready)
+        serve.serve(shown, listening, host=host, ready=ready)
         return
     from mptraining.board.tensorboard import running_over
 
     with running_over([each.where for each in sources], say=typer.echo):
-        serve.serve(Board(sources), listening, host=host, ready=ready)
+        serve.serve(shown, listening, host=host, ready=ready)
 
 
 def _require_extra() -> None:
@@ -80,10 +83,20 @@ def _require_extra() -> None:
         raise InvalidSpec("", f"mptj board needs packages that are not installed: {', '.join(missing)}", next_step=step)
 
 
-def _sources(places: list[str], where: Where, *, jobs: bool, everywhere: bool) -> list[Source]:
+def _sources(places: list[str], where: Where, *, jobs: bool, everywhere: bool) -> tuple[list[Source], list[JobSource]]:
+    """Return the folders and the jobs to show. Raises Problem for a job if there is no cluster."""
     from mptraining.board.sources import folder_source
 
     folders = [each for each in places if "/" in each or Path(each).exists()]
-    if not places:
+    names = [each for each in places if each not in folders]
+    if not places and not jobs:
         folders = [_RUNS if Path(_RUNS).is_dir() else "."]
-    return [folder_source(each) for each in folders]
+    clusters: list[JobSource] = []
+    if jobs or names:
+        from mptraining.board.cluster_jobs import ClusterJobs
+        from mptraining.cluster.connection import connect
+
+        chosen = [] if jobs else names
+        server = connect(where)
+        clusters.append(ClusterJobs(server, clock=time.time, names=chosen, everywhere=everywhere, flags=where.flags()))
+    return [folder_source(each) for each in folders], clusters
