@@ -15,7 +15,7 @@ export function runColour(index, dark = isDark()) {
   if (index < LIGHT.length) return (dark ? DARK : LIGHT)[index];
   // The golden angle keeps successive hues far apart; lightness tells the rounds of it apart.
   const turn = index - LIGHT.length;
-  const hue = (turn * 137.508) % 360;
+  const hue = (25 + turn * 137.508) % 360;
   const lightness = (dark ? [72, 82, 62] : [46, 36, 54])[turn % 3];
   return `hsl(${hue.toFixed(1)} ${dark ? 75 : 65}% ${lightness}%)`;
 }
@@ -25,9 +25,13 @@ export function runDash(index) {
   return DASHES[Math.floor(index / LIGHT.length) % DASHES.length];
 }
 
-/** Return the value of a CSS variable of the page. */
+/** Return the value of a colour variable of the page, as a canvas understands it. */
 export function themeColour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const probe = document.getElementById("top");
+  probe.style.setProperty("outline-color", `var(--${name})`);
+  const colour = getComputedStyle(probe).outlineColor;
+  probe.style.removeProperty("outline-color");
+  return colour;
 }
 
 /** Return the colour between two ends for `share` from 0 to 1: violet over teal to yellow (viridis). */

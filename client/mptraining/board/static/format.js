@@ -8,7 +8,7 @@ export function formatNumber(value, digits = 4) {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-4 || size >= 1e9)) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
   if (Number.isInteger(value) || size >= 10 ** digits) return Math.round(value).toLocaleString("en");
-  return String(Number(value.toPrecision(digits)));
+  return size >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
 }
 
 /** Return a duration: 3.2 ms, 42.1 s, 3 min 5 s, 2 h 4 min, 3 d 4 h. */
@@ -49,18 +49,19 @@ export function formatValue(value, kind = "text") {
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (kind === "seconds") return formatSeconds(value);
   if (kind === "bytes") return formatBytes(value);
-  if (kind === "bytesPerSecond") return `${formatBytes(value)}/s`;
-  if (kind === "percent") return `${formatNumber(value, 3)}%`;
-  if (kind === "celsius") return `${formatNumber(value, 3)} °C`;
-  if (kind === "watts") return `${formatNumber(value, 3)} W`;
+  if (kind === "bytes/s") return `${formatBytes(value)}/s`;
+  if (kind === "percent") return `${formatNumber(value, Math.abs(value) < 1 ? 1 : 3)}%`;
   if (kind === "time") return formatTime(value);
-  return typeof value === "number" ? formatNumber(value) : String(value);
+  if (typeof value !== "number") return String(value);
+  // A unit such as W, °C or examples/s.
+  return kind === "number" || kind === "text" || !kind ? formatNumber(value) : `${formatNumber(value, 3)} ${kind}`;
 }
 
 /** Return the name of a metric or column for people: val_accuracy -> validation accuracy, gpuPower -> gpu power. */
 export function readable(name) {
   const words = name.replace(/^val_/, "validation ").replace(/_/g, " ").replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
-  return words.replace(/\b(gpu|cpu|ram|xla)\b/g, (each) => each.toUpperCase());
+  const bare = words.replace(/ (bytes per second|bytes|percent|seconds|watts|celsius)$/, "");
+  return bare.replace(/\b(gpu|cpu|ram|xla)\b/g, (each) => each.toUpperCase());
 }
 
 /** Return the value at an axis' tick: short, without trailing zeros. */
@@ -68,7 +69,7 @@ export function formatTick(value, kind) {
   if (value === null) return "";
   if (kind === "seconds") return formatSeconds(value).replace(" min", "m").replace(/ (h|s|ms|µs|d)/g, "$1");
   if (kind === "bytes") return formatBytes(value);
-  if (kind === "bytesPerSecond") return `${formatBytes(value)}/s`;
+  if (kind === "bytes/s") return `${formatBytes(value)}/s`;
   if (kind === "percent") return `${formatNumber(value, 3)}%`;
   const size = Math.abs(value);
   if (size >= 1e4 && size < 1e6) return `${formatNumber(value / 1e3, 4)}k`;

@@ -57,5 +57,5 @@ function seriesFromPage(name, { run, x, from, to, smooth }) {
       const [xs, ys] = clipped(each[x], smoothed(each.y, Number(smooth ?? 0)), from, to);
       return { run: id, x: xs, y: ys };
     });
-  return { name, x, unit: held.find(([, each]) => each)?.[1].unit ?? "number", series };
+  return { name, x, unit: held.find(([, each]) => each)?.[1].unit ?? "", series };
 }

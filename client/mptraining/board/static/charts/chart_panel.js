@@ -1,5 +1,6 @@
 // A grid of charts of some runs; each chart loads its points when it comes into view, and again after a change.
 
+import { runColour } from "../colours.js";
 import { debounced, h } from "../dom.js";
 import { readable } from "../format.js";
 import { load } from "../load.js";
@@ -105,36 +106,27 @@ export class ChartPanel {
     return undefined;
   }
 
+  /** Return the curves: of one run each series has a colour, of several each run; what follows the first is dashed. */
   curves(charts, faint) {
     const single = this.runs.length === 1;
-    return charts.flatMap(({ name, series }) => {
-      const validation = name.startsWith("val_");
-      return series
+    return charts.flatMap(({ name, series }, at) =>
+      series
         .map((points) => ({ points, run: this.runs.find((each) => each.id === points.run) }))
         .filter(({ run, points }) => run && points.x.length)
         .map(({ run, points }) => ({
-          id: run.id,
-          label: single ? readable(name) : `${run.label}${validation && charts.length > 1 ? " (validation)" : ""}`,
-          colour: single && validation && charts.length > 1 ? run.second ?? run.colour : run.colour,
-          dash: validation && charts.length > 1 ? [6, 4] : run.dash,
+          id: single ? name : run.id,
+          label: single ? readable(name) : `${run.label}${at ? ` (${readable(name)})` : ""}`,
+          colour: single && at ? runColour(at) : run.colour,
+          dash: at ? [6, 4] : run.dash,
           faint,
           x: points.x,
           y: points.y,
-        }));
-    });
+        })),
+    );
   }
 
   destroy() {
     this.seen.disconnect();
     this.group.destroy();
   }
-}
-
-/** Return the charts of these series names: a metric and its validation share one. */
-export function chartsOf(training, validation) {
-  const bases = [...new Set([...training, ...validation.map((each) => each.replace(/^val_/, ""))])];
-  const known = new Set([...training, ...validation]);
-  return bases
-    .sort((one, other) => (other === "loss") - (one === "loss"))
-    .map((base) => ({ title: readable(base), names: [base, `val_${base}`].filter((each) => known.has(each)) }));
 }

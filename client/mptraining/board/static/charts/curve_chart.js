@@ -5,6 +5,7 @@ import { h } from "../dom.js";
 import { formatTick, formatValue } from "../format.js";
 import { paddedRange, valueRange, wantsLogarithm } from "./points.js";
 import { Readout } from "./readout.js";
+import { logarithmicTicks, timeTicks } from "./scale.js";
 
 const HEIGHT = 220;
 // Below that many points each is drawn as a dot, too.
@@ -96,12 +97,13 @@ export class CurveChart {
         y: { auto: false, distr: this.logarithmic ? 3 : 1, range: () => ends },
       },
       axes: [
-        { ...axis, size: 28, space: 70, values: (_, ticks) => ticks.map((each) => formatTick(each, xKind)) },
+        { ...axis, size: 28, space: 70, ...(xKind === "seconds" ? { splits: (_, at, low, high) => timeTicks(low, high, this.body.clientWidth / 90) } : {}), values: (_, ticks) => ticks.map((each) => formatTick(each, xKind)) },
         {
           ...axis,
           size: (plot, labels) => Math.max(44, 14 + 6.4 * Math.max(0, ...(labels ?? []).map((each) => each?.length ?? 0))),
           space: 34,
-          values: (plot, ticks) => ticks.map((each) => (this.logarithmic ? logarithmicTick(each, ticks, unit) : formatTick(each, unit))),
+          ...(this.logarithmic ? { splits: (_, at, low, high) => logarithmicTicks(low, high, 6), filter: (_, ticks) => ticks } : {}),
+          values: (plot, ticks) => ticks.map((each) => formatTick(each, unit)),
         },
       ],
       series: [{}, ...this.curves.map((each) => this.seriesOptions(each, few))],
@@ -112,7 +114,7 @@ export class CurveChart {
         dataIdx: () => null,
         focus: { prox: -1 },
       },
-      hooks: { setSelect: [(plot) => this.select(plot)] },
+      hooks: { setSelect: [(plot) => this.select(plot)], drawSeries: [(plot, index) => this.drawDots(plot, index)] },
     };
   }
 
@@ -124,11 +126,30 @@ export class CurveChart {
       stroke: curve.colour,
       width,
       dash: curve.dash,
-      alpha: (curve.faint ? 0.28 : 1) * (chosen ? 1 : 0.15),
+      alpha: (curve.faint ? 0.28 : 1) * (chosen ? 1 : 0.25),
       spanGaps: true,
       paths: window.uPlot.paths.linear(),
-      points: { show: !curve.faint && curve.x.length <= SPARSE, size: 5, fill: curve.colour },
     };
+  }
+
+  /** Draw the points of a sparse curve as dots: uPlot draws none of its own where curves have their own x. */
+  drawDots(plot, index) {
+    const curve = this.curves[index - 1];
+    if (!curve || curve.faint || curve.x.length > SPARSE) return;
+    const { ctx } = plot;
+    ctx.save();
+    ctx.fillStyle = curve.colour;
+    ctx.globalAlpha = plot.series[index].alpha;
+    ctx.beginPath();
+    ctx.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
+    ctx.clip();
+    curve.x.forEach((x, at) => {
+      if (curve.y[at] === null) return;
+      ctx.beginPath();
+      ctx.arc(plot.valToPos(x, "x", true), plot.valToPos(curve.y[at], "y", true), 2.5 * devicePixelRatio, 0, 2 * Math.PI);
+      ctx.fill();
+    });
+    ctx.restore();
   }
 
   select(plot) {
@@ -173,14 +194,4 @@ export class CurveChart {
     this.plot?.destroy();
     this.plot = null;
   }
-}
-
-/** Return a tick of a logarithmic axis: powers of ten, and 2 and 5 if there are few decades. */
-function logarithmicTick(value, ticks, unit) {
-  if (value === null) return null;
-  const power = Math.floor(Math.log10(value) + 1e-9);
-  const factor = Math.round(value / 10 ** power);
-  const decades = Math.log10(ticks[ticks.length - 1] / ticks[0]);
-  if (factor !== 1 && (decades > 2.5 || ![2, 5].includes(factor))) return null;
-  return decades > 6 || Math.abs(power) > 5 ? `${factor === 1 ? "" : `${factor}·`}1e${power}` : formatTick(value, unit);
 }

@@ -40,8 +40,9 @@ class ParallelPicture {
     this.width = Math.max(860, SIDE * 2 + (columns.length - 1) * 130);
     const gap = columns.length > 1 ? (this.width - 2 * SIDE) / (columns.length - 1) : 0;
     this.axes = columns.map((column, index) => this.axis(column, columns.length > 1 ? SIDE + index * gap : this.width / 2));
-    const scale = this.axes[this.axes.length - 1].scale;
-    this.lines = runs.map((run) => this.line(run, target, scale));
+    // By rank, so that one outlier does not give all the others one colour.
+    const ranked = [...new Set(runs.map((run) => run.values[target.key]).filter((each) => each !== undefined && each !== null))].sort((one, other) => (typeof one === "number" ? one - other : String(one).localeCompare(String(other))));
+    this.lines = runs.map((run) => this.line(run, target, ranked));
     this.element = s(
       "svg",
       { viewBox: `0 0 ${this.width} ${HEIGHT}`, role: "group", "aria-label": `Parallel coordinates of ${runs.length} runs over ${columns.map((each) => each.title).join(", ")}` },
@@ -54,7 +55,7 @@ class ParallelPicture {
     const values = this.runs.map((run) => run.values[column.key]).filter((each) => each !== undefined && each !== null);
     const numbers = values.every((each) => typeof each === "number");
     const few = numbers && new Set(values).size <= 6 && column.kind === "number" && !/:/.test(column.key);
-    const scale = numbers && !few ? numberScale(values, HEIGHT - BOTTOM, TOP, { kind: column.kind }) : textScale(values, HEIGHT - BOTTOM, TOP);
+    const scale = numbers && !few ? numberScale(values, HEIGHT - BOTTOM, TOP, column.kind) : textScale(values, HEIGHT - BOTTOM, TOP);
     const ticks = numbers && few ? scale.ticks.map((each) => ({ ...each, text: formatValue(Number(each.value), column.kind) })) : scale.ticks;
     const brush = s("rect", { class: "brush", x: left - 9, width: 18, y: 0, height: 0 });
     const reach = s("rect", { class: "axis-reach", x: left - 22, width: 44, y: TOP - 8, height: HEIGHT - TOP - BOTTOM + 16 });
@@ -73,11 +74,11 @@ class ParallelPicture {
     return axis;
   }
 
-  line(run, target, scale) {
+  line(run, target, ranked) {
     const points = this.axes.map(({ column, left, scale: each }) => [left, run.values[column.key], each]).filter(([, value]) => value !== undefined && value !== null);
     const path = points.map(([left, value, each], at) => `${at ? "L" : "M"}${left.toFixed(1)} ${each.at(value).toFixed(1)}`).join("");
     const value = run.values[target.key];
-    const share = value === undefined || value === null ? null : (HEIGHT - BOTTOM - scale.at(value)) / (HEIGHT - BOTTOM - TOP);
+    const share = value === undefined || value === null ? null : ranked.indexOf(value) / Math.max(1, ranked.length - 1);
     const text = `${run.label}: ${target.title} ${formatValue(value, target.kind)}`;
     const element = s("a", { href: runLink(run), class: "parallel-line", "data-run": run.id, "aria-label": text }, s("path", { class: "reach", d: path }), s("path", { class: "mark", d: path, style: { stroke: share === null ? "var(--dim)" : scaleColour(share) } }), s("title", {}, text));
     return { run, element };

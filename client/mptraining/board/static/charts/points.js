@@ -90,7 +90,7 @@ export function wantsLogarithm({ low, high }) {
 
 /** Return the ends of a linear axis, a little beyond the values; 0 is an end if it is near. */
 export function paddedRange(low, high) {
-  if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+  if (low === high) return low === 0 ? [-0.05, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
   const margin = (high - low) * 0.06;
   const bottom = low >= 0 && low < (high - low) * 0.25 ? 0 : low - margin;
   return [bottom, high + margin];

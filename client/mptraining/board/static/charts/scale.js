@@ -3,27 +3,24 @@
 import { formatTick, formatValue } from "../format.js";
 
 /** Return {at, ticks, logarithmic} for numbers, drawn from `start` to `end` pixels. */
-export function numberScale(values, start, end, { log = "auto", kind = "number", ticks = 6 } = {}) {
+export function numberScale(values, start, end, kind = "number", ticks = 6) {
   let [low, high] = [Math.min(...values), Math.max(...values)];
-  const logarithmic = low > 0 && (log === true || (log === "auto" && high / low >= 100));
+  const logarithmic = low > 0 && kind !== "percent" && high / low >= 30;
   if (low === high) [low, high] = low === 0 ? [-1, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
   else if (logarithmic) [low, high] = [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
   else [low, high] = [low - (high - low) * 0.05, high + (high - low) * 0.05];
   const forward = logarithmic ? Math.log10 : (value) => value;
   const at = (value) => start + ((forward(value) - forward(low)) / (forward(high) - forward(low))) * (end - start);
-  const back = (pixel) => {
-    const value = forward(low) + ((pixel - start) / (end - start)) * (forward(high) - forward(low));
-    return logarithmic ? 10 ** value : value;
-  };
-  const places = logarithmic ? logarithmicTicks(low, high, ticks) : linearTicks(low, high, ticks);
-  return { at, back, logarithmic, ticks: places.map((value) => ({ value, place: at(value), text: formatTick(value, kind) })) };
+  const places = logarithmic ? logarithmicTicks(low, high, ticks) : kind === "seconds" ? timeTicks(low, high, ticks) : linearTicks(low, high, ticks);
+  return { at, logarithmic, ticks: places.map((value) => ({ value, place: at(value), text: formatTick(value, kind) })) };
 }
 
 /** Return {at, ticks} for texts, spread evenly in order of their names. */
 export function textScale(values, start, end) {
-  const names = [...new Set(values.map(String))].sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
+  const distinct = [...new Set(values)].sort((one, other) => (typeof one === "number" && typeof other === "number" ? one - other : String(one).localeCompare(String(other))));
+  const names = distinct.map(String);
   const at = (value) => (names.length === 1 ? (start + end) / 2 : start + ((names.indexOf(String(value)) + 0.5) / names.length) * (end - start));
-  return { at, back: null, logarithmic: false, ticks: names.map((value) => ({ value, place: at(value), text: formatValue(value) })) };
+  return { at, logarithmic: false, ticks: names.map((value) => ({ value, place: at(value), text: formatValue(value) })) };
 }
 
 /** Return round numbers between two ends. */
@@ -33,6 +30,17 @@ export function linearTicks(low, high, most) {
   const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= raw * 0.999);
   const count = Math.floor(high / step + 1e-9) - Math.ceil(low / step - 1e-9) + 1;
   return Array.from({ length: count }, (_, at) => Number(((Math.ceil(low / step - 1e-9) + at) * step).toPrecision(12)));
+}
+
+/** Return round times between two ends: multiples of 1, 2, 5, 10, 15 and 30 seconds, minutes or hours, and of days. */
+export function timeTicks(low, high, most) {
+  const raw = (high - low) / most;
+  const unit = raw <= 30 ? 1 : raw <= 1800 ? 60 : raw <= 43200 ? 3600 : 86400;
+  if (raw < 1) return linearTicks(low, high, most);
+  const step = [1, 2, 5, 10, 15, 30].map((each) => each * unit).find((each) => each >= raw) ?? linearTicks(low, high, most)[1] - linearTicks(low, high, most)[0];
+  const ticks = [];
+  for (let each = Math.ceil(low / step) * step; each <= high; each += step) ticks.push(each);
+  return ticks;
 }
 
 /** Return powers of ten between two ends, with 2 and 5 times them if there are few. */

@@ -25,7 +25,7 @@ export function scatterPlot(runs, columns, axes, choose) {
     h("div", { class: "controls" }, menu("Across", numeric, x, (key) => choose({ x: key })), menu("Upwards", numeric, y, (key) => choose({ y: key })), shortcut),
     drawn.length ? picture(drawn, x, y) : h("p", { class: "empty" }, `No run has both ${x.title} and ${y.title}.`),
     missing && drawn.length ? h("p", { class: "chart-note" }, `${missing} ${missing === 1 ? "run has" : "runs have"} no value of one of the two.`) : "",
-    front(drawn, x, y).length > 1 ? h("p", { class: "chart-note" }, "The line joins the runs that no other run beats in both.") : "",
+    front(drawn, x, y).length > 1 ? h("p", { class: "chart-note" }, "The line joins the runs that finished and that no other beats in both.") : "",
   );
 }
 
@@ -43,12 +43,12 @@ function menu(title, columns, chosen, pick) {
 }
 
 function picture(runs, x, y) {
-  const across = numberScale(runs.map((each) => each.values[x.key]), LEFT, WIDTH - RIGHT, { kind: x.kind });
-  const upwards = numberScale(runs.map((each) => each.values[y.key]), HEIGHT - BOTTOM, TOP, { kind: y.kind });
+  const across = numberScale(runs.map((each) => each.values[x.key]), LEFT, WIDTH - RIGHT, x.kind);
+  const upwards = numberScale(runs.map((each) => each.values[y.key]), HEIGHT - BOTTOM, TOP, y.kind);
   const place = (run) => [across.at(run.values[x.key]), upwards.at(run.values[y.key])];
   const best = front(runs, x, y).map((run) => place(run).join(","));
   const named = runs.length <= 24;
-  const placed = [];
+  const placed = runs.map(place).map(([left, top]) => ({ left: left - 6, right: left + 6, top: top - 6, bottom: top + 6 }));
   return h(
     "div",
     { class: "plot" },
@@ -60,18 +60,22 @@ function picture(runs, x, y) {
       s("text", { class: "axis", x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 10, "text-anchor": "middle" }, axisTitle(x, across)),
       s("text", { class: "axis", "text-anchor": "middle", transform: `translate(14 ${(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)` }, axisTitle(y, upwards)),
       best.length > 1 ? s("polyline", { class: "front", points: best.join(" ") }) : "",
-      runs.map((run) => dot(run, place(run), x, y, named && free(placed, place(run), run.label))),
+      runs.map((run) => dot(run, place(run), x, y, named ? labelPlace(placed, place(run), run.label) : null)),
     ),
   );
 }
 
-/** Return whether a label beside this dot covers no other label; remembers it if so. */
-function free(placed, [left, top], label) {
-  const box = { left: left + 9, right: left + 9 + label.length * 6.6, top: top - 8, bottom: top + 8 };
-  if (box.right > WIDTH - 4) return false;
-  if (placed.some((each) => box.left < each.right && box.right > each.left && box.top < each.bottom && box.bottom > each.top)) return false;
-  placed.push(box);
-  return true;
+/** Return where a label beside this dot covers no dot and no other label, and remember it; null if nowhere. */
+function labelPlace(placed, [left, top], label) {
+  const width = label.length * 6.8;
+  const overlaps = (box) => placed.some((each) => box.left < each.right && box.right > each.left && box.top < each.bottom && box.bottom > each.top);
+  for (const [x, y] of [[left + 9, top], [left - 9 - width, top], [left - width / 2, top - 15], [left - width / 2, top + 15], [left + 7, top - 12], [left + 7, top + 12]]) {
+    const box = { left: x, right: x + width, top: y - 7, bottom: y + 7 };
+    if (box.left < LEFT || box.right > WIDTH - 2 || box.top < 2 || box.bottom > HEIGHT - BOTTOM || overlaps(box)) continue;
+    placed.push(box);
+    return { x, y: y + 4 };
+  }
+  return null;
 }
 
 function axisTitle(column, scale) {
@@ -85,7 +89,7 @@ function dot(run, [left, top], x, y, named) {
     { href: runLink(run), class: "dot", "data-run": run.id, "aria-label": text },
     s("circle", { class: "reach", cx: left, cy: top, r: 12 }),
     s("circle", { class: "mark", cx: left, cy: top, r: 5.5, style: { fill: run.colour } }),
-    named ? s("text", { class: "dot-name", x: left + 10, y: top + 4 }, run.label) : "",
+    named ? s("text", { class: "dot-name", ...named }, run.label) : "",
     s("title", {}, text),
   );
 }
@@ -95,7 +99,7 @@ export function front(runs, x, y) {
   const direction = (column) => ({ lower: 1, higher: -1 })[column.better ?? (column.kind === "seconds" ? "lower" : /loss/.test(column.key) ? "lower" : null)];
   const [dx, dy] = [direction(x), direction(y)];
   if (!dx || !dy || x === y) return [];
-  const ordered = [...runs].sort((one, other) => dx * (one.values[x.key] - other.values[x.key]) || dy * (one.values[y.key] - other.values[y.key]));
+  const ordered = runs.filter((each) => each.state === "Succeeded").sort((one, other) => dx * (one.values[x.key] - other.values[x.key]) || dy * (one.values[y.key] - other.values[y.key]));
   let best = Infinity;
   return ordered.filter((run) => {
     const value = dy * run.values[y.key];

@@ -1,6 +1,7 @@
 // The view that compares runs: curves, scatter, parallel coordinates, speed, and what differs in the configuration.
 
-import { ChartPanel, chartsOf } from "../charts/chart_panel.js";
+import { chartSections } from "../charts/chart_list.js";
+import { ChartPanel } from "../charts/chart_panel.js";
 import { parallelPlot } from "../charts/parallel_plot.js";
 import { scatterPlot } from "../charts/scatter_plot.js";
 import { runColour, runDash } from "../colours.js";
@@ -107,7 +108,7 @@ export class CompareView {
     const cutOff = this.cutOff > 0 ? h("p", { class: "chart-note" }, `The first ${MOST} of ${MOST + this.cutOff} runs; select fewer in the table.`) : "";
     const place = this.legend.querySelector("ul")?.scrollTop ?? 0;
     const focused = this.legend.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
-    this.legend.replaceChildren(h("div", { class: "legend-head" }, h("span", {}, key ? readable(key.replace("last:", "")) : ""), all), h("ul", {}, rows), cutOff);
+    this.legend.replaceChildren(h("div", { class: "legend-head" }, h("span", {}, key ? readable(key.replace(":", " ").replace("val_", "validation ")) : ""), all), h("ul", {}, rows), cutOff);
     this.legend.querySelector("ul").scrollTop = place;
     if (focused) this.legend.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
   }
@@ -148,25 +149,13 @@ export class CompareView {
   }
 
   drawCurves(runs) {
-    const { training = [], validation = [], numbers = [], system = [] } = this.data.series ?? seriesOfColumns(this.data.columns);
-    const single = (name) => ({ title: readable(name), names: [name] });
-    const sections = [
-      { title: "Metrics", charts: chartsOf(training, validation) },
-      { title: "Numbers", charts: numbers.map(single) },
-      { title: "System", charts: system.map(single) },
-    ].filter((each) => each.charts.length);
+    const sections = chartSections(this.data.series ?? {}, this.runs.length);
     this.panel = new ChartPanel(sections, chartSettings());
     this.content.replaceChildren(
       chartControls((changed) => this.panel.set(changed), this.panel),
-      validation.length && training.length ? h("p", { class: "chart-note" }, "Solid: training. Dashed: validation.") : "",
+      sections[0]?.charts.some((each) => each.names.length > 1) ? h("p", { class: "chart-note" }, "Solid: training. Dashed: validation.") : "",
       this.panel.element,
     );
     this.panel.setRuns(runs);
   }
-}
-
-/** Return the names of metrics that the columns of the table tell, for a page without `series`. */
-function seriesOfColumns(columns) {
-  const names = [...new Set(columns.filter((each) => /^(last|best):/.test(each.key)).map((each) => each.key.replace(/^(last|best):/, "")))];
-  return { training: names.filter((each) => !each.startsWith("val_")), validation: names.filter((each) => each.startsWith("val_")) };
 }

@@ -39,7 +39,8 @@ async function fill(element, runs) {
 
 /** Return the paths whose values are not the same in all configurations, in order. */
 export function differingPaths(configurations) {
-  const paths = [...new Set(configurations.flatMap(Object.keys))].sort();
+  // The name differs in every run, and heads its row.
+  const paths = [...new Set(configurations.flatMap(Object.keys))].filter((each) => each !== "name").sort();
   return paths.filter((path) => new Set(configurations.map((each) => JSON.stringify(each[path] ?? null))).size > 1);
 }
 

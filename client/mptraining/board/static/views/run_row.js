@@ -13,7 +13,7 @@ export function runRow(run, columns, best, view) {
     { "data-run": run.id, class: `${chosen ? "chosen" : ""} ${hidden ? "hidden-run" : ""}`, "aria-selected": String(chosen) },
     h("td", { class: "check" }, box),
     h("th", { scope: "row", class: "name" }, h("a", { href: runLink(run), title: run.folder ?? run.name }, run.name)),
-    h("td", { class: "state" }, stateBadge(run), progressBar(run)),
+    h("td", { class: "state" }, stateBadge(run), outcomeOf(run), progressBar(run)),
     columns.map((column) => cell(run.values[column.key], column, best.get(column.key))),
   );
 }
@@ -32,6 +32,12 @@ function cell(value, { kind, title }, best) {
   const isBest = best !== null && best !== undefined && value === best;
   const number = kind !== "text";
   return h("td", { class: `${number ? "number" : ""} ${isBest ? "best" : ""}`, title: isBest ? `best ${title}` : null }, formatValue(value, kind));
+}
+
+/** Return the outcome where it says more than the state: Diverged, Preempted. */
+function outcomeOf(run) {
+  const outcome = run.values.outcome;
+  return outcome && outcome !== run.state ? h("span", { class: "outcome", title: run.reason ?? null }, outcome) : "";
 }
 
 /** Return the state as a badge; the reason is its tooltip. */

@@ -1,9 +1,10 @@
 // The view of one run: how it stands, its curves, and everything that was recorded about it.
 
-import { ChartPanel, chartsOf } from "../charts/chart_panel.js";
+import { chartSections } from "../charts/chart_list.js";
+import { ChartPanel } from "../charts/chart_panel.js";
 import { runColour } from "../colours.js";
 import { debounced, h } from "../dom.js";
-import { formatSeconds, formatValue, readable } from "../format.js";
+import { formatSeconds, formatValue } from "../format.js";
 import { apiPath, load } from "../load.js";
 import { onChange } from "../live.js";
 import { chartControls, chartSettings } from "./controls.js";
@@ -26,7 +27,7 @@ export class RunView {
     [this.detail, this.all] = await Promise.all([load(apiPath("run", this.id)), load("/api/runs")]);
     this.title = this.detail.run.name;
     this.head = h("div", { class: "run-head" });
-    this.panel = new ChartPanel(this.chartSections(), chartSettings());
+    this.panel = new ChartPanel(this.sections(), chartSettings());
     this.output = new ProgramOutput(this.id);
     this.parts = h("div", { class: "run-parts" });
     const curves = h("section", { id: "curves" }, h("h2", {}, "Curves"), chartControls((changed) => this.panel.set(changed), this.panel), this.panel.element);
@@ -45,7 +46,7 @@ export class RunView {
   }
 
   setRun() {
-    this.panel.setRuns([{ id: this.id, label: this.detail.run.name, colour: runColour(0), second: runColour(1), dash: [] }]);
+    this.panel.setRuns([{ id: this.id, label: this.detail.run.name, colour: runColour(0), dash: [] }]);
   }
 
   redraw() {
@@ -55,28 +56,22 @@ export class RunView {
   async reload() {
     this.detail = await load(apiPath("run", this.id));
     this.draw();
-    this.panel.setSections(this.chartSections());
+    this.panel.setSections(this.sections());
     this.panel.refresh();
     this.output.update(this.detail.logs ?? []);
   }
 
-  chartSections() {
-    const { training = [], validation = [], numbers = [], system = [] } = this.detail.series ?? {};
-    const single = (name) => ({ title: readable(name), names: [name] });
-    return [
-      { title: "Training and validation", charts: chartsOf(training, validation) },
-      { title: "Numbers", charts: numbers.map(single) },
-      { title: "System", charts: system.map(single) },
-    ].filter((each) => each.charts.length);
+  sections() {
+    return chartSections(this.detail.series ?? {}, 1);
   }
 
   draw() {
     const { run, divergence, goodput, attempts } = this.detail;
-    this.noCurves.hidden = this.chartSections().length > 0;
+    this.noCurves.hidden = this.sections().length > 0;
     const open = [...this.parts.querySelectorAll("details[open]")].map((each) => each.id);
     this.head.replaceChildren(
       h("div", { class: "run-title" }, h("h1", {}, run.name), stateBadge(run), progressBar(run)),
-      run.reason && run.reason !== run.state ? h("p", { class: run.state === "Failed" ? "reason failed" : "reason" }, run.reason) : "",
+      run.reason && run.reason !== run.state && !(divergence?.message && run.reason.includes(divergence.message)) ? h("p", { class: run.state === "Failed" ? "reason failed" : "reason" }, run.reason) : "",
       h("p", { class: "where" }, run.folder ? h("code", {}, run.folder) : "", run.job ? [" ", h("a", { href: jobLink(run.job) }, `job ${run.job.namespace}/${run.job.name}`)] : ""),
       divergence ? this.divergence(divergence) : "",
       this.facts(run, goodput),
@@ -90,7 +85,7 @@ export class RunView {
 
   divergence({ step, layer, message }) {
     const place = [layer ? `in layer ${layer}` : null, step !== null && step !== undefined ? `at step ${step.toLocaleString("en")}` : null].filter(Boolean).join(" ");
-    return h("div", { class: "divergence", role: "note" }, h("b", {}, `Values that are not finite ${place}`), message ? h("p", {}, message) : "");
+    return h("div", { class: "divergence", role: "note" }, h("b", {}, `${run.state === "Failed" ? "The training diverged: values" : "Values"} that are not finite ${place}`), message ? h("p", {}, message) : "");
   }
 
   facts(run, goodput) {

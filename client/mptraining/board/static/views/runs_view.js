@@ -1,8 +1,8 @@
 // The view of all runs: a table to sort, filter, group and hide, and to select from.
 
 import { announce, debounced, emptyState, h } from "../dom.js";
-import { formatValue, readable } from "../format.js";
-import { load, offline } from "../load.js";
+import { formatValue } from "../format.js";
+import { load } from "../load.js";
 import { onChange } from "../live.js";
 import { bestValue, groupRuns, parseFilter, sortRuns, splitShared } from "../runs_table.js";
 import { keep, kept } from "../settings.js";
@@ -13,7 +13,8 @@ const FIRST_ROWS = 200;
 export class RunsView {
   constructor() {
     this.sort = kept("sort", { key: "startTime", descending: true });
-    this.hiddenColumns = new Set(kept("hiddenColumns", []));
+    // Column -> shown, where the reader has chosen; else `isShownAtFirst`.
+    this.columnChoices = kept("columns", {});
     this.hiddenRuns = new Set(kept("hiddenRuns", []));
     this.groupKey = kept("group", "");
     this.selected = new Set(kept("selected", []));
@@ -68,7 +69,7 @@ export class RunsView {
     this.hiddenCount = found.filter((each) => this.hiddenRuns.has(each.id)).length;
     const shown = this.showHidden ? found : found.filter((each) => !this.hiddenRuns.has(each.id));
     const { differing, shared } = splitShared(shown, columns);
-    this.visible = differing.filter((each) => !this.hiddenColumns.has(each.key));
+    this.visible = differing.filter((each) => this.isShown(each.key));
     this.shown = sortRuns(shown, this.sort);
     this.shared.replaceChildren(...(shared.length ? ["Same in all: ", ...shared.map((each) => h("span", { class: "chip" }, `${each.title} `, h("b", {}, formatValue(shown[0].values[each.key], each.kind))))] : []));
     this.drawMenus(columns);
@@ -82,9 +83,9 @@ export class RunsView {
     const groups = [{ key: "", title: "none" }, { key: "state", title: "state" }, ...columns.filter((each) => each.kind === "text" || ["replicas", "globalBatchSize", "learningRate"].includes(each.key))];
     if (document.activeElement !== this.group) this.group.replaceChildren(...groups.map(option));
     if (this.columnMenu.open) return;
-    const box = (column) => h("label", {}, h("input", { type: "checkbox", checked: !this.hiddenColumns.has(column.key), onchange: (event) => this.toggleColumn(column.key, event.target.checked) }), ` ${column.title}`);
-    const showAll = h("button", { type: "button", onclick: () => this.setColumns([]) }, "Show all");
-    const hideAll = h("button", { type: "button", onclick: () => this.setColumns(columns.map((each) => each.key)) }, "Hide all");
+    const box = (column) => h("label", {}, h("input", { type: "checkbox", checked: this.isShown(column.key), onchange: (event) => this.toggleColumn(column.key, event.target.checked) }), ` ${column.title}`);
+    const showAll = h("button", { type: "button", onclick: () => this.setColumns(columns, true) }, "Show all");
+    const hideAll = h("button", { type: "button", onclick: () => this.setColumns(columns, false) }, "Hide all");
     this.columnMenu.replaceChildren(this.columnMenu.querySelector("summary"), h("div", { class: "menu-body" }, h("div", { class: "menu-actions" }, showAll, hideAll), columns.map(box)));
   }
 
@@ -165,15 +166,18 @@ export class RunsView {
   }
 
   toggleColumn(key, shown) {
-    if (shown) this.hiddenColumns.delete(key);
-    else this.hiddenColumns.add(key);
-    keep("hiddenColumns", [...this.hiddenColumns]);
+    this.columnChoices[key] = shown;
+    keep("columns", this.columnChoices);
     this.draw();
   }
 
-  setColumns(hidden) {
-    this.hiddenColumns = new Set(hidden);
-    keep("hiddenColumns", hidden);
+  isShown(key) {
+    return this.columnChoices[key] ?? isShownAtFirst(key);
+  }
+
+  setColumns(columns, shown) {
+    for (const each of columns) this.columnChoices[each.key] = shown;
+    keep("columns", this.columnChoices);
     this.columnMenu.open = false;
     this.draw();
   }
@@ -222,12 +226,8 @@ export class RunsView {
   }
 }
 
-/** Return the title of a column as it is written in a sentence. */
-export function columnTitle(columns, key) {
-  return columns.find((each) => each.key === key)?.title ?? readable(key);
-}
-
-/** Return the note of an exported page. */
-export function exportedNote() {
-  return offline ? h("span", { class: "chip" }, "exported page, not live") : "";
+/** Return whether a column is shown before the reader has chosen: not what another column tells better. */
+export function isShownAtFirst(key) {
+  // The state shows the outcome; the best of validation and the last of training are what one looks for.
+  return !["outcome", "phase", "strategy"].includes(key) && !key.startsWith("last:val_") && (!key.startsWith("best:") || key.startsWith("best:val_"));
 }
