@@ -45,8 +45,12 @@ class LocalFiles:
     def list(self) -> dict[str, File]:
         found: dict[str, File] = {}
         for part in ("", *PARTS):
+            where = Path(self.folder, part)
+            # No link leads out of the run folder, which may be another user's.
+            if part and where.is_symlink():
+                continue
             try:
-                entries = os.scandir(f"{self.folder}/{part}")
+                entries = os.scandir(where)
             except OSError:
                 continue
             with entries:
@@ -54,8 +58,8 @@ class LocalFiles:
                     name = f"{part}/{entry.name}" if part else entry.name
                     if part or name in (run_folder.JOB, run_folder.RESULT):
                         try:
-                            stat = entry.stat()
-                            if entry.is_file():
+                            if entry.is_file(follow_symlinks=False):
+                                stat = entry.stat(follow_symlinks=False)
                                 found[name] = File(stat.st_size, f"{stat.st_mtime_ns}-{stat.st_size}")
                         except OSError:
                             continue
@@ -63,8 +67,11 @@ class LocalFiles:
 
     def read(self, name: str, start: int, length: int) -> bytes:
         try:
-            with Path(self.folder, name).open("rb", buffering=0) as file:
-                return os.pread(file.fileno(), length, start)
+            file = os.open(f"{self.folder}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                return os.pread(file, length, start)
+            finally:
+                os.close(file)
         except OSError as error:
             raise InvalidData(f"{self.folder}/{name}", error.strerror or "cannot be read") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -18,6 +18,8 @@ from mptraining_api.problems import InvalidSpec
 # 8888 is Jupyter's, 6006 TensorBoard's.
 PORT = 8666
 _NEXT_PORTS = 20
+# A stream notices the end within LIVE_SECONDS; an answer that takes longer is cut off.
+STOP_SECONDS = 2
 
 
 class _Server(uvicorn.Server):
@@ -55,32 +57,29 @@ def url(host: str, port: int, token: str) -> str:
     return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?token={token}"
 
 
-def serve(
-    board: Board,
-    listening: socket.socket,
-    *,
-    host: str,
-    ready: Callable[[str], None],
-    token: str | None = None,
-    hosts: Collection[str] = (),
-) -> None:
-    """Serve the board until SIGINT or SIGTERM; `ready` gets the URL as soon as it can be opened."""
-    token = token or secrets.token_urlsafe(24)
-    port = int(listening.getsockname()[1])
+def server_for(board: Board, listening: socket.socket, *, host: str, token: str) -> uvicorn.Server:
+    """Return the server of a board, which `run` serves on the socket and `should_exit` ends."""
+    names = set() if access.is_loopback(host) else {host, socket.gethostname()}
     server: _Server
 
     def stopping() -> bool:
         return server.should_exit
 
-    names = set(hosts) | (set() if access.is_loopback(host) else {host, socket.gethostname()})
-    app = application(board, token=token, port=port, hosts=names, stopping=stopping)
+    app = application(board, token=token, port=int(listening.getsockname()[1]), hosts=names, stopping=stopping)
     config = uvicorn.Config(
-        app, log_level="error", lifespan="off", timeout_graceful_shutdown=2, server_header=False, date_header=False
+        app, log_level="error", lifespan="off", timeout_graceful_shutdown=STOP_SECONDS, server_header=False
     )
     server = _Server(config)
+    return server
+
+
+def serve(board: Board, listening: socket.socket, *, host: str, ready: Callable[[str], None]) -> None:
+    """Serve the board until SIGINT or SIGTERM; `ready` gets the URL as soon as it can be opened."""
+    token = secrets.token_urlsafe(24)
+    server = server_for(board, listening, host=host, token=token)
     board.start()
     try:
-        ready(url(host, port, token))
+        ready(url(host, int(listening.getsockname()[1]), token))
         server.run(sockets=[listening])
     finally:
         board.stop()
