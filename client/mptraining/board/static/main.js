@@ -102,7 +102,11 @@ function showKeys() {
 
 function pressed(event) {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== "checkbox";
-  if (event.key === "Escape" && typing) event.target.blur();
+  if (event.key === "Escape" && typing) {
+    // Otherwise Chromium empties a search field without an input event.
+    event.preventDefault();
+    event.target.blur();
+  }
   if (typing || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
   const action = {
     "/": () => document.querySelector("input[type=search]")?.focus(),

@@ -7,7 +7,7 @@ import { paddedRange, valueRange, wantsLogarithm } from "./points.js";
 import { Readout } from "./readout.js";
 import { logarithmicTicks, timeTicks } from "./scale.js";
 
-const HEIGHT = 220;
+const CHART_HEIGHT = 220;
 // Below that many points each is drawn as a dot, too.
 const SPARSE = 40;
 
@@ -89,7 +89,7 @@ export class CurveChart {
     return {
       mode: 2,
       width: this.body.clientWidth,
-      height: HEIGHT,
+      height: CHART_HEIGHT,
       legend: { show: false },
       padding: [8, 10, 0, 0],
       scales: {
@@ -173,7 +173,7 @@ export class CurveChart {
   }
 
   resize() {
-    if (this.plot && this.body.clientWidth) this.plot.setSize({ width: this.body.clientWidth, height: HEIGHT });
+    if (this.plot && this.body.clientWidth) this.plot.setSize({ width: this.body.clientWidth, height: CHART_HEIGHT });
     else this.redraw();
   }
 

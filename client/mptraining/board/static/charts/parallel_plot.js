@@ -7,9 +7,9 @@ import { runLink } from "../views/run_row.js";
 import { numberScale, textScale } from "./scale.js";
 import { usualAxes } from "./scatter_plot.js";
 
-const HEIGHT = 440;
-const [TOP, BOTTOM, SIDE] = [64, 24, 80];
-const SETTINGS = ["policy", "jitCompile", "optimizer", "learningRate", "globalBatchSize", "replicas", "accelerator", "epochs", "seed"];
+const PARALLEL_HEIGHT = 440;
+const [PARALLEL_TOP, PARALLEL_BOTTOM, SIDE] = [64, 24, 80];
+const SETTING_AXES = ["policy", "jitCompile", "optimizer", "learningRate", "globalBatchSize", "replicas", "accelerator", "epochs", "seed"];
 
 /** Return the plot with its menu; the columns in which runs differ are its axes, coloured by the last. */
 export function parallelPlot(runs, columns, axes, choose) {
@@ -18,7 +18,7 @@ export function parallelPlot(runs, columns, axes, choose) {
   const numeric = differing.filter((each) => each.kind !== "text");
   const usual = numeric.length ? usualAxes(numeric) : { x: differing[0], y: differing[0] };
   const target = differing.find((each) => each.key === axes.y) ?? usual.y;
-  const settings = SETTINGS.map((key) => differing.find((each) => each.key === key)).filter(Boolean);
+  const settings = SETTING_AXES.map((key) => differing.find((each) => each.key === key)).filter(Boolean);
   const measured = [...new Set([usual.x, differing.find((each) => each.key === "peakMemoryBytes")])].filter((each) => each && each !== target && !settings.includes(each));
   const shown = [...settings.filter((each) => each !== target), ...measured, target];
   const menu = h("select", { "aria-label": "Coloured by", onchange: (event) => choose({ y: event.target.value }) }, differing.map((each) => h("option", { value: each.key, selected: each === target }, each.title)));
@@ -45,7 +45,7 @@ class ParallelPicture {
     this.lines = runs.map((run) => this.line(run, target, ranked));
     this.element = s(
       "svg",
-      { viewBox: `0 0 ${this.width} ${HEIGHT}`, role: "group", "aria-label": `Parallel coordinates of ${runs.length} runs over ${columns.map((each) => each.title).join(", ")}` },
+      { viewBox: `0 0 ${this.width} ${PARALLEL_HEIGHT}`, role: "group", "aria-label": `Parallel coordinates of ${runs.length} runs over ${columns.map((each) => each.title).join(", ")}` },
       this.lines.map((each) => each.element),
       this.axes.map((each) => each.element),
     );
@@ -55,18 +55,18 @@ class ParallelPicture {
     const values = this.runs.map((run) => run.values[column.key]).filter((each) => each !== undefined && each !== null);
     const numbers = values.every((each) => typeof each === "number");
     const few = numbers && new Set(values).size <= 6 && column.kind === "number" && !/:/.test(column.key);
-    const scale = numbers && !few ? numberScale(values, HEIGHT - BOTTOM, TOP, column.kind) : textScale(values, HEIGHT - BOTTOM, TOP);
+    const scale = numbers && !few ? numberScale(values, PARALLEL_HEIGHT - PARALLEL_BOTTOM, PARALLEL_TOP, column.kind) : textScale(values, PARALLEL_HEIGHT - PARALLEL_BOTTOM, PARALLEL_TOP);
     const ticks = numbers && few ? scale.ticks.map((each) => ({ ...each, text: formatValue(Number(each.value), column.kind) })) : scale.ticks;
     const brush = s("rect", { class: "brush", x: left - 9, width: 18, y: 0, height: 0 });
-    const reach = s("rect", { class: "axis-reach", x: left - 22, width: 44, y: TOP - 8, height: HEIGHT - TOP - BOTTOM + 16 });
+    const reach = s("rect", { class: "axis-reach", x: left - 22, width: 44, y: PARALLEL_TOP - 8, height: PARALLEL_HEIGHT - PARALLEL_TOP - PARALLEL_BOTTOM + 16 });
     const axis = { column, left, scale, brush };
     reach.addEventListener("pointerdown", (event) => this.drag(event, axis, reach));
     axis.element = s(
       "g",
       {},
-      s("text", { class: "axis", x: left, y: TOP - 30, "text-anchor": "middle" }, column.title),
-      scale.logarithmic ? s("text", { x: left, y: TOP - 15, "text-anchor": "middle" }, "logarithmic") : "",
-      s("line", { class: "axis-line", x1: left, x2: left, y1: TOP, y2: HEIGHT - BOTTOM }),
+      s("text", { class: "axis", x: left, y: PARALLEL_TOP - 30, "text-anchor": "middle" }, column.title),
+      scale.logarithmic ? s("text", { x: left, y: PARALLEL_TOP - 15, "text-anchor": "middle" }, "logarithmic") : "",
+      s("line", { class: "axis-line", x1: left, x2: left, y1: PARALLEL_TOP, y2: PARALLEL_HEIGHT - PARALLEL_BOTTOM }),
       ticks.map(({ place, text }) => s("text", { class: "on-axis", x: left + 7, y: place + 4 }, text)),
       brush,
       reach,
@@ -89,7 +89,7 @@ class ParallelPicture {
     event.preventDefault();
     const pixel = (moved) => {
       const area = this.element.getBoundingClientRect();
-      return Math.min(HEIGHT - BOTTOM + 8, Math.max(TOP - 8, ((moved.clientY - area.top) / area.height) * HEIGHT));
+      return Math.min(PARALLEL_HEIGHT - PARALLEL_BOTTOM + 8, Math.max(PARALLEL_TOP - 8, ((moved.clientY - area.top) / area.height) * PARALLEL_HEIGHT));
     };
     const start = pixel(event);
     const move = (moved) => this.setRange(axis, [start, pixel(moved)]);

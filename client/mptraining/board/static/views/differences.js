@@ -7,7 +7,7 @@ import { runLink } from "./run_row.js";
 
 // A difference of 3 % is within what the same job shows when it runs twice.
 const NOISE = 0.03;
-const SETTINGS = ["model", "program", "accelerator", "replicas", "globalBatchSize", "optimizer", "keras", "policy", "jitCompile"];
+const TWIN_SETTINGS = ["model", "program", "accelerator", "replicas", "globalBatchSize", "optimizer", "keras", "policy", "jitCompile"];
 
 /** Return the element with the configuration values in which the runs differ; it fills itself. */
 export function differencesTable(runs) {
@@ -46,7 +46,7 @@ export function differingPaths(configurations) {
 
 /** Return pairs of runs that differ in `key` alone, of all settings: [{run, twin, ratio}]; the twin has value `base`. */
 export function twins(runs, key, isBase) {
-  const same = (one, other) => SETTINGS.every((each) => each === key || (one.values[each] ?? null) === (other.values[each] ?? null));
+  const same = (one, other) => TWIN_SETTINGS.every((each) => each === key || (one.values[each] ?? null) === (other.values[each] ?? null));
   const pairs = [];
   for (const run of runs.filter((each) => each.values[key] !== undefined && !isBase(each.values[key]) && each.values.examplesPerSecond)) {
     const twin = runs.find((each) => each.values[key] !== undefined && isBase(each.values[key]) && each.values.examplesPerSecond && same(run, each));

@@ -3,7 +3,7 @@
 import { copyButton, h } from "../dom.js";
 import { formatBytes, formatSeconds, formatTime, formatValue } from "../format.js";
 
-const MOST_ROWS = 200;
+const MOST_TABLE_ROWS = 200;
 
 /** Return the choices that were made for the run, each with its reason. */
 export function decisions({ decisions: made = [] }) {
@@ -56,12 +56,12 @@ function section(id, title, count, content, open = false) {
 export function table(heads, rows, numbers = [], classes = []) {
   const kind = (at) => (numbers.includes(at) ? "number" : "");
   const body = (shown) => rows.slice(0, shown).map((cells, index) => h("tr", { class: classes[index] ?? null }, cells.map((each, at) => h("td", { class: kind(at) }, each ?? "–"))));
-  const filled = h("tbody", {}, body(MOST_ROWS));
-  const more = h("button", { type: "button", class: "more", onclick: () => (filled.replaceChildren(...body(Infinity)), more.remove()) }, `Show ${rows.length - MOST_ROWS} more`);
+  const filled = h("tbody", {}, body(MOST_TABLE_ROWS));
+  const more = h("button", { type: "button", class: "more", onclick: () => (filled.replaceChildren(...body(Infinity)), more.remove()) }, `Show ${rows.length - MOST_TABLE_ROWS} more`);
   return h(
     "div",
     { class: "table-frame" },
     h("table", {}, h("thead", {}, h("tr", {}, heads.map((each, at) => h("th", { scope: "col", class: kind(at) }, each)))), filled),
-    rows.length > MOST_ROWS ? more : "",
+    rows.length > MOST_TABLE_ROWS ? more : "",
   );
 }

@@ -73,7 +73,7 @@ export class RunView {
       h("div", { class: "run-title" }, h("h1", {}, run.name), stateBadge(run), progressBar(run)),
       run.reason && run.reason !== run.state && !(divergence?.message && run.reason.includes(divergence.message)) ? h("p", { class: run.state === "Failed" ? "reason failed" : "reason" }, run.reason) : "",
       h("p", { class: "where" }, run.folder ? h("code", {}, run.folder) : "", run.job ? [" ", h("a", { href: jobLink(run.job) }, `job ${run.job.namespace}/${run.job.name}`)] : ""),
-      divergence ? this.divergence(divergence) : "",
+      divergence ? this.divergence(divergence, run.state) : "",
       this.facts(run, goodput),
       attempts?.length ? timeLine(attempts, goodput) : "",
     );
@@ -83,9 +83,9 @@ export class RunView {
     for (const each of open) this.parts.querySelector(`#${CSS.escape(each)}`)?.setAttribute("open", "");
   }
 
-  divergence({ step, layer, message }) {
+  divergence({ step, layer, message }, state) {
     const place = [layer ? `in layer ${layer}` : null, step !== null && step !== undefined ? `at step ${step.toLocaleString("en")}` : null].filter(Boolean).join(" ");
-    return h("div", { class: "divergence", role: "note" }, h("b", {}, `${run.state === "Failed" ? "The training diverged: values" : "Values"} that are not finite ${place}`), message ? h("p", {}, message) : "");
+    return h("div", { class: "divergence", role: "note" }, h("b", {}, `${state === "Failed" ? "The training diverged: values" : "Values"} that are not finite ${place}`), message ? h("p", {}, message) : "");
   }
 
   facts(run, goodput) {
