@@ -1,4 +1,4 @@
-"""Run folders with a plausible story each: finished, under way, diverged, interrupted and resumed. Seeded, no training."""
+"""Run folders, each with a story: finished, under way, diverged, interrupted and resumed. Seeded, nothing trains."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ class RunFolder:
     def begin(self, first_step: int = 0) -> None:
         """Write the Started event of an attempt that continues from `first_step`."""
         self.step = first_step
-        self._print("starting TensorFlow 2.21.0", f"strategy: Mirrored over {self.story.count} x {self.story.accelerator}")
+        self._print(
+            "starting TensorFlow 2.21.0", f"strategy: Mirrored over {self.story.count} x {self.story.accelerator}"
+        )
         self._event(
             "Started", strategy="Mirrored", precision=self.story.policy, keras="Keras3", tensorflow="2.21.0",
             devices=[f"/gpu:{index}" for index in range(self.story.count)], workers=1,
@@ -88,7 +90,7 @@ class RunFolder:
         )  # fmt: skip
 
     def advance(self, to: int, every: int = 20) -> None:
-        """Train to step `to`: a Progress event each `every` steps, validation and checkpoint at the end of each epoch."""
+        """Train to step `to`: Progress each `every` steps, validation and a checkpoint at the end of each epoch."""
         while self.step < to:
             self.step = min(to, self.step + every)
             self.time += every * self.story.step_seconds
@@ -96,7 +98,8 @@ class RunFolder:
             self._event("Progress", **self._gauges(), metrics=self._metrics(validation=ended))
             if ended:
                 loss = self._metrics(validation=True)
-                self._print(f"epoch {self._epoch()}/{self.story.epochs}: " + ", ".join(f"{k} {v:.4f}" for k, v in loss.items()))
+                values = ", ".join(f"{name} {value:.4f}" for name, value in loss.items())
+                self._print(f"epoch {self._epoch()}/{self.story.epochs}: {values}")
                 uri = f"checkpoints/{self.step}"
                 self._event("Saved", step=self.step, uri=uri, bytes=285_300_000, seconds=2.4)
 
@@ -117,7 +120,8 @@ class RunFolder:
             "globalBatchSize": self.story.batch_size, "stepSeconds": self.story.step_seconds,
             "examplesPerSecond": self.story.batch_size / self.story.step_seconds, "inputBoundPercent": 3.1,
             "trainingSeconds": self.step * self.story.step_seconds, "seconds": self.step * self.story.step_seconds + 41,
-            "peakMemoryBytes": self._memory(), "skippedSteps": 3, "recoveries": 0, "nativeBfloat16": None, "notices": [],
+            "peakMemoryBytes": self._memory(), "skippedSteps": 3, "recoveries": 0, "nativeBfloat16": None,
+            "notices": [],
             "model": "model/model.keras" if reason == "Succeeded" else None,
         }  # fmt: skip
         (self.folder / run_folder.RESULT).write_text(json.dumps(result), encoding="utf-8")
@@ -171,7 +175,8 @@ class RunFolder:
             "recoveries": 0, "peakMemoryBytes": self._memory(),
             "deviceMemoryPeakBytes": self._memory(), "deviceMemoryUsedBytes": self._memory() + 400_000_000,
             "deviceMemoryTotalBytes": 16_100_000_000, "deviceUtilizationPercent": busy,
-            "devicePowerWatts": 44 + 0.9 * busy * story.count, "deviceTemperatureCelsius": 47 + 24 * (1 - math.exp(-self.step / 500)),
+            "devicePowerWatts": 44 + 0.9 * busy * story.count,
+            "deviceTemperatureCelsius": 47 + 24 * (1 - math.exp(-self.step / 500)),
             "cpuPercent": max(1.0, 46 + wobble(0, 5)), "memoryUsedBytes": 9_400_000_000 + 400_000 * self.step,
             "memoryLimitBytes": 29_000_000_000, "diskReadBytesPerSecond": max(0.0, 2e5 + wobble(0, 1e5)),
             "diskWriteBytesPerSecond": 2.8e8 if self.step % self.per_epoch == 0 else 4e4,
@@ -202,7 +207,8 @@ def write_story(folder: Path, story: Story, *, start: float, every: int = 20) ->
         run.begin(int(0.43 * story.steps) // run.per_epoch * run.per_epoch)
     run.advance(story.at or story.steps, every)
     if story.ends == "Diverged":
-        message = f"the loss is not finite at step {story.at}: the first values that are not are of layer 'conv4_block2_out'. Use a smaller learning rate, or clip gradients (optimizer clipnorm)."
+        where = "the first values that are not are of layer 'conv4_block2_out'"
+        message = f"the loss is not finite at step {story.at}: {where}. Use a smaller learning rate, or clipnorm."
         run.notice("NonFinite", message)
         run.end("Diverged", message, 3)
     elif story.ends == "Succeeded":

@@ -180,3 +180,15 @@ def training(tmp_path: Path) -> RunFolder:
     run.begin()
     run.advance(300)
     return run
+
+
+def picture(chart: Any) -> str:
+    """Return what a chart's canvas shows."""
+    return str(chart.locator("canvas").evaluate("canvas => canvas.toDataURL()"))
+
+
+def wait_for_another_picture(opened: Opened, chart: Any, before: str) -> None:
+    opened.page.wait_for_function(
+        "([figure, before]) => figure.querySelector('canvas')?.toDataURL() !== before",
+        arg=[chart.element_handle(), before],
+    )
