@@ -57,7 +57,7 @@ demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16,
 	@$(BIN)/python demo/run.py
 
 # Training before kind, whose cluster stays and takes a tenth of a core.
-STAGES := lint servers test-unit test-cluster test-training test-kind
+STAGES := lint servers test-unit test-browser test-cluster test-training test-kind
 
 .PHONY: test
 test: $(INSTALLED) ## every check and test, with the time of each stage
@@ -78,6 +78,10 @@ OLDEST_KUBERNETES := 1.29
 INSTALL_YAML := { echo '\# Made by `make manifests` from charts/mptraining.'; build/bin/helm template mptraining charts/mptraining \
   --namespace mptraining-system --set namespace.create=true --skip-tests --kube-version $(KUBE_VERSION); }
 CHART_DOCS := build/bin/helm-docs --chart-search-root charts/mptraining --dry-run --sort-values-order file --log-level warning
+
+.PHONY: board-pictures
+board-pictures: $(INSTALLED) chromium ## the board's pictures in docs/pictures, of runs that are written for them and of the demo's
+	@$(BIN)/python -m tools.board_pictures
 
 .PHONY: lint
 lint: $(INSTALLED) ## formatting, style, types, layers, stale files
@@ -119,10 +123,19 @@ format: $(INSTALLED) ## applies ruff's formatting and automatic fixes
 
 .PHONY: test-unit
 test-unit: $(INSTALLED) servers ## the tests that train nothing
-	@$(BIN)/python -m pytest -q -m "not training and not integration and not cluster and not kind and not soak" -n auto --maxprocesses 4
+	@$(BIN)/python -m pytest -q -m "not training and not integration and not browser and not cluster and not kind and not soak" -n auto --maxprocesses 4
 
 # What talks to real servers and processes gets a second try on a busy machine; how it failed is shown all the same.
 SECOND_TRY := --reruns 1 --reruns-delay 1 --max-suite-reruns 3 --rerun-show-tracebacks
+
+.PHONY: chromium
+chromium: ## Debian's Chromium, which the tests of the board drive; installed by apt-get where that is allowed
+	@$(PYTHON) tools/chromium.py
+
+.PHONY: test-browser
+test-browser: $(INSTALLED) ## the tests of the board in Chromium
+	@$(MAKE) --no-print-directory chromium || { test -z "$${CI:-}" && echo "no Chromium here: the tests of the board in a browser are left out"; }
+	@$(BIN)/python -m pytest -q tests/client/board/browser -m browser -n 2 $(SECOND_TRY) --durations=5
 
 .PHONY: test-cluster
 test-cluster: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the tests against a Kubernetes API server and other servers
@@ -213,7 +226,7 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 
 .PHONY: soak
 soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
-	@$(BIN)/python -m pytest -q -m "not training and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
+	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
 	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md

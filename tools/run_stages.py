@@ -20,6 +20,7 @@ TYPICAL = {
     "lint": 65,
     "servers": 45,
     "test-unit": 60,
+    "test-browser": 50,
     "test-cluster": 300,
     "test-training": 850,
     "test-kind": 590,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mptraining.cli import accelerators, completion, export, fetch, help_text, init, jobs, records, submit, verbs
+from mptraining.cli import accelerators, board, completion, export, fetch, help_text, init, jobs, records, submit, verbs
 from mptraining.cli.jobs import with_cluster_options
 from mptraining_api import outcomes
 from mptraining_api.problems import InvalidSpec, Problem
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(records.app, name="records")
 app.command()(with_cluster_options(submit.submit))
+app.command()(with_cluster_options(board.board))
 jobs.register_commands(app)
 app.command()(with_cluster_options(fetch.fetch))
 app.command()(export.export)

@@ -1,0 +1,72 @@
+"""Access to the board's pages: who may ask, and the headers of every answer. Pure functions.
+
+The board serves a user's own files on the user's machine. The token keeps out other users of the machine, the check of
+the Host header keeps out web pages whose name was made to point to this machine (DNS rebinding), and SameSite=Strict
+keeps other web sites from asking with the user's cookie.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Mapping
+from hmac import compare_digest
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+WRONG_HOST = "The name in the address is not one of this board."
+NO_TOKEN = "The address has no token, or not that of this board."  # noqa: S105
+
+
+def headers(*, static: bool) -> Mapping[str, str]:
+    """Return the headers of every answer. Static files may be kept, if the browser asks whether they changed."""
+    return {**_HEADERS, "Cache-Control": "no-cache" if static else "no-store"}
+
+
+def is_allowed_host(header: str, allowed: Collection[str]) -> bool:
+    """Return whether a Host header names this machine: localhost, an address, or a name in `allowed`.
+
+    An address is no danger: only a name can be made to point elsewhere.
+    """
+    host = header.rpartition(":")[0] if _has_port(header) else header
+    host = host.strip("[]").rstrip(".").lower()
+    if host == "localhost" or host in {each.lower() for each in allowed}:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_port(header: str) -> bool:
+    last = header.rpartition(":")[2]
+    return last.isdigit() and (header.count(":") == 1 or "]:" in header)
+
+
+def is_token(given: str | None, token: str) -> bool:
+    """Compare in constant time."""
+    return given is not None and compare_digest(given.encode("utf-8", "surrogatepass"), token.encode())
+
+
+def cookie_name(port: int) -> str:
+    """Return the cookie's name; cookies are shared by all ports of a host, and two boards may run there."""
+    return f"mptj-board-{port}"
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

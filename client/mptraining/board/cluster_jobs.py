@@ -1,0 +1,231 @@
+"""Jobs of a cluster as rows and pages, with the rights of the user's own connection; nothing is changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mptraining.board.details import job_commands
+from mptraining.board.rows import JobFacts
+from mptraining.board.run_reader import RunReader, run_id
+from mptraining.board.sources import Source, folder_source
+from mptraining.cluster.api import ApiServer
+from mptraining.cluster.errors import ClusterProblem, NotFound
+from mptraining.cluster.job import Job, job_events
+from mptraining.cluster.job_view import JobView, advice, no_operator_text, reason_text, view
+from mptraining.cluster.submit import waiting_job_warning
+from mptraining_api import run_folder
+from mptraining_api.kubernetes_api import JOBS, PODS, Raw
+from mptraining_api.problems import Problem
+from mptraining_api.status import JOB_UID, parse_time
+from mptraining_records.storage import storage
+
+JOBS_SECONDS = 3.0
+
+
+class ClusterJobs:
+    """The jobs of a namespace, of all namespaces, or those of the given names; a source with `jobs` and `job`.
+
+    The run folder of a job is read if it is reachable from here.
+    """
+
+    seconds = JOBS_SECONDS
+
+    def __init__(
+        self,
+        server: ApiServer,
+        *,
+        clock: Callable[[], float],
+        names: Sequence[str] = (),
+        everywhere: bool = False,
+        flags: Sequence[str] = (),
+    ) -> None:
+        place = "all namespaces" if everywhere else f"namespace {server.namespace}"
+        self.where = f"{', '.join(names) if names else 'jobs'} in {place} of {server.name}"
+        self.problem: str | None = None
+        self._server = server
+        self._clock = clock
+        self._names = tuple(names)
+        self._everywhere = everywhere
+        self._flags = tuple(flags)
+        self._jobs: dict[str, JobFacts] = {}
+        # job.json of each job by its uid; it never changes.
+        self._resolved: dict[str, Mapping[str, Any]] = {}
+        self._folders: dict[str, Source] = {}
+
+    def runs(self) -> Mapping[str, RunReader]:
+        return {id: each for folder in list(self._folders.values()) for id, each in folder.runs().items()}
+
+    def jobs(self) -> Mapping[str, JobFacts]:
+        """Return the jobs by the identifiers of their rows: that of the run folder if the job has one."""
+        return self._jobs
+
+    def refresh(self) -> set[str]:
+        """Read the jobs and those of their run folders that are reachable; return the changed rows."""
+        try:
+            found = {}
+            for document in self._documents():
+                facts = self._facts(document)
+                found[run_id(facts.folder or f"{facts.namespace}/{facts.name}")] = facts
+            self.problem = None
+        except Problem as problem:
+            self.problem = str(problem)
+            return set()
+        changed = {id for id in {*found, *self._jobs} if found.get(id) != self._jobs.get(id)}
+        self._jobs = found
+        return changed | self._refresh_folders({each.folder for each in found.values() if each.folder})
+
+    def job(self, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return the answer of /api/job; None for a job that is not among those of this source. Raises Problem."""
+        listed = next(
+            ((id, each) for id, each in self._jobs.items() if (each.namespace, each.name) == (namespace, name)), None
+        )
+        if listed is None:
+            return None
+        id, facts = listed
+        server = self._server.in_namespace(namespace)
+        try:
+            seen = view(server.get(JOBS, name))
+        except NotFound:
+            return None
+        return {
+            "phase": seen.phase,
+            "conditions": [each.to_document() for each in seen.status.conditions or ()],
+            "pods": [_pod(each) for each in self._of_job(server, seen.uid)],
+            "events": self._events(server, seen),
+            "why": self._why(server, seen),
+            "commands": job_commands(namespace, name, ended=seen.finished, flags=self._flags),
+            "run": id if facts.folder and id in self.runs() else None,
+        }
+
+    def _documents(self) -> list[Raw]:
+        if not self._names:
+            return self._server.items(JOBS, everywhere=self._everywhere)
+        return [self._server.get(JOBS, name) for name in self._names]
+
+    def _facts(self, document: Raw) -> JobFacts:
+        seen = view(document)
+        resolved = self._resolved.get(seen.uid)
+        if resolved is None and seen.status.current_attempt:
+            try:
+                found = Job(self._server, document).resolved
+            except (ClusterProblem, ValueError):
+                # The user may see jobs without seeing ConfigMaps, or the job is of a newer version.
+                found = None
+            resolved = self._resolved[seen.uid] = {} if found is None else found.to_document()
+        folder = seen.output or (resolved or {}).get("output")
+        return job_facts(seen, folder=folder, resolved=resolved, flags=self._flags)
+
+    def _refresh_folders(self, folders: set[str]) -> set[str]:
+        self._folders = {where: each for where, each in self._folders.items() if where in folders}
+        for where in folders - self._folders.keys():
+            try:
+                if storage.is_remote(where) or Path(where, run_folder.JOB).exists():
+                    self._folders[where] = folder_source(where)
+            except Problem:
+                continue
+        # A folder without an answer is no problem of the board: its job's row shows what the cluster knows.
+        return {id for each in self._folders.values() for id in each.refresh()}
+
+    def _of_job(self, server: ApiServer, uid: str) -> list[Raw]:
+        return server.items(PODS, labelSelector=f"{JOB_UID}={uid}")
+
+    def _events(self, server: ApiServer, seen: JobView) -> list[dict[str, Any]]:
+        try:
+            found = job_events(server, seen.name, seen.uid)
+        except ClusterProblem as problem:
+            return [_event(self._clock(), "Warning", "NotReadable", str(problem), "", 1)]
+        return [
+            _event(_seconds(each.time), each.type, each.reason, each.message, each.about, each.count) for each in found
+        ]
+
+    def _why(self, server: ApiServer, seen: JobView) -> str | None:
+        found = [reason_text(seen), advice(seen), no_operator_text(seen, self._clock())]
+        found.append(waiting_job_warning(server, seen))
+        return ". ".join(each.rstrip(".") for each in found if each) or None
+
+
+def job_facts(
+    seen: JobView, *, folder: str | None, resolved: Mapping[str, Any] | None, flags: Sequence[str]
+) -> JobFacts:
+    """Return what the row of a job shows."""
+    status = seen.status
+    progress = status.progress
+    shown: dict[str, Any] = {}
+    values: dict[str, Any] = {
+        "outcome": seen.ended_by.reason if seen.ended_by else None,
+        "policy": status.precision,
+        "strategy": status.strategy,
+        "replicas": status.replicas_in_sync,
+        "globalBatchSize": status.global_batch_size,
+        "accelerator": (seen.spec.get("accelerator") or {}).get("type"),
+        "restarts": max(0, (status.current_attempt or 1) - 1),
+        "startTime": _seconds(status.start_time),
+    }
+    if status.start_time and status.completion_time:
+        values["totalSeconds"] = _seconds(status.completion_time) - _seconds(status.start_time)
+    if progress is not None:
+        shown = {
+            "step": progress.step,
+            "totalSteps": progress.total_steps,
+            "percent": progress.percent_complete,
+            "remainingSeconds": None if seen.finished else progress.estimated_remaining_seconds,
+        }
+        values |= {
+            "examplesPerSecond": progress.examples_per_second,
+            "inputBoundPercent": progress.input_bound_percent,
+            "recoveries": progress.recoveries,
+        }
+        values |= {f"last:{each.name}": _number(each.value) for each in progress.metrics or ()}
+    return JobFacts(
+        namespace=seen.namespace,
+        name=seen.name,
+        phase=seen.phase,
+        reason=reason_text(seen),
+        folder=folder,
+        resolved=resolved or None,
+        progress={key: value for key, value in shown.items() if value is not None} or None,
+        values={key: value for key, value in values.items() if value is not None},
+        flags=tuple(flags),
+    )
+
+
+def _pod(document: Raw) -> dict[str, Any]:
+    status = document.get("status") or {}
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    states = [state for each in containers for state in (each.get("state") or {}).values() if state]
+    conditions = [each for each in status.get("conditions") or () if each.get("status") == "False"]
+    # Such as ImagePullBackOff, OOMKilled, Evicted; of a pod without a node the reason why it has none.
+    found = [state["reason"] for state in states if state.get("reason") not in (None, "Completed", "PodInitializing")]
+    found += [
+        f"{each.get('reason')}: {each.get('message', '')}" for each in conditions if each["type"] == "PodScheduled"
+    ]
+    return {
+        "name": document["metadata"]["name"],
+        "phase": str(status.get("phase") or "Pending"),
+        "node": (document.get("spec") or {}).get("nodeName"),
+        "reason": status.get("reason") or next(iter(found), None),
+        "restarts": sum(int(each.get("restartCount") or 0) for each in containers),
+    }
+
+
+def _event(time: float | None, type: str, reason: str, message: str, about: str, count: int) -> dict[str, Any]:
+    return {"time": time, "type": type, "reason": reason, "message": message, "object": about, "count": count}
+
+
+def _seconds(time: str | None) -> float:
+    """Return a timestamp of the API server in seconds since 1970; 0 if it is none."""
+    try:
+        return parse_time(time) if time else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

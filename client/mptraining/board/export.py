@@ -1,0 +1,131 @@
+"""The board's page with its data in one file, for `mptj board --export` and `mptj compare --html`: needs no server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mptraining.board import details
+from mptraining.board.board import Board
+from mptraining.board.run_reader import RunReader
+from mptraining.board.series import whole_series
+from mptraining.board.server import FOLDER, page, version
+from mptraining.board.sources import Source, folder_source
+from mptraining_api.problems import InvalidData
+from mptraining_records.storage import local
+
+# Points of a curve, two for each of these pixels, and bytes of the end of each log.
+PIXELS, LOG_BYTES = 600, 16 << 10
+
+_STYLE = re.compile(r'<link rel="stylesheet" href="/static/([^"]+)">\n?')
+_SCRIPT = re.compile(r'<script (type="module" )?src="/static/([^"]+)"(?: defer)?></script>\n?')
+_IMPORT = re.compile(r'^import \{[^}]*\} from "(\.[^"]+)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?function|const|class)", re.MULTILINE)
+
+
+def write_page(path: Path, board: Board) -> Path:
+    """Write the page with all runs of the board to `path`. Raises Problem, InvalidData if there are no runs."""
+    board.refresh()
+    if not board.facts():
+        found = "; ".join(f"{each.where}: {each.problem or 'no runs'}" for each in board.sources)
+        raise InvalidData("--export", found, expected="folders with runs")
+    local.write(path, html(data(board)).encode())
+    return path
+
+
+def write_folders(path: Path, folders: Sequence[str]) -> Path:
+    """Write the page with the runs in these folders."""
+    sources: list[Source] = [folder_source(each) for each in folders]
+    return write_page(path, Board(sources))
+
+
+def data(board: Board) -> dict[str, Any]:
+    """Return all answers of the API that the page asks for, with the curves downsampled. Raises Problem."""
+    readers = board.readers()
+    # The curves first: they find the best values, which are in the list of runs.
+    series = {id: whole_series(each.curves(), PIXELS) for id, each in readers.items()}
+    facts = board.facts()
+    return {
+        "runs": board.runs(),
+        "run": {id: details.details(each, readers.get(id), board.clock()) for id, each in facts.items()},
+        "series": series,
+        "logs": {id: _logs(each) for id, each in readers.items()},
+    }
+
+
+def _logs(reader: RunReader) -> dict[str, str]:
+    found = {}
+    for each in details.logs(reader.listed):
+        start = max(0, each["bytes"] - LOG_BYTES)
+        text = reader.files.read(f"{details.LOGS}/{each['name']}", start, LOG_BYTES).decode("utf-8", errors="replace")
+        found[each["name"]] = f"…\n{text.partition(chr(10))[2]}" if start else text
+    return found
+
+
+def html(content: dict[str, Any]) -> str:
+    """Return the page with styles, scripts and data inlined, and a Content-Security-Policy that allows only these."""
+    text = page(version=version())
+    styles = [_static(name) for name in _STYLE.findall(text)]
+    scripts = [(kind, bundle(name) if kind else _static(name)) for kind, name in _SCRIPT.findall(text)]
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            "img-src data:",
+            f"style-src {' '.join(map(_hash, styles))}",
+            f"script-src {' '.join(_hash(each) for _, each in scripts)}",
+            "form-action 'none'",
+            "base-uri 'none'",
+        ]
+    )
+    inlined = f'<script type="application/json" id="data">{_json(content)}</script>\n'
+    # A classic script without `src` runs where it is: all of them are at the end of the page.
+    inlined += "".join(f"<script{' ' + kind.strip() if kind else ''}>{each}</script>\n" for kind, each in scripts)
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+    head += "".join(f"<style>{each}</style>\n" for each in styles)
+    text = _SCRIPT.sub("", _STYLE.sub("", text))
+    return text.replace('<meta charset="utf-8">\n', f'<meta charset="utf-8">\n{head}', 1).replace(
+        "</body>", f"{inlined}</body>", 1
+    )
+
+
+def bundle(entry: str, read: Callable[[str], str] | None = None) -> str:
+    """Return a module of static/ with all modules that it imports as one script, the imported ones first.
+
+    The modules import by name alone, one import a line, and their top-level names are unique.
+    """
+    texts: dict[str, str] = {}
+    reading = read or _static
+
+    def visit(name: str) -> None:
+        if name in texts:
+            return
+        texts[name] = ""
+        text = reading(name)
+        for imported in _IMPORT.findall(text):
+            visit(posixpath.normpath(posixpath.join(posixpath.dirname(name), imported)))
+        # Inserted again, so that it is behind what it imports.
+        del texts[name]
+        texts[name] = _EXPORT.sub("", _IMPORT.sub("", text))
+
+    visit(entry)
+    return "\n".join(texts.values())
+
+
+def _static(name: str) -> str:
+    # A script ends at the first `</script`, wherever it is.
+    return (FOLDER / "static" / name).read_text(encoding="utf-8").replace("</script", "<\\/script")
+
+
+def _json(content: Any) -> str:
+    return msgspec.json.encode(content).decode().replace("<", "\\u003c")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

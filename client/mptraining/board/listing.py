@@ -1,0 +1,157 @@
+"""Files of run folders, on disk or in a bucket, with their sizes: what changes is found without reading it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from mptraining_api import run_folder
+from mptraining_api.problems import InvalidData
+from mptraining_records.storage import storage
+
+# A tree is searched for run folders no deeper than this, and no further than so many folders.
+DEPTH, FOLDERS = 8, 20_000
+# The parts of a run folder that the board reads.
+PARTS = (run_folder.EVENTS, run_folder.QUARANTINE, "logs")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file: `changed` is another text whenever its content is."""
+
+    size: int
+    changed: str
+
+
+class Files(Protocol):
+    """The files of one run folder. Names are paths below the folder, with slashes."""
+
+    folder: str
+
+    def list(self) -> dict[str, File]:
+        """Return job.json, result.json, and the files in events/, logs/ and quarantine/."""
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        """Return at most `length` bytes from byte `start`. Raises Problem."""
+
+
+class LocalFiles:
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def list(self) -> dict[str, File]:
+        found: dict[str, File] = {}
+        for part in ("", *PARTS):
+            where = Path(self.folder, part)
+            # No link leads out of the run folder, which may be another user's.
+            if part and where.is_symlink():
+                continue
+            try:
+                entries = os.scandir(where)
+            except OSError:
+                continue
+            with entries:
+                for entry in entries:
+                    name = f"{part}/{entry.name}" if part else entry.name
+                    if part or name in (run_folder.JOB, run_folder.RESULT):
+                        try:
+                            if entry.is_file(follow_symlinks=False):
+                                stat = entry.stat(follow_symlinks=False)
+                                found[name] = File(stat.st_size, f"{stat.st_mtime_ns}-{stat.st_size}")
+                        except OSError:
+                            continue
+        return found
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        try:
+            file = os.open(f"{self.folder}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                return os.pread(file, length, start)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise InvalidData(f"{self.folder}/{name}", error.strerror or "cannot be read") from None
+
+
+class BucketFiles:
+    """One listing of the bucket serves the files of all run folders below it."""
+
+    def __init__(self, folder: str, found: dict[str, File]) -> None:
+        self.folder = folder
+        self.found = found
+
+    def list(self) -> dict[str, File]:
+        return self.found
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        return storage.read_range(storage.join(self.folder, name), start, length)
+
+
+def local_run_folders(top: str) -> Iterator[str]:
+    """Yield the run folders at or below `top`; symbolic links to folders are not followed, hidden ones not entered.
+
+    Raises InvalidData if there are more than `FOLDERS` folders.
+    """
+    waiting = [(top, 0)]
+    seen = 0
+    while waiting:
+        folder, depth = waiting.pop()
+        seen += 1
+        if seen > FOLDERS:
+            step = "Name a folder that holds runs, such as runs/"
+            raise InvalidData(top, f"more than {FOLDERS:,} folders: the search for runs ended", next_step=step)
+        try:
+            with os.scandir(folder) as entries:
+                below = list(entries)
+        except OSError:
+            continue
+        names = {each.name for each in below}
+        if names & {run_folder.JOB, run_folder.RESULT, run_folder.EVENTS} and is_run(folder, names):
+            yield folder
+            continue
+        if depth < DEPTH:
+            waiting += [
+                (each.path, depth + 1)
+                for each in below
+                if not each.name.startswith(".") and each.is_dir(follow_symlinks=False)
+            ]
+
+
+def is_run(folder: str, names: set[str]) -> bool:
+    """Return whether the folder with these names is a run's; another program's `events` alone makes none."""
+    if names & {run_folder.JOB, run_folder.RESULT}:
+        return True
+    try:
+        return any(each.endswith(".jsonl") for each in os.listdir(f"{folder}/{run_folder.EVENTS}"))  # noqa: PTH208
+    except OSError:
+        return False
+
+
+def bucket_run_folders(top: str) -> dict[str, dict[str, File]]:
+    """Return the run folders at or below a gs:// URI with the files of each, by one listing. Raises Problem."""
+    objects = {each.uri: File(each.size, each.version) for each in storage.list_objects(top)}
+    folders: dict[str, dict[str, File]] = {}
+    for uri, file in objects.items():
+        folder, part, name = _split(uri)
+        if folder:
+            folders.setdefault(folder, {})[f"{part}/{name}" if part else name] = file
+    # Other folders have a logs/ or quarantine/, too.
+    return {folder: files for folder, files in folders.items() if any(_marks_run(name) for name in files)}
+
+
+def _marks_run(name: str) -> bool:
+    return name in (run_folder.JOB, run_folder.RESULT) or name.startswith(run_folder.EVENTS + "/")
+
+
+def _split(uri: str) -> tuple[str, str, str]:
+    """Return the run folder that an object belongs to by its name, the part and the name; empty for other objects."""
+    folder, _, name = uri.rpartition("/")
+    if name in (run_folder.JOB, run_folder.RESULT):
+        return folder, "", name
+    above, _, part = folder.rpartition("/")
+    if part in PARTS and (part != run_folder.EVENTS or name.endswith(".jsonl")):
+        return above, part, name
+    return "", "", ""

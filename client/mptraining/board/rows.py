@@ -1,0 +1,295 @@
+"""One row of the table of runs: pure functions of job.json, result.json, the ends of the events, and a job's status."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mptraining.board.event_batches import Batch, Finished, Started
+from mptraining.comparison import better_direction, metric_title
+
+# A run without a result counts as running until it has reported nothing for this time. The trainer reports every few
+# seconds, but not while it compiles, validates or saves.
+SILENT_SECONDS = 120.0
+# Exit codes of runs that were stopped from outside: 75 (preempted, suspended), and 128 plus SIGHUP, SIGINT, SIGTERM.
+_STOPPED = (75, 129, 130, 143)
+_OF_PHASE = {"Running": "Running", "Suspended": "Stopped", "Succeeded": "Succeeded", "Failed": "Failed"}
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFacts:
+    """The first and last facts of one launch of an attempt. Times in seconds since 1970."""
+
+    attempt: int
+    first: float
+    last: float
+    begin: float
+    started: Started | None
+    progress: Any
+    finished: Finished | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """A job of the cluster; `progress` as in a row."""
+
+    namespace: str
+    name: str
+    phase: str
+    reason: str
+    folder: str | None
+    resolved: Document | None
+    progress: Document | None
+    values: Document
+    # Of `mptj`, to select the cluster.
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """All that a row shows; `best` holds the best values of metrics as far as they were read."""
+
+    id: str
+    name: str
+    folder: str | None
+    resolved: Document | None = None
+    result: Document | None = None
+    launches: tuple[LaunchFacts, ...] = ()
+    # The names of its series, as far as they were read.
+    series: tuple[str, ...] = ()
+    best: Mapping[str, float] | None = None
+    job: JobFacts | None = None
+
+
+def launch_facts(attempt: int, batch: Batch) -> LaunchFacts:
+    started = next((each for each in reversed(batch.others) if isinstance(each, Started)), None)
+    finished = next((each for each in reversed(batch.others) if isinstance(each, Finished)), None)
+    begin = batch.first if batch.begin is None else batch.begin
+    return LaunchFacts(attempt, batch.first, batch.last, begin, started, batch.progress, finished)
+
+
+def valid_result(facts: RunFacts) -> Document | None:
+    """Return the result, unless a later attempt has started since."""
+    started = facts.launches[-1].started if facts.launches else None
+    if facts.result is not None and started is not None and started.attempt > int(facts.result.get("attempt", 0)):
+        return None
+    return facts.result
+
+
+def state(facts: RunFacts, now: float) -> tuple[str, str]:
+    """Return state and reason of a run at the time `now`."""
+    job = facts.job
+    if job is not None:
+        return _OF_PHASE.get(job.phase, "Waiting"), job.reason
+    ended = _end(facts)
+    if ended is not None:
+        reason, code, message = ended
+        found = "Succeeded" if code == 0 else "Stopped" if code in _STOPPED else "Failed"
+        return found, f"{reason}: {message}" if message else reason
+    if facts.launches and now - facts.launches[-1].last < SILENT_SECONDS:
+        return "Running", ""
+    return "Unfinished", "no result, and no event for some time" if facts.launches else "no event"
+
+
+def outcome(facts: RunFacts) -> str | None:
+    """Return the CamelCase reason of the end; None before it."""
+    ended = _end(facts)
+    return ended[0] if ended else None
+
+
+def _end(facts: RunFacts) -> tuple[str, int, str] | None:
+    result = valid_result(facts)
+    if result is not None:
+        return str(result.get("reason", "")), int(result.get("exitCode", 1)), str(result.get("message", ""))
+    finished = facts.launches[-1].finished if facts.launches else None
+    return None if finished is None else (finished.reason, finished.exit_code, finished.message)
+
+
+def progress(facts: RunFacts) -> dict[str, Any] | None:
+    last = _last_progress(facts)
+    if last is None:
+        return dict(facts.job.progress) if facts.job and facts.job.progress else None
+    total = last.total_steps
+    found = {
+        "step": last.step,
+        "totalSteps": total,
+        "percent": min(100, 100 * last.step // total) if total else None,
+        "remainingSeconds": _finite(last.estimated_remaining_seconds) if _end(facts) is None else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _last_progress(facts: RunFacts) -> Any:
+    return next((each.progress for each in reversed(facts.launches) if each.progress is not None), None)
+
+
+def row(facts: RunFacts, now: float) -> dict[str, Any]:
+    """Return the run as the API's JSON object."""
+    found, reason = state(facts, now)
+    job = facts.job
+    return {
+        "id": facts.id,
+        "name": facts.name,
+        "folder": facts.folder,
+        "job": None if job is None else {"namespace": job.namespace, "name": job.name},
+        "state": found,
+        "reason": reason,
+        "progress": progress(facts),
+        "values": values(facts),
+    }
+
+
+def values(facts: RunFacts) -> dict[str, Any]:
+    """Return the values of the row's columns; unknown ones are absent."""
+    job = facts.resolved or {}
+    result = valid_result(facts) or {}
+    last = _last_progress(facts)
+    started = next((each.started for each in reversed(facts.launches) if each.started is not None), None)
+    training = job.get("training") or {}
+    found: dict[str, Any] = dict(facts.job.values) if facts.job else {}
+    found |= _known(
+        {
+            "outcome": outcome(facts),
+            "phase": facts.job.phase if facts.job else None,
+            "policy": result.get("precision") or (started and started.precision) or _get(job, "precision", "policy"),
+            "jitCompile": job.get("jitCompile"),
+            "accelerator": _get(job, "accelerator", "title"),
+            "replicas": result.get("replicasInSync") or (started and started.replicas_in_sync) or job.get("replicas"),
+            "strategy": result.get("strategy") or (started and started.strategy) or job.get("strategy"),
+            "optimizer": _get(training, "optimizer", "class_name") or _get(training, "optimizer", "className"),
+            "learningRate": _learning_rate(job, last),
+            "globalBatchSize": job.get("globalBatchSize") or (started and started.global_batch_size),
+            "seed": training.get("seed"),
+            "epochs": training.get("epochs"),
+            "stepSeconds": result.get("stepSeconds") or (last and last.step_seconds),
+            "examplesPerSecond": result.get("examplesPerSecond") or (last and last.examples_per_second),
+            "totalSeconds": total_seconds(facts),
+            "peakMemoryBytes": result.get("peakMemoryBytes") or (last and last.peak_memory_bytes),
+            "inputBoundPercent": result.get("inputBoundPercent", last and last.input_bound_percent),
+            "restarts": len(facts.launches) - 1 if facts.launches else None,
+            "recoveries": result.get("recoveries", last and last.recoveries),
+            "startTime": facts.launches[0].first if facts.launches else None,
+            "keras": result.get("keras") or (started and started.keras) or job.get("keras"),
+            "program": _program(job),
+        }
+    )
+    for name, value in _last_metrics(facts, result).items():
+        found[f"last:{name}"] = value
+    for name, value in (facts.best or {}).items():
+        found[f"best:{name}"] = value
+    return _known(found)
+
+
+def total_seconds(facts: RunFacts) -> float | None:
+    """Return the run's total time; the result holds only the time of its own attempt."""
+    result = valid_result(facts)
+    if result is not None and len(facts.launches) <= 1:
+        return _finite(result.get("seconds"))
+    return sum(each.last - each.begin for each in facts.launches) if facts.launches else None
+
+
+def _last_metrics(facts: RunFacts, result: Document) -> Mapping[str, float]:
+    if result.get("metrics"):
+        return dict(result["metrics"])
+    for each in reversed(facts.launches):
+        found: dict[str, float] = {}
+        if each.progress is not None:
+            found |= each.progress.metrics
+        if each.finished is not None:
+            found |= each.finished.metrics
+        if found:
+            return found
+    return {}
+
+
+def _learning_rate(job: Document, last: Any) -> float | None:
+    configured = _get(job, "training", "optimizer", "config", "learning_rate")
+    if isinstance(configured, int | float):
+        return float(configured) * float(_get(job, "learningRate", "factor") or 1.0)
+    return None if last is None else _finite(last.learning_rate)
+
+
+def _program(job: Document) -> str | None:
+    program = job.get("program") or {}
+    for kind, key in (("application", "name"), ("function", "entryPoint"), ("script", "path")):
+        if isinstance(program.get(kind), Mapping):
+            named = program[kind].get(key)
+            return str(named or next(iter(program[kind].values()), kind))
+    return None
+
+
+def _get(document: Any, *path: str) -> Any:
+    for key in path:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _known(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in found.items()
+        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
+    }
+
+
+# (key, title, kind, better) in the order of the table; metrics come after the first two.
+_COLUMNS: tuple[tuple[str, str, str, str | None], ...] = (
+    ("outcome", "outcome", "text", None),
+    ("phase", "phase", "text", None),
+    ("policy", "precision", "text", None),
+    ("jitCompile", "XLA", "text", None),
+    ("accelerator", "accelerator", "text", None),
+    ("replicas", "replicas", "number", None),
+    ("strategy", "strategy", "text", None),
+    ("program", "program", "text", None),
+    ("optimizer", "optimizer", "text", None),
+    ("learningRate", "learning rate", "number", None),
+    ("globalBatchSize", "global batch size", "number", None),
+    ("epochs", "epochs", "number", None),
+    ("seed", "seed", "number", None),
+    ("stepSeconds", "time per step", "seconds", "lower"),
+    ("examplesPerSecond", "examples/s", "number", "higher"),
+    ("totalSeconds", "total time", "seconds", "lower"),
+    ("peakMemoryBytes", "peak memory", "bytes", "lower"),
+    ("inputBoundPercent", "waited for data", "percent", "lower"),
+    ("restarts", "restarts", "number", "lower"),
+    ("recoveries", "recoveries", "number", "lower"),
+    ("startTime", "started", "time", None),
+    ("keras", "Keras", "text", None),
+)
+_BEFORE_METRICS = 4
+
+
+def columns(rows: Iterable[Document]) -> list[dict[str, Any]]:
+    """Return the columns that any of the rows has a value for."""
+    present = dict.fromkeys(key for each in rows for key in each["values"])
+    fixed = [_column(*each) for each in _COLUMNS if each[0] in present]
+    metrics = [_metric_column(key) for key in sorted(_metrics(present), key=_metric_order)]
+    first = [each for each in fixed if each["key"] in {key for key, *_ in _COLUMNS[:_BEFORE_METRICS]}]
+    return [*first, *metrics, *fixed[len(first) :]]
+
+
+def _column(key: str, title: str, kind: str, better: str | None) -> dict[str, Any]:
+    return {"key": key, "title": title, "kind": kind, "better": better}
+
+
+def _metrics(keys: Iterable[str]) -> Sequence[str]:
+    return [key for key in keys if key.startswith(("best:", "last:"))]
+
+
+def _metric_order(key: str) -> tuple[bool, str, bool]:
+    which, _, name = key.partition(":")
+    return not name.startswith("val_"), name, which == "last"
+
+
+def _metric_column(key: str) -> dict[str, Any]:
+    which, _, name = key.partition(":")
+    return _column(key, f"{which} {metric_title(name)}", "number", better_direction(name))

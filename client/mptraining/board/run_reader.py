@@ -1,0 +1,182 @@
+"""One run folder, read incrementally: job.json, result.json and the chief's events."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from mptraining.board.curves import Curves, merge
+from mptraining.board.event_batches import Batch, Other
+from mptraining.board.event_files import Launch, ReadRange
+from mptraining.board.listing import File, Files
+from mptraining.board.rows import RunFacts, launch_facts
+from mptraining_api import run_folder
+from mptraining_api.run_folder import metric_direction
+
+_EVENTS_FILE = re.compile(rf"{run_folder.EVENTS}/(\d+)-(.+)-(\d+)-(\d+)\.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class EventsName:
+    """The parts of the name of a file in events/."""
+
+    attempt: int
+    incarnation: str
+    worker: int
+    part: int
+
+
+def parse_name(name: str) -> EventsName | None:
+    match = _EVENTS_FILE.fullmatch(name)
+    return EventsName(int(match[1]), match[2], int(match[3]), int(match[4])) if match else None
+
+
+def run_id(folder: str) -> str:
+    """Return an identifier that is the same whenever the board starts, so that views can be shared."""
+    return hashlib.sha256(folder.rstrip("/").encode()).hexdigest()[:12]
+
+
+class RunReader:
+    """Reads one run. `refresh` is for one thread; the other methods are thread-safe."""
+
+    def __init__(self, files: Files, name: str) -> None:
+        self.files = files
+        self.folder = files.folder
+        self.id = run_id(files.folder)
+        self.name = name
+        self.listed: Mapping[str, File] = {}
+        self.resolved: Mapping[str, Any] | None = None
+        self.result: Mapping[str, Any] | None = None
+        self._launches: dict[tuple[int, str], Launch] = {}
+        self._best: dict[str, float] | None = None
+        self._curves: Curves | None = None
+        self._facts: RunFacts | None = None
+        self._lock = threading.RLock()
+
+    def refresh(self) -> bool:
+        """Read what changed since; return whether anything did. Raises Problem if the storage fails."""
+        listed = self.files.list()
+        if listed == self.listed:
+            return False
+        with self._lock:
+            before, self.listed = self.listed, listed
+            self._facts = None
+            if _changed(before, listed, run_folder.JOB):
+                self.resolved = self._document(run_folder.JOB)
+            if _changed(before, listed, run_folder.RESULT):
+                self.result = self._document(run_folder.RESULT)
+            for key, parts in self._chief_files().items():
+                launch = self._launches.setdefault(key, Launch(*key))
+                self._add(launch.refresh(parts))
+        return True
+
+    @property
+    def facts(self) -> RunFacts:
+        with self._lock:
+            if self._facts is None:
+                batches = self._in_order()
+                final = (self.result or {}).get("metrics") or {}
+                self._facts = RunFacts(
+                    id=self.id,
+                    name=self.name,
+                    folder=self.folder,
+                    resolved=self.resolved,
+                    result=self.result,
+                    launches=tuple(launch_facts(attempt, batch) for attempt, batch in batches),
+                    series=tuple(dict.fromkeys([*(name for _, batch in batches for name in batch.values), *final])),
+                    best=self._best,
+                )
+            return self._facts
+
+    @property
+    def complete(self) -> bool:
+        """Return whether the best values are known, so that no background reading is needed."""
+        return self._best is not None
+
+    @property
+    def size(self) -> int:
+        """Return the size of all files of events in bytes."""
+        return sum(file.size for name, file in self.listed.items() if name.startswith(run_folder.EVENTS))
+
+    def curves(self) -> Curves:
+        """Read all events of the chief and return the run's curves. Raises Problem."""
+        with self._lock:
+            if self._curves is None:
+                for each in self._launches.values():
+                    each.fill()
+                self._curves = merge([batch for _, batch in self._in_order()])
+                best = self._curves.best()
+                if best != self._best:
+                    self._best, self._facts = best, None
+            return self._curves
+
+    def other_events(self) -> list[tuple[int, Other]]:
+        """Return all events of the chief that are not Progress, with their attempts. Raises Problem."""
+        with self._lock:
+            self.curves()
+            return [(attempt, event) for attempt, batch in self._in_order() for event in batch.others]
+
+    def range_reader(self, name: str) -> ReadRange:
+        """Return the function that reads ranges of the file of that name."""
+        return partial(self.files.read, name)
+
+    def memory(self) -> int:
+        """Return the bytes that `forget` would free."""
+        curves = self._curves
+        return 0 if curves is None else 16 * len(curves.step) * (3 + len(curves.values))
+
+    def forget(self) -> None:
+        """Drop the curves; they are read again when they are needed. The best values stay."""
+        with self._lock:
+            self._curves = None
+            for each in self._launches.values():
+                each.forget()
+
+    def _add(self, new: list[Batch] | None) -> None:
+        """Take over new batches: None is a launch that was seen for the first time."""
+        if new == []:
+            return
+        self._curves = None
+        filled = all(each.filled for each in self._launches.values())
+        if new is None or self._best is None or any(each.cuts for each in new):
+            self._best = None
+            if filled:
+                self.curves()
+            return
+        for batch in new:
+            for name, value in Curves(values=batch.values).best().items():
+                better = max if metric_direction(name) == "up" else min
+                self._best = {**self._best, name: better(value, self._best.get(name, value))}
+
+    def _in_order(self) -> list[tuple[int, Batch]]:
+        """Return the launches with events, in order of time."""
+        found = [(each.attempt, batch) for each in self._launches.values() if (batch := each.batch()) is not None]
+        return sorted(found, key=lambda each: (each[0], each[1].first))
+
+    def _chief_files(self) -> dict[tuple[int, str], dict[int, tuple[int, ReadRange]]]:
+        found: dict[tuple[int, str], dict[int, tuple[int, ReadRange]]] = {}
+        for name, file in self.listed.items():
+            if (parsed := parse_name(name)) and parsed.worker == 0:
+                parts = found.setdefault((parsed.attempt, parsed.incarnation), {})
+                parts[parsed.part] = (file.size, self.range_reader(name))
+        return found
+
+    def _document(self, name: str) -> Mapping[str, Any] | None:
+        if name not in self.listed:
+            return None
+        try:
+            found = msgspec.json.decode(self.files.read(name, 0, self.listed[name].size))
+        except msgspec.DecodeError:
+            return None
+        return found if isinstance(found, dict) else None
+
+
+def _changed(before: Mapping[str, File], now: Mapping[str, File], name: str) -> bool:
+    return before.get(name) != now.get(name)

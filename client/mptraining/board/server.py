@@ -1,0 +1,266 @@
+"""The board's web application (Starlette): GET alone, a token for every address, server-sent events for changes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mptraining.board import access, details, series
+from mptraining.board.board import Board
+from mptraining.board.curves import Curves
+from mptraining_api.problems import Problem
+
+FOLDER = Path(__file__).parent
+# How often the stream of changes looks for one, and how often it sends a comment, so that a dead connection is found.
+LIVE_SECONDS, COMMENT_SECONDS = 0.25, 15.0
+LOG_BYTES, LOG_TAIL = 256 << 10, 64 << 10
+MOST_PIXELS, MOST_RUNS, MOST_NAMES = 8192, 500, 100
+
+
+class JSONResponse(Response):
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)
+
+
+def environment() -> Environment:
+    return Environment(loader=FileSystemLoader(FOLDER / "templates"), autoescape=True)
+
+
+def version() -> str:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("mptraining")
+    except PackageNotFoundError:
+        return "from a source tree"
+
+
+def page(*, version: str) -> str:
+    """Return the page's HTML."""
+    return environment().get_template("board.html").render(version=version)
+
+
+def application(
+    board: Board, *, token: str, port: int, hosts: Collection[str] = (), stopping: Callable[[], bool] = lambda: False
+) -> ASGIApp:
+    """Return the application. `hosts` are further allowed names; streams end when `stopping` returns True."""
+    answers = _Answers(board, stopping)
+    routes = [
+        Route("/", answers.page),
+        Route("/api/runs", answers.runs),
+        Route("/api/run/{id}", answers.run),
+        Route("/api/series", answers.series),
+        Route("/api/logs/{id}/{name}", answers.logs),
+        Route("/api/job/{namespace}/{name}", answers.job),
+        Route("/api/live", answers.live),
+        Mount("/static", StaticFiles(directory=FOLDER / "static")),
+    ]
+    inner = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Problem: _problem})
+    return _Guard(inner, token=token, cookie=access.cookie_name(port), hosts=hosts)
+
+
+class _Guard:
+    """Checks method, host and token of every request before any route sees it, and adds the headers."""
+
+    def __init__(self, app: ASGIApp, *, token: str, cookie: str, hosts: Collection[str]) -> None:
+        self._app = app
+        self._token = token
+        self._cookie = cookie
+        self._hosts = hosts
+        self._denied = environment().get_template("denied.html")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+
+        request = Request(scope)
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in access.headers(static=request.url.path.startswith("/static/")).items():
+                    headers[name] = value
+            await send(message)
+
+        await self._answer(request)(scope, receive, with_headers)
+
+    def _answer(self, request: Request) -> ASGIApp:
+        if not access.is_allowed_host(Headers(scope=request.scope).get("host", ""), self._hosts):
+            return self._deny(request, access.WRONG_HOST)
+        given = request.query_params.get("token")
+        if request.method == "GET" and request.url.path == "/" and given is not None:
+            if not access.is_token(given, self._token):
+                return self._deny(request, access.NO_TOKEN)
+            response = RedirectResponse("/", status_code=303)
+            response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
+            return response
+        if not access.is_token(request.cookies.get(self._cookie), self._token):
+            return self._deny(request, access.NO_TOKEN)
+        if request.method != "GET":
+            return JSONResponse({"error": "the board answers GET alone"}, 405, {"Allow": "GET"})
+        return self._app
+
+    def _deny(self, request: Request, reason: str) -> Response:
+        if request.url.path.startswith("/api/"):
+            return JSONResponse({"error": reason}, 403)
+        return HTMLResponse(self._denied.render(reason=reason), 403)
+
+
+class _Answers:
+    """The routes. What reads files runs in threads."""
+
+    def __init__(self, board: Board, stopping: Callable[[], bool]) -> None:
+        self._board = board
+        self._stopping = stopping
+
+    async def page(self, _: Request) -> Response:
+        return HTMLResponse(page(version=version()))
+
+    async def runs(self, _: Request) -> Response:
+        def answer() -> Any:
+            self._board.wait_until_read()
+            return self._board.runs()
+
+        return JSONResponse(await run_in_threadpool(answer))
+
+    async def run(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self._details, request.path_params["id"]))
+
+    def _details(self, id: str) -> Any:
+        facts = self._board.facts().get(id)
+        if facts is None:
+            raise HTTPException(404, f"no run {id}")
+        return details.details(facts, self._board.reader(id), self._board.clock())
+
+    async def series(self, request: Request) -> Response:
+        query = request.query_params
+        ids, names = query.getlist("run")[:MOST_RUNS], query.getlist("name")[:MOST_NAMES]
+        x = query.get("x", "step")
+        if x not in ("step", "epoch", "seconds"):
+            raise HTTPException(400, f"x={x}: expected step, epoch or seconds")
+        if not names or not ids:
+            raise HTTPException(400, "expected run=ID and name=SERIES")
+        options: dict[str, Any] = {
+            "pixels": int(_number(query.get("pixels"), "pixels", 1, MOST_PIXELS) or 800),
+            "begin": _number(query.get("from"), "from"),
+            "end": _number(query.get("to"), "to"),
+            "smooth": _number(query.get("smooth"), "smooth", 0.0, 0.999) or 0.0,
+        }
+
+        def answer() -> Any:
+            curves = self._curves(ids)
+            charts = [series.chart(name, x, curves, **options) for name in names]
+            return charts[0] if len(charts) == 1 else {"charts": charts}
+
+        return JSONResponse(await run_in_threadpool(answer))
+
+    def _curves(self, ids: Collection[str]) -> dict[str, Curves]:
+        found = {}
+        for id in dict.fromkeys(ids):
+            reader = self._board.reader(id)
+            if reader is None:
+                if id not in self._board.facts():
+                    raise HTTPException(404, f"no run {id}")
+                continue
+            found[id] = reader.curves()
+        return found
+
+    async def logs(self, request: Request) -> Response:
+        id, name = request.path_params["id"], request.path_params["name"]
+        offset = int(_number(request.query_params.get("offset"), "offset", -1) or 0)
+        return JSONResponse(await run_in_threadpool(self._log, id, name, offset))
+
+    def _log(self, id: str, name: str, offset: int) -> Any:
+        reader = self._board.reader(id)
+        # The name must be one of the listing: no path that a request makes up is ever opened.
+        file = reader.listed.get(f"{details.LOGS}/{name}") if reader else None
+        if reader is None or file is None:
+            raise HTTPException(404, f"no log {name} of run {id}")
+        start = max(0, file.size - LOG_TAIL) if offset < 0 else min(offset, file.size)
+        data = reader.files.read(f"{details.LOGS}/{name}", start, LOG_BYTES)
+        data = _whole_characters(data)
+        end = start + len(data)
+        return {"text": data.decode("utf-8", errors="replace"), "offset": end, "end": end >= file.size}
+
+    async def job(self, request: Request) -> Response:
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+
+        found = await run_in_threadpool(self._board.job, namespace, name)
+        if found is None:
+            raise HTTPException(404, f"no job {namespace}/{name} among those of the board")
+        return JSONResponse(found)
+
+    async def live(self, request: Request) -> Response:
+        return StreamingResponse(self._changes(request), media_type="text/event-stream")
+
+    async def _changes(self, request: Request) -> AsyncIterator[bytes]:
+        version, silent = self._board.version, 0.0
+        yield b": connected\n\n"
+        while not await request.is_disconnected():
+            if self._stopping():
+                yield b"event: bye\ndata: {}\n\n"
+                return
+            if self._board.version > version:
+                version, changed = self._board.changes_since(version)
+                data = msgspec.json.encode({"changed": changed, "version": version})
+                yield b"event: runs\ndata: " + data + b"\n\n"
+                silent = 0.0
+            elif silent >= COMMENT_SECONDS:
+                yield b": no change\n\n"
+                silent = 0.0
+            await asyncio.sleep(LIVE_SECONDS)
+            silent += LIVE_SECONDS
+
+
+def _whole_characters(data: bytes) -> bytes:
+    """Cut a UTF-8 character that is torn at the end; its rest is in the next answer."""
+    for length in range(1, min(4, len(data)) + 1):
+        byte = data[-length]
+        if byte >= 0xC0:
+            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data[:-length] if needed > length and len(data) > length else data
+        if byte < 0x80:
+            break
+    return data
+
+
+def _number(text: str | None, name: str, low: float = -math.inf, high: float = math.inf) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or not low <= value <= high:
+        raise HTTPException(400, f"{name}={text}: expected a number" + (f" up to {high:g}" if high < math.inf else ""))
+    return value
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code)
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 502)

@@ -1,0 +1,135 @@
+"""Sources of runs: folders on this machine and in buckets. That of a cluster's jobs is in `cluster_jobs`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from mptraining.board.listing import BucketFiles, LocalFiles, bucket_run_folders, local_run_folders
+from mptraining.board.rows import JobFacts
+from mptraining.board.run_reader import RunReader
+from mptraining_api.problems import InvalidData, Problem
+from mptraining_records.storage import storage
+
+LOCAL_SECONDS = 0.5
+BUCKET_SECONDS = 5.0
+# Runs that have ended, and the search for new ones, are looked at each so many refreshes.
+_RARELY = 4
+
+
+class Source(Protocol):
+    """A place with runs. `refresh` is called every `seconds` by one thread."""
+
+    where: str
+    seconds: float
+    problem: str | None
+
+    def refresh(self) -> set[str]:
+        """Read what changed; return the identifiers of the changed runs. Sets `problem`, and raises nothing."""
+
+    def runs(self) -> Mapping[str, RunReader]:
+        """Return the runs with a folder by identifier."""
+
+
+class JobSource(Source, Protocol):
+    """A source that has jobs, too."""
+
+    def jobs(self) -> Mapping[str, JobFacts]:
+        """Return the jobs by identifier of their row."""
+
+    def job(self, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return the answer of /api/job for a job of this source, None for others. Raises Problem."""
+
+
+class LocalRuns:
+    """The runs at or below a folder on this machine."""
+
+    seconds = LOCAL_SECONDS
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.problem: str | None = None
+        self._top = str(storage.local_path(where)).rstrip("/") or "/"
+        self._runs: dict[str, RunReader] = {}
+        self._turn = 0
+
+    def runs(self) -> Mapping[str, RunReader]:
+        return self._runs
+
+    def refresh(self) -> set[str]:
+        changed = set()
+        all_of_them = self._turn % _RARELY == 0
+        if self._turn % 2 == 0:
+            changed |= self._find()
+        self._turn += 1
+        problems = []
+        for each in list(self._runs.values()):
+            if all_of_them or each.result is None:
+                try:
+                    if each.refresh():
+                        changed.add(each.id)
+                except Problem as problem:
+                    problems.append(str(problem))
+        if problems:
+            self.problem = problems[0]
+        return changed
+
+    def _find(self) -> set[str]:
+        found: dict[str, RunReader] = {}
+        self.problem = None
+        try:
+            for folder in local_run_folders(self._top):
+                reader = RunReader(LocalFiles(folder), _name(self._top, folder))
+                found[reader.id] = self._runs.get(reader.id, reader)
+        except InvalidData as problem:
+            self.problem = str(problem)
+        if not found and self.problem is None:
+            self.problem = "no runs yet" if os.path.isdir(self._top) else "no such folder"  # noqa: PTH112
+        gone = self._runs.keys() - found.keys()
+        self._runs = found
+        return gone
+
+
+class BucketRuns:
+    """The runs at or below a gs:// URI, by one listing for all of them."""
+
+    seconds = BUCKET_SECONDS
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.problem: str | None = None
+        self._runs: dict[str, RunReader] = {}
+
+    def runs(self) -> Mapping[str, RunReader]:
+        return self._runs
+
+    def refresh(self) -> set[str]:
+        changed: set[str] = set()
+        try:
+            folders = bucket_run_folders(self.where)
+            found: dict[str, RunReader] = {}
+            for folder, files in folders.items():
+                reader = RunReader(BucketFiles(folder, files), _name(self.where.rstrip("/"), folder))
+                known = self._runs.get(reader.id, reader)
+                known.files = reader.files
+                if known.refresh():
+                    changed.add(known.id)
+                found[known.id] = known
+            changed |= self._runs.keys() - found.keys()
+            self._runs = found
+            self.problem = None if found else "no runs yet"
+        except Problem as problem:
+            self.problem = str(problem)
+        return changed
+
+
+def _name(top: str, folder: str) -> str:
+    """Return the path below the source, or the folder's own name if it is the source."""
+    return folder.removeprefix(top).strip("/") or Path(folder).resolve().name or folder
+
+
+def folder_source(where: str) -> Source:
+    """Return the source for a path or URI. Raises InvalidData for another kind of storage."""
+    return BucketRuns(where) if storage.is_remote(where) else LocalRuns(where)

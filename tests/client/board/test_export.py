@@ -1,0 +1,91 @@
+"""The offline page: one file with everything, which its own Content-Security-Policy lets run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.client.board_runs import write_run
+from mptraining.board.board import Board
+from mptraining.board.export import bundle, data, write_folders, write_page
+from mptraining.board.sources import folder_source
+from mptraining_api.problems import InvalidData
+
+STRANGE = "</script><script>alert(1)</script>&amp;"
+
+
+def exported(folder: Path) -> tuple[str, dict[str, Any]]:
+    text = write_folders(folder / "page.html", [str(folder / "runs")]).read_text()
+    (inlined,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    return text, json.loads(inlined)
+
+
+def test_the_page_holds_what_the_server_would_answer(tmp_path: Path) -> None:
+    for number in range(2):
+        write_run(tmp_path / "runs" / f"run-{number}", number, 2000, random.Random(number))
+    (tmp_path / "runs" / "run-0" / "logs").mkdir()
+    (tmp_path / "runs" / "run-0" / "logs" / "1-0.log").write_text("x" * 99 + "\n" * 20_000 + "the end\n")
+    text, found = exported(tmp_path)
+    board = Board([folder_source(str(tmp_path / "runs"))], clock=lambda: 0.0)
+    board.refresh()
+    expected = json.loads(json.dumps(data(board)))
+    assert found["series"] == expected["series"]
+    assert [each["values"] for each in found["runs"]["runs"]] == [each["values"] for each in expected["runs"]["runs"]]
+    assert set(found["run"]) == set(found["series"]) == {each["id"] for each in found["runs"]["runs"]}
+    curve = next(iter(found["series"].values()))["loss"]
+    assert len(curve["y"]) == len(curve["step"]) == len(curve["epoch"]) == len(curve["seconds"]) <= 1200
+    (logs,) = [each for each in found["logs"].values() if each]
+    assert logs["1-0.log"].endswith("the end\n")
+    assert len(logs["1-0.log"]) < 20_000
+    assert len(text) < 1_000_000
+
+
+def test_the_policy_allows_what_is_inlined_and_nothing_else(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "one", 0, 20, random.Random(0))
+    text, _ = exported(tmp_path)
+    (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', text)
+    scripts = re.findall(r"<script(?: type=\"module\")?>(.*?)</script>", text, re.DOTALL)
+    styles = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert len(scripts) == len(styles) == 2
+    for each in [*scripts, *styles]:
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" in policy
+    assert policy.count("sha256-") == 4
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', text.split("<body>")[0] + text.split("<main")[1][:2000])
+    assert not re.search(r"^(import|export) ", scripts[1], re.MULTILINE)
+
+
+def test_text_of_a_run_is_never_markup(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    write_run(folder, 0, 20, random.Random(0))
+    job = json.loads((folder / "job.json").read_text())
+    (folder / "job.json").write_text(json.dumps(job | {"name": STRANGE, "program": {"script": {"path": STRANGE}}}))
+    text, found = exported(tmp_path)
+    assert STRANGE not in text
+    assert "alert(1)</script>" not in text
+    (run,) = found["runs"]["runs"]
+    assert run["values"]["program"] == STRANGE
+
+
+def test_modules_are_bundled_behind_what_they_import() -> None:
+    files = {
+        "main.js": 'import { a } from "./x/a.js";\nimport { b } from "./b.js";\nconsole.log(a, b);\n',
+        "x/a.js": 'import { b } from "../b.js";\nexport const a = b + 1;\n',
+        "b.js": "export function b() {}\nexport async function c() {}\nexport class D {}\n",
+    }
+    assert bundle("main.js", files.__getitem__) == (
+        "function b() {}\nasync function c() {}\nclass D {}\n\nconst a = b + 1;\n\nconsole.log(a, b);\n"
+    )
+
+
+def test_no_runs_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidData, match=r"absent: no such folder; expected folders with runs"):
+        write_page(tmp_path / "page.html", Board([folder_source(str(tmp_path / "absent"))]))

@@ -1,0 +1,203 @@
+"""Events read incrementally give the same curves as `mptraining.runs`, which reads everything at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mptraining.board import event_files
+from mptraining.board.listing import LocalFiles
+from mptraining.board.run_reader import RunReader
+from mptraining.runs import load_run
+from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, Started
+from mptraining_api.run_folder import EVENTS, events_file
+
+RunIn = Callable[..., Path]
+
+
+def story(seed: int) -> list[tuple[str, list[Event]]]:
+    """Return events by file: attempts that resume at an earlier step, with rollbacks, in one or more parts."""
+    draw = random.Random(seed)
+    files: list[tuple[str, list[Event]]] = []
+    now, step = 1000.0, 0
+    for attempt in range(1, draw.randint(1, 4) + 1):
+        about = {"attempt": attempt, "incarnation": f"i-{attempt}", "worker": 0}
+        first = draw.randint(0, step)
+        told: list[Event] = (
+            [Notice(time=now, topic="Waiting", message="for data", **about)] if draw.random() < 0.5 else []
+        )
+        now += draw.random()
+        told.append(
+            Started(
+                time=now, strategy="None", precision="float32", keras="Keras3", tensorflow="2", devices=(), workers=1,
+                replicas_in_sync=1, steps_per_epoch=10, first_step=first, **about,
+            )
+        )  # fmt: skip
+        step = first
+        for _ in range(draw.randint(0, 60)):
+            now += draw.random()
+            step += draw.randint(1, 3)
+            metrics = {"loss": draw.random()} | ({"val_loss": draw.random()} if draw.random() < 0.1 else {})
+            rate = draw.random() if draw.random() < 0.5 else None
+            told.append(
+                Progress(time=now, step=step, epoch=1 + step // 10, metrics=metrics, learning_rate=rate, **about)
+            )
+            if draw.random() < 0.05:
+                back = draw.randint(0, step)
+                message = "not finite"
+                told.append(
+                    Recovered(
+                        time=now + 0.01, from_step=step, to_step=back, precision="float32", message=message, **about
+                    )
+                )
+                step = back
+                now += 0.1
+        if draw.random() < 0.5:
+            told.append(Finished(time=now + 0.1, reason="Preempted", exit_code=75, message="", step=step, **about))
+        now += draw.randint(1, 500)
+        cut = draw.randint(0, len(told))
+        parts = [told[:cut], told[cut:]] if draw.random() < 0.5 else [told]
+        files += [(events_file(attempt, f"i-{attempt}", 0, part), each) for part, each in enumerate(parts) if each]
+    return files
+
+
+def lines(events: Sequence[Event]) -> bytes:
+    return "".join(each.to_json() + "\n" for each in events).encode()
+
+
+def reader(folder: Path) -> RunReader:
+    return RunReader(LocalFiles(str(folder)), folder.name)
+
+
+def same_as_history(folder: Path, read: RunReader) -> None:
+    expected = load_run(str(folder)).history
+    curves = read.curves()
+    assert curves.step.tolist() == [each.step for each in expected.points]
+    np.testing.assert_allclose(curves.seconds, [each.seconds for each in expected.points], atol=1e-6)
+    assert curves.total_seconds == pytest.approx(expected.seconds or 0.0)
+    for name in ("loss", "val_loss"):
+        at, values = curves.series(name, "step")
+        known = [(each.step, each.metrics[name]) for each in expected.points if name in each.metrics]
+        assert list(zip(at, values, strict=True)) == known
+
+
+@pytest.fixture
+def tiny_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files of a few kilobytes count as long ones."""
+    for name, value in {"HEAD": 700, "TAIL": 900, "LONG": 2000, "SMALL": 1000}.items():
+        monkeypatch.setattr(event_files, name, value)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_curves_are_those_of_the_history(tmp_path: Path, tiny_ends: None, seed: int) -> None:
+    (tmp_path / EVENTS).mkdir()
+    for name, told in story(seed):
+        (tmp_path / name).write_bytes(lines(told))
+    read = reader(tmp_path)
+    assert read.refresh()
+    same_as_history(tmp_path, read)
+    best = dict(read.facts.best or {})
+    read.forget()
+    same_as_history(tmp_path, read)
+    assert read.facts.best == best
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_curves_grow_with_the_files(tmp_path: Path, tiny_ends: None, seed: int) -> None:
+    """Bytes arrive in pieces that tear lines; at each moment the curves are those of what is there."""
+    draw = random.Random(seed)
+    (tmp_path / EVENTS).mkdir()
+    read = reader(tmp_path)
+    for name, told in story(seed):
+        content = lines(told)
+        while content:
+            size = draw.randint(1, 1500)
+            with (tmp_path / name).open("ab") as file:
+                file.write(content[:size])
+            content = content[size:]
+            read.refresh()
+            if draw.random() < 0.3:
+                same_as_history(tmp_path, read)
+    same_as_history(tmp_path, read)
+
+
+def test_the_best_values_follow_appended_events(run_in: RunIn, attempt_events: Callable[..., list[Event]]) -> None:
+    folder = run_in(steps=20, done=False)
+    read = reader(folder)
+    read.refresh()
+    assert (read.facts.best or {})["loss"] == 1 / 20
+    with (folder / events_file(1, "a-b", 0, 0)).open("ab") as file:
+        file.write(lines(attempt_events(steps=40)[21:]))
+    read.refresh()
+    assert (read.facts.best or {})["loss"] == 1 / 40
+    read.curves()
+    assert (read.facts.best or {})["loss"] == 1 / 40
+
+
+def test_only_what_is_new_is_read(run_in: RunIn, attempt_events: Callable[..., list[Event]]) -> None:
+    folder = run_in(steps=300, done=False)
+    ranges: list[tuple[str, int, int]] = []
+
+    class Counting(LocalFiles):
+        def read(self, name: str, start: int, length: int) -> bytes:
+            ranges.append((name, start, length))
+            return super().read(name, start, length)
+
+    read = RunReader(Counting(str(folder)), "plain")
+    read.refresh()
+    name = events_file(1, "a-b", 0, 0)
+    size = (folder / name).stat().st_size
+    assert sum(length for each, _, length in ranges if each == name) < size / 2
+    assert read.facts.launches[-1].progress.step == 300
+    read.curves()
+    ranges.clear()
+    assert not read.refresh()
+    assert ranges == []
+    new = lines(attempt_events(steps=301)[-1:])
+    with (folder / name).open("ab") as file:
+        file.write(new)
+    assert read.refresh()
+    assert ranges == [(name, size, len(new))]
+    assert read.curves().step[-1] == 301
+
+
+def test_lines_that_are_no_events_are_ignored(run_in: RunIn, attempt_events: Callable[..., list[Event]]) -> None:
+    folder = run_in(steps=0, done=False)
+    told = attempt_events(steps=3)
+    strange = b'{"mptraining": 1, "kind": "OfANewerVersion", "time": 1}\n\xff\xfe garbage\n\n{half\n["list"]\n'
+    # The names of the contract's own models are read, too, and fields of a newer version.
+    snake = told[-1].model_dump_json(by_alias=False).encode()
+    newer = lines(told[2:3]).replace(b'"step"', b'"newField":{"a":1},"step"')
+    (folder / events_file(1, "a-b", 0, 0)).write_bytes(lines(told[:2]) + strange + newer + snake + b"\n")
+    read = reader(folder)
+    read.refresh()
+    same_as_history(folder, read)
+    assert read.curves().step.tolist() == [1, 2, 3]
+
+
+def test_a_file_that_was_written_again_is_read_again(run_in: RunIn, attempt_events: Callable[..., list[Event]]) -> None:
+    folder = run_in(steps=30, done=False)
+    read = reader(folder)
+    read.refresh()
+    read.curves()
+    (folder / events_file(1, "a-b", 0, 0)).write_bytes(lines(attempt_events(steps=5)))
+    read.refresh()
+    same_as_history(folder, read)
+
+
+def test_events_other_than_progress_are_kept(run_in: RunIn) -> None:
+    folder = run_in(steps=2, done=False)
+    about = {"attempt": 1, "incarnation": "a-b", "worker": 0}
+    told = [
+        Saved(time=1003, step=2, uri="checkpoints/2", bytes=10, seconds=0.5, **about),
+        Notice(time=1004, level="Warning", topic="InputBound", message="waits", **about),
+    ]
+    with (folder / events_file(1, "a-b", 0, 0)).open("ab") as file:
+        file.write(lines(told))
+    read = reader(folder)
+    read.refresh()
+    assert [type(each).__name__ for _, each in read.other_events()] == ["Started", "Saved", "Notice"]
