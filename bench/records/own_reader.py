@@ -13,6 +13,7 @@ import numpy as np
 from mptraining_records.index import bad_record_policy, dataset_index, sidecar
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
+from mptraining_records.index.shard_index import Int64s
 from mptraining_records.reading.order import Order, Position, Shuffle, training_order
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.reading.reader import RecordReader
@@ -51,10 +52,17 @@ def records(
     reader = _opened[known]
     count = reader.dataset.count
     order = _order(count, shuffle, reader.dataset.mean_record_bytes)
-    row = order.planned_together or count
-    positions = np.arange(start, count)
-    units = np.split(order.records(0, positions), np.flatnonzero(np.diff(positions // row)) + 1)
-    stream = RecordStream(reader, units, first=batch)
+    together = order.together
+    row = together.row_size if together else 10_000
+
+    def units() -> Iterator[Int64s]:
+        at = start
+        while at < count:
+            end = min(count, at // row * row + row)
+            yield order.records(0, np.arange(at, end))
+            at = end
+
+    stream = RecordStream(reader, units(), together=together, first=batch)
     while taken := stream.take(batch):
         yield [record for record in taken if record is not None]
     if skipped is not None:
@@ -85,7 +93,7 @@ def state(examples: int) -> bytes:
 def reread_bound(count: int, shuffle: int, record_bytes: float) -> float:
     """Return the bytes of one window and one block: the most that resuming may read again."""
     order = _order(count, shuffle, int(record_bytes))
-    return (order.row_size + order.block_size) * record_bytes
+    return (order.window_size + order.block_size) * record_bytes
 
 
 def publish_index(patterns: Sequence[str]) -> None:
@@ -96,4 +104,4 @@ def publish_index(patterns: Sequence[str]) -> None:
 
 def _order(count: int, shuffle: int | None, record_bytes: int) -> Order:
     mode: Shuffle = "None" if shuffle is None else "Windowed"
-    return training_order(count, record_bytes, seed=SEED, shuffle=mode, buffer_size=shuffle)
+    return training_order(count, record_bytes, seed=SEED, shuffle=mode, buffer_size=shuffle or None)

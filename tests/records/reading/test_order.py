@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.records.mixing import Mixing, mixing
-from mptraining_records.reading.order import Order, training_order
+from mptraining_records.reading.order import Order, Together, training_order
 
 orders = st.builds(
     Order,
@@ -49,21 +49,47 @@ def test_the_order_is_the_same_for_any_number_of_workers(order: Order, epoch: in
 
 
 @given(orders, epochs)
-def test_each_stream_draws_from_its_own_records_window_by_window(order: Order, epoch: int) -> None:
+def test_each_row_of_a_stream_draws_from_the_last_segments(order: Order, epoch: int) -> None:
     whole = _all(order, epoch)
     streams = [whole[number :: order.stream_count] for number in range(order.stream_count)]
-    unshuffled = Order(
-        order.count, order.seed, 1, order.streams, order.block_size
-    )  # a window of one record does not change the streams
+    # A window of one record does not change the streams.
+    unshuffled = Order(order.count, order.seed, 1, order.streams, order.block_size)
     cut = [_all(unshuffled, epoch)[number :: order.stream_count] for number in range(order.stream_count)]
     for stream, before in zip(streams, cut, strict=True):
-        for start in range(0, len(stream), order.window):
-            window = slice(start, start + order.window)
-            assert sorted(stream[window]) == sorted(before[window])
+        place = {record: number for number, record in enumerate(before)}
+        moved = [abs(place[record] - number) for number, record in enumerate(stream)]
+        assert max(moved, default=0) < order.segment * order.parts
     # One after the other, the streams are the permuted blocks.
     sequence = np.concatenate([np.array(stream) for stream in cut])
     starts = np.flatnonzero(np.diff(sequence, prepend=-9) != 1)
     assert (sequence[starts] % order.block_size == 0).all()
+
+
+@given(
+    st.builds(
+        Order,
+        count=st.integers(100, 700),
+        seed=st.integers(0, 9),
+        buffer_size=st.integers(250, 900),
+        streams=st.integers(1, 4),
+        block_size=st.integers(2, 25),
+    ),
+    epochs,
+)
+def test_the_records_of_a_block_are_within_the_rows_that_are_read_together(order: Order, epoch: int) -> None:
+    together = order.together
+    assert together is not None
+    whole = np.array(_all(order, epoch))
+    position = np.empty_like(whole)
+    position[whole] = np.arange(order.count)
+    rows = position // together.row_size
+    # A block in two streams is the only exception: each stream has its own records of it.
+    stream = position % order.stream_count
+    for block in range(-(-order.count // together.block_size)):
+        members = slice(block * together.block_size, (block + 1) * together.block_size)
+        for number in np.unique(stream[members]):
+            of_stream = rows[members][stream[members] == number]
+            assert of_stream.max() - of_stream.min() < together.rows
 
 
 def test_seeds_and_epochs_give_different_orders() -> None:
@@ -113,11 +139,12 @@ def test_a_small_buffer_mixes_less_and_none_not_at_all() -> None:
     assert _all(training_order(1000, 4_000, seed=3, shuffle="None"), 1) == list(range(1000))
 
 
-def test_a_row_is_bounded_in_bytes_and_in_records() -> None:
+def test_a_window_is_bounded_in_bytes_and_in_records() -> None:
     large = training_order(10**6, 110_000, seed=0, shuffle="Windowed")
-    assert (large.block_size, large.buffer_size, large.planned_together) == (1, 10_000, None)
+    assert (large.block_size, large.window_size, large.together) == (1, 9_984, None)
     medium = training_order(10**6, 4_096, seed=0, shuffle="Windowed")
-    assert (medium.block_size, medium.row_size, medium.planned_together) == (12, 65_536, 65_536)
+    assert (medium.block_size, medium.parts, medium.window_size) == (12, 12, 64_512)
+    assert medium.together == Together(row_size=5_376, block_size=12, rows=14)
     tiny = training_order(10**8, 20, seed=0, shuffle="Windowed")
     assert (tiny.block_size, tiny.buffer_size) == (192, 1 << 20)
 
@@ -126,12 +153,13 @@ def test_small_data_sets_are_shuffled_record_by_record() -> None:
     order = training_order(500, 100, seed=0, shuffle="Windowed")
     assert order.block_size == 1
     # All of them are in one row, so that they are read in long ranges.
-    assert order.planned_together is not None
+    assert order.together == Together(row_size=500)
 
 
-def test_a_row_is_what_the_buffer_holds() -> None:
-    assert Order(100_000, seed=0, buffer_size=10_000).row_size == 64 * 156
-    assert Order(3, seed=0, buffer_size=1).row_size == 3
+def test_a_window_is_what_the_buffer_holds() -> None:
+    assert Order(100_000, seed=0, buffer_size=10_000).window_size == 64 * 156
+    assert Order(100_000, seed=0, buffer_size=10_000, block_size=10).window_size == 64 * 20 * 10
+    assert Order(3, seed=0, buffer_size=1).window_size == 3
 
 
 def test_an_empty_data_set_has_an_empty_order() -> None:

@@ -117,7 +117,7 @@ def test_all_ranges_of_a_shuffled_chunk_are_started_before_they_are_needed(
 
     monkeypatch.setattr(RecordReader, "start_read", counted)
     with RecordReader(dataset) as reader:
-        stream = RecordStream(reader, [scattered], first=1)
+        stream = RecordStream(reader, [scattered], read_ahead=16 << 20, first=1)
         stream.take(1)
         assert len(started) == 500
         stream.close()

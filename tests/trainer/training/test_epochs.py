@@ -106,7 +106,8 @@ def _read(
     pieces = itertools.takewhile(
         lambda piece: piece.epoch < begin.epoch + EPOCHS, training_pieces(order, batching, begin, share)
     )
-    stream = RecordStream(reader, units(pieces, order.planned_together), read_ahead=read_ahead, first=batch)
+    together = order.together
+    stream = RecordStream(reader, units(pieces, together), together=together, read_ahead=read_ahead, first=batch)
     found: list[int] = []
     while taken := stream.take(batch):
         found += [-1 if record is None else int.from_bytes(record[:4], "little") for record in taken]

@@ -93,9 +93,12 @@ class LoadedRange:
         stored = framing.unmask_footers(array, ends).tolist()
         self.is_sound = [crc(array[place]) == checksum for place, checksum in zip(self._slices, stored, strict=True)]
 
-    def payload(self, row: int) -> bytes | None:
-        """Return the record of this row of the range; None if it is damaged."""
-        return bytes(self._content[self._slices[row]]) if self.is_sound[row] else None
+    def payloads(self) -> list[bytes | None]:
+        """Return a copy of each record; None for a damaged one."""
+        content = self._content
+        return [
+            bytes(content[place]) if sound else None for place, sound in zip(self._slices, self.is_sound, strict=True)
+        ]
 
 
 # A request to a bucket takes as long as the transfer of a megabyte, but many requests run in parallel and share the
@@ -114,16 +117,19 @@ class ShardBytes:
         self.traffic = traffic
         self._remote = [storage.is_remote(shard.readable.uri) for shard in dataset.shards]
 
-    def plan(self, numbers: Int64s) -> list[RangeRead]:
-        """Return the ranges that cover these records (shape [n], -1 for none), in the order of their first use."""
-        wanted = numbers >= 0
-        places = wanted.nonzero()[0]
-        of, rows = self.dataset.locate(numbers[places])
-        if not any(self._remote):
+    @property
+    def has_remote(self) -> bool:
+        """Whether any shard is in a bucket."""
+        return any(self._remote)
+
+    def plan(self, numbers: Int64s, places: Int64s) -> list[RangeRead]:
+        """Return the ranges that cover these records, used at these places (shape [n] each), by first use."""
+        of, rows = self.dataset.locate(numbers)
+        if not self.has_remote:
             return range_reads(self.dataset.shards, of, rows, places, LOCAL)
         if self.cache is None:
             return range_reads(self.dataset.shards, of, rows, places, REMOTE)
-        cached = self.cache.has_records(numbers[places])
+        cached = self.cache.has_records(numbers)
         reads = [
             *range_reads(self.dataset.shards, of[cached], rows[cached], places[cached], LOCAL),
             *range_reads(self.dataset.shards, of[~cached], rows[~cached], places[~cached], REMOTE),

@@ -4,8 +4,13 @@
     sequence  the blocks, concatenated in an order permuted in every epoch
     streams   the sequence cut into V contiguous streams; stream v has ceil(N/V) records when v < N mod V,
               else floor(N/V), so that position i·V + v exists exactly when it is less than N
-    windows   each stream cut into windows of `buffer_size / V` records, each permuted
-    position  p takes record p div V of stream p mod V
+    segments  each stream cut into segments of `segment` records, and these into groups of `block_size` records; a
+              permutation of each group deals its records to `parts` parts
+    rows      row r of a stream is part 0 of segment r, part 1 of segment r - 1, …, permuted
+    position  p takes record p div V of stream p mod V, whose records are those of its rows
+
+A block is read when its first record is needed, and each of the next rows takes a share of it. So about half of a
+window of `buffer_size` records is in memory, and the same number of blocks begins in each row.
 
 `training_order` chooses the sizes from the job's shuffling and the mean size of a record.
 
@@ -59,18 +64,20 @@ Int64s = NDArray[np.int64]
 Shuffle = Literal["Full", "Windowed", "None"]
 
 STREAMS = 64
-# How well class-sorted records are mixed depends on the number of blocks in a row. Batches that follow one another
-# correlate by about b / (b + blocks), for batches of b examples: 5,461 blocks for 0.05 at b = 256. A row is kept in
-# memory while it is consumed, so its bytes decide how long a block, which is one read, can be.
-_ROW_BYTES = 256 << 20
+# How well class-sorted records are mixed depends on the number of blocks in use. Batches of b examples correlate by at
+# most about b / (b + blocks): 5,461 blocks for 0.05 at b = 256. About half of their bytes are in memory, which decides
+# how long a block, which is one read, can be.
+_WINDOW_BYTES = 256 << 20
 _BLOCK_BYTES = 48 << 10
-# In records, for small ones: the keys of a row are sorted at once.
-_MAX_ROW = 1 << 20
+# More parts save little memory.
+_MAX_PARTS = 16
+# In records, for small ones.
+_MAX_WINDOW = 1 << 20
 _MAX_BLOCK = 192
-# For large records, whose blocks are single records: any row is as good as another.
-_MIN_ROW = 10_000
+# For large records, whose blocks are single records: any window is as good as another.
+_MIN_WINDOW = 10_000
 # The purpose of a key is part of it, so that no two permutations share a key.
-_WINDOWS, _BLOCKS = 1, 2
+_ROWS, _BLOCKS, _GROUPS = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -84,11 +91,22 @@ class Position:
 
 
 @dataclass(frozen=True)
+class Together:
+    """Records that are read together: those of one block of `block_size` records, which `rows` rows contain.
+
+    A row has about `row_size` positions. `block_size` is 0 if a row is read as a whole.
+    """
+
+    row_size: int
+    block_size: int = 0
+    rows: int = 1
+
+
+@dataclass(frozen=True)
 class Order:
     """Order of `count` records in every epoch; with `shuffle` False it is the index order.
 
-    `buffer_size` is the number of records that are shuffled against each other, as in tf.data: reading
-    `row_size` positions at a time, from a multiple of it, fetches whole windows of contiguous blocks.
+    `buffer_size` is the number of records that are shuffled against each other, as in tf.data.
     """
 
     count: int
@@ -114,24 +132,45 @@ class Order:
         return max(1, self.buffer_size // self.stream_count)
 
     @property
-    def row_size(self) -> int:
-        """The number of positions in one window of every stream."""
-        return self.window * self.stream_count
+    def parts(self) -> int:
+        """The number of rows that take records of one segment."""
+        return max(1, min(self.block_size, _MAX_PARTS, self.window // self.block_size))
 
     @property
-    def planned_together(self) -> int | None:
-        """The number of positions whose records are in fewer and longer ranges if they are read together.
+    def segment(self) -> int:
+        """The number of records in a segment; several parts divide whole groups."""
+        if self.parts == 1:
+            return self.window
+        return max(1, round(self.window / self.parts / self.block_size)) * self.block_size
 
-        None if the number makes no difference: in index order, and for single records scattered over many rows.
+    @property
+    def row_size(self) -> int:
+        """The number of positions in one row of every stream, except for the first and last rows of an epoch."""
+        return self.segment * self.stream_count
+
+    @property
+    def window_size(self) -> int:
+        """The number of positions between which all records of a block are."""
+        return self.row_size * self.parts
+
+    @property
+    def together(self) -> Together | None:
+        """The records that are in fewer and longer ranges if they are read together.
+
+        None if it makes no difference: in index order, and for single records scattered over many rows.
         """
-        scattered = self.block_size == 1 and self.row_size < self.count
-        return min(self.row_size, self.count) if self.shuffle and not scattered else None
+        if not self.shuffle or (self.block_size == 1 and self.row_size < self.count):
+            return None
+        if self.parts == 1:
+            return Together(min(self.row_size, self.count))
+        # Rows begin with smaller ones, and a block may be in two segments.
+        return Together(self.row_size, self.block_size, self.parts + 2)
 
     def records(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the record numbers at these positions of an epoch; both of shape [n], positions in 0 … count - 1.
 
-        Costs one sort of `row_size` keys for each row of the positions (the last four rows are cached), and one
-        permutation of the blocks per epoch. Raises IndexError for a position outside the epoch.
+        Costs two sorts of `row_size` keys for each row of the positions (the last rows are cached), and one permutation
+        of the blocks per epoch. Raises IndexError for a position outside the epoch.
         """
         positions = np.asarray(positions, np.int64)
         if positions.size and (positions.min() < 0 or positions.max() >= self.count):
@@ -139,21 +178,14 @@ class Order:
         if not self.shuffle or not positions.size:
             return positions.copy()
         place, stream = np.divmod(positions, self.stream_count)
-        row, column = np.divmod(place, self.window)
-        shuffled = np.empty_like(positions)
-        for number in np.unique(row):
-            chosen = row == number
-            windows = _windows(
-                seed=self.seed,
-                epoch=epoch,
-                row=int(number),
-                count=self.count,
-                streams=self.stream_count,
-                window=self.window,
-            )
-            shuffled[chosen] = windows[stream[chosen], column[chosen]]
         shorter, longer_streams = divmod(self.count, self.stream_count)
-        sequence = stream * shorter + np.minimum(stream, longer_streams) + row * self.window + shuffled
+        sequence = stream * shorter + np.minimum(stream, longer_streams)
+        kinds = ((0, longer_streams, shorter + 1), (longer_streams, self.stream_count, shorter))
+        for first, last, length in kinds:
+            chosen = ((stream >= first) & (stream < last)).nonzero()[0]
+            if chosen.size:
+                streams = _Streams(self.seed, epoch, first, last, length, self.segment, self.block_size, self.parts)
+                sequence[chosen] += streams.places(stream[chosen] - first, place[chosen])
         return self._records_in_blocks(epoch, sequence)
 
     def _records_in_blocks(self, epoch: int, sequence: Int64s) -> Int64s:
@@ -178,23 +210,91 @@ def training_order(
     another: 256 MiB of them without it. Records of 32 KiB and more are blocks of their own, so that both are the same.
     """
     record_bytes = max(1, record_bytes)
-    row = buffer_size or min(_MAX_ROW, max(_MIN_ROW, _ROW_BYTES // record_bytes))
-    # A row is sorted as a whole, also where the data is shorter.
-    row = min(row, max(1, -(-count // STREAMS)) * STREAMS)
+    window = buffer_size or min(_MAX_WINDOW, max(_MIN_WINDOW, _WINDOW_BYTES // record_bytes))
+    window = min(window, max(1, -(-count // STREAMS)) * STREAMS)
     # An eighth of a stream at most: then each stream samples a whole sorted data set.
     block = min(_MAX_BLOCK, round(_BLOCK_BYTES / record_bytes), count // (8 * STREAMS)) if shuffle == "Windowed" else 1
-    return Order(count, seed, buffer_size=row, block_size=max(1, block), shuffle=shuffle != "None")
+    return Order(count, seed, buffer_size=window, block_size=max(1, block), shuffle=shuffle != "None")
+
+
+@dataclass(frozen=True)
+class _Streams:
+    """Streams `first` … `last` - 1, of `length` records each, in one epoch."""
+
+    seed: int
+    epoch: int
+    first: int
+    last: int
+    length: int
+    segment: int
+    group: int
+    parts: int
+
+    def places(self, stream: Int64s, place: Int64s) -> Int64s:
+        """Return the places before shuffling of the records at `place` of stream number `first + stream`."""
+        starts = _row_starts(self.length, self.segment, self.group, self.parts)
+        row = np.searchsorted(starts, place, side="right") - 1
+        found = np.empty_like(place)
+        for number in np.unique(row):
+            chosen = row == number
+            found[chosen] = _row(self, int(number))[stream[chosen], place[chosen] - starts[number]]
+        return found
+
+    def drawn(self, purpose: int, number: int, count: int) -> UInt64s:
+        """Return hashed keys of shape [streams, count]."""
+        keys = splitmix64(key(self.seed, self.epoch, purpose, number), np.arange(self.first, self.last, dtype=np.uint64))
+        return splitmix64(keys[:, None], np.arange(count, dtype=np.uint64)[None, :])
 
 
 @functools.lru_cache(maxsize=4)
-def _windows(*, seed: int, epoch: int, row: int, count: int, streams: int, window: int) -> Int64s:
-    """Return for each stream's window number `row` a permutation of 0 … length - 1; shape [streams, window]."""
-    keys = splitmix64(key(seed, epoch, _WINDOWS, row), np.arange(streams, dtype=np.uint64))
-    drawn = splitmix64(keys[:, None], np.arange(window, dtype=np.uint64)[None, :])
-    shorter, longer_streams = divmod(count, streams)
-    length = shorter + (np.arange(streams) < longer_streams) - row * window
-    drawn[np.arange(window)[None, :] >= length[:, None]] = np.iinfo(np.uint64).max
-    return np.argsort(drawn, axis=1, kind="stable").astype(np.int64)
+def _row_starts(length: int, segment: int, group: int, parts: int) -> Int64s:
+    """Return the first place of each row of a stream, shape [rows]."""
+    whole, rest = divmod(length, segment)
+    sizes = np.zeros(whole + parts, np.int64)
+    for part, (each, last) in enumerate(zip(*(_part_sizes(n, group, parts) for n in (segment, rest)), strict=True)):
+        sizes[part : part + whole] += each
+        sizes[whole + part] += last
+    return np.cumsum(sizes) - sizes
+
+
+def _part_sizes(length: int, group: int, parts: int) -> list[int]:
+    """Return the number of records in each part of a segment of `length` records."""
+    parts_of = np.arange(group) * parts // group
+    groups, rest = divmod(length, group)
+    sizes = groups * np.bincount(parts_of, minlength=parts) + np.bincount(parts_of[:rest], minlength=parts)
+    return [int(size) for size in sizes]
+
+
+@functools.lru_cache(maxsize=4)
+def _row(streams: _Streams, number: int) -> Int64s:
+    """Return the places before shuffling of the records of a row; shape [streams, records]."""
+    taken = []
+    for part in range(streams.parts):
+        segment = number - part
+        length = min(streams.segment, streams.length - segment * streams.segment)
+        if segment >= 0 and length > 0:
+            sizes = _part_sizes(length, streams.group, streams.parts)
+            begin = sum(sizes[:part])
+            taken.append(segment * streams.segment + _dealt(streams, segment, length)[:, begin : begin + sizes[part]])
+    places = np.concatenate(taken, axis=1)
+    shuffled = np.argsort(streams.drawn(_ROWS, number, places.shape[1]), axis=1, kind="stable")
+    return np.take_along_axis(places, shuffled, axis=1)
+
+
+# Each row needs `parts` segments, of longer and of shorter streams.
+@functools.lru_cache(maxsize=2 * _MAX_PARTS + 2)
+def _dealt(streams: _Streams, number: int, length: int) -> Int64s:
+    """Return 0 … length - 1 sorted by the part that they are dealt to; shape [streams, length]."""
+    if streams.parts == 1:
+        return np.broadcast_to(np.arange(length), (streams.last - streams.first, length))
+    groups = -(-length // streams.group)
+    drawn = streams.drawn(_GROUPS, number, groups * streams.group)
+    # The last group of the last segment may be shorter.
+    drawn[:, length:] = _ALL
+    by_group = drawn.reshape(-1, groups, streams.group).argsort(axis=2, kind="stable")
+    ranked = (by_group + np.arange(groups)[:, None] * streams.group).transpose(0, 2, 1)
+    exists = np.arange(streams.group)[:, None] < length - np.arange(groups) * streams.group
+    return ranked[:, exists]
 
 
 @functools.lru_cache(maxsize=2)

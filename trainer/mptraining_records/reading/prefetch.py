@@ -1,41 +1,46 @@
 """Prefetching of records in their order of use, within a limited number of bytes.
 
-    numbers     are cut into chunks of at most half the read-ahead; the first records are a chunk of their own, so that
-                they arrive early
-    chunk       is planned as ranges (`read_plan`), which are started in the order of their first use
+    numbers     come in units, which are planned one after the other; the first records are a unit of their own, so that
+                they arrive early (`lookahead`)
+    unit        is planned as ranges (`read_plan`), which are started in the order of their first use
     take        waits only for the ranges of the next records, returns the records, and starts as many more ranges as
                 the freed bytes allow
 
-All planning runs in the thread that calls `take`; the reader's threads only read. The order of the records therefore
-does not depend on the order in which ranges arrive.
+The first use of a range copies its records and releases its buffer; records for later units are kept until they are
+taken. All planning runs in the thread that calls `take`; the reader's threads only read. The order of the records
+therefore does not depend on the order in which ranges arrive.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from mptraining_records.index.read_plan import RangeRead, split_by_bytes
 from mptraining_records.index.shard_index import Int64s
-from mptraining_records.reading.byte_source import LoadedRange
+from mptraining_records.reading.lookahead import NO_RANGE, Lookahead
+from mptraining_records.reading.order import Together
 from mptraining_records.reading.reader import Load, RecordReader
-from mptraining_records.storage.ranges import STREAMS
 from mptraining_records.tfrecord.framing import OVERHEAD
 
-READ_AHEAD = 64 << 20
+# Twice what a fast network transfers while a request waits: 300 MB/s during 50 ms.
+READ_AHEAD = 32 << 20
+# Files on this machine are in the page cache, or read ahead by the kernel.
+LOCAL_READ_AHEAD = 8 << 20
 # The limit in bytes alone would prefetch thousands of epochs of a few short records that repeat for ever. A second
-# chunk is started in any case, because a shuffled one can have thousands of ranges that are in use to its end.
-_MOST_RANGES = 8 * STREAMS
+# unit is started in any case, because a shuffled one can have thousands of ranges that are in use to its end.
+_MOST_RANGES = 256
 
 
 class RecordStream:
     """Returns the records of `units` one after the other; a number of -1 gives None.
 
-    A unit (record numbers of shape [n]) is read as one chunk if its bytes fit into half of `read_ahead` bytes; choose
-    units whose records are in few ranges. The first `first` records are a chunk of their own. Call `take` from one
-    thread; `waited_seconds` is the time in seconds of the clock `now` that it waited for bytes.
+    Without blocks in `together`, a unit (record numbers of shape [n]) is planned as a whole if its bytes fit into half
+    of `read_ahead` bytes; choose units whose records are in few ranges. The first `first` records are a unit of their
+    own. Call `take` from one thread; `waited_seconds` is the time in seconds of the clock `now` that it waited for
+    bytes.
     """
 
     def __init__(
@@ -43,22 +48,32 @@ class RecordStream:
         reader: RecordReader,
         units: Iterable[Int64s],
         *,
-        read_ahead: int = READ_AHEAD,
+        together: Together | None = None,
+        read_ahead: int | None = None,
         first: int = 64,
         now: Callable[[], float] | None = None,
     ) -> None:
         self._reader = reader
-        self._read_ahead = read_ahead
-        self._chunks = self._cut(iter(units), first)
-        self._started: deque[_Chunk] = deque()
+        self._read_ahead = read_ahead or (READ_AHEAD if reader.is_remote else LOCAL_READ_AHEAD)
+        self._lengths = np.concatenate([np.zeros(0, np.int64), *(shard.lengths for shard in reader.dataset.shards)])
+        has_blocks = together is not None and together.block_size > 0
+        self._ahead = Lookahead(self._cut(iter(units), first, whole=has_blocks), together, len(self._lengths))
+        # Ranges in the order of their numbers: those from number `_begun - len(_loads)` on …
+        self._planned: deque[RangeRead] = deque()
+        self._begun = 0
+        self._loads: dict[int, tuple[RangeRead, Load]] = {}
+        # Records that arrived, by place.
+        self._arrived: dict[int, bytes | None] = {}
+        # The ends of units that are planned and not wholly taken.
+        self._unit_ends: deque[int] = deque()
+        self._next = 0
         self._in_use = 0
         self._now = now or (lambda: 0.0)
-        self._lengths = np.concatenate([np.zeros(0, np.int64), *(shard.lengths for shard in reader.dataset.shards)])
         self.waited_seconds = 0.0
 
     @property
     def bytes_in_flight(self) -> int:
-        """The bytes of ranges that are being read, or are read and not yet taken."""
+        """The bytes of ranges that are being read, or are read and not yet used."""
         return self._in_use
 
     def take(self, count: int) -> list[bytes | None]:
@@ -66,146 +81,92 @@ class RecordStream:
         taken: list[bytes | None] = []
         while len(taken) < count:
             self._start_ranges()
-            if not self._started:
+            end = min(self._ahead.chosen_end, self._next + count - len(taken))
+            if end == self._next:
                 break
-            chunk = self._started[0]
-            records, freed = self._take_from(chunk, count - len(taken))
-            taken += records
-            self._in_use -= freed
-            if chunk.done:
-                self._started.popleft()
+            taken += self._take_until(end)
         self._start_ranges()
         return taken
 
     def close(self) -> None:
         """Start no more ranges, and cancel those that have not started."""
-        for chunk in self._started:
-            chunk.cancel()
-        self._started.clear()
-        self._chunks = iter(())
+        for _, load in self._loads.values():
+            load.cancel()
+        self._loads.clear()
+        self._arrived.clear()
+        self._planned.clear()
+        self._next = self._ahead.chosen_end
+        self._ahead = Lookahead(iter(()), None, 0)
+        self._ahead.chosen_end = self._next
 
     def _start_ranges(self) -> None:
         """Start ranges while their bytes fit into the read-ahead; without bytes in use, one range always."""
         while True:
-            chunk = self._started[-1] if self._started else None
-            if chunk is None or chunk.all_started:
-                in_use = sum(each.ranges_in_use for each in self._started)
-                if len(self._started) > 1 and in_use >= _MOST_RANGES:
+            while not self._planned:
+                while self._unit_ends and self._unit_ends[0] <= self._next:
+                    self._unit_ends.popleft()
+                if len(self._unit_ends) > 1 and len(self._loads) >= _MOST_RANGES:
                     return
-                chunk = next(self._chunks, None)
-                if chunk is None:
+                self._ahead.drop(self._next)
+                if not self._plan():
                     return
-                self._started.append(chunk)
-                if chunk.all_started:
-                    # The chunk has no ranges, only numbers of -1, of which there may be infinitely many.
-                    return
-            if self._in_use and self._in_use + chunk.next_length > self._read_ahead:
+            if self._in_use and self._in_use + self._planned[0].length > self._read_ahead:
                 return
-            self._in_use += chunk.start(self._reader)
+            self._start()
 
-    def _take_from(self, chunk: _Chunk, most: int) -> tuple[list[bytes | None], int]:
+    def _plan(self) -> bool:
+        """Plan the next unit that has records; return whether there is one."""
+        chosen = self._ahead.choose()
+        if chosen is None:
+            return False
+        self._unit_ends.append(self._ahead.chosen_end)
+        reads = self._reader.plan(chosen.numbers, chosen.places)
+        if reads:
+            numbers = np.repeat(np.arange(self._begun, self._begun + len(reads)), [len(read.places) for read in reads])
+            self._ahead.set_ranges(np.concatenate([read.places for read in reads]), numbers)
+            self._planned.extend(reads)
+        # A unit may have only numbers of -1, of which there may be infinitely many.
+        return bool((chosen.unit >= 0).any())
+
+    def _start(self) -> None:
+        read = self._planned.popleft()
+        self._loads[self._begun] = read, self._reader.start_read(read)
+        self._begun += 1
+        self._in_use += read.length
+
+    def _take_until(self, end: int) -> list[bytes | None]:
+        places = range(self._next, end)
+        ranges = self._ahead.ranges(self._next, end)
+        needed = sorted({number for number in ranges if number >= self._begun or number in self._loads})
         began = self._now()
-        needed = chunk.needed(most)
         # All are started before the first is waited for, so that they arrive side by side.
-        while needed and not chunk.has_started(needed[-1]):
-            self._in_use += chunk.start(self._reader)
+        while needed and self._begun <= needed[-1]:
+            self._start()
         for number in needed:
-            chunk.wait_for(number)
+            read, load = self._loads[number]
+            loaded = load.result()
+            self._arrived.update(zip(read.places.tolist(), loaded.payloads(), strict=True))
+            self._reader.release(load)
+            self._in_use -= read.length
+            del self._loads[number]
         self.waited_seconds += self._now() - began
-        records, damaged, freed = chunk.take(self._reader, most)
-        for number in damaged:
-            self._reader.report_damaged(number)
-        return records, freed
+        records = [self._arrived.pop(place, None) for place in places]
+        if None in records:
+            for number, of, record in zip(self._ahead.numbers(self._next, end), ranges, records, strict=True):
+                if record is None and of != NO_RANGE:
+                    self._reader.report_damaged(number)
+        self._next = end
+        return records
 
-    def _cut(self, units: Iterator[Int64s], first: int) -> Iterator[_Chunk]:
+    def _cut(self, units: Iterator[Int64s], first: int, *, whole: bool) -> Iterator[Int64s]:
         most, separate = self._read_ahead // 2, first
         for unit in units:
-            sizes = np.where(unit >= 0, self._lengths[np.maximum(unit, 0)] + OVERHEAD, 0)
             # The records after the first ones are cut as a unit without them.
-            pieces = [(0, min(separate, len(unit)))] if separate else []
-            rest = pieces[0][1] if pieces else 0
-            separate -= rest
-            pieces += [(rest + begin, rest + end) for begin, end in split_by_bytes(sizes[rest:], most)]
-            for begin, end in pieces:
-                if begin < end:
-                    yield _Chunk(unit[begin:end], self._reader.plan(unit[begin:end]))
-
-
-class _Chunk:
-    """Records that were planned together: their ranges, started reads and loaded ranges."""
-
-    def __init__(self, numbers: Int64s, reads: list[RangeRead]) -> None:
-        self._numbers = numbers
-        self._reads = reads
-        self._loads: list[Load] = []
-        self._arrived: dict[int, LoadedRange] = {}
-        self._remaining = [len(read.rows) for read in reads]
-        self._next = 0
-        self._ended = 0
-        # The range of each record, -1 for none, and the record's row in that range.
-        self._range_of = np.full(len(numbers), -1, np.int64)
-        self._row_of = np.zeros(len(numbers), np.int64)
-        for number, read in enumerate(reads):
-            self._range_of[read.places] = number
-            self._row_of[read.places] = np.arange(len(read.places))
-
-    @property
-    def all_started(self) -> bool:
-        return len(self._loads) == len(self._reads)
-
-    @property
-    def done(self) -> bool:
-        return self._next == len(self._numbers)
-
-    @property
-    def ranges_in_use(self) -> int:
-        """The number of ranges that are started and have records that are not taken yet."""
-        return len(self._loads) - self._ended
-
-    @property
-    def next_length(self) -> int:
-        return self._reads[len(self._loads)].length
-
-    def has_started(self, number: int) -> bool:
-        return number < len(self._loads)
-
-    def start(self, reader: RecordReader) -> int:
-        """Start reading the next range and return its length in bytes."""
-        read = self._reads[len(self._loads)]
-        self._loads.append(reader.start_read(read))
-        return read.length
-
-    def needed(self, most: int) -> list[int]:
-        """Return the numbers of the ranges that the next `most` records still wait for."""
-        numbers = sorted(set(self._range_of[self._next : self._next + most].tolist()))
-        return [number for number in numbers if number >= 0 and number not in self._arrived]
-
-    def wait_for(self, number: int) -> None:
-        """Wait for a range."""
-        self._arrived[number] = self._loads[number].result()
-
-    def take(self, reader: RecordReader, most: int) -> tuple[list[bytes | None], list[int], int]:
-        """Return the next `most` records, the numbers of damaged ones, and the freed bytes; all ranges have arrived."""
-        begin, end = self._next, min(self._next + most, len(self._numbers))
-        ranges, rows = self._range_of[begin:end].tolist(), self._row_of[begin:end].tolist()
-        payload = {of: self._arrived[of].payload for of in set(ranges) if of >= 0}
-        records = [None if of < 0 else payload[of](row) for of, row in zip(ranges, rows, strict=True)]
-        numbers = self._numbers[begin:end].tolist()
-        damaged = [number for number, record in zip(numbers, records, strict=True) if record is None and number >= 0]
-        freed = 0
-        for of, count in Counter(ranges).items():
-            if of < 0:
-                continue
-            self._remaining[of] -= count
-            if not self._remaining[of]:
-                # All memory of a range, gaps included, is freed with its last record.
-                freed += self._reads[of].length
-                del self._arrived[of]
-                self._ended += 1
-                reader.release(self._loads[of])
-        self._next = end
-        return records, damaged, freed
-
-    def cancel(self) -> None:
-        for load in self._loads:
-            load.cancel()
+            head, rest = unit[:separate], unit[separate:]
+            separate -= len(head)
+            if len(head):
+                yield head
+            sizes = np.where(rest >= 0, self._lengths[np.maximum(rest, 0)] + OVERHEAD, 0)
+            for begin, end in [(0, len(rest))] if whole else split_by_bytes(sizes, most):
+                if begin < end or not len(unit):
+                    yield rest[begin:end]

@@ -16,7 +16,7 @@ from mptraining_records.index.read_plan import RangeRead
 from mptraining_records.index.shard_index import Int64s
 from mptraining_records.reading.byte_source import Buffer, BufferPool, LoadedRange, ShardBytes
 from mptraining_records.storage import preconditions, storage
-from mptraining_records.storage.ranges import STREAMS, Figures, Traffic
+from mptraining_records.storage.ranges import MOST_STREAMS, Figures, Traffic
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
 
@@ -50,7 +50,7 @@ class RecordReader:
         dataset: DatasetIndex,
         *,
         bad_records: BadRecords | None = None,
-        streams: int = STREAMS,
+        streams: int = MOST_STREAMS,
         cache: DiskCache | None = None,
         traffic: Traffic | None = None,
     ) -> None:
@@ -82,12 +82,11 @@ class RecordReader:
         """
         numbers = np.asarray(record_numbers, np.int64)
         results: list[bytes | None] = [None] * len(numbers)
-        loads = [(read, self.start_read(read)) for read in self.plan(numbers)]
+        loads = [(read, self.start_read(read)) for read in self.plan(numbers, np.arange(len(numbers)))]
         try:
             for read, load in loads:
-                loaded = load.result()
-                for row, place in enumerate(read.places.tolist()):
-                    results[place] = loaded.payload(row)
+                for place, record in zip(read.places.tolist(), load.result().payloads(), strict=True):
+                    results[place] = record
                 self.release(load)
         finally:
             for _, load in loads:
@@ -97,9 +96,14 @@ class RecordReader:
                 self.report_damaged(int(numbers[place]))
         return results
 
-    def plan(self, numbers: Int64s) -> list[RangeRead]:
-        """Return the ranges that cover these records (shape [n], -1 for none), in the order of their first use."""
-        return self._bytes.plan(numbers)
+    @property
+    def is_remote(self) -> bool:
+        """Whether any shard is in a bucket."""
+        return self._bytes.has_remote
+
+    def plan(self, numbers: Int64s, places: Int64s) -> list[RangeRead]:
+        """Return the ranges that cover these records, used at these places (shape [n] each), by first use."""
+        return self._bytes.plan(numbers, places)
 
     def start_read(self, read: RangeRead) -> Load:
         """Start reading one range; call `release` after the last use of its records."""

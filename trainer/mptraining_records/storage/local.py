@@ -39,6 +39,17 @@ def open_file(path: Path) -> Iterator[tuple[BinaryIO, Found]]:
         yield file, _found(path, os.fstat(file.fileno()))
 
 
+def read_range(path: Path, start: int, length: int) -> tuple[bytes, str]:
+    """Return at most `length` bytes from byte `start`, and the version of the file."""
+    with translate_errors(path):
+        # A data set may have more shards than a process may open files, so that none stays open.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(file, length, start), _version(os.fstat(file))
+        finally:
+            os.close(file)
+
+
 def write(path: Path, data: bytes, replacing: str | None = preconditions.ANY) -> Found:
     """Write a file in one step; `replacing` as in `storage.write`."""
     with atomic_write(path, replacing) as unfinished, unfinished.open("wb") as file:
@@ -193,4 +204,8 @@ def _flush(file: BinaryIO) -> None:
 
 
 def _found(path: Path, stat: os.stat_result) -> Found:
-    return Found(path, stat.st_size, f"{stat.st_mtime_ns}-{stat.st_size}")
+    return Found(path, stat.st_size, _version(stat))
+
+
+def _version(stat: os.stat_result) -> str:
+    return f"{stat.st_mtime_ns}-{stat.st_size}"

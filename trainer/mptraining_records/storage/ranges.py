@@ -22,9 +22,11 @@ from mptraining_records.storage.retry import retried
 from mptraining_records.storage.storage import StoredObject
 
 # A single stream of Google Cloud Storage delivers 20 to 100 MB/s on any machine. Many ranges are therefore read in
-# parallel, each long enough (2 MiB take 0.1 s at 20 MB/s) to outweigh the 30 to 50 ms before its first byte.
-RANGE = 2 << 20
+# parallel, each long enough (1 MiB takes 0.05 s at 20 MB/s) to outweigh the 30 to 50 ms before its first byte.
+RANGE = 1 << 20
 STREAMS = 32
+# Ranges of a shuffled epoch are short, so that more of them have to be requested at once.
+MOST_STREAMS = 128
 
 
 @dataclass(frozen=True)

@@ -86,11 +86,10 @@ def read_range(uri: str, start: int, length: int, *, version: str | None = None)
     """
     if is_remote(uri):
         return gcs.get_range(uri, start, length, version)
-    with local.open_file(local_path(uri)) as (file, found):
-        if version not in (None, found.version):
-            raise preconditions.replaced_error(uri)
-        file.seek(start)
-        return file.read(length)
+    content, found = local.read_range(local_path(uri), start, length)
+    if version not in (None, found):
+        raise preconditions.replaced_error(uri)
+    return content
 
 
 def memory_map(stored: StoredObject) -> mmap.mmap:

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mptraining_records.reading.order import Order, Position
+from mptraining_records.reading.order import Order, Position, Together
 
 # The number of positions computed at a time: it bounds the memory of long passes, and a short pass is one piece.
 _POSITIONS_AT_ONCE = 1 << 17
@@ -118,11 +118,11 @@ def training_pieces(
         left -= now
 
 
-def units(pieces: Iterable[Piece], together: int | None) -> Iterator[NDArray[np.int64]]:
-    """Yield the record numbers of the pieces, in arrays that are read together: see `Order.planned_together`.
+def units(pieces: Iterable[Piece], together: Together | None) -> Iterator[NDArray[np.int64]]:
+    """Yield the record numbers of the pieces, in arrays that are read together, for `RecordStream`.
 
-    Positions that belong together may be in several pieces; their records would otherwise be read in parts, and the
-    bytes between them more than once.
+    Positions of one row may be in several pieces; their records would otherwise be read in parts, and the bytes between
+    them more than once. An empty array separates epochs.
     """
     held: list[NDArray[np.int64]] = []
     row_held: tuple[int, int] | None = None
@@ -130,13 +130,15 @@ def units(pieces: Iterable[Piece], together: int | None) -> Iterator[NDArray[np.
         if together is None:
             yield piece.records
             continue
-        rows = piece.positions // together
+        rows = piece.positions // together.row_size
         cuts = np.flatnonzero(np.diff(rows)) + 1
         for first, part in zip([0, *cuts.tolist()], np.split(piece.records, cuts), strict=True):
             row = (piece.epoch, int(rows[first]))
-            if held and row != row_held:
+            if row_held is not None and row != row_held:
                 yield np.concatenate(held)
                 held = []
+                if row[0] != row_held[0]:
+                    yield np.empty(0, np.int64)
             held.append(part)
             row_held = row
     if held:

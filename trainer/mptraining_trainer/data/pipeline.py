@@ -20,8 +20,8 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
-from mptraining_records.reading.order import Order, Position, key
-from mptraining_records.reading.prefetch import READ_AHEAD, RecordStream
+from mptraining_records.reading.order import Order, Position, Together, key
+from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.reading.reader import RecordReader
 from mptraining_trainer.data.batching import Batching, Piece, Share, training_pieces, units, validation_pieces
 from mptraining_trainer.data.decode import bytes_per_example, decode_batches, fault
@@ -30,10 +30,8 @@ from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.data.padding import pad_all
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.data.schema import Columns
-from mptraining_trainer.host import available_memory
 
 # The maximum share of free memory, when training begins, for records that are read ahead.
-_READ_AHEAD_SHARE = 0.25
 _PREFETCH_BYTES = 64 << 20
 
 
@@ -89,7 +87,7 @@ class Split:
         return self._pipeline(
             pieces,
             seed=order.seed,
-            together=order.planned_together,
+            together=order.together,
             batch=batch,
             masked=masked,
             preprocess=preprocess,
@@ -113,7 +111,7 @@ class Split:
         pieces: Callable[[], Iterator[Piece]],
         *,
         seed: int,
-        together: int | None,
+        together: Together | None,
         batch: int,
         masked: bool,
         preprocess: Preprocess,
@@ -186,7 +184,7 @@ class Split:
         self,
         pieces: Callable[[], Iterator[Piece]],
         seed: int,
-        together: int | None,
+        together: Together | None,
         batch: int,
         excluded: Collection[int],
         *,
@@ -203,8 +201,9 @@ class Split:
                     yield piece
 
             began = self.now()
-            ahead = self._read_ahead(together)
-            stream = RecordStream(self.reader, units(noted(), together), read_ahead=ahead, first=batch, now=self.now)
+            stream = RecordStream(
+                self.reader, units(noted(), together), together=together, first=batch, now=self.now
+            )
             try:
                 while len((taken := self.take(stream, batch, filler))[0]):
                     records, there = taken
@@ -245,11 +244,6 @@ class Split:
             return records, mask
 
         return decode_batches(dataset, self.columns, repair, threads())
-
-    def _read_ahead(self, together: int | None) -> int:
-        """Return the bytes of twice the records that are read together, if memory allows: no range is read twice."""
-        wanted = 2 * (together or 0) * sum(shard.object.size for shard in self.dataset.shards) / max(1, self.count)
-        return int(max(READ_AHEAD, min(wanted, _READ_AHEAD_SHARE * available_memory())))
 
     def take(self, stream: RecordStream, count: int, filler: bytes) -> tuple[Any, Any]:
         """Return records as an array of bytes and their mask: 0 for a missing record, which `filler` replaces.
