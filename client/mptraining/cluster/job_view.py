@@ -27,6 +27,8 @@ _ADVICE: Mapping[str, str] = {
     "Diverged": "lower the learning rate, clip gradients (clipnorm), or train in float32",
     "OOMKilled": "raise podTemplate.resources.limits.memory, or lower batchSize or data.shuffle",
     "StorageLimit": "raise the limit that the reason above names, or write to a bucket or a claim with output.uri",
+    "StorageFull": "enlarge the volume that the reason above names, write to a bucket, or keep fewer checkpoints "
+    "(checkpoint.maxToKeep)",
     "PendingTimeout": "fix what the reason above names, then: mptj cancel {name} and submit it again",
     "NoProgress": "the workers' last output: mptj logs {name}; for slow steps raise runPolicy.progressDeadlineSeconds",
     "DeadlineExceeded": "raise runPolicy.activeDeadlineSeconds; with output.uri it resumes from its checkpoint",

@@ -34,7 +34,7 @@ class RemoteFile:
 class PartialFolder:
     """Context manager for the folder `target`, filled from `source`, a text that identifies what is fetched.
 
-    Raises InvalidData if `target` exists, unless `overwrite`, and StorageUnavailable if the disk is full. Files that
+    Raises InvalidData if `target` exists, unless `overwrite`, and StorageFull if the disk is full. Files that
     have arrived stay when the context ends early, for the next fetch from the same source.
     """
 

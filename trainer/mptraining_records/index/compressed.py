@@ -59,7 +59,7 @@ def _expand(object: StoredObject, path: Path, traffic: Traffic) -> str:
     except StorageUnavailable as problem:
         if problem.where != str(path):
             raise
-        raise StorageUnavailable(
+        raise type(problem)(
             object.uri,
             f"no room to expand this compressed file: {problem.found} ({path.parent})",
             next_step="Give that disk more room (TMPDIR names another), or store the records uncompressed",
