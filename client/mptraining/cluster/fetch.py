@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -195,7 +196,8 @@ def _fetch_volume(
         )
     on = f"claim {mounted.claim}" if mounted.claim else f"volume {mounted.volume['name']}"
     display.say(f"a pod reads {path} from the {on}; it is deleted afterwards")
-    with ReaderPod(server, seen.document, template, mounted, clock=clock, wait=_pause) as reader:
+    name = f"{seen.name}-fetch-{secrets.token_hex(2)}"
+    with ReaderPod(server, name, seen.document, template, mounted, clock=clock, wait=_pause) as reader:
         return _transfer(PodFolder(server, reader.name, path), source, wanted, display)
 
 
