@@ -16,6 +16,7 @@ from mptraining.cluster.job_view import JobView, view
 from mptraining.cluster.logs import WorkerPod
 from mptraining.cluster.partial_folder import PartialFolder, RemoteFile
 from mptraining.display.transfer import PlainTransfer
+from mptraining_api.problems import InvalidData
 from tests.client.cluster.test_reader_pod import template
 
 FILES = [RemoteFile("a", 1, "1"), RemoteFile("b", 1, "1"), RemoteFile("model/c", 1, "1")]
@@ -208,6 +209,19 @@ def test_a_failed_job_has_a_run_folder_and_no_model(
     with pytest.raises(ClusterProblem, match="there is no model, the job has failed: ProgramFailed: why"):
         of_volume(failed, "/runs/digits", tmp_path / "m", said.append, model_only=True)
     assert of_volume(failed, "/runs/digits", tmp_path / "got", said.append) == tmp_path / "got"
+
+
+def test_an_existing_folder_is_refused_before_anything_is_asked(tmp_path: Path, said: list[str]) -> None:
+    (tmp_path / "got").mkdir()
+    with pytest.raises(InvalidData, match=r"got: exists\. Replace it with --overwrite"):
+        fetch.fetch_output(
+            None,
+            job(),
+            "/runs/digits",
+            wanted(tmp_path / "got"),
+            Quiet(said.append),
+            clock=float,  # type: ignore[arg-type]
+        )
 
 
 def test_an_empty_folder_is_no_model(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
