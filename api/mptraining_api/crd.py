@@ -45,7 +45,7 @@ _COLUMNS = (
         "Reason",
         "string",
         '.status.conditions[?(@.type=="Running")].reason',
-        "Why the job is not running; only with -o wide.",
+        "Why the job does not run, or ModelWaits when its model waits to be fetched; only with -o wide.",
     ),
     ("Age", "date", ".metadata.creationTimestamp", ""),
 )

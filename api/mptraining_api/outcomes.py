@@ -32,6 +32,8 @@ class Outcome:
 
 SUCCEEDED = Outcome("Succeeded", 0, Budget.NONE, "the job has done all its work")
 PROGRAM_FAILED = Outcome("ProgramFailed", 1, Budget.BACKOFF_LIMIT, "the program raised an error")
+# A retry fills it again, unless somebody enlarges it: the same few tries as for a program that fails.
+STORAGE_FULL = Outcome("StorageFull", 1, Budget.BACKOFF_LIMIT, "a disk that the job writes to is full")
 INVALID_SPEC = Outcome("InvalidSpec", 2, Budget.NEVER_RETRY, "the job can never work as it is written")
 INVALID_DATA = Outcome("InvalidData", 2, Budget.NEVER_RETRY, "the records are missing or unreadable")
 INVALID_PROGRAM = Outcome("InvalidProgram", 2, Budget.NEVER_RETRY, "the program cannot be loaded or trained")
@@ -46,6 +48,7 @@ SUPERSEDED = Outcome("Superseded", 76, Budget.UNDECIDED, "a newer attempt of the
 OUTCOMES: tuple[Outcome, ...] = (
     SUCCEEDED,
     PROGRAM_FAILED,
+    STORAGE_FULL,
     INVALID_SPEC,
     INVALID_DATA,
     INVALID_PROGRAM,

@@ -7,6 +7,7 @@ Problem                     base class: where, found, expected, next step
 ├── InvalidProgram          the model or script that the job names cannot be imported or trained
 ├── ResumeRefused           the run folder or its checkpoint belongs to other work
 ├── StorageUnavailable      a bucket or a file system that does not answer; the error may be transient
+│   └── StorageFull         the disk is full; it fills again in every attempt
 ├── Diverged                the loss or the weights stopped being finite numbers
 ├── Preempted               this machine is being taken away
 ├── PeerLost                another worker of the same job went away
@@ -72,6 +73,10 @@ class ResumeRefused(Problem):
 
 class StorageUnavailable(Problem):
     reason = "StorageUnavailable"
+
+
+class StorageFull(StorageUnavailable):
+    reason = "StorageFull"
 
 
 class Diverged(Problem):

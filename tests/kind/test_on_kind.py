@@ -70,7 +70,7 @@ def claim(kind: Any) -> None:
     kind.kubectl("apply", "-n", kind.namespace, "-f", str(EXAMPLES / "digits.yaml"))
 
 
-def test_the_digits_example_trains_and_exports_its_model(kind: Any, claim: None) -> None:
+def test_the_digits_example_trains_and_exports_its_model(kind: Any, claim: None, tmp_path: Path) -> None:
     kind.finished("digits")
     # Progress has a writer of its own, which may write it after the end.
     status = kind.until("digits", lambda status: (status.get("progress") or {}).get("percentComplete") == 100)
@@ -81,6 +81,11 @@ def test_the_digits_example_trains_and_exports_its_model(kind: Any, claim: None)
     result = read_run(kind, "/runs/digits")
     assert (result["reason"], result["step"], result["dtype"]) == ("Succeeded", 330, "float32")
     assert result["parameters"] > 1000
+    # By a pod that mounts the claim, as a real kubelet runs it.
+    job = mptraining.attach("digits", mptraining.Where(kubeconfig=str(kind.kubeconfig), namespace=kind.namespace))
+    folder = job.fetch(tmp_path / "digits")
+    assert {"model.json", "weights.npz"} <= {path.name for path in (folder / "model").iterdir()}
+    assert mptraining.load_run(str(folder)).succeeded
 
 
 def test_two_workers_train_together_and_a_restarted_gang_resumes(kind: Any, claim: None) -> None:

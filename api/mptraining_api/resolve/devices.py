@@ -35,7 +35,7 @@ def requested_devices(spec: JobSpec, *, multi_host_tpu: bool) -> Devices:
     """Return the devices that the spec requests. Raises InvalidSpec if no machine has them."""
     type = accelerators.lookup(spec.accelerator.type)
     if type.kind == "tpu":
-        return _tpu(spec.accelerator, type, multi_host=multi_host_tpu)
+        return _tpu(spec.accelerator, type, spec.nodes, multi_host=multi_host_tpu)
     count, choices = _count(spec, type)
     return Devices(_resolved(spec.accelerator, type, count), spec.nodes or 1, count, choices)
 
@@ -60,7 +60,7 @@ def _count(spec: JobSpec, type: AcceleratorType) -> tuple[int, tuple[Choice, ...
     return count, (Choice(field=accelerators.COUNT, value=str(count), because=because),)
 
 
-def _tpu(wanted: Accelerator, type: AcceleratorType, *, multi_host: bool) -> Devices:
+def _tpu(wanted: Accelerator, type: AcceleratorType, nodes: int | None, *, multi_host: bool) -> Devices:
     if wanted.topology is None:
         raise InvalidSpec(
             accelerators.TOPOLOGY,
@@ -77,6 +77,14 @@ def _tpu(wanted: Accelerator, type: AcceleratorType, *, multi_host: bool) -> Dev
             expected=_join_or(options),
         )
     pods = accelerators.pods(wanted.topology, chips)
+    if nodes is not None and nodes != pods:
+        single = [name for name, per_pod in type.topologies.items() if accelerators.chips(name) in per_pod]
+        raise InvalidSpec(
+            "spec.nodes",
+            f"{nodes}, but {wanted.topology} with {chips} chips per node spans {pods} hosts",
+            expected="no nodes for a TPU, whose topology decides them",
+            next_step=f"Leave nodes out, or choose a topology of one host: {_join_or(single)}",
+        )
     choices: tuple[Choice, ...] = ()
     if wanted.count_per_node is None:
         because = f"a machine of a {wanted.topology} slice has {chips} chips"

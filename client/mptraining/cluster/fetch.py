@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.folder_source import FolderSource, PodFolder, StoredFolder
 from mptraining.cluster.job_view import JobView, reason_text
 from mptraining.cluster.logs import WorkerPod, pods
-from mptraining.cluster.partial_folder import PartialFolder
+from mptraining.cluster.partial_folder import PartialFolder, refuse_existing
 from mptraining.cluster.reader_pod import ReaderPod, absolute_path, volume_of
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import BATCH_JOBS
@@ -100,6 +101,8 @@ def fetch_output(
 
     Raises Problem with the next step.
     """
+    # Before a pod is created for nothing.
+    refuse_existing(wanted.to, overwrite=wanted.overwrite)
     if wanted.model_only and seen.finished and not seen.succeeded:
         raise ClusterProblem(seen.name, f"there is no model, the job has failed: {reason_text(seen)}")
     if storage.is_remote(output) or storage.exists(storage.join(output, run_folder.JOB)):
@@ -195,7 +198,8 @@ def _fetch_volume(
         )
     on = f"claim {mounted.claim}" if mounted.claim else f"volume {mounted.volume['name']}"
     display.say(f"a pod reads {path} from the {on}; it is deleted afterwards")
-    with ReaderPod(server, seen.document, template, mounted, clock=clock, wait=_pause) as reader:
+    name = f"{seen.name}-fetch-{secrets.token_hex(2)}"
+    with ReaderPod(server, name, seen.document, template, mounted, clock=clock, wait=_pause) as reader:
         return _transfer(PodFolder(server, reader.name, path), source, wanted, display)
 
 

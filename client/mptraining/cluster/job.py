@@ -275,10 +275,13 @@ class Job(dict[str, str | None]):
         from mptraining.cluster import fetch
 
         seen, shown = self.status(), fetch.Quiet(print)
+        wanted = self._wanted(folder, model_only=True, overwrite=True)
         if not seen.finished and self.run_folder is None:
+            if fetch.cache_folder(self.uid).exists():
+                return fetch.fetch_cached(wanted, shown)
             # The pod may keep the model already, and the job does not end before it is fetched.
             with suppress(fetch.StillTraining):
-                return fetch.fetch_kept(self.server, self._wanted(folder, model_only=True, overwrite=True), shown)
+                return fetch.fetch_kept(self.server, wanted, shown)
         self._must_have_succeeded(seen if seen.finished else self.wait())
         return self.fetch(folder, model_only=True, overwrite=True, display=shown)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,9 @@ _ADVICE: Mapping[str, str] = {
     "Diverged": "lower the learning rate, clip gradients (clipnorm), or train in float32",
     "OOMKilled": "raise podTemplate.resources.limits.memory, or lower batchSize or data.shuffle",
     "StorageLimit": "raise the limit that the reason above names, or write to a bucket or a claim with output.uri",
-    "PendingTimeout": "fix what the reason above names, or raise runPolicy.pendingTimeoutSeconds, and submit it again",
+    "StorageFull": "enlarge the volume that the reason above names, write to a bucket, or keep fewer checkpoints "
+    "(checkpoint.maxToKeep)",
+    "PendingTimeout": "fix what the reason above names, then: mptj cancel {name} and submit it again",
     "NoProgress": "the workers' last output: mptj logs {name}; for slow steps raise runPolicy.progressDeadlineSeconds",
     "DeadlineExceeded": "raise runPolicy.activeDeadlineSeconds; with output.uri it resumes from its checkpoint",
     "Preempted": "with output.uri and checkpoint.everySteps less is lost each time; or provisioning: OnDemand",
@@ -37,6 +40,21 @@ _ADVICE: Mapping[str, str] = {
     "OutsideLimits": "ask the cluster's administrator, or stay within what the message allows and submit it again",
     "Suspended": "to continue: mptj resume {name}",
 }
+# For PendingTimeout, by the reason of the wait, with which its message ends.
+_WAITED_FOR = re.compile(r"\(spec\.runPolicy\.pendingTimeoutSeconds\): (\w+): (.*)", re.DOTALL)
+_PENDING_ADVICE: Mapping[str, str] = {
+    "Unschedulable": "free machines or ask for others (accelerator, nodes, podTemplate.resources), or raise "
+    "runPolicy.pendingTimeoutSeconds; kubectl get nodes",
+    "ImagePullFailed": "correct podTemplate.image or imagePullSecrets, then: mptj cancel {name} and submit it again",
+    "VolumeNotMounted": "create the ConfigMap, Secret or claim that the reason above names, or correct source or "
+    "podTemplate.volumes, then: mptj cancel {name} and submit it again",
+    "ContainerNotStarting": "create or correct what the reason above names, such as a Secret of podTemplate.env, then: "
+    "mptj cancel {name} and submit it again",
+    "PodsRefused": "ask for less, or ask the owner of the namespace's quota and policies; kubectl describe quota",
+    "ChildRefused": "ask for less, or ask the owner of the namespace's quota and policies; kubectl describe quota",
+    "ChildNameTaken": "delete that object, or give the job another name",
+}
+_MISSING_CLAIM = re.compile(r'persistentvolumeclaim "[^"]*" not found')
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +160,9 @@ def no_operator_text(seen: JobView, now: float) -> str | None:
     if waited < 30:
         return None
     return (
-        f"no operator has processed the job for {duration(waited)}; is the operator running? "
-        "kubectl get deployments --namespace mptraining-system"
+        f"no operator has processed the job for {duration(waited)}: does it run, and does it serve the namespace "
+        f"{seen.namespace!r}? kubectl get deployments --namespace mptraining-system shows the first, the setting "
+        "`namespaces` in its ConfigMap the second (empty: all)"
     )
 
 
@@ -152,8 +171,16 @@ def advice(seen: JobView) -> str | None:
     found = seen.ended_by or condition(seen.status, "Suspended")
     if found is None or seen.succeeded:
         return None
-    text = _ADVICE.get(found.reason)
+    waited = _WAITED_FOR.search(found.message) if found.reason == "PendingTimeout" else None
+    text = _pending_advice(waited[1], waited[2]) if waited else None
+    text = text or _ADVICE.get(found.reason)
     return text.format(name=seen.name) if text else None
+
+
+def _pending_advice(reason: str, message: str) -> str | None:
+    if reason == "Unschedulable" and _MISSING_CLAIM.search(message):
+        return _PENDING_ADVICE["VolumeNotMounted"]
+    return _PENDING_ADVICE.get(reason)
 
 
 def progress_text(seen: JobView) -> str:

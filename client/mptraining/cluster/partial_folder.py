@@ -31,10 +31,17 @@ class RemoteFile:
     version: str
 
 
+def refuse_existing(target: Path, *, overwrite: bool) -> None:
+    """Raise InvalidData if `target` exists, unless it is to be replaced."""
+    if os.path.lexists(target) and not overwrite:
+        step = "Replace it with --overwrite, or name another folder with --to."
+        raise InvalidData(str(target), "exists", next_step=step)
+
+
 class PartialFolder:
     """Context manager for the folder `target`, filled from `source`, a text that identifies what is fetched.
 
-    Raises InvalidData if `target` exists, unless `overwrite`, and StorageUnavailable if the disk is full. Files that
+    Raises InvalidData if `target` exists, unless `overwrite`, and StorageFull if the disk is full. Files that
     have arrived stay when the context ends early, for the next fetch from the same source.
     """
 
@@ -48,10 +55,7 @@ class PartialFolder:
         self._adding = threading.Lock()
 
     def __enter__(self) -> Self:
-        if os.path.lexists(self.target) and not self._overwrite:
-            raise InvalidData(
-                str(self.target), "exists", next_step="Replace it with --overwrite, or name another folder with --to."
-            )
+        refuse_existing(self.target, overwrite=self._overwrite)
         with translate_errors(self._scratch):
             self._scratch.mkdir(parents=True, exist_ok=True)
             self._lock = (self._scratch / "lock").open("w")

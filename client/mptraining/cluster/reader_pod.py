@@ -78,9 +78,11 @@ def volume_of(output: str, template: Mapping[str, Any]) -> Mounted | None:
     return Mounted(path, volumes.get(mount["name"], {}), mount)
 
 
-def pod_body(job: Mapping[str, Any], template: Mapping[str, Any], mounted: Mounted, node: str | None) -> dict[str, Any]:
-    """Return the pod; on `node` if it is given, where another pod has mounted the claim."""
-    name, worker = job["metadata"]["name"], template["spec"]
+def pod_body(
+    name: str, job: Mapping[str, Any], template: Mapping[str, Any], mounted: Mounted, node: str | None
+) -> dict[str, Any]:
+    """Return the pod `name`; on `node` if it is given, where another pod has mounted the claim."""
+    worker = template["spec"]
     trainer = next(each for each in worker["containers"] if each["name"] == TRAINER_CONTAINER)
     written = (job.get("spec") or {}).get("podTemplate") or {}
     placement: dict[str, Any] = {}
@@ -97,13 +99,13 @@ def pod_body(job: Mapping[str, Any], template: Mapping[str, Any], mounted: Mount
     account: dict[str, Any] = {
         key: worker[key] for key in ("serviceAccountName", "automountServiceAccountToken") if key in worker
     }
-    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": job["metadata"]["uid"]}
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "generateName": f"{name}-fetch-",
-            "labels": {READER_OF: name, "app.kubernetes.io/managed-by": "mptj"},
+            "name": name,
+            "labels": {READER_OF: job["metadata"]["name"], "app.kubernetes.io/managed-by": "mptj"},
             # Such as those by which a CSI driver adds its sidecar.
             "annotations": dict(written.get("annotations") or {}),
             "ownerReferences": [owner],
@@ -220,7 +222,7 @@ def _unscheduled(pod: Mapping[str, Any]) -> str:
 
 
 class ReaderPod:
-    """Context manager: creates the pod, waits until it runs, and deletes it. `name` is that of the pod.
+    """Context manager: creates the pod `name`, waits until it runs, and deletes it.
 
     Raises ClusterProblem with the reason why it cannot be created or does not start. `wait` pauses for some seconds.
     """
@@ -228,6 +230,7 @@ class ReaderPod:
     def __init__(
         self,
         server: ApiServer,
+        name: str,
         job: Mapping[str, Any],
         template: Mapping[str, Any],
         mounted: Mounted,
@@ -241,16 +244,15 @@ class ReaderPod:
         self._mounted = mounted
         self._clock = clock
         self._wait = wait
-        self.name = ""
+        self.name = name
 
     def __enter__(self) -> Self:
-        body = pod_body(self._job, self._template, self._mounted, self._node())
-        # A create that is interrupted after it was sent leaves a pod that nobody knows: the job owns it, and it ends
-        # by its deadline.
-        self.name = str(self._server.create(PODS, body)["metadata"]["name"])
+        body = pod_body(self.name, self._job, self._template, self._mounted, self._node())
         try:
+            self._server.create(PODS, body)
             self._start()
         except BaseException:
+            # The name is chosen by the client, so that a pod whose creation was interrupted is deleted too.
             self._delete()
             raise
         return self
@@ -259,7 +261,8 @@ class ReaderPod:
         self._delete()
 
     def _delete(self) -> None:
-        with suppress(NotFound):
+        # It may not exist. If the request is not answered, the pod ends by its deadline, or with the job.
+        with suppress(ClusterProblem):
             self._server.delete(PODS, self.name, grace_seconds=0)
 
     def _node(self) -> str | None:

@@ -5,14 +5,12 @@ A token is accepted if the API server accepts it and RBAC allows its user `get` 
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mptraining_api.kubernetes_api import ApiProblem
+from mptraining_operator.access.token_reviews import ReviewCache, TooManyReviews, bearer_token
 
 _log = logging.getLogger(__name__)
 
@@ -56,39 +54,34 @@ class MetricsAccess:
         self._review_token = review_token
         self._review_access = review_access
         self._monotonic = monotonic
-        self._threads = ThreadPoolExecutor(_REVIEWS_AT_ONCE, thread_name_prefix="metrics review")
-        self._waiting = 0
-        # Expiry and the refusal, if any, by SHA-256 of the token, so that a memory dump contains no tokens.
-        self._reviewed: dict[bytes, tuple[float, AccessDenied | None]] = {}
+        self._cache = ReviewCache[AccessDenied | None](
+            monotonic,
+            name="metrics review",
+            at_once=_REVIEWS_AT_ONCE,
+            most_cached=_MOST_CACHED,
+            most_waiting=_MOST_WAITING,
+        )
 
     async def authorize(self, authorization: str | None) -> None:
         """Return if the Authorization header has a token that may read the metrics. Raises AccessDenied."""
-        scheme, _, token = (authorization or "").partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token:
+        token = bearer_token(authorization)
+        if not token:
             raise AccessDenied(401, "no token: send `Authorization: Bearer` with a service account token")
-        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        until, denied = self._reviewed.get(digest, (0.0, None))
-        if self._monotonic() >= until:
-            denied = await self._reviewed_now(token)
-            self._remember(digest, denied)
+        try:
+            denied = await self._cache.get(token, METRICS_PATH, lambda: self._review(token), self._until)
+        except TooManyReviews:
+            raise AccessDenied(503, "too many tokens are being reviewed: scrape again later") from None
+        except ApiProblem as problem:
+            _log.warning("a token for %s could not be reviewed: %s", METRICS_PATH, problem)
+            raise AccessDenied(503, "the token cannot be reviewed now: scrape again later") from None
         if denied is not None:
             raise AccessDenied(denied.status, str(denied))
 
     def stop(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._cache.stop()
 
-    async def _reviewed_now(self, token: str) -> AccessDenied | None:
-        if self._waiting >= _MOST_WAITING:
-            raise AccessDenied(503, "too many tokens are being reviewed: scrape again later")
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._review, token)
-        except ApiProblem as problem:
-            _log.warning("a token for %s could not be reviewed: %s", METRICS_PATH, problem)
-            raise AccessDenied(503, "the token cannot be reviewed now: scrape again later") from None
-        finally:
-            self._waiting -= 1
+    def _until(self, denied: AccessDenied | None) -> float:
+        return self._monotonic() + (ACCEPTED_SECONDS if denied is None else REFUSED_SECONDS)
 
     def _review(self, token: str) -> AccessDenied | None:
         """Review the token by two calls of the API server. Raises ApiProblem."""
@@ -102,9 +95,3 @@ class MetricsAccess:
         return AccessDenied(
             403, f"{name} may not get {METRICS_PATH}: bind the ClusterRole with the suffix -metrics-reader to it"
         )
-
-    def _remember(self, digest: bytes, denied: AccessDenied | None) -> None:
-        if len(self._reviewed) >= _MOST_CACHED:
-            self._reviewed.clear()
-        seconds = ACCEPTED_SECONDS if denied is None else REFUSED_SECONDS
-        self._reviewed[digest] = self._monotonic() + seconds, denied

@@ -6,17 +6,15 @@ before the API server has accepted it for the audience of the job in the request
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import hashlib
 import json
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from mptraining_api import events
 from mptraining_api.status import Progress
+from mptraining_operator.access.token_reviews import ReviewCache, bearer_token
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.status import Report
 from mptraining_operator.resources import names
@@ -66,29 +64,23 @@ class TokenReviewer:
         self._review = review
         self._clock = clock
         self._seconds = seconds
-        self._threads = ThreadPoolExecutor(_REVIEWS_AT_ONCE, thread_name_prefix="token review")
-        # Expiry and pod uid by SHA-256, so that a memory dump contains no tokens.
-        self._accepted: dict[bytes, tuple[float, str]] = {}
+        self._cache = ReviewCache[str](clock, name="token review", at_once=_REVIEWS_AT_ONCE, most_cached=_MOST_CACHED)
 
     async def pod_uid(self, token: str, audience: str) -> str:
         """Return the uid of the pod that the token is bound to; "" if it is rejected or bound to none.
 
         Raises the exceptions of `review`.
         """
-        digest = hashlib.sha256(f"{audience}\n{token}".encode("utf-8", "surrogateescape")).digest()
-        until, uid = self._accepted.get(digest, (0.0, ""))
-        if self._clock() < until:
-            return uid
-        status = await asyncio.get_running_loop().run_in_executor(self._threads, self._review, token, (audience,))
-        uid = read_review(status, audience)
-        if uid:
-            if len(self._accepted) >= _MOST_CACHED:
-                self._accepted.clear()
-            self._accepted[digest] = min(self._clock() + self._seconds, _expiry(token)), uid
-        return uid
+
+        def until(uid: str) -> float:
+            return min(self._clock() + self._seconds, _expiry(token)) if uid else 0.0
+
+        return await self._cache.get(
+            token, audience, lambda: read_review(self._review(token, (audience,)), audience), until
+        )
 
     def stop(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._cache.stop()
 
 
 def read_review(status: Mapping[str, Any], audience: str) -> str:
@@ -117,11 +109,11 @@ async def authenticate(
     reviewer: TokenReviewer, authorization: str | None, key: Key, job: JobForProgress | None
 ) -> JobForProgress:
     """Return the job if the Authorization header has a token of its live worker 0. Raises Refused."""
-    scheme, _, token = (authorization or "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
+    token = bearer_token(authorization)
+    if not token:
         raise Refused(401, "no token: send `Authorization: Bearer` with the pod's projected service account token")
     # The token is reviewed for an unknown job too, so that neither answer nor time reveals whether the job exists.
-    uid = await reviewer.pod_uid(token.strip(), names.audience(key.namespace, job.uid if job else ""))
+    uid = await reviewer.pod_uid(token, names.audience(key.namespace, job.uid if job else ""))
     if job is None or not uid:
         raise Refused(
             401,

@@ -261,7 +261,7 @@ def _hand_over(status: api_objects.PodStatus) -> Literal["", "Fetched", "NotFetc
     """Return what the last Event of a pod that succeeded says about the model that it kept."""
     for state in _containers(status):
         # Few pods keep a model: only their messages are parsed.
-        if state.terminated and not state.terminated.exit_code and "hand_over" in (state.terminated.message or ""):
+        if state.terminated and not state.terminated.exit_code and "handOver" in (state.terminated.message or ""):
             event = events.parse(state.terminated.message or "")
             return (event.hand_over or "") if isinstance(event, events.Finished) else ""
     return ""

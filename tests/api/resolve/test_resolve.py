@@ -404,6 +404,8 @@ def test_several_tpu_hosts_need_the_setting() -> None:
     settings = ClusterSettings(experimental_multi_host_tpu=True)
     job = resolved("tpu-v5-lite-podslice", accelerator=slice_, settings=settings)
     assert (job.strategy, job.processes, job.replicas) == ("TPU", 4, 16)
+    with pytest.raises(InvalidSpec, match=r"spec\.nodes: 1, but 4x4 with 4 chips per node spans 4 hosts.*2x4"):
+        resolved("tpu-v5-lite-podslice", accelerator=slice_, settings=settings, nodes=1)
 
 
 # CPU fallback.

@@ -41,7 +41,9 @@ def test_before_the_operator_has_a_status() -> None:
     assert (seen.phase, seen.finished, seen.exit_code) == ("Pending", False, None)
     assert reason_text(seen) == "the operator has not processed the job yet"
     assert no_operator_text(seen, CREATED + 10) is None
-    assert "no operator has processed the job" in str(no_operator_text(seen, CREATED + 60))
+    warning = str(no_operator_text(seen, CREATED + 60))
+    assert "no operator has processed the job" in warning
+    assert "does it serve the namespace 'team'?" in warning
     assert no_operator_text(view(document(phase="Pending")), CREATED + 60) is None
 
 
@@ -55,6 +57,28 @@ def test_every_end_has_a_code_and_a_next_step(outcome: outcomes.Outcome) -> None
     # Undecided ends never end a job.
     assert (told is not None) == (outcome.budget is not Budget.UNDECIDED and outcome.reason != "ChildDeleted")
     assert "{" not in (told or "")
+
+
+@pytest.mark.parametrize(
+    ("waited", "step"),
+    [
+        ("Unschedulable: 2 of 2 workers: 0/3 nodes are available", "free machines or ask for others"),
+        (
+            'Unschedulable: 1 of 1 workers: persistentvolumeclaim "runs" not found',
+            "create the ConfigMap, Secret or claim that the reason above names",
+        ),
+        ("ImagePullFailed: worker 0: ErrImagePull: no such image", "correct podTemplate.image"),
+        ("ContainerNotStarting: worker 0: CreateContainerConfigError", "such as a Secret of podTemplate.env"),
+        ("PodsRefused: 0 of 1 workers could be created: quota", "kubectl describe quota"),
+        ("Starting: attempt 1 is being created", "fix what the reason above names"),
+    ],
+)
+def test_the_advice_for_a_pending_timeout_fits_its_cause(waited: str, step: str) -> None:
+    message = f"not all 2 workers ran within 60 s (spec.runPolicy.pendingTimeoutSeconds): {waited}"
+    failed = [condition("Finished", "PendingTimeout"), condition("Failed", "PendingTimeout", message)]
+    told = str(advice(view(document(phase="Failed", conditions=failed))))
+    assert told.startswith(step) or step in told
+    assert ("kubectl get nodes" in told) == step.startswith("free machines")
 
 
 def test_a_paused_job_says_so_and_how_to_continue() -> None:

@@ -51,7 +51,7 @@ def body(node: str | None = None, *, job: dict[str, Any] = JOB, **pod_template: 
     made = template(**pod_template)
     mounted = volume_of("/runs/digits", made)
     assert mounted is not None
-    return pod_body(job, made, mounted, node)
+    return pod_body("digits-fetch-x", job, made, mounted, node)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ class Server:
         self.pods: list[str] = []
 
     def create(self, resource: Any, body: dict[str, Any]) -> dict[str, Any]:
-        self.pods.append(f"{body['metadata']['generateName']}x")
+        self.pods.append(body["metadata"]["name"])
         return {"metadata": {"name": self.pods[-1]}}
 
     def get(self, resource: Any, name: str) -> dict[str, Any]:
@@ -186,6 +186,8 @@ class Server:
 
     def delete(self, resource: Any, name: str, *, grace_seconds: int) -> None:
         assert grace_seconds == 0
+        if name not in self.pods:
+            raise NotFound(name, "no pods of this name")
         self.pods.remove(name)
 
 
@@ -201,7 +203,7 @@ def reader(server: Server) -> ReaderPod:
     made = template()
     mounted = volume_of("/runs/digits", made)
     assert isinstance(mounted, Mounted)
-    return ReaderPod(server, JOB, made, mounted, clock=lambda: now[0], wait=wait)  # type: ignore[arg-type]
+    return ReaderPod(server, "digits-fetch-x", JOB, made, mounted, clock=lambda: now[0], wait=wait)  # type: ignore[arg-type]
 
 
 def test_it_is_deleted_at_the_end_and_by_an_interrupt() -> None:
@@ -216,6 +218,18 @@ def test_it_is_deleted_at_the_end_and_by_an_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert seen == ["digits-fetch-x", "digits-fetch-x"]
+    assert server.pods == []
+
+
+def test_an_interrupt_before_the_answer_to_its_creation_leaves_no_pod() -> None:
+    class Interrupted(Server):
+        def create(self, resource: Any, body: dict[str, Any]) -> dict[str, Any]:
+            super().create(resource, body)
+            raise KeyboardInterrupt
+
+    server = Interrupted(RUNNING)
+    with pytest.raises(KeyboardInterrupt):
+        reader(server).__enter__()
     assert server.pods == []
 
 

@@ -357,6 +357,9 @@ def test_a_kept_model_is_fetched_from_its_pod(ns: Any, mptj: Mptj, node_server: 
         # The message precedes the process that keeps the model, so the request is retried.
         log.say(waits.to_json())
         assert kept.wait(240) == 0, "the pod may go: the model has arrived"
+    except subprocess.TimeoutExpired:
+        waiting.kill()
+        pytest.fail(str(waiting.communicate()))
     finally:
         kept.kill()
     log.close()

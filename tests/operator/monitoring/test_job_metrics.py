@@ -21,7 +21,8 @@ AT = "2026-01-01T00:05:00Z"
 PROGRESS = {
     "attempt": 2, "updateTime": AT, "stepTime": AT, "step": 300, "totalSteps": 1000, "epoch": 3, "percentComplete": 30,
     "examplesPerSecond": 512.5, "estimatedRemainingSeconds": 90, "inputBoundPercent": 12.5, "lossScale": 32768.0,
-    "precision": "mixed_float16", "recoveries": 1,
+    "precision": "mixed_float16", "recoveries": 1, "deviceUtilizationPercent": 97.5,
+    "deviceMemoryUsedBytes": 12_000_000_000, "deviceMemoryTotalBytes": 16_000_000_000,
     "metrics": [{"name": "loss", "value": "0.25"}, {"name": "top \"5\"", "value": "nan"}],
 }  # fmt: skip
 
@@ -61,6 +62,9 @@ def test_a_running_job_has_a_series_for_each_value(scrape: Scrape, raw_job: Make
         f"mptraining_job_input_bound_percent{{{labels}}} 12.5",
         f"mptraining_job_loss_scale{{{labels}}} 32768.0",
         f"mptraining_job_recoveries{{{labels}}} 1.0",
+        f"mptraining_job_device_utilization_percent{{{labels}}} 97.5",
+        f"mptraining_job_device_memory_used_bytes{{{labels}}} 1.2e+10",
+        f"mptraining_job_device_memory_total_bytes{{{labels}}} 1.6e+10",
         f"mptraining_job_last_step_timestamp_seconds{{{labels}}} 1.7672259e+09",
         f'mptraining_job_metric{{{labels},metric="loss"}} 0.25',
         f'mptraining_job_metric{{{labels},metric="top \\"5\\""}} NaN',
@@ -69,7 +73,7 @@ def test_a_running_job_has_a_series_for_each_value(scrape: Scrape, raw_job: Make
 
 def test_every_number_of_the_progress_is_exported_or_known_to_be_no_number() -> None:
     fields = {str(field.alias) for field in Progress.model_fields.values()}
-    assert fields - NUMBERS.keys() == {"metrics", "precision", "stepTime", "updateTime"}
+    assert fields - NUMBERS.keys() == {"metrics", "modelKeptUntil", "precision", "stepTime", "updateTime"}
     assert NUMBERS.keys() <= fields
 
 

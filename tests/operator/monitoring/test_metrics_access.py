@@ -115,14 +115,17 @@ def test_reviews_are_cached_for_a_short_time(access: MetricsAccess, server: ApiS
 
 def test_no_token_is_kept_in_memory(access: MetricsAccess) -> None:
     status(access, "Bearer good")
-    assert "good" not in repr(access.__dict__)
+    assert len(access._cache) == 1
+    assert "good" not in repr(access._cache.__dict__)
 
 
-def test_the_cache_is_bounded(access: MetricsAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(server: ApiServer, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_access, "_MOST_CACHED", 3)
+    access = MetricsAccess(server.review_token, server.review_access, clock)
     for number in range(10):
         status(access, f"Bearer {number}")
-    assert len(access._reviewed) <= 3
+    assert 0 < len(access._cache) <= 3
+    access.stop()
 
 
 def test_an_api_server_that_does_not_answer_is_503_and_reviewed_again(access: MetricsAccess, server: ApiServer) -> None:
@@ -133,9 +136,10 @@ def test_an_api_server_that_does_not_answer_is_503_and_reviewed_again(access: Me
 
 
 def test_strangers_cannot_queue_any_number_of_reviews(
-    access: MetricsAccess, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics_access, "_MOST_WAITING", 3)
+    access = MetricsAccess(server.review_token, server.review_access, clock)
     released = threading.Event()
     server.before = lambda: released.wait(60)
 

@@ -89,6 +89,18 @@ def test_a_disrupted_pod_is_charged_to_the_machine_by_the_reason_of_its_conditio
     assert find_verdict(BATCH_JOB, (pod,)).outcome == outcome
 
 
+def test_a_full_disk_is_charged_as_a_failure_of_the_program() -> None:
+    """The next attempt fills it again, from step 0 on an emptyDir."""
+    words = "/runs/flowers: the disk is full. Enlarge the volume that is mounted there, or delete files of it."
+    last = events.Finished(
+        time=1.0, attempt=1, incarnation="pod", worker=0, reason="StorageFull", exit_code=1, message=words
+    )
+    pod = SeenPod("pod", "uid", "job", "batch", 1, 0, "Failed", exit_code=1, termination_message=last.to_json())
+    found = find_verdict(BATCH_JOB, (pod,))
+    assert (found.outcome.reason, found.outcome.budget) == ("StorageFull", outcomes.Budget.BACKOFF_LIMIT)
+    assert found.message == f"worker 0: {words}"
+
+
 @pytest.mark.parametrize("message", ["Pod team/flowers-1-0 has condition DisruptionTarget …", "", "other words"])
 def test_a_job_that_failed_by_its_failure_policy_was_disrupted_whatever_its_message_says(message: str) -> None:
     """Its pods may be deleted already. The policy has one rule: see test_indexed_job."""

@@ -123,6 +123,24 @@ def test_the_end_keeps_fields_that_it_lacks() -> None:
     assert done.metrics == [Metric(name="accuracy", value="0.9")]
 
 
+def test_until_when_a_model_is_kept_is_counted_from_the_first_report_of_the_end() -> None:
+    first = to_status(finished(kept_seconds=600.0), to_status(progress_report(100), None, NOW), NOW + 20)
+    assert first.model_kept_until == "2026-11-21T00:10:20Z"
+    assert to_status(finished(kept_seconds=600.0), first, NOW + 30).model_kept_until == "2026-11-21T00:10:20Z"
+    assert to_status(finished(1, kept_seconds=600.0), None, NOW).model_kept_until is None
+    assert to_status(finished(kept_seconds=1e300), None, NOW).model_kept_until == "2036-11-18T00:00:00Z"
+    Progress.parse(first.to_document())
+
+
+def test_use_of_the_gpus() -> None:
+    report = progress_report(
+        1, device_utilization_percent=97.5, device_memory_used_bytes=12 * 2**30, device_memory_total_bytes=16 * 2**30
+    )
+    found = to_status(report, None, NOW).to_document()
+    assert found["deviceUtilizationPercent"] == 97.5
+    assert (found["deviceMemoryUsedBytes"], found["deviceMemoryTotalBytes"]) == (12 * 2**30, 16 * 2**30)
+
+
 def test_a_script_is_complete_when_it_has_succeeded() -> None:
     before = to_status(progress_report(90, total=None), None, NOW)
     assert before.percent_complete is None
@@ -171,6 +189,9 @@ def test_no_report_makes_a_status_that_the_api_server_refuses(
         estimated_remaining_seconds=float(value),
         input_bound_percent=float(value),
         loss_scale=float(value),
+        device_utilization_percent=float(value),
+        device_memory_used_bytes=step,
+        device_memory_total_bytes=step,
     )
     # Strict about every bound.
     Progress.parse(to_status(report, None, NOW).to_document())

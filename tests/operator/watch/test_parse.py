@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mptraining_api import events
 from mptraining_api.kubernetes_api import BATCH_JOBS, PODS
 from mptraining_operator.plan.snapshot import Key, SeenWarning
 from mptraining_operator.watch import parse
@@ -37,6 +38,12 @@ def test_a_change_of_progress_alone_is_ignored(raw_job: Make) -> None:
     assert before.same_work(after)
     assert not before.same_work(parse.job(raw_job(status={"phase": "Failed", "progress": {"step": 7}})))
     assert not before.same_work(parse.job(raw_job(status={"phase": "Running"}, generation=2)))
+
+
+def test_a_model_that_waits_to_be_fetched_is_planned(raw_job: Make) -> None:
+    before = parse.job(raw_job(status={"phase": "Running", "progress": {"step": 7}}))
+    kept = {"step": 7, "modelKeptUntil": "2026-01-01T00:10:00Z"}
+    assert not before.same_work(parse.job(raw_job(status={"phase": "Running", "progress": kept}, version=11)))
 
 
 def test_a_new_job_has_no_status(raw_job: Make) -> None:
@@ -132,6 +139,15 @@ def test_success_is_no_failure(raw_pod: Make) -> None:
     seen = seen_pod(raw_pod(phase="Succeeded", containers=(terminated(0, "2026-01-01T00:00:40Z"),)))
     assert seen.exit_code is None
     assert seen.finished is None
+
+
+def test_the_last_event_says_whether_the_model_was_fetched(raw_pod: Make) -> None:
+    event = events.Finished(
+        time=1.0, attempt=1, incarnation="i", worker=0, reason="Succeeded", exit_code=0, message="", hand_over="Fetched"
+    )
+    for code, message, expected in ((0, event.to_json(), "Fetched"), (1, event.to_json(), ""), (0, "handOver", "")):
+        ended = terminated(code, "2026-01-01T00:00:40Z", message)
+        assert seen_pod(raw_pod(phase="Succeeded", containers=(ended,))).hand_over == expected
 
 
 @pytest.mark.parametrize(

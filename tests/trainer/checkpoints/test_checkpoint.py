@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 
 from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
-from mptraining_api.problems import Diverged, ResumeRefused, StorageUnavailable, Superseded
+from mptraining_api.problems import Diverged, ResumeRefused, StorageFull, Superseded
 from mptraining_records.storage import storage, transfers
 from mptraining_trainer import fence
 from mptraining_trainer.checkpoints import files
@@ -251,7 +251,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(files, "save_file", save)
-    with pytest.raises(StorageUnavailable, match=r"model\.safetensors: the disk is full\. Enlarge the volume"):
+    with pytest.raises(StorageFull, match=r"model\.safetensors: the disk is full\. Enlarge the volume"):
         files.write(tmp_path, {"model": {"kernel": np.zeros(3, "float32")}})
 
 

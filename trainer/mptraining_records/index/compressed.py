@@ -35,7 +35,7 @@ def scan(object: StoredObject, folder: Path | None = None, traffic: Traffic | No
     """Return the index of a compressed object, expanded into `folder` (default: one deleted when the process exits).
 
     A truncated or damaged stream yields the records before the damage, and the rest as one damaged record. Raises
-    InvalidData if it has no TFRecords or was replaced since it was listed, StorageUnavailable if the disk is full.
+    InvalidData if it has no TFRecords or was replaced since it was listed, StorageFull if the disk is full.
     """
     path = _new_folder(folder or _process_folder()) / object.name
     damage = _expand(object, path, traffic or Traffic())
@@ -59,7 +59,7 @@ def _expand(object: StoredObject, path: Path, traffic: Traffic) -> str:
     except StorageUnavailable as problem:
         if problem.where != str(path):
             raise
-        raise StorageUnavailable(
+        raise type(problem)(
             object.uri,
             f"no room to expand this compressed file: {problem.found} ({path.parent})",
             next_step="Give that disk more room (TMPDIR names another), or store the records uncompressed",

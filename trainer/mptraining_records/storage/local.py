@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from mptraining_api.problems import InvalidData, StorageUnavailable
+from mptraining_api.problems import InvalidData, StorageFull, StorageUnavailable
 from mptraining_records.storage import preconditions
 
 UNFINISHED = ".part"
@@ -159,7 +159,7 @@ def translate_errors(path: Path) -> Iterator[None]:
             raise InvalidData(where, "this file system is read-only", next_step=step) from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             step = "Enlarge the volume that is mounted there, or delete files of it."
-            raise StorageUnavailable(where, "the disk is full", next_step=step) from error
+            raise StorageFull(where, "the disk is full", next_step=step) from error
         raise StorageUnavailable(where, f"the file system failed: {error.strerror or error}") from error
 
 

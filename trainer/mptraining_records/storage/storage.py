@@ -1,7 +1,7 @@
 """Files and objects by URI: `gs://bucket/key`, a local path, or `file:///path`.
 
 Every function raises Problems only: InvalidData for errors that the user can fix (no such file, no permission),
-StorageUnavailable for errors that may be temporary (no response, a full disk).
+StorageUnavailable for errors that may be temporary (no response), StorageFull for a full disk.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class FileState(Model):
 def write(folder: Path, arrays: Mapping[str, dict[str, Any]]) -> dict[str, FileState]:
     """Write the named tensors of each file into a local folder; return sizes and checksums by file name.
 
-    Raise StorageUnavailable if the disk is full or fails.
+    Raise StorageFull if the disk is full, StorageUnavailable if it fails.
     """
     files = {}
     for name, tensors in split_into_parts(arrays).items():

@@ -69,7 +69,7 @@ def unpack(archive: Path, folder: Path, where: str) -> Extraction:
     """Extract `archive` into `folder`, which is created; the content decides the archive's type.
 
     `where` names the archive in messages. Raises InvalidSpec if the file is not an archive, InvalidData if it is
-    damaged or unsafe, StorageUnavailable if the disk is full.
+    damaged or unsafe, StorageFull if the disk is full.
     """
     local.make_folder(folder)
     extraction = Extraction(where)

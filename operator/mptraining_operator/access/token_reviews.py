@@ -1,0 +1,78 @@
+"""Bearer tokens of HTTP requests, and a cache of their reviews by the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
+
+
+def bearer_token(authorization: str | None) -> str:
+    """Return the token of an Authorization header; "" if it has none."""
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+class TooManyReviews(Exception):
+    """As many requests wait for a review as may wait."""
+
+
+class ReviewCache(Generic[Result]):
+    """Reviews in threads, with their results for a time. For one event loop.
+
+    `at_once` reviews run at the same time, and up to `most_waiting` requests wait for one: all that an unauthenticated
+    client can cause. `clock` is in seconds.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        name: str,
+        at_once: int,
+        most_cached: int,
+        most_waiting: int | None = None,
+    ) -> None:
+        self._clock = clock
+        self._most_cached = most_cached
+        self._most_waiting = most_waiting
+        self._waiting = 0
+        self._threads = ThreadPoolExecutor(at_once, thread_name_prefix=name)
+        # End and result by SHA-256 of the token, so that a memory dump contains no tokens.
+        self._results: dict[bytes, tuple[float, Result]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of results."""
+        return len(self._results)
+
+    async def get(
+        self, token: str, scope: str, review: Callable[[], Result], until: Callable[[Result], float]
+    ) -> Result:
+        """Return the result of `review` for the token in that scope; it is valid until the time `until(result)`.
+
+        Raises TooManyReviews, and the exceptions of `review`.
+        """
+        digest = hashlib.sha256(f"{scope}\n{token}".encode("utf-8", "surrogateescape")).digest()
+        found = self._results.get(digest)
+        if found is not None and self._clock() < found[0]:
+            return found[1]
+        if self._most_waiting is not None and self._waiting >= self._most_waiting:
+            raise TooManyReviews
+        self._waiting += 1
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._threads, review)
+        finally:
+            self._waiting -= 1
+        end = until(result)
+        if end > self._clock():
+            if len(self._results) >= self._most_cached:
+                self._results.clear()
+            self._results[digest] = end, result
+        return result
+
+    def stop(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)

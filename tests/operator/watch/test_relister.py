@@ -1,0 +1,208 @@
+"""Lists that replace what the watches have missed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem
+from mptraining_operator.plan.snapshot import Limits
+from mptraining_operator.watch.cache import Cache
+from mptraining_operator.watch.informer import CRD_MISSING, STREAMS, Intake, Relister
+from mptraining_operator.watch.work_queue import WorkQueue
+from tests.fakes import Clock
+from tests.operator.api_objects import decoded
+from tests.operator.controller.reconciled_job import KEY, Make
+
+
+def relister(api: Any, clock: Clock, namespaces: tuple[str, ...] = ()) -> tuple[Relister, Cache, WorkQueue]:
+    cache, queue = Cache(clock), WorkQueue(clock)
+    intake = Intake(cache, queue)
+    return Relister(api, cache, intake, seconds=600, namespaces=namespaces, clock=clock), cache, queue
+
+
+def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    api.page_size = 2
+    for number in range(5):
+        api.put(JOBS, raw_job(f"j{number}", uid=f"u{number}"))
+    api.put(PODS, raw_pod())
+    lists, cache, _ = relister(api, clock)
+    seconds: dict[str, float] = {}
+    lists._observe_list = seconds.__setitem__
+    api.before = lambda *call: setattr(clock, "now", clock.now + 2)
+    assert lists.age() is None
+    assert not lists.complete.is_set()
+    lists.run_once()
+    assert lists.complete.is_set()
+    assert seconds == {stream.resource.plural: 2 for stream in STREAMS}
+    assert len(cache.job_keys()) == 5
+    assert [call[1] for call in api.calls] == [stream.resource.plural for stream in STREAMS]
+    clock.now += 5
+    assert lists.age() == 5
+
+
+def test_what_a_list_lacks_is_gone_unless_it_is_newer(
+    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    lists, cache, _ = relister(api, clock)
+    intake = lists._intake
+    for resource, raw in (
+        (JOBS, raw_job("stays", uid="s")),
+        (JOBS, raw_job()),
+        (PODS, raw_pod()),
+        (BATCH_JOBS, raw_batch_job()),
+    ):
+        intake.put(resource, decoded(resource, api.put(resource, raw)))
+    # The stream is ahead of the list that is being read.
+    intake.put(JOBS, decoded(JOBS, raw_job("fresh", uid="f", version=10_000)))
+    for key in [key for key in api.objects if key[2] not in ("stays", "flowers")]:
+        del api.objects[key]
+    lists.run_once()
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert (found.pods, found.batch_jobs) == ((), ())
+    del api.objects[("mptrainingjobs", "team", "flowers")]
+    lists.run_once()
+    assert {key.name for key in cache.job_keys()} == {"stays", "fresh"}
+
+
+def test_one_object_that_cannot_be_read_stops_no_list(
+    api: Any, clock: Clock, raw_job: Make, raw_pod: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not treated as deleted: its last readable state is kept."""
+    lists, cache, _ = relister(api, clock)
+    api.put(JOBS, raw_job())
+    api.put(PODS, raw_pod())
+    lists.run_once()
+    api.put(PODS, {**raw_pod(), "status": {"phase": "Failed", "conditions": [{}]}})
+    api.put(PODS, raw_pod("flowers-1-1-abcde", uid="pod-1", index=1))
+    lists.run_once()
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert {(each.uid, each.phase) for each in found.pods} == {("pod-0", "Running"), ("pod-1", "Running")}
+    assert "one of the pods is skipped: team/flowers-1-0-abcde" in caplog.text
+
+
+def test_a_leader_decides_from_a_list_that_began_when_it_led(
+    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    """The previous list is inconsistent: the previous leader wrote between its Jobs and its MPTrainingJobs."""
+    lists, cache, _ = relister(api, clock)
+
+    def writes(verb: str, plural: str, name: str) -> None:
+        if plural == "mptrainingjobs":
+            api.before = lambda *_: None
+            api.put(BATCH_JOBS, raw_batch_job("flowers-2", attempt=2))
+            api.put(JOBS, raw_job(status={"phase": "Running", "currentAttempt": 2}))
+
+    api.before = writes
+    lists.run_once()
+    torn = cache.snapshot(KEY, Limits())
+    assert torn is not None
+    assert (torn.batch_job(2), torn.status and torn.status.current_attempt) == (None, 2)
+    assert lists.age() == 0
+    assert lists.list_until_complete(threading.Event())
+    whole = cache.snapshot(KEY, Limits())
+    assert whole is not None
+    assert whole.batch_job(2) is not None
+
+
+def test_a_list_that_is_needed_is_retried_until_it_succeeds(
+    api: Any, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Impatient(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return self.is_set()
+
+    lists, _, _ = relister(api, clock)
+    api.refuse("list", PODS, ApiProblem(500, "InternalError", "etcd"))
+    api.refuse("list", PODS, ZeroDivisionError("ours"))
+    assert lists.list_until_complete(Impatient())
+    assert lists.complete.is_set()
+    assert "etcd" in caplog.text
+    assert "ours" in caplog.text
+    stopped = threading.Event()
+    stopped.set()
+    assert not lists.list_until_complete(stopped)
+
+
+@pytest.mark.parametrize(("age", "pause"), [(0, 60), (50, 10), (58, 5), (580, 5), (598, 2), (700, 0)])
+def test_a_stream_that_restarted_leads_to_a_list_however_fresh_the_last_one_is(
+    api: Any, clock: Clock, age: float, pause: float
+) -> None:
+    lists, _, _ = relister(api, clock)
+    lists.run_once()
+    clock.now += age
+    assert lists.seconds_until_relist() == pause
+    listed = len(api.calls)
+    lists._stopping.wait = lambda timeout=None: lists._stopping.is_set()  # type: ignore[method-assign]
+    lists.start()
+    until = time.monotonic() + 60
+    while len(api.calls) < listed + 1 and time.monotonic() < until:
+        time.sleep(0.005)
+    # The thread begins with a list of its own.
+    listed = len(api.calls)
+    lists.request_relist()
+    while len(api.calls) < listed + 1 and time.monotonic() < until:
+        time.sleep(0.005)
+    lists.stop()
+    lists._thread.join(60)
+    assert len(api.calls) >= listed + 1
+
+
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_standby_lists_no_jobs_and_pods_again(api: Any, clock: Clock, decides: bool) -> None:
+    """Its watches are enough until it leads; the lists of every replica would cost the API server as much."""
+    lists, _, _ = relister(api, clock)
+    lists._decides = lambda: decides
+    lists.run_once()
+    first = len(api.calls)
+    lists._requested.set()
+    lists._stopping.wait = lambda timeout=None: lists._stopping.is_set()  # type: ignore[method-assign]
+    lists._on_listed = lists.stop
+    lists._run()
+    expected = [stream.resource.plural for stream in STREAMS] if decides else ["mptrainingjobs"]
+    assert [call[1] for call in api.calls[first:]] == expected
+
+
+def test_a_resource_that_is_served_again_is_reported(api: Any, clock: Clock) -> None:
+    lists, _, _ = relister(api, clock)
+    told: list[int] = []
+    lists._on_served_again = lambda: told.append(len(api.calls))
+    lists.run_once()
+    api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
+    api.refuse("list", BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
+    for _ in range(2):
+        with pytest.raises(ApiProblem):
+            lists.run_once()
+    assert told == []
+    lists.run_once()
+    lists.run_once()
+    assert len(told) == 1
+
+
+def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:
+    for namespace in ("a", "b", "c"):
+        api.put(JOBS, raw_job(namespace=namespace, uid=namespace))
+    lists, cache, _ = relister(api, clock, ("a", "b"))
+    lists.run_once()
+    assert {key.namespace for key in cache.job_keys()} == {"a", "b"}
+    assert len(api.calls) == 2 * len(STREAMS)
+
+
+def test_a_missing_resource_is_logged_in_one_line(api: Any, raw_job: Make, caplog: pytest.LogCaptureFixture) -> None:
+    api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
+    lists, _, _ = relister(api, time)  # type: ignore[arg-type]
+    lists._clock = time.monotonic
+    lists.start()
+    until = time.monotonic() + 60
+    while not caplog.records and time.monotonic() < until:
+        time.sleep(0.005)
+    lists.stop()
+    lists._thread.join(60)
+    assert CRD_MISSING in caplog.text
+    assert "manifests/crd.yaml" in caplog.text
+    assert not caplog.records[0].exc_info
