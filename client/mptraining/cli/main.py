@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -181,9 +182,15 @@ def _wide(console: Console) -> Console:
 
 def _report(problem: Problem, *, prefix: str = "") -> int:
     """Print the problem as one line on standard error; return the exit code."""
-    typer.echo(f"mptj: {prefix}{problem}", err=True)
+    typer.echo(f"mptj: {prefix}{_in_flags(str(problem))}", err=True)
     code = getattr(problem, "exit_code", None)
     return code if isinstance(code, int) else outcomes.by_reason(problem.reason).exit_code
+
+
+def _in_flags(message: str) -> str:
+    """Return a message of the Python API with `mptj`'s flags for the arguments `where=` and `output=`."""
+    flags = re.sub(r"where=mptraining\.Where\(([^)]*)\)", lambda match: match[1].replace(",", ""), message)
+    return re.sub(r"(?<![\w-])(context|namespace|project|location|cluster|output)=…", r"--\1 …", flags)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -17,9 +17,11 @@ from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job_view import JobView, reason_text, view, with_status
 from mptraining.cluster.logs import WorkerPod
+from mptraining.display.html import card
 from mptraining.display.text import Display
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, EVENTS, JOBS, Raw
+from mptraining_api.problems import Problem
 from mptraining_api.status import RESOLVED_JOB, Attempt, config_map_name
 
 if TYPE_CHECKING:
@@ -95,6 +97,19 @@ class Job(dict[str, str | None]):
 
     def __repr__(self) -> str:
         return f"<Job {self.namespace}/{self.name}>"
+
+    def _repr_html_(self) -> str:
+        """Return the status and the curves so far; of a cluster that does not answer, the problem."""
+        try:
+            seen = self.status()
+        except Problem as problem:
+            return card(repr(self)[1:-1], lines=[str(problem)])
+        try:
+            panels = self.history.panels()
+        except Problem:
+            # The run folder or the logs may be out of reach of this user; the status is not.
+            panels = []
+        return seen.html(panels)
 
     # -- status -------------------------------------------------------------------------------------------------
 
