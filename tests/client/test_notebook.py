@@ -84,7 +84,7 @@ import keras
 def build(units=8):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units, "relu"), keras.layers.Dense(2)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss, ["accuracy"])
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
     return model
 """,
     """import numpy as np
