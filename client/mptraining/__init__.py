@@ -1,8 +1,9 @@
 """Python client for training Keras models on Kubernetes: submit a job, follow it, fetch its model.
 
-`__all__` is the public API. `packaging` packages a program; `cluster` runs a job on Kubernetes, `local` on this
-machine; `display` shows it; `runs` reads a run folder and `comparison` compares several; `cli` is `mptj`; `colab` and
-`tensorflow_cloud` (implemented in `tensorflow_cloud_compat`) run programs that were written for tensorflow-cloud.
+`__all__` is the public API. `training_job` is a job as Python objects; `packaging` packages a program; `cluster` runs a
+job on Kubernetes, `local` on this machine; `display` shows it; `runs` reads a run folder and `comparison` compares
+several; `cli` is `mptj`; `colab` and `tensorflow_cloud` (implemented in `tensorflow_cloud_compat`) run programs that
+were written for tensorflow-cloud.
 """
 
 from __future__ import annotations
@@ -15,23 +16,95 @@ if TYPE_CHECKING:
     from mptraining.cluster.job import Job, attach
     from mptraining.cluster.submit import submit
     from mptraining.comparison import Comparison, compare
-    from mptraining.local.run import run_local
-    from mptraining.runs import Run, load_run
+    from mptraining.local.job import LocalJob, run_local
+    from mptraining.runs import History, Run, load_run
+    from mptraining.training_job import (
+        Accelerator,
+        Application,
+        Archive,
+        BadRecords,
+        BatchSize,
+        Checkpoint,
+        ConfigMapSource,
+        Data,
+        Export,
+        Feature,
+        Function,
+        KerasObject,
+        LearningRateScaling,
+        LossScale,
+        Output,
+        PodTemplate,
+        Precision,
+        Profile,
+        Program,
+        Resources,
+        RunPolicy,
+        Scheduling,
+        Script,
+        Shuffle,
+        Source,
+        Training,
+        TrainingJob,
+    )
 
-__all__ = ["Comparison", "Job", "Run", "Where", "attach", "compare", "load_run", "run_local", "submit"]
+__all__ = [
+    "Accelerator",
+    "Application",
+    "Archive",
+    "BadRecords",
+    "BatchSize",
+    "Checkpoint",
+    "Comparison",
+    "ConfigMapSource",
+    "Data",
+    "Export",
+    "Feature",
+    "Function",
+    "History",
+    "Job",
+    "KerasObject",
+    "LearningRateScaling",
+    "LocalJob",
+    "LossScale",
+    "Output",
+    "PodTemplate",
+    "Precision",
+    "Profile",
+    "Program",
+    "Resources",
+    "Run",
+    "RunPolicy",
+    "Scheduling",
+    "Script",
+    "Shuffle",
+    "Source",
+    "Training",
+    "TrainingJob",
+    "Where",
+    "attach",
+    "compare",
+    "load_run",
+    "run_local",
+    "submit",
+]
 
 # The module of each public name, imported on first use, so that `import mptraining` is fast.
 _MODULE_OF = {
     "Comparison": "mptraining.comparison",
     "compare": "mptraining.comparison",
+    "History": "mptraining.runs",
     "Run": "mptraining.runs",
     "load_run": "mptraining.runs",
-    "run_local": "mptraining.local.run",
+    "LocalJob": "mptraining.local.job",
+    "run_local": "mptraining.local.job",
     "Job": "mptraining.cluster.job",
     "attach": "mptraining.cluster.job",
     "Where": "mptraining.cluster.connection",
     "submit": "mptraining.cluster.submit",
 }
+# The classes of a job's sections.
+_MODULE_OF |= dict.fromkeys(set(__all__) - set(_MODULE_OF), "mptraining.training_job")
 
 
 def __getattr__(name: str) -> Any:

@@ -123,7 +123,7 @@ class History:
 
         for name in names:
             self[name]  # raises KeyError
-        return plot(self._panels(names))
+        return plot(self.panels(names))
 
     def __repr__(self) -> str:
         from mptraining.display.text import metrics
@@ -135,15 +135,16 @@ class History:
     def _repr_html_(self) -> str:
         from mptraining.display.html import card
 
-        return card(repr(self)[1:-1], panels=self._panels())
+        return card(repr(self)[1:-1], panels=self.panels())
 
-    def _panels(self, names: Sequence[str] = ()) -> list[Panel]:
-        from mptraining.display.curves import panels, shown_by_default
+    def panels(self, names: Sequence[str] = ()) -> list[Panel]:
+        """Return the charts that `plot` draws."""
+        from mptraining.display import curves
 
         if not names:
             metrics = list(dict.fromkeys(name for point in self.points for name in point.metrics))
-            names = shown_by_default(metrics, {name: self.series(name) for name in GAUGES})
-        return panels({name: self.series(name) for name in names})
+            names = curves.shown_by_default(metrics, {name: self.series(name) for name in GAUGES})
+        return curves.panels({name: self.series(name) for name in names})
 
     def _recorded(self) -> str:
         return ", ".join(self.keys()) or "nothing"
@@ -228,7 +229,7 @@ class Run:
         from mptraining.display.run_status import lines
 
         title, *rows = lines(self)
-        return card(title, lines=rows, panels=self.history._panels())
+        return card(title, lines=rows, panels=self.history.panels())
 
 
 def history(attempts: Sequence[Sequence[Event]]) -> History:

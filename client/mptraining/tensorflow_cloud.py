@@ -28,7 +28,7 @@ from mptraining_api.tensorflow_cloud.machine_configs import (
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Where
     from mptraining.cluster.job import Job
-    from mptraining.tensorflow_cloud_compat.local import LocalJob
+    from mptraining.local.job import LocalJob
 
 __all__ = [
     "COMMON_MACHINE_CONFIGS",

@@ -108,9 +108,12 @@ def test_no_file_names_a_place_of_one_machine() -> None:
 
 
 def test_public_names() -> None:
-    assert sorted(mptraining.__all__) == sorted(
-        [*("Comparison", "Job", "Run", "Where"), *("attach", "compare", "load_run", "run_local", "submit")]
-    )
+    values = {"Comparison", "History", "Job", "LocalJob", "Run", "Where"}
+    functions = {"attach", "compare", "load_run", "run_local", "submit"}
+    # Every class that a field of TrainingJob can have: tests/client/test_training_job.py.
+    sections = {each for each in mptraining.__all__ if getattr(mptraining, each).__module__.endswith(".training_job")}
+    assert set(mptraining.__all__) == values | functions | sections
+    assert "TrainingJob" in sections
     assert all(hasattr(mptraining, name) for name in mptraining.__all__)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -206,21 +207,27 @@ def _wide(console: Console) -> Console:
     return console
 
 
-def _report(problem: Problem) -> int:
+def _report(problem: Problem, *, prefix: str = "") -> int:
     """Print the problem on standard error, one line for each mistake; return the exit code."""
     from mptraining_api.validation.mistakes import InvalidJobFile
 
     if isinstance(problem, InvalidJobFile) and len(problem.mistakes) > 1:
         typer.echo(str(problem), err=True)
-        typer.echo(f"mptj: {len(problem.mistakes)} mistakes; nothing was started", err=True)
+        typer.echo(f"mptj: {prefix}{len(problem.mistakes)} mistakes; nothing was started", err=True)
     else:
-        typer.echo(f"mptj: {problem}", err=True)
+        typer.echo(f"mptj: {prefix}{_in_flags(str(problem))}", err=True)
     return _exit_code(problem)
 
 
 def _exit_code(problem: Problem) -> int:
     code = getattr(problem, "exit_code", None)
     return code if isinstance(code, int) else outcomes.by_reason(problem.reason).exit_code
+
+
+def _in_flags(message: str) -> str:
+    """Return a message of the Python API with `mptj`'s flags for the arguments `where=` and `output=`."""
+    flags = re.sub(r"where=mptraining\.Where\(([^)]*)\)", lambda match: match[1].replace(",", ""), message)
+    return re.sub(r"(?<![\w-])(context|namespace|project|location|cluster|output)=…", r"--\1 …", flags)
 
 
 help_text.use_plain_help(app)

@@ -21,9 +21,10 @@ from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import NoCluster
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+# `mptj` replaces `where=…` by its flags (`mptraining.cli.main`).
 _CHOICES = (
-    "Give a kubeconfig (KUBECONFIG, --context), or on GKE project, location and cluster "
-    "(--project, --location, --cluster)."
+    "Give a kubeconfig (KUBECONFIG, where=mptraining.Where(context=…)), or on GKE project, location and cluster "
+    "(where=mptraining.Where(project=…, location=…, cluster=…))."
 )
 
 

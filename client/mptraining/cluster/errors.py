@@ -23,6 +23,8 @@ from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.problems import Problem
 
 INSTALL = "kubectl apply -f manifests/install.yaml"
+# `mptj` replaces it by its flag (`mptraining.cli.main`).
+_OTHER_NAMESPACE = "where=mptraining.Where(namespace=…)"
 _USER = re.compile(r'User "([^"]+)"')
 _INVALID = re.compile(r'^MPTrainingJob\.\S+ "[^"]*" is invalid: ')
 
@@ -129,7 +131,7 @@ def _forbidden(request: Request, message: str) -> ClusterProblem:
     return ClusterProblem(
         request.cluster,
         f"refused to {request.verb} {request.resource} in namespace {request.namespace!r}: {message}",
-        next_step="Ask the administrator of the namespace, or name another with --namespace.",
+        next_step=f"Ask the administrator of the namespace, or name another: {_OTHER_NAMESPACE}.",
     )
 
 
@@ -156,13 +158,15 @@ def _not_found(request: Request, kind: str, *, job: bool) -> ClusterProblem:
         return NotFound(
             request.cluster,
             f"there is no namespace {request.namespace!r}",
-            next_step=f"Name another with --namespace, or make it: kubectl create namespace {request.namespace}",
+            next_step=f"Name another, {_OTHER_NAMESPACE}, or make it: kubectl create namespace {request.namespace}",
         )
     what = "job" if job else request.resource
     return NotFound(
         request.name,
         f"no {what} of this name in namespace {request.namespace!r} of {request.cluster}",
-        next_step="`mptj list` shows those that exist; another namespace: --namespace NAME." if job else "",
+        next_step="`mptj list` shows those that exist; another namespace: where=mptraining.Where(namespace=…)."
+        if job
+        else "",
     )
 
 

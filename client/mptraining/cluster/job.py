@@ -16,6 +16,7 @@ from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job_view import JobView, reason_text, view, with_status
+from mptraining.display.html import card
 from mptraining.display.text import Display
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, EVENTS, JOBS, Raw
@@ -96,6 +97,19 @@ class Job(dict[str, str | None]):
 
     def __repr__(self) -> str:
         return f"<Job {self.namespace}/{self.name}>"
+
+    def _repr_html_(self) -> str:
+        """Return the status and the curves so far; of a cluster that does not answer, the problem."""
+        try:
+            seen = self.status()
+        except Problem as problem:
+            return card(repr(self)[1:-1], lines=[str(problem)])
+        try:
+            panels = self.history.panels()
+        except Problem:
+            # The run folder or the logs may be out of reach of this user; the status is not.
+            panels = []
+        return seen.html(panels)
 
     # -- status -------------------------------------------------------------------------------------------------
 

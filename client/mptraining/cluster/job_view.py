@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -17,6 +17,9 @@ from mptraining_api.events import Event, Finished
 from mptraining_api.outcomes import Outcome
 from mptraining_api.spec import PAUSED, is_paused
 from mptraining_api.status import Attempt, Condition, JobStatus, Phase, parse_time
+
+if TYPE_CHECKING:
+    from mptraining.display.curves import Panel
 
 # Next steps that a condition's message does not contain, by reason (of `mptraining_api.outcomes` and the operator's
 # conditions).
@@ -57,7 +60,7 @@ _PENDING_ADVICE: Mapping[str, str] = {
 _MISSING_CLAIM = re.compile(r'persistentvolumeclaim "[^"]*" not found')
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobView:
     """A snapshot of a job. `document` is the complete object; `error` is why its status cannot be read."""
 
@@ -123,6 +126,22 @@ class JobView:
 
     def __str__(self) -> str:
         return "\n".join(lines(self))
+
+    def __repr__(self) -> str:
+        return f"<JobView {self.namespace}/{self.name}: {self.phase}  {progress_text(self)}>".replace("  >", ">")
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def html(self, panels: Sequence[Panel] = ()) -> str:
+        """Return the HTML for a notebook's cell, with a bar of the progress and these charts."""
+        from mptraining.display.html import card
+        from mptraining.display.notebook import bar
+
+        title, *rest = lines(self)
+        progress = self.status.progress
+        known = progress is not None and progress.step is not None and not self.finished
+        return card(title, lines=rest, table=bar(progress_event(self)) if known else "", panels=panels)
 
 
 def view(document: Mapping[str, Any]) -> JobView:

@@ -18,6 +18,7 @@ from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job import Job
 from mptraining.cluster.job_view import JobView, condition
 from mptraining.packaging.package import Package, too_large_problem
+from mptraining.training_job import TrainingJob, in_python, job_document
 from mptraining_api.accelerators import catalogue
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
 from mptraining_api.problems import InvalidSpec
@@ -111,7 +112,7 @@ def check(document: Mapping[str, object]) -> CheckedDocument:
 
 
 def submit(
-    document: Mapping[str, object],
+    document: TrainingJob | Mapping[str, object],
     *,
     package: Package | None = None,
     where: Where = HERE,
@@ -119,13 +120,17 @@ def submit(
 ) -> Job:
     """Create the MPTrainingJob that `document` describes and return without waiting.
 
+    `document` is a TrainingJob, or the mapping that a job file holds.
     `package` becomes its `spec.source`: a ConfigMap that the job owns, or an archive in the folder `archives`
     (gs://…; default: below the job's output.uri). With `metadata.generateName` the API server generates the name.
 
     Raises InvalidSpec before anything is sent, and ClusterProblem if the cluster rejects the job. In that case the
     ConfigMap is deleted; an uploaded archive stays, named by its content.
     """
-    checked = check(document)
+    try:
+        checked = check(job_document(document))
+    except InvalidSpec as problem:
+        raise in_python(problem, document) from None
     server = connect(where)
     body = checked.document
     namespace = body["metadata"].setdefault("namespace", server.namespace)

@@ -12,9 +12,13 @@ import importlib
 import importlib.util
 import inspect
 import json
+import os
+import re
+import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +86,11 @@ def load_model(folder: Path) -> Any:
         legacy = about["keras"]["generation"] == "Legacy"
     except (OSError, ValueError, KeyError, TypeError):
         raise InvalidData(str(folder), "no exported model here", expected="a folder with model.json") from None
+    with without_greeting():
+        return _load(folder, about, legacy=legacy)
+
+
+def _load(folder: Path, about: Mapping[str, Any], *, legacy: bool) -> Any:
     keras = _keras("tf_keras" if legacy else "keras")
     errors = []
     for name in _loaders(about, keras.__version__, folder):
@@ -95,6 +104,43 @@ def load_model(folder: Path) -> Any:
         next_step=f"pip install '{keras.__name__.replace('_', '-')}=={about['keras']['version']}'; "
         "the weights alone are in weights.npz",
     )
+
+
+# Lines of the log of TensorFlow's C++ runtime: `I0000 00:00:17 file.cc:1] …`, `2026-01-01 …: I tensorflow/…`, and the
+# line that precedes them. Information and warnings, and those errors that it prints where there is no GPU.
+_GREETING = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog"
+    r"|(\d{4}-\d\d-\d\d [\d:.]+: )?([IW]\d{4} |[IW] \S+\.cc:\d+)"
+    r"|.*(Unable to register cu|failed call to cuInit|CUDA_ERROR_NO_DEVICE|could not find cuda drivers)"
+    r"|To enable the following instructions: "
+)
+
+
+@contextmanager
+def without_greeting() -> Iterator[None]:
+    """Hide the lines that TensorFlow's C++ runtime logs to standard error, on the level of the file descriptor.
+
+    All other lines appear when the block ends. No setting of TensorFlow hides all of them.
+    """
+    try:
+        stderr = os.dup(2)
+    except OSError:
+        # There is no standard error to hide anything on.
+        yield
+        return
+    with tempfile.TemporaryFile() as kept:
+        sys.stderr.flush()
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            kept.seek(0)
+            for line in kept.read().decode("utf-8", errors="replace").splitlines():
+                if not _GREETING.match(line):
+                    print(line, file=sys.stderr)
 
 
 def _loaders(about: Mapping[str, Any], version: str, folder: Path) -> list[str]:

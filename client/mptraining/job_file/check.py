@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from mptraining.job_file.data import check_data
 from mptraining.job_file.paths import source_folder
@@ -17,6 +18,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_api.validation.job_text import load_job_text
 from mptraining_api.validation.keras_names import table
 from mptraining_api.validation.mistakes import value_at
+from mptraining_api.validation.yaml_text import YamlDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,21 @@ def check_job_file(
     `settings` returns the settings for an accelerator's type. Raises InvalidJobFile with every mistake, and InvalidSpec
     for a file that cannot be read.
     """
-    text = load_job_text(path)
-    folder = path.absolute().parent
+    return _check(load_job_text(path), path.absolute().parent, here=here, settings=settings)
+
+
+def check_document(
+    document: Mapping[str, Any],
+    folder: Path,
+    *,
+    here: bool = False,
+    settings: Callable[[str], ClusterSettings] = lambda _: ClusterSettings(),
+) -> CheckedJob:
+    """Check a job that was not written as a file, like `check_job_file`; its relative paths begin in `folder`."""
+    return _check(YamlDocument("", document, {}), folder, here=here, settings=settings)
+
+
+def _check(text: YamlDocument, folder: Path, *, here: bool, settings: Callable[[str], ClusterSettings]) -> CheckedJob:
     chosen = settings(str(value_at(text.content, ("spec", "accelerator", "type"))))
     written, _ = MPTrainingJob.validate_document(text.content)
     document, notes = text.content, list[str]()

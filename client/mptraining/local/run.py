@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import ValidationError
 
+from mptraining.display.choice import display_here
 from mptraining.display.summary import RunSummary
-from mptraining.display.text import Display, PlainDisplay, header, is_noise
-from mptraining.job_file.check import check_job_file
+from mptraining.display.text import Display, header, is_noise
+from mptraining.job_file.check import check_document, check_job_file
 from mptraining.job_file.paths import absolute_path, source_folder, with_absolute_paths, with_output
 from mptraining.local.outcome import Timeouts, final_text, verdict
 from mptraining.local.processes import Stream, Worker, run_gang
@@ -50,6 +51,7 @@ from mptraining_api.problems import InvalidProgram, ResumeRefused
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
 from mptraining_api.run_folder import Result
+from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import format_time
 
 if TYPE_CHECKING:
@@ -154,8 +156,11 @@ def run_local(
     now: Callable[[], float] = time.time,
     again: str | None = None,
     shown: Callable[[str], str] = str,
+    job: MPTrainingJob | None = None,
 ) -> int:
     """Train the job in the file at `path` and return the exit code for a shell.
+
+    With `job` that job is trained; of `path` only the folder counts, in which its relative paths begin.
 
     The exit code is 0 if the job is finished (also if it already was), a worker's own code if one failed, and 128 plus
     the signal number if the run was interrupted or a worker was killed. `output` overrides the job's run folder,
@@ -165,23 +170,23 @@ def run_local(
     Raises Problem before any process starts: InvalidSpec, InvalidProgram if TensorFlow is not installed, ResumeRefused
     if the run folder belongs to another job.
     """
-    display = display or PlainDisplay()
-    job, notes = resolve_for_machine(Path(path), output=output, machine=machine or this_machine())
+    display = display or display_here()
+    resolved, notes = resolve_for_machine(Path(path), job=job, output=output, machine=machine or this_machine())
     again = again or shlex.join(["mptj", "run", str(path), "--local", *(["--output", output] if output else [])])
-    attempt = _attempt(job, display)
+    attempt = _attempt(resolved, display)
     if attempt is None:
         return 0
     if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
         step = "Install it with: pip install 'mptraining[trainer]'"
         raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
 
-    folder = _relative_path(job.output or "", Path.cwd())
-    for text in [*(f"note: {note}" for note in notes), *header(job, folder=folder)]:
+    folder = _relative_path(resolved.output or "", Path.cwd())
+    for text in [*(f"note: {note}" for note in notes), *header(resolved, folder=folder)]:
         display.say(text)
     summary = RunSummary()
     debug = bool(os.environ.get(DEBUG))
     launched = incarnation()
-    kept = _kept_output(job, attempt, launched, display)
+    kept = _kept_output(resolved, attempt, launched, display)
 
     def on_line(worker: int, stream: Stream, text: str) -> None:
         text = shown(text)
@@ -209,7 +214,7 @@ def run_local(
             stack.callback(log.close)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mptj-")))
         workers = _workers(
-            job,
+            resolved,
             Path(path),
             temporary / run_folder.JOB,
             attempt=attempt,
@@ -227,19 +232,25 @@ def run_local(
     return decided.exit_code
 
 
-def resolve_for_machine(path: Path, *, output: str | None, machine: Machine) -> tuple[ResolvedJob, list[str]]:
-    """Return the job in the file at `path`, resolved for this machine, and notes on settings detected in its program.
+def resolve_for_machine(
+    path: Path, *, output: str | None, machine: Machine, job: MPTrainingJob | None = None
+) -> tuple[ResolvedJob, list[str]]:
+    """Return the job, resolved for this machine, and notes on settings detected in its program.
 
-    Raises InvalidJobFile with every mistake.
+    It is the one in the file at `path`, or `job`, whose relative paths begin in the folder of `path`. Raises
+    InvalidJobFile with every mistake.
     """
 
     def settings(type: str) -> ClusterSettings:
         accelerator = catalogue().get(type)
         return ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
 
-    checked = check_job_file(path, here=True, settings=settings)
-    job, here = checked.job, Path.cwd()
-    job = with_absolute_paths(job, folder=path.absolute().parent, output=str(here / "runs" / job.metadata.name))
+    folder, here = path.absolute().parent, Path.cwd()
+    if job is None:
+        checked = check_job_file(path, here=True, settings=settings)
+    else:
+        checked = check_document(job.to_document(), folder, here=True, settings=settings)
+    job = with_absolute_paths(checked.job, folder=folder, output=str(here / "runs" / checked.job.metadata.name))
     if output is not None:
         job = with_output(job, absolute_path(output, here))
     return resolve(job, settings(job.spec.accelerator.type)), list(checked.notes)
@@ -274,10 +285,10 @@ def _attempt(job: ResolvedJob, display: Display) -> int | None:
         return latest + 1
     before = _stored(storage.read(job_file), ResolvedJob)
     if before is None:
-        raise ResumeRefused(job_file, "cannot be read", next_step="Choose another folder with --output")
+        raise ResumeRefused(job_file, "cannot be read", next_step="Choose another folder: output=…")
     difference = run_folder.difference(before, job)
     if difference is not None:
-        step = "Choose another folder with --output, or delete this one"
+        step = "Choose another folder, output=…, or delete this one"
         raise ResumeRefused(job.output, f"the folder belongs to another job: {difference}", next_step=step)
     result_file = storage.join(job.output, run_folder.RESULT)
     # A damaged result counts as missing: training resumes from the checkpoints and writes it again.

@@ -42,6 +42,7 @@ class RunArguments:
     `machine` is the machine of every node; `nodes` includes the chief. `custom_shape`: the user chose CPU cores or
     memory. `image` is the image of the pods, None for the operator's default; `asked_image` is the image that the user
     named, for which the program was written. `bucket` is for packages that are too large for a ConfigMap.
+    `any_machine`: the user named no machine, so that `machine` is tensorflow-cloud's default.
     """
 
     entry_point: str | None
@@ -57,6 +58,7 @@ class RunArguments:
     asked_image: str | None
     bucket: str | None
     notes: tuple[str, ...]
+    any_machine: bool = False
 
 
 def check_arguments(
@@ -118,6 +120,7 @@ def check_arguments(
         asked_image=asked_image,
         bucket=docker.image_build_bucket or docker_image_bucket_name,
         notes=(*about_machines, *replaced, *about_image),
+        any_machine=(chief_config, worker_config) == ("auto", "auto"),
     )
 
 

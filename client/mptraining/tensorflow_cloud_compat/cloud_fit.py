@@ -26,7 +26,7 @@ from mptraining_api.tensorflow_cloud.machine_configs import AcceleratorType, Mac
 
 if TYPE_CHECKING:
     from mptraining.cluster.job import Job
-    from mptraining.tensorflow_cloud_compat.local import LocalJob
+    from mptraining.local.job import LocalJob
 
 STRATEGIES = ("MultiWorkerMirroredStrategy", "MirroredStrategy")
 # tensorflow-cloud's default job: a master and one worker of this AI Platform machine type.

@@ -13,68 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from mptraining.job_file.paths import absolute_path
-from mptraining.local.run import run_local
+from mptraining.local.job import LocalJob, failed
+from mptraining.local.run import Machine, run_local, this_machine
 from mptraining.packaging.package import Package
-from mptraining.runs import History, Run, load_run
-from mptraining_api.problems import InvalidProgram, Problem
+from mptraining_api.accelerators import lookup
 from mptraining_api.validation.mistakes import InvalidJobFile
 
 
-class LocalJob(dict[str, str | None]):
-    """A finished local job: its run folder, and the dict that tensorflow-cloud returns.
-
-    It has the methods of the cluster's `Job` that programs use.
-    """
-
-    def __init__(self, name: str, folder: str) -> None:
-        super().__init__(job_id=name, docker_image=None)
-        self.name = name
-        self.run_folder = folder
-
-    def __repr__(self) -> str:
-        return f"<LocalJob {self.name} in {self.run_folder}>"
-
-    def run(self) -> Run:
-        """Read the run folder."""
-        return load_run(self.run_folder)
-
-    # The status of a finished local job is its run.
-    status = run
-
-    def wait(self, timeout: float | None = None) -> Run:
-        """Return the run without waiting, since the job has ended."""
-        del timeout
-        return self.run()
-
-    def logs(self, follow: bool = False, worker: int | None = None) -> None:
-        """Print the program's output; `worker` is an index, None for all. Raises InvalidData if there is none."""
-        from mptraining.run_logs import log_lines
-
-        # The job has ended: there is nothing to follow.
-        del follow
-        for line in log_lines(self.run_folder, worker=worker):
-            print(line)
-
-    def cancel(self) -> None:
-        """Do nothing, since the job has ended."""
-
-    @property
-    def history(self) -> History:
-        """Return the training curves: metrics by step, over all attempts."""
-        return self.run().history
-
-    def model(self) -> Any:
-        """Load the trained keras.Model in float32. Raises ClusterProblem if there is none, InvalidProgram."""
-        from mptraining.cluster.fetch import Quiet, Wanted, fetch_stored
-        from mptraining.cluster.trained_model import load_model
-
-        with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            wanted = Wanted(self.name, "", Path(scratch, "model"), model_only=True, overwrite=False)
-            return load_model(fetch_stored(self.run_folder, wanted, Quiet(print)))
-
-
-def train_locally(document: Mapping[str, Any], package: Package, *, command: Sequence[str] | None = None) -> LocalJob:
+def train_locally(
+    document: Mapping[str, Any],
+    package: Package,
+    *,
+    command: Sequence[str] | None = None,
+    any_accelerator: bool = False,
+    machine: Machine | None = None,
+) -> LocalJob:
     """Train the job to its end and return it. `command` replaces the trainer's command in each worker.
+
+    `any_accelerator`: the caller asked for none, so that a machine without the document's takes its CPU.
 
     Raises Problem before any process starts, and if training failed, after the output was shown.
     """
@@ -82,7 +38,10 @@ def train_locally(document: Mapping[str, Any], package: Package, *, command: Seq
     name = document["metadata"]["name"]
     given = (document["spec"].get("output") or {}).get("uri")
     folder = absolute_path(given, Path.cwd()) if given else str(Path.cwd() / "runs" / name)
-    body = {**document, "spec": {**document["spec"], "source": package.source(config_map=name)}}
+    spec = {**document["spec"], "source": package.source(config_map=name)}
+    if any_accelerator and (machine or this_machine()).lacks(lookup(spec["accelerator"]["type"]).kind):
+        spec["accelerator"] = {"type": "cpu"}
+    body = {**document, "spec": spec}
     if package.requirements is not None:
         print(f"note: {package.requirements} is not installed here: the job takes this environment's packages")
     with tempfile.TemporaryDirectory(prefix="mptraining-source-") as scratch:
@@ -105,13 +64,5 @@ def train_locally(document: Mapping[str, Any], package: Package, *, command: Seq
             # The user wrote arguments and no file.
             raise problem.without_file() from None
     if exit_code:
-        raise _failed(folder, exit_code)
+        raise failed(name, folder, exit_code)
     return LocalJob(name, folder)
-
-
-def _failed(folder: str, exit_code: int) -> Problem:
-    return InvalidProgram(
-        "the job",
-        f"ended with exit code {exit_code}",
-        next_step=f"See the lines above; its files are in {folder}.",
-    )

@@ -21,7 +21,7 @@ from mptraining_api.problems import InvalidSpec
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Where
     from mptraining.cluster.job import Job
-    from mptraining.tensorflow_cloud_compat.local import LocalJob
+    from mptraining.local.job import LocalJob
 
 
 Backend = Literal["cluster", "local"]
@@ -103,7 +103,7 @@ def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_
     if target.local:
         from mptraining.tensorflow_cloud_compat.local import train_locally
 
-        return train_locally(body, package)
+        return train_locally(body, package, any_accelerator=arguments.any_machine and "accelerator" not in target.spec)
     from mptraining.cluster.connection import HERE
     from mptraining.cluster.submit import submit
 

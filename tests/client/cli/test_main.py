@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from mptraining.cluster.connection import Where, connect
+from mptraining.cluster.errors import NoCluster
+
 JobFile = Callable[..., Path]
 Environment = Callable[..., dict[str, str]]
 RunIn = Callable[..., Path]
@@ -215,3 +218,34 @@ def test_the_exit_code_is_the_workers(job_file: JobFile, environment: Environmen
     done = mptj("run", str(job_file()), "--local", environment=stub)
     assert done.returncode == 3
     assert done.stderr == "mptj: Diverged: loss is NaN.\n"
+
+
+def test_next_steps_are_flags_here_and_arguments_in_python(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = {"HOME": str(tmp_path), "KUBECONFIG": ""}
+    done = mptj("list", environment=environment() | nowhere)
+    assert "Give a kubeconfig (KUBECONFIG, --context …)" in done.stderr
+    assert "(--project … --location … --cluster …)" in done.stderr
+    assert "Where" not in done.stderr
+    for name, value in nowhere.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(NoCluster, match=r"where=mptraining\.Where\(context=…\)\), or on GKE"):
+        connect(Where())
+
+
+def test_runs_are_compared_in_the_width_of_the_terminal(environment: Environment, run_in: RunIn) -> None:
+    folders = [str(run_in(f"run-{at}", training={"seed": at}, result={"seconds": 10.0 + at})) for at in range(6)]
+    told = environment()
+    narrow = mptj("compare", *folders, "--sort", "seed", "--metric", "loss", environment=told | {"COLUMNS": "60"})
+    assert narrow.returncode == 0, narrow.stderr
+    assert max(map(len, narrow.stdout.splitlines())) <= 60
+    piped = mptj("compare", *folders, environment={key: value for key, value in told.items() if key != "COLUMNS"})
+    assert 60 < max(map(len, piped.stdout.splitlines())) <= 120
+    assert "validation loss" not in narrow.stdout
+    wrong = mptj("compare", *folders, "--sort", "sede", environment=told)
+    assert (wrong.returncode, wrong.stderr) == (
+        2,
+        "mptj: sort: 'sede' is no column of this comparison. Did you mean 'seed'?\n",
+    )

@@ -196,3 +196,14 @@ def test_a_job_whose_pods_are_gone_is_known_by_its_status() -> None:
         3,
     )
     assert with_status([], view(document())) == []
+
+
+def test_a_view_is_one_line_and_a_picture_for_a_cell() -> None:
+    seen = view(document(phase="Running", currentAttempt=1, progress=STATUS_PROGRESS | {"step": 320}))
+    assert repr(seen) == "<JobView team/flowers: Running  step 320/640  loss 2.434e-21>"
+    html = seen._repr_html_()
+    assert '<progress style="width:60%" max="640" value="320"></progress> 50%' in html
+    assert html.startswith('<div style="line-height:1.35"><div><b>flowers: Running, attempt 1</b></div>')
+    over = view(document(phase="Failed", conditions=[condition("Failed", "X", "<b>no</b>")]))
+    assert "<progress" not in over._repr_html_()
+    assert "&lt;b&gt;no" in over._repr_html_()

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import mptraining.tensorflow_cloud as tfc
+from mptraining.local.run import Machine
 from mptraining.packaging.package import SourceFile, build_package
+from mptraining.tensorflow_cloud_compat.arguments import check_arguments
 from mptraining.tensorflow_cloud_compat.local import train_locally
 from mptraining_api.problems import InvalidProgram
 
@@ -48,6 +50,36 @@ def test_a_failure_names_the_log(
     with pytest.raises(InvalidProgram, match=rf"ended with exit code 1. See the lines above.* in {tmp_path}/here"):
         train_locally(document, shipped, command=stub("finish('ProgramFailed', 1, 'broken')"))
     assert "note: reqs.txt is not installed here" in capsys.readouterr().out
+
+
+def test_who_asks_for_no_accelerator_gets_this_machine_s(
+    tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], "accelerator": {"type": "nvidia-tesla-t4"}}}
+    package = build_package(FILES, program=PROGRAM)
+    here = Machine(gpu=False, tpu=False)
+    # `machine` is that of the choice; the run looks for itself.
+    train_locally(document, package, command=stub("finish('Succeeded', 0)"), any_accelerator=True, machine=here)
+    shown = capsys.readouterr().out
+    assert "on CPU" in shown
+    assert "T4" not in shown
+    assert not check_arguments(chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_1X"], **ARGUMENTS).any_machine
+    assert check_arguments(chief_config="auto", **ARGUMENTS).any_machine
+
+
+ARGUMENTS: dict[str, Any] = {
+    "entry_point": None,
+    "requirements_txt": None,
+    "docker_config": "auto",
+    "distribution_strategy": "auto",
+    "worker_config": "auto",
+    "worker_count": 0,
+    "entry_point_args": None,
+    "stream_logs": False,
+    "job_labels": None,
+    "service_account": None,
+}
 
 
 def test_what_is_deleted_at_the_end_is_not_shown(

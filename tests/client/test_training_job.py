@@ -1,0 +1,164 @@
+"""The job as Python objects: names, completion, errors, and the document that they make."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+import mptraining
+from mptraining.cluster.submit import check
+from mptraining.local.job import LocalJob, run_local
+from mptraining.local.run import Machine
+from mptraining.training_job import TrainingJob, in_python, job_document
+from mptraining_api.model import Model
+from mptraining_api.problems import InvalidProgram, InvalidSpec
+from mptraining_api.spec import JobSpec, MPTrainingJob
+
+
+def flowers(**more: Any) -> TrainingJob:
+    return mptraining.TrainingJob(
+        name="flowers",
+        accelerator=mptraining.Accelerator(type="nvidia-tesla-t4", count_per_node=4, provisioning="Spot"),
+        program=mptraining.Program(application=mptraining.Application(name="cnn", classes=5)),
+        data=mptraining.Data(
+            train=("records/train-*.tfrecord",),
+            features=[mptraining.Feature(name="image", dtype="uint8", shape=(28, 28), decode="png")],
+        ),
+        training=mptraining.Training(
+            epochs=np.int64(5),
+            batch_size=mptraining.BatchSize(global_=64),
+            optimizer=mptraining.KerasObject(class_name="Adam", config={"learning_rate": np.float32(0.5)}),
+            class_weight={0: 1.0, 1: 3.0},
+        ),
+        **more,
+    )
+
+
+def test_it_is_the_document_of_a_job_file() -> None:
+    assert flowers(labels={"team": "vision"}).to_document() == {
+        "apiVersion": "mptraining.dev/v1alpha1",
+        "kind": "MPTrainingJob",
+        "metadata": {"name": "flowers", "labels": {"team": "vision"}},
+        "spec": {
+            "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 4, "provisioning": "Spot"},
+            "program": {"application": {"name": "cnn", "classes": 5}},
+            "data": {
+                "train": ["records/train-*.tfrecord"],
+                "features": [{"name": "image", "dtype": "uint8", "shape": [28, 28], "decode": "png"}],
+            },
+            "training": {
+                "epochs": 5,
+                "batchSize": {"global": 64},
+                "optimizer": {"className": "Adam", "config": {"learning_rate": 0.5}},
+                "classWeight": {"0": 1.0, "1": 3.0},
+            },
+        },
+    }
+    assert MPTrainingJob.parse(flowers().to_document()).spec.accelerator.count_per_node == 4
+
+
+def test_submit_checks_it_like_a_document() -> None:
+    assert check(job_document(flowers())).resolved.name == "flowers"
+
+
+def sections(kind: type[BaseModel]) -> set[type[BaseModel]]:
+    """Return the classes of the fields of a class of the resource, and of their fields."""
+    found: set[type[BaseModel]] = set()
+
+    def walk(annotation: Any) -> None:
+        if inspect.isclass(annotation) and issubclass(annotation, Model):
+            found.add(annotation)
+            for each in annotation.model_fields.values():
+                walk(each.annotation)
+        for inner in typing.get_args(annotation):
+            walk(inner)
+
+    walk(kind)
+    return found
+
+
+def test_every_section_of_the_resource_has_its_class() -> None:
+    for kind in sections(JobSpec) - {JobSpec}:
+        public = getattr(mptraining, kind.__name__)
+        assert issubclass(public, kind)
+        assert kind.__name__ in mptraining.__all__
+
+
+def test_editors_see_python_names_and_descriptions() -> None:
+    signature = inspect.signature(mptraining.Accelerator)
+    assert list(signature.parameters) == ["type", "count_per_node", "topology", "provisioning"]
+    assert signature.parameters["type"].default is inspect.Parameter.empty
+    assert signature.parameters["topology"].default is None
+    documented = inspect.getdoc(mptraining.Accelerator) or ""
+    assert documented.startswith("The accelerator of each node.")
+    assert "count_per_node: Accelerators on each node" in documented
+    assert repr(mptraining.Application(name="cnn")) == "Application(name='cnn')"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: mptraining.Accelerator(type="cpu", countPerNode=2),
+            r"Accelerator\(countPerNode=…\): unknown argument. Did you mean 'count_per_node'\?",
+        ),
+        (
+            lambda: mptraining.Accelerator(type="cpu", count_per_node=0),
+            r"Accelerator\(count_per_node=…\): 0 is not valid; expected greater than or equal to 1",
+        ),
+        (mptraining.Accelerator, r"Accelerator\(type=…\): missing. Give this argument"),
+        (
+            lambda: mptraining.Data(train=["a"], features=[{"name": "x", "dtype": "int"}]),
+            r"Data\(features\[0\].dtype=…\): 'int' is not valid; expected 'uint8'",
+        ),
+        (
+            lambda: mptraining.Training(optimizer=object()),
+            r"Training\(optimizer=…\): <object object at .*> is not valid; expected text, a number",
+        ),
+    ],
+)
+def test_an_invalid_argument_is_named_as_in_python(make: Any, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        make()
+
+
+def test_rules_between_sections_name_python_arguments() -> None:
+    job = flowers().model_copy(update={"nodes": 2, "strategy": "None"})
+    with pytest.raises(InvalidSpec) as refused:
+        check(job_document(job))
+    assert refused.value.where.startswith("spec.")
+    with pytest.raises(InvalidSpec, match=rf"^{refused.value.where.removeprefix('spec.')}: "):
+        mptraining.submit(job)
+    nested = InvalidSpec("spec.training.batchSize.global", "3")
+    assert in_python(nested, job).where == "training.batch_size.global_"
+    assert in_python(nested, {}) is nested
+
+
+def test_a_local_run_takes_it_and_gives_the_job(tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = stub(
+        "job = json.load(open(os.environ['MPTRAINING_JOB_FILE']))\n"
+        "folder = job['output']; os.makedirs(folder + '/events')\n"
+        "open(folder + '/job.json', 'w').write(json.dumps(job))\n"
+        "print(job['data']['train'], os.environ['MPTRAINING_SOURCE_FOLDER'], file=open('seen.txt', 'w'))\n"
+        "finish('Succeeded', 0)"
+    )
+    machine = Machine(gpu=False, tpu=False)
+    job = run_local(flowers(), command=command, machine=machine)
+    assert isinstance(job, LocalJob)
+    assert job.run_folder == str(tmp_path / "runs" / "flowers")
+    assert (tmp_path / "seen.txt").read_text().split() == [f"['{tmp_path}/records/train-*.tfrecord']", str(tmp_path)]
+    # The mapping of a job file is the same.
+    document = flowers().to_document()
+    document["metadata"]["name"] = "roses"
+    assert run_local(document, command=command, machine=machine).name == "roses"
+    with pytest.raises(InvalidProgram, match="ended with exit code 1"):
+        run_local(flowers(), output="other", command=stub("finish('ProgramFailed', 1, 'broken')"), machine=machine)
+    with pytest.raises(InvalidSpec, match=r"^accelerator.type: "):
+        run_local(flowers().model_copy(update={"accelerator": mptraining.Accelerator(type="gtx")}), command=command)
