@@ -86,9 +86,9 @@ class Started(_Event):
     cache: str | None = None
     # Time from the first request for records to the first batch.
     first_record_seconds: float | None = None
-    # Time from the start of the process to this event: TensorFlow's import, peers, index, build, restore. With the times
-    # of all events it tells the share of the wall time that advanced the training: an attempt loses its start-up, the
-    # steps after the one from which the next Started or Recovered continues, and the pause before the next process.
+    # Time from the start of the process to this event: TensorFlow's import, peers, index, build, restore. With the
+    # times of all events it tells the share of the wall time that advanced the training: an attempt loses its start-up,
+    # the steps after the one from which the next Started or Recovered continues, and the pause before the next process.
     start_up_seconds: float | None = None
     native_bfloat16: bool | None = None
     # Measurements of precision.policy: Measure, in this attempt or an earlier one.
