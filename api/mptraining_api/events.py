@@ -134,7 +134,7 @@ class Progress(_Event):
     device_temperature_celsius: float | None = None
     # Values of this worker's container, or of its process where no cgroup limits it: CPU in percent of what it may use,
     # memory without the page cache, and rates since the last Progress. Disk: bytes from and to the device. Network: of
-    # the pod, or of the machine, without the loopback interface.
+    # the pod, or of the machine's network cards.
     cpu_percent: float | None = None
     memory_used_bytes: int | None = None
     memory_limit_bytes: int | None = None
