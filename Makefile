@@ -22,6 +22,7 @@ KUBE_SCORE := v1.20.0
 PEER := v1.9.3
 OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
+TRACKING := build/tracking
 SBOM_TOOLS := build/sbom-tools
 
 # Where it is set, every process of a test compiles what it imports, pytest all tests once more.
@@ -48,7 +49,9 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 .PHONY: lock
 lock: $(INSTALLED) ## regenerates requirements.lock and the images' locks from pyproject.toml
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
+	@# Without the extras mlflow and wandb, which tests have in an environment of their own.
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --extra operator --extra trainer --extra board --extra notebook --extra dev \
 	  --no-emit-package tensorflow --no-emit-index-url --no-emit-find-links -o requirements.lock pyproject.toml
 	images/lock.sh
 
@@ -148,7 +151,7 @@ test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them a
 	@$(BIN)/python -m pytest -q tests/kind -m "not soak" $(SECOND_TRY) --durations=5
 
 .PHONY: test-training
-test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.installed ## the tests that train models and start workers
+test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.installed $(TRACKING)/.installed ## the tests that train models and start workers
 	@# Two at once: most of a test is tracing or the start of a process, which keeps one core busy. Tests are taken one
 	@# by one where they are left over, since the longest take a minute.
 	@$(BIN)/python -m pytest -q -m "training and not soak" -n 2 --dist worksteal $(SECOND_TRY) --durations=10
@@ -200,6 +203,17 @@ $(TENSORFLOW_CLOUD)/.installed: tests/requirements-tensorflow-cloud.lock $(INSTA
 	  -r tests/requirements-tensorflow-cloud.lock
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
 	  > "$$($(TENSORFLOW_CLOUD)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	@touch $@
+
+# A real MLflow server, and the clients of MLflow and W&B. What they need besides has versions of its own, which come
+# before those of .venv; 0.6 GB.
+$(TRACKING)/.installed: tests/requirements-tracking.lock $(INSTALLED)
+	@echo "setting up MLflow and W&B in $(TRACKING)"
+	@$(BIN)/python -m venv --without-pip $(TRACKING)
+	@$(BIN)/uv pip install --quiet --python $(TRACKING)/bin/python --require-hashes --no-deps --compile-bytecode \
+	  -r tests/requirements-tracking.lock
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+	  > "$$($(TRACKING)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
 	@touch $@
 
 .PHONY: cluster

@@ -86,6 +86,10 @@ class Started(_Event):
     cache: str | None = None
     # Time from the first request for records to the first batch.
     first_record_seconds: float | None = None
+    # Time from the start of the process to this event: TensorFlow's import, peers, index, build, restore. With the
+    # times of all events it tells the share of the wall time that advanced the training: an attempt loses its start-up,
+    # the steps after the one from which the next Started or Recovered continues, and the pause before the next process.
+    start_up_seconds: float | None = None
     native_bfloat16: bool | None = None
     # Measurements of precision.policy: Measure, in this attempt or an earlier one.
     measured: tuple[Trial, ...] = ()
@@ -130,7 +134,7 @@ class Progress(_Event):
     device_temperature_celsius: float | None = None
     # Values of this worker's container, or of its process where no cgroup limits it: CPU in percent of what it may use,
     # memory without the page cache, and rates since the last Progress. Disk: bytes from and to the device. Network: of
-    # the pod, or of the machine, without the loopback interface.
+    # the pod, or of the machine's network cards.
     cpu_percent: float | None = None
     memory_used_bytes: int | None = None
     memory_limit_bytes: int | None = None

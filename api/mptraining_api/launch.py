@@ -44,6 +44,9 @@ SECRET_VARIABLES = "MPTRAINING_SECRET_VARIABLES"  # noqa: S105 - the name of a v
 SECRET_PATHS = "MPTRAINING_SECRET_PATHS"  # noqa: S105 - the name of a variable
 # Set where the parent process keeps the output of its workers in the run folder: a worker then does not.
 OUTPUT_KEPT = "MPTRAINING_OUTPUT_KEPT"
+# Python interpreter of the processes that send metrics to tracking servers; absent: the trainer's. With it, MLflow and
+# W&B can have an environment of their own, with versions that TensorFlow does not work with.
+TRACKING_PYTHON = "MPTRAINING_TRACKING_PYTHON"
 # Seconds that worker 0 waits for a client to fetch a model without a run folder, and the topic of its Notice.
 MODEL_WAIT_SECONDS = "MPTRAINING_MODEL_WAIT_SECONDS"
 MODEL_WAITS = "ModelWaits"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         KerasObject,
         LearningRateScaling,
         LossScale,
+        MLflow,
         Output,
         PodTemplate,
         Precision,
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
         Script,
         Shuffle,
         Source,
+        Tracking,
         Training,
         TrainingJob,
+        WandB,
     )
 
 __all__ = [
@@ -67,6 +70,7 @@ __all__ = [
     "LearningRateScaling",
     "LocalJob",
     "LossScale",
+    "MLflow",
     "Output",
     "PodTemplate",
     "Precision",
@@ -79,8 +83,10 @@ __all__ = [
     "Script",
     "Shuffle",
     "Source",
+    "Tracking",
     "Training",
     "TrainingJob",
+    "WandB",
     "Where",
     "attach",
     "compare",

@@ -159,7 +159,7 @@ def train(
             job = job_of(program, arrays, validation, records, folder, replicas=replicas, nodes=nodes)
             identity = identity or WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="parity")
             telemetry = Telemetry(identity, None, stream=io.StringIO())
-            telemetry.listener = said.append
+            telemetry.listeners.append(said.append)
             worker = Worker(job, identity, telemetry, Preemption(lambda: None), folder, 0.0, ends)
             # TensorFlow finds the other workers by TF_CONFIG, which the trainer sets.
             trainer_train.train(worker, os.environ if nodes > 1 else {})

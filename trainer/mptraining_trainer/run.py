@@ -64,7 +64,7 @@ def run(
         wait = model_server.keep_seconds(job, identity, environment)
         refuse_foreign_folder(worker)
         output.start()
-        tracking = TrackingProcesses(job, identity, folder, telemetry.notice)
+        tracking = TrackingProcesses(job, identity, folder, telemetry.notice, environment)
         _warn_about_ignored_settings(job, telemetry)
         trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message

@@ -149,6 +149,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             features=data.columns.describe(),
             cache=datasets.meter.cache,
             first_record_seconds=datasets.meter.first_record_seconds,
+            start_up_seconds=telemetry.process_seconds(),
             measured=precision_state.trials,
         )
     elif rollback.locate:

@@ -138,9 +138,11 @@ def test_storage_that_never_answers_does_not_hold_the_program_up(
         writer.add("x" * 10_000 + "\n")
     writer.close(0.05)
     took = time.monotonic() - before
+    waiting = sum(map(len, writer._pending))
     answer.set()
-    assert took < 5, "2,000 lines and the end"
-    assert sum(map(len, writer._pending)) < 6 << 20, "memory is bounded too"
+    writer.close(60)
+    assert took < 10, "2,000 lines and the end"
+    assert waiting < 6 << 20, "memory is bounded too"
 
 
 def test_what_was_dropped_because_storage_is_slow_is_counted(tmp_path: Path) -> None:

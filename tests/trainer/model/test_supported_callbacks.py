@@ -123,3 +123,15 @@ def test_only_those_that_do_something_are_called_at_every_batch(keras: Keras, tm
     ):
         assert supported_callbacks.has_batch_hooks(callback)
     assert not supported_callbacks.has_batch_hooks(c.LambdaCallback(on_epoch_end=lambda epoch, logs: None))
+
+
+def test_observers_are_called_on_the_chief_alone(keras: Keras) -> None:
+    base = keras.module.callbacks.Callback
+    metrics_logger = type("WandbMetricsLogger", (base,), {"__module__": "wandb.integration.keras.callbacks"})()
+    declared = type("Mine", (base,), {"observer": True})()
+    # It stops the training, or saves it, wherever it comes from.
+    checkpoint = type("WandbModelCheckpoint", (keras.module.callbacks.ModelCheckpoint,), {"__module__": "wandb.x"})
+    others = [type("Other", (base,), {})(), keras.module.callbacks.EarlyStopping(), checkpoint("a.keras")]
+    callbacks = [metrics_logger, declared, *others]
+    assert supported_callbacks.of_worker(callbacks, chief=True) == tuple(callbacks)
+    assert supported_callbacks.of_worker(callbacks, chief=False) == tuple(others)

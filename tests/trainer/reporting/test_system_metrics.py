@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,3 +83,21 @@ def test_a_cgroup_without_its_files_ends_no_run(tmp_path: Path) -> None:
     meter = SystemMeter(clock, tmp_path)
     clock.now += 1
     assert meter.read()["memory_used_bytes"] > 0
+
+
+@pytest.mark.parametrize(("cards", "received"), [(["eth0"], 1.0), ([], 11.0)])
+def test_a_bridge_does_not_count_a_cards_traffic_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cards: list[str], received: float
+) -> None:
+    for card in cards:
+        (tmp_path / card / "device").mkdir(parents=True)
+    counts = {"lo": 5, "eth0": 1, "docker0": 10}
+
+    def counters(pernic: bool) -> dict[str, SimpleNamespace]:
+        return {name: SimpleNamespace(bytes_recv=count * clock.now, bytes_sent=0) for name, count in counts.items()}
+
+    clock = Clock()
+    monkeypatch.setattr("psutil.net_io_counters", counters)
+    meter = SystemMeter(clock, tmp_path, tmp_path)
+    clock.now += 10
+    assert meter.read()["network_receive_bytes_per_second"] == received

@@ -292,7 +292,7 @@ def test_those_of_tf_keras_write_too(train: Train) -> None:
     done = train("writing", keras="Legacy", training={"epochs": 1, "stepsPerExecution": 1})
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
     assert done.names("callbacks") == ["01.keras", "batches.weights.h5", "log.csv"]
-    assert {name.partition("/")[0] for name in done.names("tensorboard")} == {"train", "validation"}
+    assert {name.partition("/")[0] for name in done.names("tensorboard")} == {"train", "validation", "job"}
     kept = tf_keras.models.load_model(Path(done.folder, "callbacks", "01.keras"), compile=False)
     assert all(np.array_equal(a, b) for a, b in zip(kept.get_weights(), done.weights(), strict=True))
 

@@ -47,6 +47,10 @@ SUPERSEDED: Mapping[str, str] = {
     "BaseLogger": "the logs hold the epoch's means already",
     "History": "the run folder's events hold every value (mptj compare)",
 }
+# Packages whose callbacks send metrics elsewhere: they keep no state that the training needs, and one worker's suffice.
+OBSERVERS = frozenset({"aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "wandb"})
+# The attribute by which a user's callback declares the same of itself.
+OBSERVER_ATTRIBUTE = "observer"
 _FAMILIES = ("keras", "tf_keras")
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 # Attributes of the base class, which every callback has.
@@ -85,6 +89,18 @@ def superseded_reason(callback: Any) -> str | None:
 def is_user_defined(callback: Any) -> bool:
     """Return whether the callback's class is the user's, derived from one of Keras' callbacks or not."""
     return _family(type(callback)) not in _FAMILIES
+
+
+def is_observer(callback: Any) -> bool:
+    """Return whether the callback only observes the training; one derived from a callback of Keras does more."""
+    if kind(callback) is not None:
+        return False
+    return _family(type(callback)) in OBSERVERS or getattr(callback, OBSERVER_ATTRIBUTE, False) is True
+
+
+def of_worker(callbacks: Sequence[Any], *, chief: bool) -> tuple[Any, ...]:
+    """Return the callbacks that a worker calls: observers on the chief alone, all others on every worker."""
+    return tuple(each for each in callbacks if chief or not is_observer(each))
 
 
 def has_own_attributes(callback: Any) -> bool:

@@ -1,7 +1,7 @@
 """CPU, memory, disk and network of the worker's container, or of its process where no cgroup limits it.
 
 Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.stat, cpu.max, memory.*, io.stat) and psutil. The
-network is that of the pod's network namespace, without the loopback interface.
+network is that of the pod's network namespace, or of the machine's network cards.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import psutil
 
 from mptraining_trainer.host import CGROUP, page_cache_bytes, read_number
 
+_NETWORKS = Path("/sys/class/net")
 # Between two samples, in seconds; the counters of a shorter time say little.
 _SHORTEST = 0.2
 
@@ -55,8 +56,9 @@ def rates(before: Counters, now: Counters, cpus: float) -> dict[str, float]:
 class SystemMeter:
     """Reads the metrics since the previous call of `read`. Unavailable ones are omitted and never end a run."""
 
-    def __init__(self, now: Callable[[], float], cgroup: Path = CGROUP) -> None:
+    def __init__(self, now: Callable[[], float], cgroup: Path = CGROUP, networks: Path = _NETWORKS) -> None:
         self._now = now
+        self._networks = networks
         self._cgroup = cgroup
         # The root of the machine's cgroups has no memory.current.
         self._in_container = (cgroup / "memory.current").exists()
@@ -92,7 +94,7 @@ class SystemMeter:
     def _counters(self) -> Counters:
         cpu = self._container_cpu() if self._in_container else None
         disk = self._container_disk() if self._in_container else None
-        received, sent = _network()
+        received, sent = self._network()
         disk_read, disk_write = self._process_disk() if disk is None else disk
         return Counters(
             self._now(),
@@ -133,9 +135,11 @@ class SystemMeter:
             return int(counters.read_bytes), int(counters.write_bytes)
         return None, None
 
-
-def _network() -> tuple[int | None, int | None]:
-    with contextlib.suppress(psutil.Error, OSError, RuntimeError):
-        found = [each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"]
-        return sum(each.bytes_recv for each in found), sum(each.bytes_sent for each in found)
-    return None, None
+    def _network(self) -> tuple[int | None, int | None]:
+        with contextlib.suppress(psutil.Error, OSError, RuntimeError):
+            found = {name: each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"}
+            # A bridge and its virtual interfaces count what a card has counted; a pod has virtual interfaces only.
+            cards = [each for name, each in found.items() if (self._networks / name / "device").exists()]
+            counted = cards or list(found.values())
+            return sum(each.bytes_recv for each in counted), sum(each.bytes_sent for each in counted)
+        return None, None

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+import psutil
+
 from mptraining_api import events
 from mptraining_api.events import Event, Finished, Notice
 from mptraining_api.launch import WorkerIdentity
@@ -155,6 +157,10 @@ class Telemetry:
     def seconds(self) -> float:
         """Return the seconds since this object was created."""
         return self._monotonic() - self._began
+
+    def process_seconds(self) -> float:
+        """Return the seconds since this process was started, by the wall clock."""
+        return round(max(0.0, self._wall() - psutil.Process().create_time()), 3)
 
     def emit(self, kind: type[Event], **fields: Any) -> None:
         """Report one event: a line on standard output and a line in the run folder."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 
-from mptraining_api.launch import WorkerIdentity
+from mptraining_api.launch import TRACKING_PYTHON, WorkerIdentity
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.reporting.telemetry import Notify
 
-_COMMAND = (sys.executable, "-m", "mptraining", "export")
+_VERB = ("-m", "mptraining", "export")
 # They give way to the training.
 _NICENESS = 10
 # How long the end of the training waits for the last values.
@@ -32,26 +32,34 @@ class TrackingProcesses:
         identity: WorkerIdentity,
         folder: str,
         notice: Notify,
-        *,
-        is_installed: Callable[[str], bool] = lambda name: find_spec(name) is not None,
-        command: tuple[str, ...] = _COMMAND,
+        environment: Mapping[str, str],
     ) -> None:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._notice = notice
         if not identity.is_chief:
             return
+        python = environment.get(TRACKING_PYTHON)
         for server, options in _servers(job):
-            if not is_installed(server):
+            if python is None and find_spec(server) is None:
                 self._warn(
                     f"{server} is not installed here, so nothing is sent while the job trains; add it to "
                     f"source.requirements or to the image, or afterwards run: mptj export {folder} --to {server}"
                 )
                 continue
-            arguments = [*command, folder, "--to", server, *options, "--follow", identity.incarnation]
+            arguments = [
+                python or sys.executable,
+                *_VERB,
+                folder,
+                "--to",
+                server,
+                *options,
+                "--follow",
+                identity.incarnation,
+            ]
             try:
                 # Its errors are lines of the worker's log.
                 process = subprocess.Popen(  # noqa: S603 - the client's own command, no shell
-                    arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                    arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=dict(environment)
                 )
                 os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
             except OSError as error:

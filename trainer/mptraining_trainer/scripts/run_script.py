@@ -36,7 +36,7 @@ _LONGEST_ERROR = 500
 def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> TrainingResult:
     """Run the script to its end and export the model that its last `fit` trained. Raise Problem."""
     job, telemetry = worker.job, worker.telemetry
-    telemetry.emit(events.Started, **started_fields(job, keras, strategy))
+    telemetry.emit(events.Started, **started_fields(job, keras, strategy), start_up_seconds=telemetry.process_seconds())
     context = _Script(worker, keras, strategy)
     worker.preemption.unblock_for_children()
     began = telemetry.now()

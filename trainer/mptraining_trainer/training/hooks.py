@@ -20,7 +20,7 @@ from mptraining_trainer.checkpoints.state import CheckpointState
 from mptraining_trainer.distribution.coordination import sum_over_workers
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.loop.steps_per_execution import Boundaries
-from mptraining_trainer.model.supported_callbacks import kind
+from mptraining_trainer.model import supported_callbacks
 from mptraining_trainer.training.best_weights import BestWeights, best_weights
 from mptraining_trainer.training.build import BuildResult
 from mptraining_trainer.training.callback_files import CallbackFiles
@@ -226,7 +226,9 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
     best = best_weights(job.export, program.model, metrics, validated=validated, notice=notice)
     if not program.callbacks:
         return Hooks(None, best)
-    if worker.scalars is not None and any(kind(each) == "TensorBoard" for each in program.callbacks):
+    if worker.scalars is not None and any(
+        supported_callbacks.kind(each) == "TensorBoard" for each in program.callbacks
+    ):
         worker.scalars.write_beside_callback()
     scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))
     worker.exit_stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -244,5 +246,6 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
         notice=notice,
         now=worker.telemetry.now,
         sum_over_workers=sum_over_workers(built.context.strategy, job.processes),
+        chief=worker.identity.is_chief,
     )
     return Hooks(callbacks, best)

@@ -110,14 +110,16 @@ class Callbacks:
         notice: Callable[..., None],
         now: Callable[[], float],
         sum_over_workers: Callable[[float], float],
+        chief: bool = True,
     ) -> None:
         """Raise InvalidProgram for callbacks that cannot work in this training."""
         for callback in callbacks:
             if (instead := supported_callbacks.superseded_reason(callback)) is not None:
                 notice("CallbackSuperseded", f"{type(callback).__name__} is not called: {instead}")
-        self._callbacks = callbacks = tuple(
-            one for one in callbacks if supported_callbacks.superseded_reason(one) is None
-        )
+        callbacks = tuple(one for one in callbacks if supported_callbacks.superseded_reason(one) is None)
+        # Decided by the callbacks of all workers, since `any_worker_stopped` is a collective operation.
+        self._stops_after_batches = any(supported_callbacks.has_batch_hooks(one) for one in callbacks)
+        self._callbacks = callbacks = supported_callbacks.of_worker(callbacks, chief=chief)
         self._names = supported_callbacks.checkpoint_names(callbacks)
         self._keras = keras
         self._model = model
@@ -238,7 +240,7 @@ class Callbacks:
 
     def batches_end(self, last: int, logs: Mapping[str, float]) -> bool:
         """Call the hooks after an execution; return whether a callback stopped training."""
-        if not self._batch_callbacks:
+        if not self._stops_after_batches:
             return False
         self._call("on_train_batch_end", last, dict(logs), only=self._batch_callbacks)
         if self._now() - self._published_at >= _PUBLISH_EVERY:
@@ -298,7 +300,11 @@ class Callbacks:
             if key in state:
                 found = unpack_state(state[key], weights.get(key, ()))
                 self._call(declared[1], found, only=[callback])
-        elif supported_callbacks.is_user_defined(callback) and supported_callbacks.has_own_attributes(callback):
+        elif (
+            supported_callbacks.is_user_defined(callback)
+            and not supported_callbacks.is_observer(callback)
+            and supported_callbacks.has_own_attributes(callback)
+        ):
             text = f"{type(callback).__name__} declares no state (get_state() and set_state(state))"
             self._notice("CallbackState", f"{text}: its attributes are reset by a restart", level="Warning")
 
