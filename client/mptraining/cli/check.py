@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mptraining.display.text import program_text
-from mptraining.local.run import source_folder
+from mptraining.local.run import absolute_path, source_folder
 from mptraining.packaging.keras_choice import with_keras_of_folder
+from mptraining_api.problems import Problem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
@@ -36,7 +37,22 @@ def check(path: str) -> Report:
     folder = source_folder(written.spec, Path(path).absolute().parent)
     document, notes = with_keras_of_folder(written.to_document(), folder)
     job = resolve(MPTrainingJob.parse(document), ClusterSettings())
-    return Report(path, job, (*notes, *advise(job)))
+    return Report(path, job, (*notes, *advise(job), *_advice_on_records(job, Path(path).absolute().parent)))
+
+
+def _advice_on_records(job: ResolvedJob, folder: Path) -> Sequence[str]:
+    """Return what the manifests of local records say about their order; without --deep no bucket is read."""
+    from mptraining_records.tfrecord import manifest, sorted_labels
+
+    patterns = [absolute_path(each, folder) for each in job.data.train] if job.data else []
+    if job.data is None or any("://" in each for each in patterns):
+        return ()
+    try:
+        found = sorted_labels.report(manifest.find(patterns), job.data)
+    except Problem:
+        # Damaged manifests are the subject of `mptj run` and `--deep`, which read the records.
+        return ()
+    return () if found is None else (f"data.train: {found.text}",)
 
 
 def summary(report: Report) -> str:
