@@ -52,7 +52,9 @@ def test_two_replicas_do_what_keras_does_with_the_whole_batch(keras3: Keras, mas
     keras3.set_seed(1)
     plain = model(keras3, masked=masked, per_step=per_step)
     before = [np.array(each) for each in plain.get_weights()]
-    loss = plain.fit(batches(BATCH, per_step), shuffle=False, verbose=0).history["loss"][0]
+    loss = plain.fit(batches(BATCH, per_step).repeat(), steps_per_epoch=STEPS, shuffle=False, verbose=0).history[
+        "loss"
+    ][0]
 
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
