@@ -77,3 +77,45 @@ def test_two_replicas_do_what_keras_does_with_the_whole_batch(keras3: Keras, mas
     for one, other in zip(plain.get_weights(), replicated.get_weights(), strict=True):
         assert np.allclose(one, other, rtol=1e-5, atol=1e-6)
     assert not np.allclose(before[0], plain.get_weights()[0], atol=1e-3), "training moved the weights"
+
+
+def test_a_ragged_batch_trains_as_the_masked_one(keras: Keras) -> None:
+    """A model of TensorFlow's ragged operations, against Keras' own layers over the padded batches."""
+    masked = model(keras, masked=True, per_step=False)
+    table, kernel, bias = (np.array(each) for each in masked.get_weights())
+    loss = masked.fit(batches(BATCH, False).repeat(), steps_per_epoch=STEPS, shuffle=False, verbose=0).history["loss"][
+        0
+    ]
+
+    class Mean(keras.module.Model):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = self.add_weight(shape=table.shape, name="table")
+            self.head = keras.module.layers.Dense(2, dtype="float32")
+
+        def call(self, tokens: Any) -> Any:
+            return self.head(tf.reduce_mean(tf.gather(tf.convert_to_tensor(self.table), tokens), axis=1))
+
+    ragged = Mean()
+    reduction = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+    ragged.compile(optimizer=keras.module.optimizers.SGD(0.5), loss=reduction)
+    rows = batches(BATCH, False).map(
+        lambda tokens, labels: (tf.RaggedTensor.from_tensor(tokens, padding=0), labels, ())
+    )
+    compiled = CompiledModel(keras, ragged)
+    ragged(next(iter(rows))[0])
+    compiled.build(next(iter(rows)))
+    ragged.set_weights([table, kernel, bias])
+    strategy = tf.distribute.get_strategy()
+    loop = Loop(
+        keras=keras,
+        strategy=strategy,
+        compiled=compiled,
+        optimizer=ragged.optimizer,
+        examples_per_step=BATCH,
+        masked=False,
+    )
+    result = loop.execute(make_iterator(strategy, lambda: rows), STEPS)
+    assert result.loss == pytest.approx(loss, rel=1e-5)
+    for one, other in zip(masked.get_weights(), ragged.get_weights(), strict=True):
+        assert np.allclose(one, other, rtol=1e-5, atol=1e-6)
