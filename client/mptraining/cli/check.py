@@ -13,6 +13,7 @@ from rich.text import Text
 
 from mptraining.display.text import program_text
 from mptraining.job_file.check import check_job_file
+from mptraining.job_file.paths import absolute_path
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
@@ -32,7 +33,23 @@ def check(path: str) -> Report:
     from mptraining_api.resolve.advice import advise
 
     checked = check_job_file(Path(path))
-    return Report(path, checked.resolved, (*checked.notes, *advise(checked.resolved)))
+    records = _advice_on_records(checked.resolved, Path(path).absolute().parent)
+    return Report(path, checked.resolved, (*checked.notes, *advise(checked.resolved), *records))
+
+
+def _advice_on_records(job: ResolvedJob, folder: Path) -> Sequence[str]:
+    """Return what the manifests of local records say about their order; without --deep no bucket is read."""
+    from mptraining_records.tfrecord import manifest, sorted_labels
+
+    patterns = [absolute_path(each, folder) for each in job.data.train] if job.data else []
+    if job.data is None or any("://" in each for each in patterns):
+        return ()
+    try:
+        found = sorted_labels.report(manifest.find(patterns), job.data)
+    except Problem:
+        # Damaged manifests are the subject of `mptj run` and `--deep`, which read the records.
+        return ()
+    return () if found is None else (f"data.train: {found.text}",)
 
 
 def summary(report: Report) -> str:

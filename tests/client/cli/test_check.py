@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from mptraining.cli.check import check, rows, show, summary
 from mptraining_api.problems import InvalidSpec
+from mptraining_records.convert.convert import convert
 
 JobFile = Callable[..., Path]
 
@@ -62,3 +65,15 @@ def test_a_script_of_keras_2_gets_legacy_by_its_text(job_file: JobFile) -> None:
     assert report.advice[0].startswith("keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: old.py")
     path.write_text(path.read_text() + "  keras: Keras3\n")
     assert check(str(path)).job.keras == "Keras3"
+
+
+def test_records_that_their_manifest_calls_sorted_are_in_the_advice(job_file: JobFile) -> None:
+    path = job_file()
+    # The records are where the job file says, relative to its folder.
+    text = re.sub(r"train: \[.*?\]", 'train: ["records/train-*.tfrecord"]', path.read_text())
+    path.write_text(text)
+    np.savez(path.parent / "rows.npz", x=np.arange(200), label=np.arange(200) // 50)
+    convert(str(path.parent / "rows.npz"), str(path.parent / "records"), keep_order=True)
+    assert any("data.train: the records are sorted by 'label'; data" in each for each in check(str(path)).advice)
+    convert(str(path.parent / "rows.npz"), str(path.parent / "records"), overwrite=True)
+    assert not any("sorted" in each for each in check(str(path)).advice)

@@ -87,6 +87,7 @@ def png(number: int) -> bytes:
 
 def test_records_without_the_features_of_the_first_ones_are_listed(folder: str, write_shard: WriteShard) -> None:
     rows: list[dict[str, Encodable]] = [{"image": png(number), "label": number} for number in range(40)]
+    rows[3] = {"label": 3}
     rows[20] = {"label": 20}
     rows[30] = {"image": png(30)[:-20], "label": 30}
     records = [encode(row) for row in rows]
@@ -94,6 +95,7 @@ def test_records_without_the_features_of_the_first_ones_are_listed(folder: str, 
     uri = write_shard(storage.join(folder, "a.tfrecord"), records)
     report = verify([uri])
     assert [(bad.record, bad.cause) for bad in report.bad] == [
+        (3, "feature 'image' is missing"),
         (20, "feature 'image' is missing"),
         (25, "feature 'image' is missing"),
         (30, "feature 'image' cannot be decoded: image file is truncated"),
@@ -101,7 +103,7 @@ def test_records_without_the_features_of_the_first_ones_are_listed(folder: str, 
     assert (report.records, report.unchecked) == (40, "")
 
     storage.write(uri, gzip.compress(storage.read(uri)))
-    assert [bad.record for bad in verify([uri]).bad] == [20, 25, 30]
+    assert [bad.record for bad in verify([uri]).bad] == [3, 20, 25, 30]
 
 
 def test_the_features_of_a_manifest_hold_from_the_first_record_on(folder: str, write_shard: WriteShard) -> None:

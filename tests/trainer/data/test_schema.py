@@ -101,6 +101,10 @@ def image(**fields: Any) -> list[dict[str, Any]]:
     return [{"name": "image", "dtype": "uint8", "decode": "png", **fields}, {"name": "label", "dtype": "int64"}]
 
 
+def whole(**fields: Any) -> list[dict[str, Any]]:
+    return [{"name": "n", "dtype": "uint8", **fields}, {"name": "label", "dtype": "int64"}]
+
+
 NUMBERS = [{"name": "x", "dtype": "float32", "shape": [2]}, {"name": "label", "dtype": "int64"}]
 PICTURE = {"image": png(4, 5), "label": 1}
 
@@ -123,6 +127,15 @@ PICTURE = {"image": png(4, 5), "label": 1}
         ([PICTURE, {"image": png(5, 5), "label": 1}], {}, InvalidData, "mixed shapes .* resize"),
         ([PICTURE], {"features": image(shape=[0, 0, 3])}, InvalidData, r"mixed shapes .* resize: \[height, width\]"),
         ([PICTURE], {"features": image()}, InvalidData, r"mixed shapes .* resize: \[height, width\]"),
+        (
+            [ROW],
+            {"features": whole(default=-1)},
+            InvalidSpec,
+            r"\[n\].default: -1; expected a whole number from 0 to 255",
+        ),
+        ([ROW], {"features": whole(default=0.5)}, InvalidSpec, r"\[n\].default: 0.5; expected a whole number"),
+        ([ROW], {"features": whole(shape=[0], ragged=True), "label": "n"}, InvalidSpec, "ragged label.* Remove ragged"),
+        ([ROW], {"features": whole(shape=[2, 0]), "label": "n"}, InvalidData, "Only the first size may vary"),
         ([PICTURE], {"features": image(shape=[5])}, InvalidSpec, r"\[5\] for an image; expected \[height, width"),
     ],
 )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_api.problems import InvalidData
+from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolve.defaults import resolve_data
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Data, Program
 from mptraining_records.reading.order import Order, Position
 from mptraining_trainer.data.batching import SINGLE_WORKER, Batching, Share
@@ -21,6 +24,7 @@ from mptraining_trainer.data.decode import bytes_per_example
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.data.schema import Column, Columns
+from mptraining_trainer.training.variable_sizes import allow_xla
 
 COUNT, BATCH = 30, 6
 START = Position(seed=5, epoch=0, examples=0, fingerprint="")
@@ -211,3 +215,43 @@ def columns(*extra: Column) -> Columns:
 
 def test_memory_is_estimated_from_the_first_records() -> None:
     assert bytes_per_example(columns(COLUMN).columns) == 50 * 8 + 8
+
+
+def job(**fields: Any) -> ResolvedJob:
+    accelerator = SimpleNamespace(kind=fields.pop("kind", "cpu"))
+    training = SimpleNamespace(gradient_accumulation_steps=fields.pop("accumulation", 1))
+    made = {"replicas": 1, "jit_compile": "Auto", **fields, "accelerator": accelerator, "training": training}
+    return cast("ResolvedJob", SimpleNamespace(**made))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"kind": "tpu"}, "true on a TPU"),
+        ({"replicas": 2}, "true on 2 replicas"),
+        ({"accumulation": 4}, "true with gradientAccumulationSteps: 4"),
+        ({"jit_compile": "Always"}, "true with jitCompile: Always"),
+    ],
+)
+def test_a_ragged_feature_is_refused_with_the_line_to_write(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidSpec, match=rf"\[x\].ragged: {said}.* Write bucketBoundaries: \[128\] instead"):
+        allow_xla([replace(COLUMN, ragged=True)], job(**fields), lambda topic, text: None)
+
+
+def test_ragged_tensors_turn_xla_off_and_padded_ones_do_not() -> None:
+    assert not allow_xla([replace(COLUMN, ragged=True)], job(), lambda topic, text: None)
+    assert allow_xla([COLUMN], job(), lambda topic, text: None)
+
+
+def test_a_tpu_needs_one_boundary() -> None:
+    for boundaries in ((), (64, 128)):
+        with pytest.raises(InvalidSpec, match=r"\[x\].bucketBoundaries: .* on a TPU.* Write bucketBoundaries: \[128\]"):
+            allow_xla([replace(COLUMN, boundaries=boundaries)], job(kind="tpu"), lambda topic, text: None)
+    assert allow_xla([replace(COLUMN, boundaries=(64,))], job(kind="tpu"), lambda topic, text: None)
+
+
+def test_compiling_every_length_is_reported() -> None:
+    said: list[str] = []
+    allow_xla([COLUMN], job(jit_compile="Always"), lambda topic, text: said.append(text))
+    allow_xla([replace(COLUMN, boundaries=(8, 64))], job(jit_compile="Always"), lambda topic, text: said.append(text))
+    assert said == ["XLA compiles again for each length of 'x'; bucketBoundaries limits their number"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mptraining_api.problems import InvalidData
@@ -50,14 +50,33 @@ def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None 
         if progress:
             progress(done + count, total)
 
+    inferred_from: list[tuple[_ContentCheck, ShardIndex, int]] = []
     for object, check in found:
+        before = check.collected
         shard, payloads = _scan(object, check, fed)
-        bad += sorted((*shard.damaged, *payloads), key=lambda each: each.offset)
+        bad += [*shard.damaged, *payloads]
+        if check.collected > before:
+            inferred_from.append((check, shard, check.collected - before + len(payloads)))
         records += shard.count
         done += object.size
         fed(0)
+    for check, shard, rows in inferred_from:
+        check.finish()
+        known = {(each.uri, each.offset) for each in bad}
+        bad += [each for each in _faults_of(shard, rows, check) if (each.uri, each.offset) not in known]
     unchecked = dict.fromkeys(check.unchecked for _, check in found if check.unchecked)
-    return VerifyReport(len(found), records, total, tuple(bad), "; ".join(unchecked))
+    files = {object.uri: place for place, (object, _) in enumerate(found)}
+    in_order = sorted(bad, key=lambda each: (files[each.uri], each.offset))
+    return VerifyReport(len(found), records, total, tuple(in_order), "; ".join(unchecked))
+
+
+def _faults_of(shard: ShardIndex, rows: int, check: _ContentCheck) -> Iterator[BadRecord]:
+    """Yield the faults of the first rows of a shard, which were read before the features were known."""
+    for row in range(min(rows, shard.count)):
+        offset, length = int(shard.offsets[row]), int(shard.lengths[row])
+        cause = check.fault(storage.read_range(shard.readable.uri, offset, length))
+        if cause is not None:
+            yield shard.bad_record(row, cause)
 
 
 def _find(patterns: Sequence[str]) -> list[tuple[StoredObject, _ContentCheck]]:
@@ -77,10 +96,14 @@ def _find(patterns: Sequence[str]) -> list[tuple[StoredObject, _ContentCheck]]:
 
 
 class _ContentCheck:
-    """Compares payloads with features; without features, with those of the first `_FIRST_RECORDS` payloads."""
+    """Compares payloads with features; without features, with those of the first `_FIRST_RECORDS` payloads.
+
+    `collected` is the number of payloads that were not compared, because the features were not known.
+    """
 
     def __init__(self, known: Sequence[Feature] | None) -> None:
         self.unchecked = ""
+        self.collected = 0
         self._features = known
         self._first: list[bytes] = []
 
@@ -88,6 +111,7 @@ class _ContentCheck:
         """Return why the payload does not hold the features; None if it does or they are not known."""
         if self._features is None:
             self._first.append(payload)
+            self.collected += 1
             if len(self._first) == _FIRST_RECORDS:
                 self._infer()
             return None
@@ -96,9 +120,16 @@ class _ContentCheck:
         found = record_check.fault(self._features, payload)
         return found.cause if found else self._image_fault(payload)
 
+    def finish(self) -> None:
+        """Infer the features from fewer payloads than usual if there were no more."""
+        if self._features is None:
+            self._infer()
+
     def _infer(self) -> None:
+        damaged = features.undecodable(self._first)
         try:
-            self._features = features.infer(self._first)
+            sound = [each for place, each in enumerate(self._first) if place not in damaged]
+            self._features = features.infer(sound or self._first)
         except InvalidData as problem:
             self.unchecked, self._features = str(problem), ()
         self._first.clear()

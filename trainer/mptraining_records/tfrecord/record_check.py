@@ -14,7 +14,7 @@ from mptraining_records.tfrecord import example, tensor_proto
 from mptraining_records.tfrecord.example import Kind, Values
 from mptraining_records.tfrecord.features import IMAGES, is_variable
 
-_INTEGERS = frozenset({"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool"})
+INTEGERS = frozenset({"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"})
 _CORRECT_SHAPE = "Correct its shape in data.features."
 
 
@@ -54,7 +54,7 @@ def stored_as(feature: Described) -> Kind:
     """Return the list type of tf.train.Example that holds the feature."""
     if feature.decode is not None or feature.dtype == "string":
         return "bytes"
-    return "int64" if feature.dtype in _INTEGERS else "float"
+    return "int64" if feature.dtype in INTEGERS or feature.dtype == "bool" else "float"
 
 
 def fault(features: Sequence[Described], record: bytes) -> Fault | None:
@@ -202,7 +202,7 @@ def _bytes_fault(
 def _range_fault(feature: Described, name: str, numbers: Values) -> Fault | None:
     if isinstance(numbers, list) or feature.dtype == "bool" or numbers.dtype != np.int64:
         return None
-    limits, values = np.iinfo(feature.dtype), np.asarray(numbers)
+    limits, values = np.iinfo(feature.dtype), np.asarray(numbers, np.int64)
     outside = values[(values < limits.min) | (values > limits.max)]
     if not outside.size:
         return None

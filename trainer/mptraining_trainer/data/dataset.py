@@ -18,7 +18,7 @@ from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
-from mptraining_records.tfrecord import features, manifest, record_check
+from mptraining_records.tfrecord import features, manifest, record_check, sorted_labels
 from mptraining_records.tfrecord.framing import BadRecord
 from mptraining_records.tfrecord.manifest import Manifest
 from mptraining_records.tfrecord.record_check import Fault
@@ -92,17 +92,9 @@ def open_data(
 
 def report_if_sorted(split_manifest: Manifest | None, data: ResolvedData, notice: Callable[..., None]) -> None:
     """Report training data that the manifest describes as sorted by label, as a warning if its shuffling is set."""
-    if split_manifest is None or not split_manifest.is_sorted_by_label:
-        return
-    found = f"the records are sorted by {split_manifest.label!r}"
-    if data.shuffle == "None" or data.shuffle_buffer_size is not None:
-        setting = f"bufferSize: {data.shuffle_buffer_size}" if data.shuffle_buffer_size else "mode: None"
-        text = (
-            f"{found}, and with data.shuffle {{{setting}}} batches may have few of its classes; leave data.shuffle out"
-        )
-        notice("SortedRecords", text, level="Warning")
-    else:
-        notice("SortedRecords", f"{found}; data.shuffle {data.shuffle} mixes them", level="Info")
+    found = sorted_labels.report(split_manifest, data)
+    if found is not None:
+        notice("SortedRecords", found.text, level="Info" if found.is_mixed else "Warning")
 
 
 def _check_records(columns: Columns, records: Mapping[int, bytes], reader: RecordReader) -> None:

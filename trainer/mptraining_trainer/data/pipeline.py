@@ -123,7 +123,8 @@ class Split:
             dataset = self._from_memory(pieces, seed, batch, excluded)
         else:
             dataset = self._from_records(pieces, seed, together, batch, excluded, training=training)
-        ragged = any(column.is_variable for column in self.columns.columns)
+        # With one boundary a feature is padded when it is decoded.
+        ragged = any(column.is_variable and len(column.boundaries) != 1 for column in self.columns.columns)
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads(), ragged=ragged)
         spec = self.columns.example_spec()
         named_inputs, named_labels = [one.name for one in spec.inputs], [one.name for one in spec.labels]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from mptraining_api.problems import InvalidData, InvalidSpec, nearest
 from mptraining_api.resolved_job import ResolvedData
 from mptraining_records.tfrecord import features, record_check
 from mptraining_records.tfrecord.features import IMAGES, LABELS, Feature, is_variable
 from mptraining_records.tfrecord.manifest import Manifest
+from mptraining_records.tfrecord.record_check import INTEGERS
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ def decide_columns(
                 "a ragged label, which Keras' losses do not take",
                 next_step="Remove ragged, so that it is padded; the loss ignores what the model masks.",
             )
+        _check_default(column)
     columns = tuple(_sized(column) for column in columns)
     classes = manifest.classes if manifest and labels == (manifest.label,) else None
     return Columns(columns, labels, classes, data.sample_weight)
@@ -208,6 +212,21 @@ def _check_weight(weight: str | None, columns: Sequence[Column]) -> None:
     column = next(column for column in columns if column.name == weight)
     if column.dtype == "string" or column.decode is not None:
         raise InvalidSpec(field, f"{weight!r} holds {column.decode or column.dtype}", expected="one number an example")
+
+
+def _check_default(column: Column) -> None:
+    """Raise InvalidSpec for a default that is no value of the column's type, and would be another one in it."""
+    if column.default is None or column.dtype not in INTEGERS:
+        return
+    # A decoded PNG has 8 bits.
+    limits = np.iinfo("uint8" if column.decode in IMAGES else column.dtype)
+    default = float(column.default)
+    if not default.is_integer() or not limits.min <= default <= limits.max:
+        raise InvalidSpec(
+            f"spec.data.features[{column.name}].default",
+            f"{default:g}",
+            expected=f"a whole number from {limits.min} to {limits.max} for dtype {column.dtype}",
+        )
 
 
 def _check_known(field: str, name: str, names: Sequence[str], otherwise: str) -> None:

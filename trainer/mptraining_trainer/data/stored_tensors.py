@@ -68,10 +68,9 @@ def _parsed_as(column: Column) -> Any:
     shape = column.shape[:1] if column.decode in IMAGES else column.shape
     if column.default is None:
         return tf.io.FixedLenFeature(shape, dtype)
-    if column.decode is not None:
-        content = _encode_image(column, column.shape[1:])
-        return tf.io.FixedLenFeature(shape, dtype, np.full(shape, content, object).tolist())
-    return tf.io.FixedLenFeature(shape, dtype, np.full(shape, column.default).astype(dtype.as_numpy_dtype).tolist())
+    value: Any = column.default if column.decode is None else _encode_image(column, column.shape[1:])
+    default = np.full([size or 0 for size in shape], value, dtype.as_numpy_dtype)
+    return tf.io.FixedLenFeature(shape, dtype, default.tolist())
 
 
 def _default_content(column: Column) -> bytes | None:

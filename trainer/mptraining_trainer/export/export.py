@@ -195,6 +195,10 @@ def build_model(keras: Any, rebuild: Mapping[str, Any]) -> Any:
             spec["name"]: np.zeros((1, *(size or 32 for size in spec["shape"])), spec["dtype"].replace("string", "S"))
             for spec in rebuild["inputs"]
         }
+        for spec in rebuild["inputs"]:
+            if spec.get("ragged"):
+                ragged = importlib.import_module("tensorflow").RaggedTensor
+                batch[spec["name"]] = ragged.from_tensor(batch[spec["name"]])
         model(batch if len(batch) > 1 else next(iter(batch.values())))
     return model
 

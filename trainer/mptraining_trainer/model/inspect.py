@@ -280,7 +280,7 @@ def _policy_facts(built: Program, keras: Keras, example: ExampleSpec, policy: st
     taken: list[Any] = []
 
     def step(inputs: Any, labels: Any) -> Any:
-        taken.extend(tf.nest.flatten(inputs))
+        taken.extend(tf.nest.flatten(inputs, expand_composites=True))
         inputs = compiled.arrange_inputs(inputs)
         with tf.GradientTape() as tape:
             predictions = compiled.predictions(inputs, training=True)

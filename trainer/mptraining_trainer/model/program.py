@@ -67,7 +67,15 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
     if named not in ("auto", "none"):
         rebuild["preprocess"] = named
     compiled, optimizer = compile_model(job, keras, parts, example, notice)
-    fed = {one.name: {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in example.inputs}
+    fed = {
+        one.name: {
+            "name": one.name,
+            "dtype": one.dtype,
+            "shape": list(one.shape),
+            **({"ragged": True} if one.ragged else {}),
+        }
+        for one in example.inputs
+    }
     rebuild["inputs"] = [fed[name] for name in compiled.inputs or fed]
     callbacks = parts.get("callbacks", ())
     return Program(parts["model"], compiled, optimizer, preprocess, callbacks, rebuild)
