@@ -17,8 +17,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -207,6 +207,7 @@ def run_local(
         return None
 
     with ExitStack() as stack:
+        stack.enter_context(_before_workers(display, again))
         stack.callback(display.close)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mptj-")))
         stopped_by_user = temporary / "stopped-by-user"
@@ -228,6 +229,16 @@ def run_local(
     if final.error is not None:
         print(wrapped(f"mptj: {final.error}", sys.stderr), file=sys.stderr)
     return decided.exit_code
+
+
+@contextmanager
+def _before_workers(display: Display, again: str) -> Iterator[None]:
+    """Report a Ctrl-C that arrives before the workers start, and exit; `run_gang` handles the later ones."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        display.say(f"Stopped by you before training. `{again}` starts again.")
+        sys.exit(128 + signal.SIGINT)
 
 
 def resolve_for_machine(path: Path, *, output: str | None, machine: Machine) -> tuple[ResolvedJob, list[str]]:
