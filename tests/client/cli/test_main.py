@@ -110,7 +110,7 @@ def test_a_word_it_does_not_know_is_a_usage_error(environment: Environment) -> N
 
 def test_check_reports_every_file(job_file: JobFile, environment: Environment, tmp_path: Path) -> None:
     good = job_file()
-    bad = tmp_path / "bad.yaml"
+    bad = good.with_name("bad.yaml")
     bad.write_text(good.read_text().replace("nodes", "nodez"))
     done = mptj("check", str(bad), str(good), environment=environment())
     assert done.returncode == 2

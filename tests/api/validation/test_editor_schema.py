@@ -12,7 +12,7 @@ import yaml
 
 from mptraining_api.editor_schema import editor_schema, to_json
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
 VALIDATOR = jsonschema.Draft202012Validator(editor_schema())
 
