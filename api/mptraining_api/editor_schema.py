@@ -24,8 +24,8 @@ def editor_schema() -> dict[str, Any]:
     _suggest(definitions["Accelerator"]["properties"]["type"], list(catalogue()))
     _suggest(definitions["Application"]["properties"]["name"], list(_names("applications")))
     training = definitions["Training"]["properties"]
-    for field, kind in (("optimizer", "optimizers"), ("loss", "losses")):
-        training[field]["anyOf"][0] = _keras_object(_names(kind))
+    training["optimizer"]["anyOf"][0] = _keras_object(_names("optimizers"))
+    training["loss"]["anyOf"][0] = _keras_object(_names("losses"))
     training["metrics"]["anyOf"][0]["items"] = _keras_object(_names("metrics"))
     for field, default in DEFAULTS.items():
         _describe_default(schema, f"spec.{field}", default.text)

@@ -50,6 +50,8 @@ TRACKING_PYTHON = "MPTRAINING_TRACKING_PYTHON"
 # Seconds that worker 0 waits for a client to fetch a model without a run folder, and the topic of its Notice.
 MODEL_WAIT_SECONDS = "MPTRAINING_MODEL_WAIT_SECONDS"
 MODEL_WAITS = "ModelWaits"
+# A file that a local run creates before it stops its workers because its user pressed Ctrl-C.
+STOPPED_BY_USER_FILE = "MPTRAINING_STOPPED_BY_USER_FILE"
 # When set, errors in the user's job are reported with their traceback, too.
 DEBUG = "MPTRAINING_DEBUG"
 

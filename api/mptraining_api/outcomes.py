@@ -41,6 +41,8 @@ RESUME_REFUSED = Outcome("ResumeRefused", 2, Budget.NEVER_RETRY, "the run folder
 DIVERGED = Outcome("Diverged", 3, Budget.NEVER_RETRY, "loss or weights are no longer finite numbers")
 PREEMPTED = Outcome("Preempted", 75, Budget.INFRASTRUCTURE_RETRIES, "the machine was preempted")
 STORAGE_UNAVAILABLE = Outcome("StorageUnavailable", 75, Budget.INFRASTRUCTURE_RETRIES, "storage did not answer")
+# A local run alone: the user pressed Ctrl-C, and the next run resumes.
+STOPPED_BY_USER = Outcome("StoppedByUser", 75, Budget.INFRASTRUCTURE_RETRIES, "the user stopped the run")
 PEER_LOST = Outcome("PeerLost", 76, Budget.UNDECIDED, "another worker of the job was lost")
 # The previous attempt had ended before the new one began; a remaining process of it must not be charged to a budget.
 SUPERSEDED = Outcome("Superseded", 76, Budget.UNDECIDED, "a newer attempt of the job has the run folder")
@@ -56,6 +58,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     DIVERGED,
     PREEMPTED,
     STORAGE_UNAVAILABLE,
+    STOPPED_BY_USER,
     PEER_LOST,
     SUPERSEDED,
 )

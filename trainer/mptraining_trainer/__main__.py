@@ -203,7 +203,7 @@ def _exit_process(outcome: Outcome, *, several: bool) -> None:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    if several or outcome == outcomes.PREEMPTED:
+    if several or outcome in (outcomes.PREEMPTED, outcomes.STOPPED_BY_USER):
         os._exit(outcome.exit_code)
 
 

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mptraining_api import events, launch, outcomes, run_folder
@@ -80,6 +81,8 @@ def run(
             # Storage that never answered cannot take the events either.
             telemetry.disable_output()
         outcome, message = outcomes.by_reason(problem.reason), str(problem)
+        if outcome == outcomes.PREEMPTED and _stopped_by_user(environment):
+            outcome, message = outcomes.STOPPED_BY_USER, _stopped_text(problem)
         # A mistake in the spec is one line; an error in the user's program or in the trainer needs its traceback.
         if debug or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
             sys.stderr.write(telemetry.redact(traceback.format_exc()))
@@ -113,6 +116,19 @@ def run(
         preempted = outcome in (outcomes.PREEMPTED, outcomes.PEER_LOST)
         tracking.close(PREEMPTED_SECONDS if preempted else CLOSE_SECONDS, telemetry.now)
     return outcome
+
+
+def _stopped_by_user(environment: Mapping[str, str]) -> bool:
+    """Return whether this worker was told to stop because the user of a local run pressed Ctrl-C."""
+    file = environment.get(launch.STOPPED_BY_USER_FILE)
+    return file is not None and Path(file).exists()
+
+
+def _stopped_text(problem: Problem) -> str:
+    """Return the message for a stop by the user; `where` is the step that was saved, if one was."""
+    if problem.where:
+        return f"Stopped by you at {problem.where}; the training state is saved. The next run resumes from here."
+    return f"Stopped by you: {problem.found}."
 
 
 def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mapping[str, str]) -> Reporter | None:

@@ -78,7 +78,7 @@ def to_document(report: Report) -> dict[str, Any]:
 
 def show(report: Report, console: Console) -> None:
     """Print the report as text and a table."""
-    console.print(Text(summary(report), style="bold"), soft_wrap=True)
+    console.print(Text(summary(report), style="bold"))
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("decided")
     table.add_column("value", style="green", overflow="fold")
@@ -87,7 +87,7 @@ def show(report: Report, console: Console) -> None:
         table.add_row(Text(field), Text(value), Text(because))
     console.print(table)
     for each in report.advice:
-        console.print(Text(f"advice: {each}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"advice: {each}", style="yellow"))
 
 
 def mistakes_of(file: str, problem: Problem) -> tuple[Mistake, ...]:

@@ -91,14 +91,14 @@ def show(found: Report, console: Console) -> None:
     trained = "" if found.trainable == found.parameters else f", {found.trainable:,} of them trained"
     console.print()
     head = f"{found.model} under {found.policy}: {found.parameters:,} parameters{trained}"
-    console.print(Text(head, style="bold"), soft_wrap=True)
+    console.print(Text(head, style="bold"))
     console.print(_layers(found))
     console.print()
     console.print(_memories(found))
     for name, text in findings(found):
-        console.print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)
+        console.print(Text.assemble((f"{name}: ", "bold"), text))
     for each in advice(found):
-        console.print(Text(f"advice: {each}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"advice: {each}", style="yellow"))
 
 
 def findings(found: Report) -> list[tuple[str, str]]:

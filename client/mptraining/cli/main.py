@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,23 +78,31 @@ def run(
         str,
         typer.Argument(help="The job: an MPTrainingJob in YAML.", metavar="FILE", autocompletion=completion.job_files),
     ],
-    local: Annotated[bool, typer.Option("--local", help="Train on this machine, without a cluster.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Accepted for older commands: a run is always on this machine.")
+    ] = False,
     output: Annotated[str | None, typer.Option(help="Run folder, instead of the job's own.", metavar="DIR")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Print plain lines, also on a terminal.")] = False,
 ) -> None:
-    """Train the job in FILE on this machine.
+    """Train the job in FILE on this machine; `mptj submit` sends it to a cluster.
 
     Paths in FILE are relative to its folder. The run folder is output.uri or runs/NAME; the same command resumes
     an interrupted run.
     """
-    if not local:
-        step = f"Train on this machine with: mptj run {file} --local"
-        found = f"a cluster takes it with: mptj submit {file}"
-        raise InvalidSpec("", found, next_step=step)
     from mptraining.display.choice import display_here
     from mptraining.local.run import run_local
 
-    raise typer.Exit(run_local(file, output=output, display=display_here(plain=plain)))
+    first = None if local else _on_this_machine(file)
+    raise typer.Exit(run_local(file, output=output, display=display_here(plain=plain), first_line=first))
+
+
+def _on_this_machine(file: str) -> str:
+    """Return the line that says where a run trains, and how to send the job to a cluster instead."""
+    from mptraining.cluster.connection import current_context
+
+    context = current_context(os.environ)
+    cluster = f"the cluster of context {context!r}" if context else "a cluster"
+    return f"training on this machine; {cluster} takes the job with: {shlex.join(['mptj', 'submit', file])}"
 
 
 @app.command()
@@ -209,13 +218,14 @@ def _wide(console: Console) -> Console:
 
 def _report(problem: Problem, *, prefix: str = "") -> int:
     """Print the problem on standard error, one line for each mistake; return the exit code."""
+    from mptraining.display.text import wrapped
     from mptraining_api.validation.mistakes import InvalidJobFile
 
     if isinstance(problem, InvalidJobFile) and len(problem.mistakes) > 1:
         typer.echo(str(problem), err=True)
         typer.echo(f"mptj: {prefix}{len(problem.mistakes)} mistakes; nothing was started", err=True)
     else:
-        typer.echo(f"mptj: {prefix}{_in_flags(str(problem))}", err=True)
+        typer.echo(wrapped(f"mptj: {prefix}{_in_flags(str(problem))}", sys.stderr), err=True)
     return _exit_code(problem)
 
 

@@ -11,6 +11,7 @@ The `kubernetes` package is imported only when a connection is made.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,3 +140,16 @@ def _own_namespace() -> str:
         return _OWN_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
     except OSError:
         return "default"
+
+
+def current_context(environment: Mapping[str, str]) -> str | None:
+    """Return the name of the kubeconfig's current context; None without a kubeconfig that has one. Asks no cluster."""
+    files = [Path(each) for each in environment.get("KUBECONFIG", "").split(os.pathsep) if each]
+    for file in files or [Path.home() / ".kube" / "config"]:
+        try:
+            found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            continue
+        if isinstance(found, dict) and found.get("current-context"):
+            return str(found["current-context"])
+    return None

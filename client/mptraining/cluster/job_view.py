@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 # Next steps that a condition's message does not contain, by reason (of `mptraining_api.outcomes` and the operator's
 # conditions).
 _ADVICE: Mapping[str, str] = {
-    "ProgramFailed": "the worker's output: mptj logs {name}; try the same on this machine: mptj run FILE --local",
+    "ProgramFailed": "the worker's output: mptj logs {name}; try the same on this machine: mptj run FILE",
     "InvalidSpec": "fix the job, then: mptj cancel {name} and submit it again",
     "InvalidData": "check paths and rights of spec.data; every record: mptj records verify URI",
-    "InvalidProgram": "try it on this machine first: mptj run FILE --local",
+    "InvalidProgram": "try it on this machine first: mptj run FILE",
     "ResumeRefused": "give another output.uri, or delete the run folder",
     "Diverged": "lower the learning rate, clip gradients (clipnorm), or train in float32",
     "OOMKilled": "raise podTemplate.resources.limits.memory, or lower batchSize or data.shuffle",

@@ -6,17 +6,19 @@ import shlex
 from dataclasses import dataclass, field
 
 from mptraining.display.text import duration, metrics
-from mptraining_api.events import Event, Finished, Saved, Started
+from mptraining_api.events import Event, Finished, Progress, Saved, Started
 
 
 @dataclass
 class RunSummary:
-    """The last saved step, and the Finished event of each worker."""
+    """Whether a worker has started to train, the last saved step, and the Finished event of each worker."""
 
+    started: bool = False
     saved: int | None = None
     finished: dict[int, Finished] = field(default_factory=dict)
 
     def add(self, worker: int, event: Event) -> None:
+        self.started = self.started or isinstance(event, (Started, Progress, Saved))
         if isinstance(event, Finished):
             self.finished[worker] = event
         elif isinstance(event, Saved):

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TextIO, runtime_checkable
 
 from mptraining_api.events import Event, Finished, Inspected, Notice, Progress, Recovered, Saved, Started
 from mptraining_api.resolved_job import ResolvedJob
@@ -18,12 +20,15 @@ PLAIN_SECONDS = 10.0
 BRIEF_SECONDS = 1.0
 # Topics of warnings about a measurement of all workers, which only worker 0 shows.
 _OF_ALL = ("InputBound",)
+# The beginning of the notice that the Started event repeats.
+_RESUMES = "resuming from the checkpoint"
 # Log lines of TensorFlow's C++ runtime that no setting disables and that do not depend on the program.
 NOISE = (
     "could not find cuda drivers",
     "oneDNN custom operations are on",
     "oneDNN supports DT_HALF only",
     "All log messages before absl::InitializeLog",
+    "Using MirroredStrategy eagerly has significant overhead",
 )
 # The most important choices; `mptj check` shows all.
 _SHORT = (
@@ -49,6 +54,31 @@ class Display(Protocol):
 
     def close(self) -> None:
         """Remove the progress bar; `say` may still be called."""
+
+
+@runtime_checkable
+class WaitingDisplay(Protocol):
+    """A display that can show what the run is waiting for, until the next event."""
+
+    def waiting(self, text: str) -> None: ...
+
+
+def show_waiting(display: Display, text: str) -> None:
+    """Show what the run is waiting for: as a moving line where the display has one, otherwise as a line."""
+    if isinstance(display, WaitingDisplay):
+        display.waiting(text)
+    else:
+        display.say(text)
+
+
+def wrapped(text: str, stream: TextIO) -> str:
+    """Return the text broken at words to the width of `stream`, if that is a terminal."""
+    if not stream.isatty():
+        return text
+    width = max(shutil.get_terminal_size().columns, 20)
+    return "\n".join(
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in text.splitlines()
+    )
 
 
 def duration(seconds: float) -> str:
@@ -103,7 +133,7 @@ def is_indexing(event: Event) -> bool:
     return isinstance(event, Notice) and event.topic == "Indexing"
 
 
-def speed_text(event: Progress, before: Progress | None = None) -> str:
+def speed_text(event: Progress, before: Progress | None = None, *, with_time_left: bool = True) -> str:
     """Return speed, loss scale, skipped steps and input statistics of a Progress event; retries since `before`."""
     parts = []
     if event.examples_per_second is not None:
@@ -122,10 +152,15 @@ def speed_text(event: Progress, before: Progress | None = None) -> str:
         parts.append(f"{retries:,} {'retry' if retries == 1 else 'retries'}")
     if event.input_bound_percent is not None and event.input_bound_percent >= 20:
         parts.append(f"waits for data {event.input_bound_percent:.0f}%")
-    left = event.estimated_remaining_seconds
-    if left is not None and left >= 1:
-        parts.append(f"{duration(left)} left")
+    if with_time_left and (left := time_left(event)):
+        parts.append(left)
     return "  ".join(parts)
+
+
+def time_left(event: Progress) -> str:
+    """Return the estimated time to the end; empty if it is unknown or less than a second."""
+    left = event.estimated_remaining_seconds
+    return f"{duration(left)} left" if left is not None and left >= 1 else ""
 
 
 def position_text(event: Progress) -> str:
@@ -212,9 +247,12 @@ def with_worker_prefix(worker: int, text: str) -> str:
 
 
 def is_shown(worker: int, event: Event) -> bool:
-    """Return whether to show the event: all of worker 0; of other workers only warnings that may be theirs alone."""
+    """Return whether to show the event: all of worker 0; of other workers only warnings that may be theirs alone.
+
+    The notice that a run resumes is not shown: the Started event has the same step.
+    """
     if worker == 0:
-        return True
+        return not (isinstance(event, Notice) and event.topic == "Resumed" and event.message.startswith(_RESUMES))
     return isinstance(event, Notice) and event.level == "Warning" and event.topic not in _OF_ALL
 
 

@@ -100,7 +100,10 @@ def _unknown_scheme(pattern: str, scheme: str, where: str) -> InvalidSpec:
 
 
 def _nothing(pattern: str, problem: Problem, where: str) -> InvalidSpec:
-    return InvalidSpec(where, f"{pattern!r}: {problem.found}", expected=problem.expected, next_step=problem.next_step)
+    step = problem.next_step
+    if not step and "://" not in pattern:
+        step = "Relative paths begin at the job file's folder; `mptj records convert` writes records."
+    return InvalidSpec(where, f"{pattern!r}: {problem.found}", expected=problem.expected, next_step=step)
 
 
 def _look_into_bucket(pattern: str, where: str, found: DataFindings) -> str | None:

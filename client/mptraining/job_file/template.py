@@ -10,7 +10,7 @@ Kind = Literal["application", "function", "script"]
 SCHEMA_FILE = "mptrainingjob.schema.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answers:
     """What a new job file is about; `program` is an application's name, a script, or module:function."""
 

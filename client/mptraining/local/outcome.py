@@ -20,6 +20,10 @@ class Timeouts:
     peers: float = 15.0
 
 
+# Seconds from SIGTERM to SIGKILL while TensorFlow starts: there is nothing to save, and a worker cannot listen yet.
+STOP_BEFORE_TRAINING = 0.3
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """The end of a worker process: exit code, or negative signal number.
@@ -96,7 +100,10 @@ def final_text(summary: RunSummary, end: GangEnd, verdict: Verdict, *, command: 
         killed = [each for each in end.ends if each.code == -signal.SIGKILL and each.signalled]
         late = f"; {_name(killed[0], many=len(end.ends) > 1)} did not stop in time and was killed" if killed else ""
         # The next run resumes from the saved step, which may be before or after the last displayed one.
-        return FinalText((f"Stopped{late}. {where}.",))
+        by = " by you" if end.interrupted == signal.SIGINT else ""
+        if not summary.started:
+            return FinalText((f"Stopped{by} before training. `{command}` starts again.",))
+        return FinalText((f"Stopped{by}{late}. {where}.",))
     outcome, message = _cause(verdict.decided_by, summary.finished, many=len(end.ends) > 1)
     never = outcome.budget is Budget.NEVER_RETRY
     return FinalText((), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}."))

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, Literal, Self
@@ -205,7 +205,7 @@ def run_gang(
     workers: Sequence[Worker],
     *,
     on_line: OnLine,
-    on_stop: Callable[[int], None],
+    on_stop: Callable[[int], float | None],
     timeouts: Timeouts,
     clock: Callable[[], float] = time.monotonic,
 ) -> GangEnd:
@@ -213,7 +213,8 @@ def run_gang(
 
     `on_line` gets (worker, stream, line without its end) for all output. `on_stop` is called with the number of each
     signal that this program receives (SIGINT, SIGTERM, SIGHUP): after the first, the workers get SIGTERM, and SIGKILL
-    `timeouts.stop` seconds later; after the second, they get SIGKILL at once.
+    `timeouts.stop` seconds later, or after the seconds that `on_stop` returns; after the second, they get SIGKILL at
+    once.
     """
     watching = subprocess.Popen(  # noqa: S603 - our own file
         [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), str(timeouts.stop)],
@@ -231,7 +232,9 @@ def run_gang(
                 gang.poll()
                 for number in signals.received[handled:]:
                     handled += 1
-                    on_stop(number)
+                    seconds = on_stop(number)
+                    if seconds is not None:
+                        gang.timeouts = replace(gang.timeouts, stop=seconds)
                 gang.send_due_signal(handled)
         finally:
             # Workers still run here only after an exception in this program; they get the time to save.

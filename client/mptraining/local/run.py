@@ -1,4 +1,4 @@
-"""Local run of one job (`mptj run FILE --local`) with the processes, environment and run folder of a run on a cluster.
+"""Local run of one job (`mptj run FILE`) with the processes, environment and run folder of a run on a cluster.
 
 The module makes paths absolute, resolves the job for this machine's accelerators, decides the attempt from the run
 folder, and starts one worker process per node.
@@ -17,8 +17,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,10 +28,10 @@ from pydantic import ValidationError
 
 from mptraining.display.choice import display_here
 from mptraining.display.summary import RunSummary
-from mptraining.display.text import Display, header, is_noise
+from mptraining.display.text import Display, header, is_noise, show_waiting, wrapped
 from mptraining.job_file.check import check_document, check_job_file
 from mptraining.job_file.paths import absolute_path, source_folder, with_absolute_paths, with_output
-from mptraining.local.outcome import Timeouts, final_text, verdict
+from mptraining.local.outcome import STOP_BEFORE_TRAINING, Timeouts, final_text, verdict
 from mptraining.local.processes import Stream, Worker, run_gang
 from mptraining_api import events, run_folder
 from mptraining_api.accelerators import catalogue
@@ -42,6 +42,7 @@ from mptraining_api.launch import (
     OUTPUT_KEPT,
     PROGRESS_SECONDS,
     SOURCE_FOLDER,
+    STOPPED_BY_USER_FILE,
     Launch,
     launch,
 )
@@ -157,6 +158,7 @@ def run_local(
     again: str | None = None,
     shown: Callable[[str], str] = str,
     job: MPTrainingJob | None = None,
+    first_line: str | None = None,
 ) -> int:
     """Train the job in the file at `path` and return the exit code for a shell.
 
@@ -165,14 +167,15 @@ def run_local(
     The exit code is 0 if the job is finished (also if it already was), a worker's own code if one failed, and 128 plus
     the signal number if the run was interrupted or a worker was killed. `output` overrides the job's run folder,
     `command` is the command of each worker, `incarnation` identifies this launch. `again` is the command that resumes
-    the run, if it is not `mptj run` with this file; `shown` transforms lines of the workers before they are displayed.
+    the run, if it is not `mptj run` with this file; `shown` transforms lines of the workers before they are displayed;
+    `first_line` is displayed first, once the job is known to have no mistakes.
 
     Raises Problem before any process starts: InvalidSpec, InvalidProgram if TensorFlow is not installed, ResumeRefused
     if the run folder belongs to another job.
     """
     display = display or display_here()
     resolved, notes = resolve_for_machine(Path(path), job=job, output=output, machine=machine or this_machine())
-    again = again or shlex.join(["mptj", "run", str(path), "--local", *(["--output", output] if output else [])])
+    again = again or shlex.join(["mptj", "run", str(path), *(["--output", output] if output else [])])
     attempt = _attempt(resolved, display)
     if attempt is None:
         return 0
@@ -181,6 +184,8 @@ def run_local(
         raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
 
     folder = _relative_path(resolved.output or "", Path.cwd())
+    if first_line is not None:
+        display.say(first_line)
     for text in [*(f"note: {note}" for note in notes), *header(resolved, folder=folder)]:
         display.say(text)
     summary = RunSummary()
@@ -199,20 +204,30 @@ def run_local(
             summary.add(worker, event)
             display.event(worker, event)
 
+    show_waiting(display, "starting TensorFlow…")
     signals: list[int] = []
 
-    def on_stop(number: int) -> None:
+    def on_stop(number: int) -> float | None:
         signals.append(number)
+        if len(signals) > 1:
+            return None
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        if len(signals) == 1:
-            display.say(f"{name}: saving and stopping; a second signal stops it at once")
+        if number == signal.SIGINT:
+            stopped_by_user.touch()
+        if not summary.started:
+            display.say(f"{name}: stopping; training has not begun, and there is nothing to save")
+            return STOP_BEFORE_TRAINING
+        display.say(f"{name}: saving and stopping; a second signal stops it at once")
+        return None
 
     with ExitStack() as stack:
+        stack.enter_context(_before_workers(display, again))
         stack.callback(display.close)
         for log in kept:
             log.start()
             stack.callback(log.close)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mptj-")))
+        stopped_by_user = temporary / "stopped-by-user"
         workers = _workers(
             resolved,
             Path(path),
@@ -221,6 +236,7 @@ def run_local(
             command=command,
             incarnation=launched,
             created=format_time(now()),
+            stopped_by_user=stopped_by_user,
         )
         end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=timeouts or Timeouts())
     decided = verdict(end)
@@ -228,8 +244,18 @@ def run_local(
     for text in final.output:
         display.say(text)
     if final.error is not None:
-        print(f"mptj: {final.error}", file=sys.stderr)
+        print(wrapped(f"mptj: {final.error}", sys.stderr), file=sys.stderr)
     return decided.exit_code
+
+
+@contextmanager
+def _before_workers(display: Display, again: str) -> Iterator[None]:
+    """Report a Ctrl-C that arrives before the workers start, and exit; `run_gang` handles the later ones."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        display.say(f"Stopped by you before training. `{again}` starts again.")
+        sys.exit(128 + signal.SIGINT)
 
 
 def resolve_for_machine(
@@ -317,6 +343,7 @@ def _workers(
     command: Sequence[str],
     incarnation: str,
     created: str,
+    stopped_by_user: Path,
 ) -> list[Worker]:
     hosts = [f"127.0.0.1:{port}" for port in _free_ports(job.processes)]
     launched = launch(
@@ -340,7 +367,8 @@ def _workers(
                 incarnation=incarnation,
                 folder=source_folder(job, path.absolute().parent),
                 gpus=job.accelerator.count_per_node if shares_gpus else None,
-            ),
+            )
+            | {STOPPED_BY_USER_FILE: str(stopped_by_user)},
         )
         for index in range(job.processes)
     ]

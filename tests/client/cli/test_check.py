@@ -42,7 +42,7 @@ def test_every_choice_has_its_reason(job_file: JobFile) -> None:
 def test_without_an_output_it_says_where_a_local_run_writes(job_file: JobFile) -> None:
     path = job_file()
     told = {field: because for field, _, because in rows(check(str(path)).job)}
-    assert told["output.uri"].endswith("; `mptj run --local` writes runs/flowers instead")
+    assert told["output.uri"].endswith("; `mptj run` writes runs/flowers instead")
     path.write_text(path.read_text() + "  output: {uri: gs://bucket/flowers}\n")
     assert "mptj run" not in "".join(because for _, _, because in rows(check(str(path)).job))
 

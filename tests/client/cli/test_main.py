@@ -76,8 +76,7 @@ def test_help_and_version(environment: Environment) -> None:
         ),
         (
             ("run", "none.yaml"),
-            "mptj: a cluster takes it with: mptj submit none.yaml. "
-            "Train on this machine with: mptj run none.yaml --local",
+            "mptj: none.yaml: No such file or directory; expected an MPTrainingJob in YAML",
         ),
         (
             ("compare", "nowhere"),
@@ -114,11 +113,12 @@ def test_a_word_it_does_not_know_is_a_usage_error(environment: Environment) -> N
 
 def test_check_reports_every_file(job_file: JobFile, environment: Environment, tmp_path: Path) -> None:
     good = job_file()
-    bad = tmp_path / "bad.yaml"
+    bad = good.with_name("bad.yaml")
     bad.write_text(good.read_text().replace("nodes", "nodez"))
     done = mptj("check", str(bad), str(good), environment=environment())
     assert done.returncode == 2
-    assert done.stderr.startswith(f"mptj: {bad}: spec.nodez: unknown field")
+    assert done.stderr.startswith(f"{bad}:6: spec.nodez: unknown field. Did you mean 'nodes'?\n")
+    assert done.stderr.endswith("mptj: 1 mistake in 1 of 2 files\n")
     assert "precision.policy" in done.stdout
     assert mptj("check", str(good), environment=environment()).returncode == 0
 
@@ -182,12 +182,72 @@ def test_a_signal_saves_stops_and_prints_how_to_resume(
     out, err = process.communicate(timeout=600)
     assert process.returncode == exit_code
     assert f"{name}: saving and stopping; a second signal stops it at once\n" in out
-    assert out.endswith(f"Stopped. `mptj run {job} --local` resumes from step 40.\n")
+    by = " by you" if number == signal.SIGINT else ""
+    assert out.endswith(f"Stopped{by}. `mptj run {job}` resumes from step 40.\n")
     assert err == ""
 
 
+def test_ctrl_c_before_training_leaves_at_once(job_file: JobFile, environment: Environment) -> None:
+    starts = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('READY', flush=True); time.sleep(60)"
+    job = job_file()
+    process = started(job, environment(starts))
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert out.startswith("Ctrl-C: stopping; training has not begun, and there is nothing to save\n")
+    assert out.endswith(f"Stopped by you before training. `mptj run {job}` starts again.\n")
+    # 0.3 s for the worker, and what a busy machine adds; 20 s where there is something to save.
+    assert time.monotonic() - begin < 10
+
+
+def test_a_worker_can_tell_its_user_from_a_lost_machine(job_file: JobFile, environment: Environment) -> None:
+    tells = """
+def leave(*_):
+    print("by the user:", os.path.exists(os.environ["MPTRAINING_STOPPED_BY_USER_FILE"]), flush=True)
+    finish("Preempted", 75, "told to stop")
+signal.signal(signal.SIGTERM, leave)
+say("Progress", step=40, total_steps=100, epoch=1, metrics={"loss": 0.5})
+print("READY", flush=True)
+time.sleep(60)
+"""
+    job, told = job_file(), environment(tells)
+    for number, by_the_user in ((signal.SIGINT, True), (signal.SIGTERM, False)):
+        process = started(job, told)
+        process.send_signal(number)
+        assert f"by the user: {by_the_user}\n" in process.communicate(timeout=600)[0]
+
+
+def test_a_run_is_on_this_machine_and_says_how_to_reach_a_cluster(
+    job_file: JobFile, environment: Environment, tmp_path: Path
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text("current-context: team\n")
+    told, job = environment("finish('Succeeded', 0)") | {"KUBECONFIG": str(kubeconfig)}, job_file()
+    first = mptj("run", str(job), environment=told).stdout.splitlines()[0]
+    line = f"training on this machine; the cluster of context 'team' takes the job with: mptj submit {job}"
+    assert first == line
+    without = mptj("run", str(job), environment=told | {"KUBECONFIG": str(tmp_path / "none")}).stdout
+    assert without.startswith("training on this machine; a cluster takes the job with: mptj submit")
+    assert "\nstarting TensorFlow…\n" in without
+
+
+def test_check_json_lists_the_mistakes(job_file: JobFile, environment: Environment) -> None:
+    path = job_file()
+    path.write_text(path.read_text().replace("epochs: 5", "epochs: five"))
+    done = mptj("check", str(path), "--json", environment=environment())
+    assert done.returncode == 2
+    (mistake,) = json.loads(done.stdout)["mistakes"]
+    assert (mistake["line"], mistake["field"], mistake["expected"]) == (9, "spec.training.epochs", "a whole number")
+
+
 def test_ctrl_c_twice_kills_at_once(job_file: JobFile, environment: Environment) -> None:
-    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('READY', flush=True); time.sleep(60)"
+    stubborn = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+say("Progress", step=40, total_steps=100, epoch=1, metrics={"loss": 0.5})
+print("READY", flush=True)
+time.sleep(60)
+"""
     process = started(job_file(), environment(stubborn))
     process.send_signal(signal.SIGINT)
     assert process.stdout

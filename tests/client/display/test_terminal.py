@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 from rich.console import Console
 
 from mptraining.display.terminal import TerminalDisplay, bar
-from mptraining_api.events import Notice, Progress, Started
+from mptraining_api.events import Event, Finished, Notice, Progress, Saved, Started
 
 COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}
 
@@ -63,4 +64,45 @@ def test_the_progress_of_the_index_is_replaced_and_removed() -> None:
     assert "\x1b[2K" in text.partition("2.00 of 5.00 GB, 32 s left")[2], "the line is taken away"
     assert text.count("2.00 of 5.00 GB") == 1
     begins = "training starts: None on 1 replica; float32; Keras3, TensorFlow 2"
-    assert text.endswith(f"note: 2 compressed files were expanded\n{begins}\n")
+    assert f"note: 2 compressed files were expanded\n{begins}\n" in text
+
+
+def shown(*events: Event) -> list[str]:
+    """Return the lines that stay on the terminal after these events."""
+    file = io.StringIO()
+    display = TerminalDisplay(Console(file=file, width=80, force_terminal=True, color_system=None))
+    display.waiting("starting TensorFlow…")
+    for event in events:
+        display.event(0, event)
+    display.close()
+    # What a redrawn line leaves begins after the last "erase line".
+    lines = (
+        line.rpartition("\x1b[2K")[2] for line in re.sub(r"\x1b\[\?25[lh]|\x1b\[1A", "", file.getvalue()).split("\n")
+    )
+    return [line.strip() for line in lines if line.startswith(("step", "note", "saved", "⠋ starting"))]
+
+
+def test_an_epoch_leaves_one_line_and_a_checkpoint_none() -> None:
+    def step(number: int, epoch: int, **metrics: float) -> Progress:
+        return Progress(step=number, total_steps=9, epoch=epoch, metrics=metrics, **COMMON)
+
+    saved = Saved(step=3, uri="x", bytes=1, seconds=0.1, **COMMON)
+    end = Finished(reason="Succeeded", exit_code=0, message="", **COMMON)
+    with_validation = shown(step(2, 1, loss=2.0), step(3, 1, val_loss=1.0), saved, step(5, 2, loss=1.0), end)
+    permanent = [line for line in with_validation if "━" not in line and "╸" not in line and "╺" not in line]
+    assert permanent == ["step 3/9  epoch 1  val_loss 1", "step 5/9  epoch 2  loss 1"]
+    assert not any("starting TensorFlow" in line for line in permanent)
+
+
+def test_the_bar_keeps_the_time_left_whole_on_a_narrow_terminal() -> None:
+    event = Progress(
+        step=50, total_steps=200, epoch=2, metrics={"loss": 0.5, "accuracy": 0.25, "val_loss": 0.75},
+        examples_per_second=1234.0, step_seconds=0.1, estimated_remaining_seconds=121.0, **COMMON,
+    )  # fmt: skip
+    first, _ = drawn(event, width=60)
+    assert first.rstrip().endswith("2 min 1 s left  25%")
+
+
+def test_the_notice_that_repeats_the_resumed_step_is_not_shown() -> None:
+    notice = Notice(topic="Resumed", message="resuming from the checkpoint of step 220", **COMMON)
+    assert not any("resuming" in line for line in shown(notice))

@@ -23,13 +23,13 @@ RESUMED = Started(
 @pytest.mark.parametrize(
     ("events", "code", "said"),
     [
-        ([STEP, SAVED], 75, "Stopped. `mptj run x` resumes from step 75."),
-        ([RESUMED, STEP], 75, "Stopped. `mptj run x` resumes from step 40."),
-        ([], 75, "Stopped. `mptj run x` starts again."),
+        ([STEP, SAVED], 75, "Stopped by you. `mptj run x` resumes from step 75."),
+        ([RESUMED, STEP], 75, "Stopped by you. `mptj run x` resumes from step 40."),
+        ([], 75, "Stopped by you before training. `mptj run x` starts again."),
         (
             [STEP, SAVED],
             -9,
-            "Stopped; the trainer did not stop in time and was killed. `mptj run x` resumes from step 75.",
+            "Stopped by you; the trainer did not stop in time and was killed. `mptj run x` resumes from step 75.",
         ),
     ],
 )

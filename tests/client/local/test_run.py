@@ -123,20 +123,20 @@ def test_the_next_attempt_has_the_next_number(
         pytest.param(
             "say('Saved', step=7, uri='x', bytes=1, seconds=0.1); finish('StorageUnavailable', 75, 'no answer')",
             75,
-            "mptj: StorageUnavailable: no answer. `mptj run FILE --local` resumes from step 7.",
+            "mptj: StorageUnavailable: no answer. `mptj run FILE` resumes from step 7.",
             id="may heal by itself",
         ),
         pytest.param(
             "os.kill(os.getpid(), 9)",
             137,
             "mptj: ProgramFailed: the trainer was killed (SIGKILL), perhaps because memory ran out. "
-            "`mptj run FILE --local` starts again.",
+            "`mptj run FILE` starts again.",
             id="killed",
         ),
         pytest.param(
             "os.kill(os.getpid(), 11)",
             139,
-            "mptj: ProgramFailed: the trainer was ended by SIGSEGV. `mptj run FILE --local` starts again.",
+            "mptj: ProgramFailed: the trainer was ended by SIGSEGV. `mptj run FILE` starts again.",
             id="crashed",
         ),
         pytest.param(

@@ -113,5 +113,5 @@ def _missing(job: ResolvedJob, found: str) -> InvalidSpec:
         "spec.accelerator",
         f"promised {promised.count_per_node} x {promised.type} and sees {found}",
         next_step="Check the node's drivers and the image's variant, or allow the CPU: cpuFallback in the operator's "
-        "settings, `mptj run --local` on a laptop.",
+        "settings, `mptj run` on a laptop.",
     )

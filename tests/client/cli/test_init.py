@@ -1,0 +1,89 @@
+"""`mptj init`, `mptj schema`, `mptj accelerators`, help and completion."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mptraining.cli import accelerators, completion
+from mptraining.cli.main import app
+from mptraining.job_file.check import check_job_file
+from mptraining_api.accelerators import catalogue
+from mptraining_api.problems import InvalidSpec
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "train-0.tfrecord").touch()
+    (tmp_path / "train.py").write_text("print('trains')\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--program", "resnet50", "--accelerator", "t4", "--classes", "5", "--run-folder", "gs://b/runs"],
+        ["--program", "train.py", "--accelerator", "v100"],
+        ["--program", "flowers.model:build", "--label", "label", "--epochs", "3", "--batch-size", "32"],
+    ],
+)
+def test_what_init_writes_passes_check(here: Path, flags: list[str]) -> None:
+    done = RUNNER.invoke(app, ["init", "job.yaml", *flags])
+    assert done.exit_code == 0, done.output
+    checked = check_job_file(here / "job.yaml")
+    assert checked.written.metadata.name == "job"
+    text = (here / "job.yaml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=mptrainingjob.schema.json\n")
+    schema = json.loads((here / "mptrainingjob.schema.json").read_text())
+    assert schema == json.loads(RUNNER.invoke(app, ["schema"]).output)
+
+
+def test_init_replaces_nothing_by_itself(here: Path) -> None:
+    (here / "job.yaml").write_text("mine")
+    done = RUNNER.invoke(app, ["init"])
+    assert isinstance(done.exception, InvalidSpec)
+    assert (here / "job.yaml").read_text() == "mine"
+    assert RUNNER.invoke(app, ["init", "--force"]).exit_code == 0
+
+
+def test_init_names_the_application_that_was_meant(here: Path) -> None:
+    done = RUNNER.invoke(app, ["init", "--program", "VGG99"])
+    assert "there is no application 'VGG99'. Did you mean 'VGG19'?" in str(done.exception)
+
+
+def test_accelerators_lists_the_whole_catalogue() -> None:
+    done = RUNNER.invoke(app, ["accelerators"])
+    assert len(done.output.splitlines()) == len(catalogue()) + 1
+    rows = {row["name"]: row for row in accelerators.rows()}
+    assert rows["nvidia-tesla-t4"] == {
+        "name": "nvidia-tesla-t4", "short": ["t4"], "kind": "gpu", "memoryGiB": 16, "autoPolicy": "mixed_float16",
+        "policies": ["float32", "mixed_float16"], "perNode": [1, 2, 4], "what": "NVIDIA T4",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["run", "check", "submit", "compare", "init", "logs"])
+def test_help_has_a_short_flag_and_no_names_of_types(command: str) -> None:
+    short, long = RUNNER.invoke(app, [command, "-h"]), RUNNER.invoke(app, [command, "--help"])
+    assert (short.exit_code, short.output) == (0, long.output)
+    assert "<str>" not in short.output
+    assert "list[" not in short.output
+    assert "{" not in short.output.partition("Options:")[0]
+
+
+def test_values_are_completed(here: Path) -> None:
+    assert {"t4", "trillium", "tpu-v4-podslice"} <= set(completion.accelerators("t"))
+    assert completion.policies("mixed_b") == ["mixed_bfloat16"]
+    assert completion.applications("resnet50") == ["ResNet50", "ResNet50V2"]
+    (here / "runs" / "one").mkdir(parents=True)
+    (here / "runs" / "one" / "job.json").touch()
+    assert completion.run_folders("") == ["runs/one"]
+    (here / "job.yaml").touch()
+    assert completion.job_files("j") == ["job.yaml"]

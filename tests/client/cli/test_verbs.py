@@ -1,0 +1,45 @@
+"""Verbs that people know from other tools."""
+
+from __future__ import annotations
+
+import pytest
+
+from mptraining.cli.verbs import translate
+from mptraining_api.problems import InvalidSpec
+
+KNOWN = ("run", "submit", "list", "status", "logs", "wait", "cancel", "suspend", "resume", "check", "records", "init")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("ls", "list"), ("ps -A", "list -A"), ("get", "list"), ("get jobs", "list"),
+        ("get mptj flowers", "status flowers"),
+        ("get flowers -o json", "status flowers -o json"), ("get -o json", "list -o json"),
+        ("describe flowers", "status flowers"), ("describe job flowers", "status flowers"),
+        ("delete flowers roses", "cancel flowers roses"), ("rm flowers", "cancel flowers"),
+        ("help", "--help"), ("help run", "run --help"), ("--version", "--version"), ("run ls", "run ls"),
+    ],
+)  # fmt: skip
+def test_an_alias_is_the_command_that_does_the_same(typed: str, meant: str) -> None:
+    assert translate(typed.split(), KNOWN) == (meant.split(), None)
+
+
+def test_stop_keeps_the_job_and_says_so() -> None:
+    arguments, note = translate(["stop", "flowers"], KNOWN)
+    assert arguments == ["suspend", "flowers"]
+    assert note == "stop is `mptj suspend`: it keeps the job; `mptj cancel` deletes it"
+
+
+@pytest.mark.parametrize(
+    ("verb", "hint"),
+    [
+        ("trian", "Here: `mptj run FILE`."), ("train", "Here: `mptj run FILE`."), ("apply", "`mptj submit FILE`"),
+        ("validate", "`mptj check FILE`"), ("kill", "`mptj suspend NAME` keeps it"), ("chek", "Did you mean 'check'?"),
+        ("xyzzy", "`mptj --help` lists the commands."),
+    ],
+)  # fmt: skip
+def test_a_wrong_verb_gets_a_hint(verb: str, hint: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"there is no command '{verb}'") as caught:
+        translate([verb, "x"], KNOWN)
+    assert hint in str(caught.value)
