@@ -4,7 +4,8 @@ import { h } from "../dom.js";
 import { formatValue, formatX } from "../format.js";
 import { nearestIndex } from "./points.js";
 
-const MOST_ROWS = 12;
+const MOST_ROWS = 8;
+const MOST_DOTS = 24;
 
 export class Readout {
   constructor(chart) {
@@ -64,7 +65,7 @@ export class Readout {
       .map((curve) => ({ curve, index: nearestIndex(curve.x, curve.y, x) }))
       .filter(({ index }) => index >= 0)
       .map(({ curve, index }) => ({ curve, x: curve.x[index], y: curve.y[index], top: plot.valToPos(curve.y[index], "y") }));
-    if (found.length <= MOST_ROWS) this.dots.append(...found.map((each) => this.dot(plot, each)));
+    if (found.length <= MOST_DOTS) this.dots.append(...found.map((each) => this.dot(plot, each)));
     if (curves.filter((each) => !each.faint).length === 1 && found.length) {
       value.textContent = `${formatValue(found[0].y, this.chart.options.unit)} at ${formatX(found[0].x, this.chart.options.xKind)}`;
     }

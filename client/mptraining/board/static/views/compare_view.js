@@ -13,7 +13,7 @@ import { chartControls, chartSettings, choice } from "./controls.js";
 import { differencesTable, speedTable } from "./differences.js";
 import { runLink, stateBadge } from "./run_row.js";
 
-const MOST = 50;
+const MOST_COMPARED = 200;
 const TABS = [["curves", "Curves"], ["scatter", "Scatter"], ["parallel", "Parallel coordinates"], ["speed", "Speed"], ["differences", "Differences"]];
 
 export class CompareView {
@@ -51,7 +51,7 @@ export class CompareView {
   async read() {
     this.data = await load("/api/runs");
     const chosen = this.wanted.length ? this.data.runs.filter((each) => this.wanted.includes(each.id)) : this.data.runs;
-    this.runs = chosen.slice(0, MOST);
+    this.runs = chosen.slice(0, MOST_COMPARED);
     this.cutOff = chosen.length - this.runs.length;
   }
 
@@ -105,7 +105,7 @@ export class CompareView {
       );
     });
     const all = h("button", { type: "button", class: "quiet", onclick: () => this.toggleAll() }, this.off.size ? "Draw all" : "Draw none");
-    const cutOff = this.cutOff > 0 ? h("p", { class: "chart-note" }, `The first ${MOST} of ${MOST + this.cutOff} runs; select fewer in the table.`) : "";
+    const cutOff = this.cutOff > 0 ? h("p", { class: "chart-note" }, `The first ${MOST_COMPARED} of ${MOST_COMPARED + this.cutOff} runs; select fewer in the table.`) : "";
     const place = this.legend.querySelector("ul")?.scrollTop ?? 0;
     const focused = this.legend.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
     this.legend.replaceChildren(h("div", { class: "legend-head" }, h("span", {}, key ? readable(key.replace(":", " ").replace("val_", "validation ")) : ""), all), h("ul", {}, rows), cutOff);

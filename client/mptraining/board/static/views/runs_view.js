@@ -91,7 +91,7 @@ export class RunsView {
 
   drawActions(found) {
     const chosen = this.shown.filter((each) => this.selected.has(each.id));
-    const compared = chosen.length ? chosen : this.shown.slice(0, 50);
+    const compared = chosen.length ? chosen : this.shown.slice(0, FIRST_ROWS);
     const label = chosen.length ? `Compare ${chosen.length} selected` : compared.length === this.shown.length ? `Compare all ${compared.length}` : `Compare first ${compared.length}`;
     const compare = h("a", { class: "button primary", id: "compare", href: `#/compare?runs=${compared.map((each) => encodeURIComponent(each.id)).join(",")}` }, label);
     const hide = h("button", { type: "button", onclick: () => this.hideSelected() }, this.showHidden && chosen.some((each) => this.hiddenRuns.has(each.id)) ? "Unhide" : "Hide");
