@@ -1,4 +1,4 @@
-"""Comparison of runs as one value, rendered as a terminal table here and as HTML in `mptraining.comparison_html`."""
+"""Comparison of runs as one value and as a terminal table; `mptj board` draws curves."""
 
 from __future__ import annotations
 

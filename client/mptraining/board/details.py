@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -69,7 +70,7 @@ def flattened(resolved: Document | None) -> dict[str, Any]:
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _leaves(f"{path}.{key}" if path else str(key), each)
     elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
@@ -81,8 +82,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def attempts(facts: RunFacts) -> list[dict[str, Any]]:
     """Return one entry for each launch. `lostSeconds`: until its end, from the step where the next one resumed."""
-    following = [*facts.launches[1:], None]
-    return [_attempt(each, after) for each, after in zip(facts.launches, following, strict=True)]
+    return [_attempt(each, after) for each, after in itertools.zip_longest(facts.launches, facts.launches[1:])]
 
 
 def _attempt(launch: LaunchFacts, after: LaunchFacts | None) -> dict[str, Any]:

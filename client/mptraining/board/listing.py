@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -88,6 +88,20 @@ class BucketFiles:
 
     def read(self, name: str, start: int, length: int) -> bytes:
         return storage.read_range(storage.join(self.folder, name), start, length)
+
+
+class MemoryFiles:
+    """Files that are in no storage, such as events from the log of a pod. `folder` is a name alone."""
+
+    def __init__(self, folder: str, content: Mapping[str, bytes]) -> None:
+        self.folder = folder
+        self._content = content
+
+    def list(self) -> dict[str, File]:
+        return {name: File(len(content), "") for name, content in self._content.items()}
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        return self._content[name][start : start + length]
 
 
 def local_run_folders(top: str) -> Iterator[str]:

@@ -135,7 +135,7 @@ def _deep_check(file: str, console: Console, *, quiet: bool) -> Report:
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Run folders, local or gs://, or jobs.", metavar="RUN...")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    html: Annotated[str | None, typer.Option(help="Write a page with curves.", metavar="FILE")] = None,
+    html: Annotated[str | None, typer.Option(help="Write a page, as mptj board --export.", metavar="FILE")] = None,
     *,
     where: Where,
 ) -> None:
@@ -144,12 +144,7 @@ def compare(
 
     comparison = jobs.compare_runs(runs, where)
     if html is not None:
-        from mptraining.comparison_html import page
-
-        try:
-            Path(html).write_text(page(comparison), encoding="utf-8")
-        except OSError as error:
-            raise InvalidSpec("--html", f"{html}: {error.strerror}") from error
+        board.write_page(html, runs, where)
     if as_json:
         typer.echo(json.dumps(comparison.to_document(), indent=2))
         return
