@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,7 @@ class RunFolder:
         self.draw = random.Random(story.name)
         for name in (run_folder.EVENTS, "logs", run_folder.QUARANTINE):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        fields = {name: getattr(story, name) for name in Story.__slots__}
-        job = resolve(MPTrainingJob.parse_yaml(_JOB.format(**fields)), ClusterSettings())
-        (folder / run_folder.JOB).write_text(job.to_json(), encoding="utf-8")
+        (folder / run_folder.JOB).write_text(json.dumps(_job(replace(story, name="story")) | {"name": story.name}))
 
     @property
     def per_epoch(self) -> int:
@@ -195,6 +194,16 @@ class RunFolder:
     def _print(self, *lines: str) -> None:
         with (self.folder / "logs" / f"{self.attempt}-pod-0.log").open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
+
+
+@functools.lru_cache
+def _job(story: Story) -> dict[str, Any]:
+    """Return the resolved job's JSON; hundreds of runs of a sweep have the same but for the name."""
+    fields = {name: getattr(story, name) for name in Story.__slots__}
+    resolved: dict[str, Any] = json.loads(
+        resolve(MPTrainingJob.parse_yaml(_JOB.format(**fields)), ClusterSettings()).to_json()
+    )
+    return resolved
 
 
 def write_story(folder: Path, story: Story, *, start: float, every: int = 20) -> RunFolder:

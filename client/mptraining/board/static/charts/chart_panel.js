@@ -82,10 +82,18 @@ export class ChartPanel {
     }
   }
 
+  /** Load a chart's points; while a request is under way further ones become one. */
   async loadEntry(entry) {
-    entry.stale = false;
-    // Of several answers that are under way the last question's counts.
-    const asked = (entry.asked = (entry.asked ?? 0) + 1);
+    if (entry.busy) return;
+    entry.busy = true;
+    while (entry.stale) {
+      entry.stale = false;
+      await this.drawEntry(entry);
+    }
+    entry.busy = false;
+  }
+
+  async drawEntry(entry) {
     const { x, smooth, scale, cut } = this.options;
     const [from, to] = this.group.zoom ?? [null, null];
     const pixels = Math.max(200, entry.chart.body.clientWidth || 600);
@@ -94,13 +102,13 @@ export class ChartPanel {
     try {
       const raw = await load("/api/series", parameters);
       const smoothed = smooth > 0 ? await load("/api/series", { ...parameters, smooth }) : null;
-      if (asked !== entry.asked) return undefined;
       const charts = raw.charts ?? [raw];
       const curves = smoothed
         ? [...this.curves(charts, true), ...this.curves(smoothed.charts ?? [smoothed], false)]
         : this.curves(charts, false);
       entry.chart.update(curves, { unit: charts[0]?.unit ?? "number", xKind: x, scale, cut });
     } catch (error) {
+      if (error.status === undefined) throw error;
       entry.chart.note.textContent = error.message;
     }
     return undefined;
