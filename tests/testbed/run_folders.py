@@ -67,6 +67,7 @@ class RunFolder:
         self.attempt = 1
         self.step = 0
         self.draw = random.Random(story.name)
+        self.validation: dict[str, float] = {}
         for name in (run_folder.EVENTS, "logs", run_folder.QUARANTINE):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / run_folder.JOB).write_text(json.dumps(_job(replace(story, name="story")) | {"name": story.name}))
@@ -94,10 +95,10 @@ class RunFolder:
             self.step = min(to, self.step + every)
             self.time += every * self.story.step_seconds
             ended = self.step % self.per_epoch == 0
-            self._event("Progress", **self._gauges(), metrics=self._metrics(validation=ended))
+            metrics = self._metrics(validation=ended)
+            self._event("Progress", **self._gauges(), metrics=metrics)
             if ended:
-                loss = self._metrics(validation=True)
-                values = ", ".join(f"{name} {value:.4f}" for name, value in loss.items())
+                values = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
                 self._print(f"epoch {self._epoch()}/{self.story.epochs}: {values}")
                 uri = f"checkpoints/{self.step}"
                 self._event("Saved", step=self.step, uri=uri, bytes=285_300_000, seconds=2.4)
@@ -109,7 +110,7 @@ class RunFolder:
         self.time += idle
 
     def end(self, reason: str = "Succeeded", message: str = "", exit_code: int = 0) -> None:
-        metrics = self._metrics(validation=True)
+        metrics = self._metrics(validation=False)
         self._event("Finished", reason=reason, exitCode=exit_code, message=message, step=self.step, metrics=metrics)
         self._print(f"{reason}: {message}" if message else "training finished")
         result = {
@@ -153,8 +154,9 @@ class RunFolder:
         if validation:
             late = 0.16 * (self.step / self.story.steps) ** 2
             held = self._loss() + 0.11 + late + self.draw.gauss(0, 0.015)
-            found |= {"val_loss": held, "val_accuracy": math.exp(-held * 0.62)}
-        return found
+            self.validation = {"val_loss": held, "val_accuracy": math.exp(-held * 0.62)}
+        # As the trainer does: until the next validation each Progress repeats the last one.
+        return found | self.validation
 
     def _memory(self) -> int:
         half = self.story.policy != "float32"

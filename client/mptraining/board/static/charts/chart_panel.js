@@ -6,6 +6,7 @@ import { readable } from "../format.js";
 import { load } from "../load.js";
 import { ChartGroup } from "./chart_group.js";
 import { CurveChart } from "./curve_chart.js";
+import { changes } from "./points.js";
 
 /** Sections of charts: [{title, charts: [{title, names: [series, …]}]}]. `runs`: [{id, label, colour, dash}]. */
 export class ChartPanel {
@@ -121,14 +122,15 @@ export class ChartPanel {
       series
         .map((points) => ({ points, run: this.runs.find((each) => each.id === points.run) }))
         .filter(({ run, points }) => run && points.x.length)
-        .map(({ run, points }) => ({
+        .map(({ run, points }) => ({ run, points: name.startsWith("val_") ? changes(points.x, points.y) : [points.x, points.y] }))
+        .map(({ run, points: [x, y] }) => ({
           id: single ? name : run.id,
           label: single ? readable(name) : `${run.label}${at ? ` (${readable(name)})` : ""}`,
           colour: single && at ? runColour(at) : run.colour,
           dash: at ? [6, 4] : run.dash,
           faint,
-          x: points.x,
-          y: points.y,
+          x,
+          y,
         })),
     );
   }
