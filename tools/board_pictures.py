@@ -156,9 +156,16 @@ def take(browser: Browser, address: str, picture: Picture) -> None:
     context.close()
     PICTURES.mkdir(exist_ok=True)
     path = PICTURES / f"{picture.name}.png"
-    # A third of the size; the other methods lose the colours of thin curves.
-    shot.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
+    with_palette(shot).save(path, optimize=True)
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size // 1000} kB")
+
+
+def with_palette(shot: Image.Image) -> Image.Image:
+    """Return the picture in its 256 most frequent colours: a third of the size, and pale greys stay as they are."""
+    counted: Any = shot.getcolors(shot.width * shot.height)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([channel for _, colour in sorted(counted, reverse=True)[:256] for channel in colour])
+    return shot.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 300) -> None:
