@@ -64,7 +64,7 @@ def board(
     if not tensorboard:
         serve.serve(shown, listening, host=host, ready=ready)
         return
-    from mptraining.board.tensorboard import running_over
+    from mptraining.cli.tensorboard import running_over
 
     folders = [each.where for each in sources]
     with running_over(folders, say=typer.echo):

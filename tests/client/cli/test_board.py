@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from mptraining.board import serve
-from mptraining.board.tensorboard import command, running_over
 from mptraining.cli.board import board
+from mptraining.cli.tensorboard import command, running_over
 from mptraining.cluster.connection import Where
 from mptraining_api.problems import InvalidSpec
 from tests.client.cli.test_main import signals_as_in_a_terminal
@@ -110,7 +110,7 @@ def test_the_address_is_one_that_can_be_opened_here(host: str, url: str) -> None
 def test_tensorboard_reads_the_same_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     assert command(["runs"])[1:5] == ["-m", "tensorboard.main", "--logdir", "runs"]
     assert command(["runs", "gs://b/runs"])[3:5] == ["--logdir_spec", "runs,gs://b/runs"]
-    monkeypatch.setattr("mptraining.board.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("mptraining.cli.tensorboard.find_spec", lambda name: None)
     with (
         pytest.raises(InvalidSpec, match=r"TensorBoard is not installed here. pip install"),
         running_over(["runs"], say=print),
