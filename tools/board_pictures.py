@@ -112,9 +112,11 @@ def places(runs: str, folder: Path) -> Iterator[list[Path]]:
         output = folder / "training"
         command = [sys.executable, "-m", "mptraining", "run", str(DEMO / "digits-float32.yaml"), "--local"]
         with subprocess.Popen([*command, "--output", str(output)], stdout=subprocess.DEVNULL) as job:
-            wait_until(lambda: any(b'"val_loss"' in each.read_bytes() for each in output.glob("events/*.jsonl")))
-            yield [output]
-            job.terminate()
+            try:
+                wait_until(lambda: any(b'"val_loss"' in each.read_bytes() for each in output.glob("events/*.jsonl")))
+                yield [output]
+            finally:
+                job.terminate()
 
 
 def stories(folder: Path) -> Path:
@@ -134,9 +136,10 @@ def board(shown: list[Path]) -> Iterator[str]:
     command = [sys.executable, "-m", "mptraining", "board", *map(str, shown), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
-        line = server.stdout.readline()
-        yield line.removeprefix("board: ").strip()
-        server.terminate()
+        try:
+            yield server.stdout.readline().removeprefix("board: ").strip()
+        finally:
+            server.terminate()
 
 
 def take(browser: Browser, address: str, picture: Picture) -> None:

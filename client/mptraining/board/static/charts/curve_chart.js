@@ -128,7 +128,7 @@ export class CurveChart {
       stroke: curve.colour,
       width,
       dash: curve.dash,
-      alpha: (curve.faint ? 0.28 : 1) * (chosen ? 1 : 0.25),
+      alpha: (curve.faint ? 0.28 : 1) * (chosen ? 1 : 0.35),
       spanGaps: true,
       paths: window.uPlot.paths.linear(),
     };
