@@ -66,8 +66,10 @@ def test_nothing_is_wider_than_a_phone(board: Callable[..., Opened]) -> None:
         opened.page.wait_for_timeout(150)
         assert opened.page.evaluate(overflow) <= 0, fragment
     opened.open_run("fp16-lr-1e-1")
-    opened.drawn("loss")
+    loss = opened.drawn("loss")
     assert opened.page.evaluate(overflow) <= 0
+    loss.locator(".u-over").tap()
+    expect(loss.locator(".readout")).to_be_visible()
 
 
 def test_everything_is_reached_by_keyboard(board: Callable[..., Opened]) -> None:

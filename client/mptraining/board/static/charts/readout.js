@@ -24,7 +24,8 @@ export class Readout {
     plot.over.append(this.line, this.dots);
     plot.over.addEventListener("pointermove", (event) => this.point(plot, event));
     plot.over.addEventListener("pointerdown", (event) => event.pointerType !== "mouse" && this.point(plot, event));
-    plot.over.addEventListener("pointerleave", () => this.chart.group.moveCursor(null, null));
+    // A finger leaves when it is lifted: the values stay to be read.
+    plot.over.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.chart.group.moveCursor(null, null));
     plot.over.addEventListener("dblclick", () => this.chart.group.zoomTo(null));
     this.show(this.chart.group.cursor, false);
   }
