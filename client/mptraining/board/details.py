@@ -96,7 +96,7 @@ def _attempt(launch: LaunchFacts, after: LaunchFacts | None) -> dict[str, Any]:
     finished = launch.finished
     return {
         "number": launch.attempt,
-        "start": launch.first,
+        "start": launch.process_start,
         "end": launch.last,
         "outcome": finished.reason if finished else None,
         "message": finished.message if finished else "",
@@ -107,13 +107,13 @@ def _attempt(launch: LaunchFacts, after: LaunchFacts | None) -> dict[str, Any]:
 
 
 def goodput(facts: RunFacts, curves: Curves) -> float | None:
-    """Return the share of the wall time from the first event to the last that advanced the training.
+    """Return the share of the wall time from the first process's start to the last event that advanced the training.
 
     Pauses between attempts, starts, and steps that were trained again do not.
     """
     if not facts.launches or not len(curves.seconds):
         return None
-    wall = facts.launches[-1].last - facts.launches[0].first
+    wall = facts.launches[-1].last - facts.launches[0].process_start
     return max(0.0, min(1.0, (curves.total_seconds - curves.lost_seconds) / wall)) if wall > 0 else None
 
 

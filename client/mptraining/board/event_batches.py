@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -20,10 +21,13 @@ from mptraining_api import events as api_events
 
 Column = NDArray[np.float64]
 
-# Fields of Progress that are no curves, or that have their own columns.
-_NO_CURVES = {"mptraining", "time", "attempt", "incarnation", "worker", "kind", "step", "epoch", "metrics", "precision"}
-GAUGES = tuple(name for name in api_events.Progress.model_fields if name not in _NO_CURVES | {"total_steps"})
-
+# Numeric fields of Progress that are no curves, or that have their own columns.
+_NO_CURVES = {"mptraining", "time", "attempt", "worker", "step", "epoch", "total_steps"}
+GAUGES = tuple(
+    name
+    for name, field in api_events.Progress.model_fields.items()
+    if name not in _NO_CURVES and set(get_args(field.annotation) or (field.annotation,)) <= {float, int, NoneType}
+)
 GAUGE_NAMES = frozenset(map(to_camel, GAUGES))
 
 
@@ -43,6 +47,7 @@ class Started(_Base, tag="Started"):
     total_steps: int | None = None
     steps_per_epoch: int | None = None
     first_step: int = 0
+    start_up_seconds: float | None = None
 
 
 class Notice(_Base, tag="Notice"):

@@ -32,6 +32,12 @@ class LaunchFacts:
     progress: Any
     finished: Finished | None
 
+    @property
+    def process_start(self) -> float:
+        """Return when the process started, as far as its events tell."""
+        start_up = self.started.start_up_seconds if self.started else None
+        return min(self.first, self.begin - (start_up or 0.0))
+
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from bench.client.board_runs import progress, write_run
+from bench.client.board_runs import BEGIN, progress, started, write_run
 from mptraining.board.board import Board
 from mptraining.board.rows import SILENT_SECONDS
 from mptraining.board.run_reader import run_id
@@ -76,6 +76,22 @@ def test_new_points_and_new_runs_arrive_within_two_seconds(tmp_path: Path) -> No
         board.stop()
         assert ("bye", {}) in list(live)
         assert time.monotonic() - begin < SECONDS
+
+
+def test_a_run_that_has_ended_and_is_resumed_runs_again(tmp_path: Path) -> None:
+    """Its files are not listed as long as nothing is added to it."""
+    write_run(tmp_path / "one", 0, 20, random.Random(0))
+    source = folder_source(str(tmp_path))
+    board = Board([source], clock=lambda: BEGIN + 50)
+    board.refresh()
+    (run,) = board.runs()["runs"]
+    assert run["state"] == "Succeeded"
+    assert [source.refresh() for _ in range(5)] == [set()] * 5
+    text = started(BEGIN + 40, "float32", 40) + progress(BEGIN + 41, 21, 40, 0.25)
+    (tmp_path / "one" / events_file(2, "c", 0, 0)).write_text(text.replace('"attempt":1', '"attempt":2'))
+    board.refresh()
+    (run,) = board.runs()["runs"]
+    assert (run["state"], run["progress"]["step"], run["values"]["restarts"]) == ("Running", 21, 1)
 
 
 def test_a_run_that_reports_nothing_any_more_is_unfinished(tmp_path: Path) -> None:
