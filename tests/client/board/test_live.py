@@ -122,3 +122,26 @@ def test_a_deleted_run_is_gone(tmp_path: Path) -> None:
     board.refresh()
     assert board.runs()["runs"] == []
     assert board.runs()["sources"] == [{"where": str(tmp_path), "problem": "no runs yet"}]
+
+
+def test_best_values_are_computed_between_answers(tmp_path: Path) -> None:
+    """The curves of long runs are read in the background, which a request interrupts."""
+    for number in range(3):
+        write_run(tmp_path / f"run-{number}", number, 400, random.Random(number))
+    board = Board([folder_source(str(tmp_path))])
+    board.start()
+    try:
+        with board.answering():
+            board.wait_until_read()
+            time.sleep(0.2)
+            found = board.runs()["runs"]
+            assert len(found) == 3
+            assert not any("best:loss" in each["values"] for each in found)
+        end = time.monotonic() + 20
+        while time.monotonic() < end and not all("best:loss" in each["values"] for each in board.runs()["runs"]):
+            time.sleep(0.05)
+        version, changed = board.changes_since(0)
+        assert (len(changed), version > 1) == (3, True)
+        assert all(each["values"]["best:loss"] > 0 for each in board.runs()["runs"])
+    finally:
+        board.stop()
