@@ -1,4 +1,4 @@
-"""`make bench-client`: the waiting times of a notebook, and the size of its installation.
+"""`make bench-client`: the waiting times of a notebook and of `mptj board`, and the size of an installation.
 
 Every round is a fresh process. The API server is a real one on this machine; the first training step is one on the kind
 cluster of `make cluster images` with the operator installed, and skipped with a message where there is none. The size
@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench.client.board import POINTS, RUNS, one_round, runs_folder
 from bench.client.notebook_size import newcomers
 from bench.client.submit import cpu_of_import, on_control_plane, on_kind, seconds_to
 from bench.figures import figure, progress, publish
@@ -22,6 +23,7 @@ from bench.figures import figure, progress, publish
 ROUNDS = 7
 # A job that trains takes half a minute.
 KIND_ROUNDS = 5
+LIST_SECONDS, COMPARE_SECONDS = 1.0, 2.0
 IMPORT_SECONDS, CREATED_SECONDS, FIRST_STEP_SECONDS, MEGABYTES = 0.5, 2.0, 25.0, 100.0
 
 
@@ -78,6 +80,15 @@ def _size(rounds: int | None) -> None:
     _publish("notebook_megabytes", [sum(found.values()) / 1e6], "MB", MEGABYTES)
 
 
+def _board(rounds: int | None) -> None:
+    """The list of 1,000 runs of 10,000 points, and a comparison of 50 of them, as the board's server answers."""
+    with runs_folder(RUNS, POINTS) as folder:
+        found = [one_round(folder) for _ in range(rounds or ROUNDS)]
+    for name, most in (("first_list", LIST_SECONDS), ("list_again", LIST_SECONDS), ("compare", COMPARE_SECONDS)):
+        for kind in ("", "_cpu"):
+            _publish(f"board_{name}{kind}_seconds", [each[name + kind] for each in found], "s", most)
+
+
 def _publish(what: str, values: Sequence[float], unit: str, most: float) -> None:
     """Publish a figure with a goal of its own: its ratio is the share of the goal."""
     progress(f"  {what}: {', '.join(f'{value:.3g}' for value in values)} {unit}")
@@ -89,6 +100,7 @@ GROUPS: dict[str, Callable[[int | None], None]] = {
     "created": _created,
     "first_step": _first_step,
     "size": _size,
+    "board": _board,
 }
 QUICK = ("import", "created")
 

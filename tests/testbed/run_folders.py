@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,10 @@ class RunFolder:
         self.attempt = 1
         self.step = 0
         self.draw = random.Random(story.name)
+        self.validation: dict[str, float] = {}
         for name in (run_folder.EVENTS, "logs", run_folder.QUARANTINE):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        fields = {name: getattr(story, name) for name in Story.__slots__}
-        job = resolve(MPTrainingJob.parse_yaml(_JOB.format(**fields)), ClusterSettings())
-        (folder / run_folder.JOB).write_text(job.to_json(), encoding="utf-8")
+        (folder / run_folder.JOB).write_text(json.dumps(_job(replace(story, name="story")) | {"name": story.name}))
 
     @property
     def per_epoch(self) -> int:
@@ -95,10 +95,10 @@ class RunFolder:
             self.step = min(to, self.step + every)
             self.time += every * self.story.step_seconds
             ended = self.step % self.per_epoch == 0
-            self._event("Progress", **self._gauges(), metrics=self._metrics(validation=ended))
+            metrics = self._metrics(validation=ended)
+            self._event("Progress", **self._gauges(), metrics=metrics)
             if ended:
-                loss = self._metrics(validation=True)
-                values = ", ".join(f"{name} {value:.4f}" for name, value in loss.items())
+                values = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
                 self._print(f"epoch {self._epoch()}/{self.story.epochs}: {values}")
                 uri = f"checkpoints/{self.step}"
                 self._event("Saved", step=self.step, uri=uri, bytes=285_300_000, seconds=2.4)
@@ -110,7 +110,7 @@ class RunFolder:
         self.time += idle
 
     def end(self, reason: str = "Succeeded", message: str = "", exit_code: int = 0) -> None:
-        metrics = self._metrics(validation=True)
+        metrics = self._metrics(validation=False)
         self._event("Finished", reason=reason, exitCode=exit_code, message=message, step=self.step, metrics=metrics)
         self._print(f"{reason}: {message}" if message else "training finished")
         result = {
@@ -154,8 +154,9 @@ class RunFolder:
         if validation:
             late = 0.16 * (self.step / self.story.steps) ** 2
             held = self._loss() + 0.11 + late + self.draw.gauss(0, 0.015)
-            found |= {"val_loss": held, "val_accuracy": math.exp(-held * 0.62)}
-        return found
+            self.validation = {"val_loss": held, "val_accuracy": math.exp(-held * 0.62)}
+        # As the trainer does: until the next validation each Progress repeats the last one.
+        return found | self.validation
 
     def _memory(self) -> int:
         half = self.story.policy != "float32"
@@ -195,6 +196,16 @@ class RunFolder:
     def _print(self, *lines: str) -> None:
         with (self.folder / "logs" / f"{self.attempt}-pod-0.log").open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
+
+
+@functools.lru_cache
+def _job(story: Story) -> dict[str, Any]:
+    """Return the resolved job's JSON; hundreds of runs of a sweep have the same but for the name."""
+    fields = {name: getattr(story, name) for name in Story.__slots__}
+    resolved: dict[str, Any] = json.loads(
+        resolve(MPTrainingJob.parse_yaml(_JOB.format(**fields)), ClusterSettings()).to_json()
+    )
+    return resolved
 
 
 def write_story(folder: Path, story: Story, *, start: float, every: int = 20) -> RunFolder:

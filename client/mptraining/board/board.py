@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,8 @@ FIRST_SECONDS = 3.0
 MEMORY = 512 << 20
 # Of larger runs in a bucket the best values are computed when they are opened, not in the background.
 REMOTE_BYTES = 1 << 20
+# The background thread waits so long after an answer, as a page asks for several things one after the other.
+QUIET_SECONDS = 0.5
 # Versions of which the changes are kept for `changes_since`.
 _KEPT = 1000
 
@@ -44,6 +47,8 @@ class Board:
         self._used: dict[str, None] = {}
         self._states: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
+        self._answering = 0
+        self._answered = time.monotonic()
 
     # -- threads ------------------------------------------------------------------------------------------------
 
@@ -55,6 +60,8 @@ class Board:
 
     def stop(self) -> None:
         self._stop.set()
+        for read in self._read.values():
+            read.set()
         with self._changed:
             self._changed.notify_all()
 
@@ -93,14 +100,38 @@ class Board:
                 self._states[each.id] = found
         return changed
 
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Let the background thread wait until the end of the block: an answer needs the processor first."""
+        with self._changed:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._answering -= 1
+                self._answered = time.monotonic()
+
+    def _wait_for_quiet(self) -> None:
+        """Wait until no answer has been under way for `QUIET_SECONDS`, or until the end."""
+        while not self._stop.is_set():
+            with self._changed:
+                rest = QUIET_SECONDS if self._answering else self._answered + QUIET_SECONDS - time.monotonic()
+            if rest <= 0:
+                return
+            self._stop.wait(rest)
+
     def _read_in_background(self) -> None:
         """Read the curves of each run once for its best values."""
         failed: set[str] = set()
+        for read in self._read.values():
+            read.wait()
         while not self._stop.is_set():
             missing = [each for each in self.readers().values() if not each.complete and each.id not in failed]
             small = [each for each in missing if not storage.is_remote(each.folder) or each.size <= REMOTE_BYTES]
             done: set[str] = set()
             for each in small:
+                self._wait_for_quiet()
                 if self._stop.is_set():
                     return
                 try:

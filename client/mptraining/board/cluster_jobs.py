@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mptraining.board.details import job_commands
+from mptraining.board.listing import MemoryFiles
 from mptraining.board.rows import JobFacts
 from mptraining.board.run_reader import RunReader, run_id
 from mptraining.board.sources import Source, folder_source
@@ -15,6 +18,7 @@ from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotFound
 from mptraining.cluster.job import Job, job_events
 from mptraining.cluster.job_view import JobView, advice, no_operator_text, reason_text, view
+from mptraining.cluster.logs import chief_events
 from mptraining.cluster.submit import waiting_job_warning
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import JOBS, PODS, Raw
@@ -41,7 +45,9 @@ class ClusterJobs:
         names: Sequence[str] = (),
         everywhere: bool = False,
         flags: Sequence[str] = (),
+        read_logs: bool = False,
     ) -> None:
+        """With `read_logs`, the curves of a job without a reachable run folder come from the logs of its pods."""
         place = "all namespaces" if everywhere else f"namespace {server.namespace}"
         self.where = f"{', '.join(names) if names else 'jobs'} in {place} of {server.name}"
         self.problem: str | None = None
@@ -50,13 +56,16 @@ class ClusterJobs:
         self._names = tuple(names)
         self._everywhere = everywhere
         self._flags = tuple(flags)
+        self._read_logs = read_logs
+        self._from_logs: dict[str, RunReader] = {}
         self._jobs: dict[str, JobFacts] = {}
         # job.json of each job by its uid; it never changes.
         self._resolved: dict[str, Mapping[str, Any]] = {}
         self._folders: dict[str, Source] = {}
 
     def runs(self) -> Mapping[str, RunReader]:
-        return {id: each for folder in list(self._folders.values()) for id, each in folder.runs().items()}
+        found = {id: each for folder in list(self._folders.values()) for id, each in folder.runs().items()}
+        return self._from_logs | found
 
     def jobs(self) -> Mapping[str, JobFacts]:
         """Return the jobs by the identifiers of their rows: that of the run folder if the job has one."""
@@ -68,7 +77,10 @@ class ClusterJobs:
             found = {}
             for document in self._documents():
                 facts = self._facts(document)
-                found[run_id(facts.folder or f"{facts.namespace}/{facts.name}")] = facts
+                id = run_id(facts.folder or f"{facts.namespace}/{facts.name}")
+                found[id] = facts
+                if self._read_logs:
+                    self._from_logs[id] = self._reader_of_logs(facts, str(document["metadata"]["uid"]))
             self.problem = None
         except Problem as problem:
             self.problem = str(problem)
@@ -128,6 +140,18 @@ class ClusterJobs:
                 continue
         # A folder without an answer is no problem of the board: its job's row shows what the cluster knows.
         return {id for each in self._folders.values() for id in each.refresh()}
+
+    def _reader_of_logs(self, facts: JobFacts, uid: str) -> RunReader:
+        content = {}
+        for events in chief_events(self._server.in_namespace(facts.namespace), uid):
+            name = run_folder.events_file(events[0].attempt, events[0].incarnation, 0, 0)
+            content[name] = "".join(each.to_json() + "\n" for each in events).encode()
+        if facts.resolved:
+            content[run_folder.JOB] = msgspec.json.encode(facts.resolved)
+        folder = facts.folder or f"{facts.namespace}/{facts.name}"
+        reader = RunReader(MemoryFiles(folder, content), facts.name)
+        reader.refresh()
+        return reader
 
     def _of_job(self, server: ApiServer, uid: str) -> list[Raw]:
         return server.items(PODS, labelSelector=f"{JOB_UID}={uid}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mptraining.board.event_batches import Batch, Column, Started, join
+from mptraining.board.event_batches import Batch, Column, Started, join, metrics
 from mptraining_api.run_folder import metric_direction
 
 _EMPTY = np.empty(0)
@@ -41,15 +41,20 @@ class Curves:
         """Return the passes over the data until each point, in fractions if the length of an epoch is known."""
         return self.step / self.steps_per_epoch if self.steps_per_epoch else self.epoch
 
-    def best(self) -> dict[str, float]:
-        """Return the best value of each metric whose direction is known."""
-        found = {}
-        for name, column in self.values.items():
-            known = column[~np.isnan(column)]
-            direction = metric_direction(name)
-            if len(known) and direction is not None:
-                found[name] = float(known.max() if direction == "up" else known.min())
-        return found
+
+def best(values: Mapping[str, Column]) -> dict[str, float]:
+    """Return the best value of each metric whose direction is known."""
+    found = {}
+    for name, column in metrics(values).items():
+        direction = metric_direction(name)
+        if direction is not None:
+            found[name] = float(column.max() if direction == "up" else column.min())
+    return found
+
+
+def last(values: Mapping[str, Column]) -> dict[str, float]:
+    """Return the last known value of each metric."""
+    return {name: float(column[-1]) for name, column in metrics(values).items()}
 
 
 def merge(launches: Sequence[Batch]) -> Curves:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -69,7 +70,7 @@ def flattened(resolved: Document | None) -> dict[str, Any]:
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _leaves(f"{path}.{key}" if path else str(key), each)
     elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
@@ -81,8 +82,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def attempts(facts: RunFacts) -> list[dict[str, Any]]:
     """Return one entry for each launch. `lostSeconds`: until its end, from the step where the next one resumed."""
-    following = [*facts.launches[1:], None]
-    return [_attempt(each, after) for each, after in zip(facts.launches, following, strict=True)]
+    return [_attempt(each, after) for each, after in itertools.zip_longest(facts.launches, facts.launches[1:])]
 
 
 def _attempt(launch: LaunchFacts, after: LaunchFacts | None) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _attempt(launch: LaunchFacts, after: LaunchFacts | None) -> dict[str, Any]:
     finished = launch.finished
     return {
         "number": launch.attempt,
-        "start": launch.first,
+        "start": launch.process_start,
         "end": launch.last,
         "outcome": finished.reason if finished else None,
         "message": finished.message if finished else "",
@@ -107,13 +107,13 @@ def _attempt(launch: LaunchFacts, after: LaunchFacts | None) -> dict[str, Any]:
 
 
 def goodput(facts: RunFacts, curves: Curves) -> float | None:
-    """Return the share of the wall time from the first event to the last that advanced the training.
+    """Return the share of the wall time from the first process's start to the last event that advanced the training.
 
     Pauses between attempts, starts, and steps that were trained again do not.
     """
     if not facts.launches or not len(curves.seconds):
         return None
-    wall = facts.launches[-1].last - facts.launches[0].first
+    wall = facts.launches[-1].last - facts.launches[0].process_start
     return max(0.0, min(1.0, (curves.total_seconds - curves.lost_seconds) / wall)) if wall > 0 else None
 
 

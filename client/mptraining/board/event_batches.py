@@ -7,9 +7,10 @@ new one appears on the board without a change here.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -20,9 +21,14 @@ from mptraining_api import events as api_events
 
 Column = NDArray[np.float64]
 
-# Fields of Progress that are no curves, or that have their own columns.
-_NO_CURVES = {"mptraining", "time", "attempt", "incarnation", "worker", "kind", "step", "epoch", "metrics", "precision"}
-GAUGES = tuple(name for name in api_events.Progress.model_fields if name not in _NO_CURVES | {"total_steps"})
+# Numeric fields of Progress that are no curves, or that have their own columns.
+_NO_CURVES = {"mptraining", "time", "attempt", "worker", "step", "epoch", "total_steps"}
+GAUGES = tuple(
+    name
+    for name, field in api_events.Progress.model_fields.items()
+    if name not in _NO_CURVES and set(get_args(field.annotation) or (field.annotation,)) <= {float, int, NoneType}
+)
+GAUGE_NAMES = frozenset(map(to_camel, GAUGES))
 
 
 class _Base(msgspec.Struct, tag_field="kind", rename="camel", gc=False):
@@ -41,6 +47,7 @@ class Started(_Base, tag="Started"):
     total_steps: int | None = None
     steps_per_epoch: int | None = None
     first_step: int = 0
+    start_up_seconds: float | None = None
 
 
 class Notice(_Base, tag="Notice"):
@@ -121,9 +128,11 @@ class Batch:
     others: tuple[Other, ...]
     progress: Any = None
 
-    @property
-    def bytes(self) -> int:
-        return 8 * len(self.time) * (3 + len(self.values))
+
+def metrics(values: Mapping[str, Column]) -> dict[str, Column]:
+    """Return the columns of metrics without those of gauges and without unknown values; none is empty."""
+    known = ((name, column[~np.isnan(column)]) for name, column in values.items() if name not in GAUGE_NAMES)
+    return {name: column for name, column in known if len(column)}
 
 
 def decode(lines: bytes) -> Batch | None:

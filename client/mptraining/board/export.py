@@ -6,7 +6,7 @@ import base64
 import hashlib
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from mptraining.board.board import Board
 from mptraining.board.run_reader import RunReader
 from mptraining.board.series import whole_series
 from mptraining.board.server import FOLDER, page, version
-from mptraining.board.sources import Source, folder_source
 from mptraining_api.problems import InvalidData
 from mptraining_records.storage import local
 
@@ -38,12 +37,6 @@ def write_page(path: Path, board: Board) -> Path:
         raise InvalidData("--export", found, expected="folders with runs")
     local.write(path, html(data(board)).encode())
     return path
-
-
-def write_folders(path: Path, folders: Sequence[str]) -> Path:
-    """Write the page with the runs in these folders."""
-    sources: list[Source] = [folder_source(each) for each in folders]
-    return write_page(path, Board(sources))
 
 
 def data(board: Board) -> dict[str, Any]:

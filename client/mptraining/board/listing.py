@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -65,6 +65,16 @@ class LocalFiles:
                             continue
         return found
 
+    def touched(self) -> tuple[int, ...]:
+        """Return times that change when a file of a run that has ended is added or replaced: two calls, no listing."""
+        found = []
+        for part in ("", run_folder.EVENTS):
+            try:
+                found.append(os.stat(f"{self.folder}/{part}").st_mtime_ns)  # noqa: PTH116 - a thousand runs a second
+            except OSError:
+                found.append(0)
+        return tuple(found)
+
     def read(self, name: str, start: int, length: int) -> bytes:
         try:
             file = os.open(f"{self.folder}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -90,8 +100,24 @@ class BucketFiles:
         return storage.read_range(storage.join(self.folder, name), start, length)
 
 
-def local_run_folders(top: str) -> Iterator[str]:
+class MemoryFiles:
+    """Files that are in no storage, such as events from the log of a pod. `folder` is a name alone."""
+
+    def __init__(self, folder: str, content: Mapping[str, bytes]) -> None:
+        self.folder = folder
+        self._content = content
+
+    def list(self) -> dict[str, File]:
+        return {name: File(len(content), "") for name, content in self._content.items()}
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        return self._content[name][start : start + length]
+
+
+def local_run_folders(top: str, known: Container[str] = ()) -> Iterator[str]:
     """Yield the run folders at or below `top`; symbolic links to folders are not followed, hidden ones not entered.
+
+    Of the `known` run folders it is enough that they exist.
 
     Raises InvalidData if there are more than `FOLDERS` folders.
     """
@@ -99,6 +125,9 @@ def local_run_folders(top: str) -> Iterator[str]:
     seen = 0
     while waiting:
         folder, depth = waiting.pop()
+        if folder in known and folder != top:
+            yield folder
+            continue
         seen += 1
         if seen > FOLDERS:
             step = "Name a folder that holds runs, such as runs/"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mptraining.board.event_batches import Batch, Finished, Started
@@ -32,6 +32,12 @@ class LaunchFacts:
     progress: Any
     finished: Finished | None
 
+    @property
+    def process_start(self) -> float:
+        """Return when the process started, as far as its events tell."""
+        start_up = self.started.start_up_seconds if self.started else None
+        return min(self.first, self.begin - (start_up or 0.0))
+
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
@@ -51,7 +57,7 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """All that a row shows; `best` holds the best values of metrics as far as they were read."""
+    """All that a row shows; `best` and `last` hold values of metrics as far as they were read."""
 
     id: str
     name: str
@@ -62,6 +68,7 @@ class RunFacts:
     # The names of its series, as far as they were read.
     series: tuple[str, ...] = ()
     best: Mapping[str, float] | None = None
+    last: Mapping[str, float] = field(default_factory=dict)
     job: JobFacts | None = None
 
 
@@ -195,15 +202,8 @@ def total_seconds(facts: RunFacts) -> float | None:
 def _last_metrics(facts: RunFacts, result: Document) -> Mapping[str, float]:
     if result.get("metrics"):
         return dict(result["metrics"])
-    for each in reversed(facts.launches):
-        found: dict[str, float] = {}
-        if each.progress is not None:
-            found |= each.progress.metrics
-        if each.finished is not None:
-            found |= each.finished.metrics
-        if found:
-            return found
-    return {}
+    finished = facts.launches[-1].finished if facts.launches else None
+    return {**facts.last, **(finished.metrics if finished else {})}
 
 
 def _learning_rate(job: Document, last: Any) -> float | None:

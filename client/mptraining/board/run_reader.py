@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from mptraining.board.curves import Curves, merge
+from mptraining.board.curves import Curves, best, last, merge
 from mptraining.board.event_batches import Batch, Other
 from mptraining.board.event_files import Launch, ReadRange
 from mptraining.board.listing import File, Files
@@ -55,7 +55,9 @@ class RunReader:
         self.resolved: Mapping[str, Any] | None = None
         self.result: Mapping[str, Any] | None = None
         self._launches: dict[tuple[int, str], Launch] = {}
+        # None until all events were read.
         self._best: dict[str, float] | None = None
+        self._last: dict[str, float] = {}
         self._curves: Curves | None = None
         self._facts: RunFacts | None = None
         self._lock = threading.RLock()
@@ -92,6 +94,7 @@ class RunReader:
                     launches=tuple(launch_facts(attempt, batch) for attempt, batch in batches),
                     series=tuple(dict.fromkeys([*(name for _, batch in batches for name in batch.values), *final])),
                     best=self._best,
+                    last=self._last if self._best is not None else self._last_of(batches),
                 )
             return self._facts
 
@@ -112,9 +115,8 @@ class RunReader:
                 for each in self._launches.values():
                     each.fill()
                 self._curves = merge([batch for _, batch in self._in_order()])
-                best = self._curves.best()
-                if best != self._best:
-                    self._best, self._facts = best, None
+                self._best, self._last = best(self._curves.values), last(self._curves.values)
+                self._facts = None
             return self._curves
 
     def other_events(self) -> list[tuple[int, Other]]:
@@ -151,9 +153,17 @@ class RunReader:
                 self.curves()
             return
         for batch in new:
-            for name, value in Curves(values=batch.values).best().items():
+            for name, value in best(batch.values).items():
                 better = max if metric_direction(name) == "up" else min
                 self._best = {**self._best, name: better(value, self._best.get(name, value))}
+            self._last = {**self._last, **last(batch.values)}
+
+    @staticmethod
+    def _last_of(batches: Sequence[tuple[int, Batch]]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for _, batch in batches:
+            found |= last(batch.values)
+        return found
 
     def _in_order(self) -> list[tuple[int, Batch]]:
         """Return the launches with events, in order of time."""

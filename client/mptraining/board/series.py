@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from pydantic.alias_generators import to_camel
 
 from mptraining.board.curves import Curves
-from mptraining.board.event_batches import GAUGES, Column
+from mptraining.board.event_batches import GAUGE_NAMES, Column
 
-_GAUGES = {to_camel(each) for each in GAUGES}
 _NUMBERS = ("gradientNorm", "lossScale", "skippedSteps", "learningRate", "recoveries")
 
 
@@ -21,7 +19,7 @@ def groups(names: Iterable[str]) -> dict[str, list[str]]:
     for name in names:
         if name in _NUMBERS:
             found["numbers"].append(name)
-        elif name in _GAUGES:
+        elif name in GAUGE_NAMES:
             found["system"].append(name)
         else:
             found["validation" if name.startswith("val_") else "training"].append(name)
@@ -42,7 +40,7 @@ _UNITS = {
 
 def unit(name: str) -> str:
     """Return the unit of a gauge by the end of its name; `number` for metrics and plain numbers."""
-    found = (text for end, text in _UNITS.items() if name in _GAUGES and name.endswith(end))
+    found = (text for end, text in _UNITS.items() if name in GAUGE_NAMES and name.endswith(end))
     return next(found, "number")
 
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader
@@ -30,6 +30,9 @@ FOLDER = Path(__file__).parent
 LIVE_SECONDS, COMMENT_SECONDS = 0.25, 15.0
 LOG_BYTES, LOG_TAIL = 256 << 10, 64 << 10
 MOST_PIXELS, MOST_RUNS, MOST_NAMES = 8192, 500, 100
+
+
+T = TypeVar("T")
 
 
 class JSONResponse(Response):
@@ -134,6 +137,15 @@ class _Answers:
         self._board = board
         self._stopping = stopping
 
+    async def _compute(self, call: Callable[..., T], *arguments: object) -> T:
+        """Run what reads files or computes in a thread, ahead of the board's own work."""
+
+        def computed() -> T:
+            with self._board.answering():
+                return call(*arguments)
+
+        return await run_in_threadpool(computed)
+
     async def page(self, _: Request) -> Response:
         return HTMLResponse(page(version=version()))
 
@@ -142,10 +154,10 @@ class _Answers:
             self._board.wait_until_read()
             return self._board.runs()
 
-        return JSONResponse(await run_in_threadpool(answer))
+        return JSONResponse(await self._compute(answer))
 
     async def run(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(self._details, request.path_params["id"]))
+        return JSONResponse(await self._compute(self._details, request.path_params["id"]))
 
     def _details(self, id: str) -> Any:
         facts = self._board.facts().get(id)
@@ -173,7 +185,7 @@ class _Answers:
             charts = [series.chart(name, x, curves, **options) for name in names]
             return charts[0] if len(charts) == 1 else {"charts": charts}
 
-        return JSONResponse(await run_in_threadpool(answer))
+        return JSONResponse(await self._compute(answer))
 
     def _curves(self, ids: Collection[str]) -> dict[str, Curves]:
         found = {}
@@ -189,7 +201,7 @@ class _Answers:
     async def logs(self, request: Request) -> Response:
         id, name = request.path_params["id"], request.path_params["name"]
         offset = int(_number(request.query_params.get("offset"), "offset", -1) or 0)
-        return JSONResponse(await run_in_threadpool(self._log, id, name, offset))
+        return JSONResponse(await self._compute(self._log, id, name, offset))
 
     def _log(self, id: str, name: str, offset: int) -> Any:
         reader = self._board.reader(id)
@@ -206,7 +218,7 @@ class _Answers:
     async def job(self, request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
 
-        found = await run_in_threadpool(self._board.job, namespace, name)
+        found = await self._compute(self._board.job, namespace, name)
         if found is None:
             raise HTTPException(404, f"no job {namespace}/{name} among those of the board")
         return JSONResponse(found)

@@ -15,8 +15,8 @@ from mptraining_records.storage import storage
 
 LOCAL_SECONDS = 0.5
 BUCKET_SECONDS = 5.0
-# Runs that have ended, and the search for new ones, are looked at each so many refreshes.
-_RARELY = 4
+# New run folders are looked for at every second refresh.
+_FIND = 2
 
 
 class Source(Protocol):
@@ -53,41 +53,53 @@ class LocalRuns:
         self.problem: str | None = None
         self._top = str(storage.local_path(where)).rstrip("/") or "/"
         self._runs: dict[str, RunReader] = {}
+        self._files: dict[str, tuple[RunReader, LocalFiles]] = {}
+        self._touched: dict[str, tuple[int, ...]] = {}
         self._turn = 0
 
     def runs(self) -> Mapping[str, RunReader]:
         return self._runs
 
     def refresh(self) -> set[str]:
-        changed = set()
-        all_of_them = self._turn % _RARELY == 0
-        if self._turn % 2 == 0:
-            changed |= self._find()
+        changed = self._find() if self._turn % _FIND == 0 else set()
         self._turn += 1
         problems = []
-        for each in list(self._runs.values()):
-            if all_of_them or each.result is None:
-                try:
-                    if each.refresh():
-                        changed.add(each.id)
-                except Problem as problem:
-                    problems.append(str(problem))
+        for reader, files in list(self._files.values()):
+            # A run that has ended changes only by a new attempt, or by a new result.
+            touched = None if reader.result is None else files.touched()
+            if touched is not None and self._touched.get(reader.id) == touched:
+                continue
+            try:
+                if reader.refresh():
+                    changed.add(reader.id)
+            except Problem as problem:
+                problems.append(str(problem))
+            if touched is not None:
+                self._touched[reader.id] = touched
         if problems:
             self.problem = problems[0]
         return changed
 
     def _find(self) -> set[str]:
         found: dict[str, RunReader] = {}
+        known = {each.folder: each for each in self._runs.values()}
         self.problem = None
         try:
-            for folder in local_run_folders(self._top):
-                reader = RunReader(LocalFiles(folder), _name(self._top, folder))
-                found[reader.id] = self._runs.get(reader.id, reader)
+            for folder in local_run_folders(self._top, known):
+                reader = known.get(folder)
+                if reader is None:
+                    files = LocalFiles(folder)
+                    reader = RunReader(files, _name(self._top, folder))
+                    self._files[reader.id] = (reader, files)
+                found[reader.id] = reader
         except InvalidData as problem:
             self.problem = str(problem)
         if not found and self.problem is None:
             self.problem = "no runs yet" if os.path.isdir(self._top) else "no such folder"  # noqa: PTH112
         gone = self._runs.keys() - found.keys()
+        for id in gone:
+            del self._files[id]
+            self._touched.pop(id, None)
         self._runs = found
         return gone
 

@@ -39,18 +39,15 @@ def board(
 
     WHERE is a run folder, a folder with runs at any depth, a gs:// URI, or the name of a job in the cluster.
     """
+    if export is not None:
+        typer.echo(f"page: {write_page(export, places or [], where, jobs=jobs, everywhere=everywhere)}")
+        return
     _require_extra()
+    from mptraining.board import access, serve
     from mptraining.board.board import Board
 
     sources, clusters = _sources(places or [], where, jobs=jobs or everywhere, everywhere=everywhere)
     shown = Board(sources, clusters)
-    if export is not None:
-        from mptraining.board.export import write_page
-
-        typer.echo(f"page: {write_page(Path(export), shown)}")
-        return
-    from mptraining.board import access, serve
-
     if not access.is_loopback(host):
         text = f"warning: {host} is reached from other machines; the connection is not encrypted, the token is the key"
         typer.echo(text, err=True)
@@ -67,10 +64,21 @@ def board(
     if not tensorboard:
         serve.serve(shown, listening, host=host, ready=ready)
         return
-    from mptraining.board.tensorboard import running_over
+    from mptraining.cli.tensorboard import running_over
 
-    with running_over([each.where for each in sources], say=typer.echo):
+    folders = [each.where for each in sources]
+    with running_over(folders, say=typer.echo):
         serve.serve(shown, listening, host=host, ready=ready)
+
+
+def write_page(file: str, places: list[str], where: Where, *, jobs: bool = False, everywhere: bool = False) -> Path:
+    """Write the offline page of runs and jobs; jobs without a reachable run folder have the curves of their logs."""
+    _require_extra()
+    from mptraining.board import export
+    from mptraining.board.board import Board
+
+    sources = _sources(places, where, jobs=jobs or everywhere, everywhere=everywhere, read_logs=True)
+    return export.write_page(Path(file), Board(*sources))
 
 
 def _require_extra() -> None:
@@ -83,7 +91,9 @@ def _require_extra() -> None:
         raise InvalidSpec("", f"mptj board needs packages that are not installed: {', '.join(missing)}", next_step=step)
 
 
-def _sources(places: list[str], where: Where, *, jobs: bool, everywhere: bool) -> tuple[list[Source], list[JobSource]]:
+def _sources(
+    places: list[str], where: Where, *, jobs: bool, everywhere: bool, read_logs: bool = False
+) -> tuple[list[Source], list[JobSource]]:
     """Return the folders and the jobs to show. Raises Problem for a job if there is no cluster."""
     from mptraining.board.sources import folder_source
 
@@ -98,5 +108,9 @@ def _sources(places: list[str], where: Where, *, jobs: bool, everywhere: bool) -
 
         chosen = [] if jobs else names
         server = connect(where)
-        clusters.append(ClusterJobs(server, clock=time.time, names=chosen, everywhere=everywhere, flags=where.flags()))
+        clusters.append(
+            ClusterJobs(
+                server, clock=time.time, names=chosen, everywhere=everywhere, flags=where.flags(), read_logs=read_logs
+            )
+        )
     return [folder_source(each) for each in folders], clusters

@@ -2,7 +2,7 @@
 
 Commands import their modules when they run, so that `--help` is fast.
 
-Exit codes: 0; 2 for an error of the user, reported in one line; 75 if the cluster does not answer; 130 after Ctrl-C;
+Exit codes: 0; 2 for an error of the user, reported in one line; 75 if the cluster does not answer; 130 after Ctrl-C, which ends `board` with 0;
 124 if `mptj wait --timeout` expires; 128 plus the signal number after a signal, as in a shell. `mptj run` and
 `mptj wait` exit with the code of the worker that failed (`mptraining_api.outcomes`).
 """
@@ -23,7 +23,7 @@ import typer
 from mptraining.cli import accelerators, board, completion, export, fetch, help_text, init, jobs, records, submit, verbs
 from mptraining.cli.jobs import with_cluster_options
 from mptraining_api import outcomes
-from mptraining_api.problems import InvalidSpec, Problem
+from mptraining_api.problems import Problem
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -165,7 +165,7 @@ def compare(
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    html: Annotated[str | None, typer.Option(help="Write a page with curves.", metavar="FILE")] = None,
+    html: Annotated[str | None, typer.Option(help="Write a page, as mptj board --export.", metavar="FILE")] = None,
     sort: Annotated[
         str | None, typer.Option(help="Order the runs by this column, the best first.", metavar="COLUMN")
     ] = None,
@@ -183,12 +183,7 @@ def compare(
 
     comparison = jobs.compare_runs(runs, where, metrics=metric, sort=sort)
     if html is not None:
-        from mptraining.comparison_html import page
-
-        try:
-            Path(html).write_text(page(comparison), encoding="utf-8")
-        except OSError as error:
-            raise InvalidSpec("--html", f"{html}: {error.strerror}") from error
+        board.write_page(html, runs, where)
     if as_json:
         typer.echo(json.dumps(comparison.to_document(), indent=2))
         return

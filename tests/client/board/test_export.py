@@ -14,7 +14,7 @@ import pytest
 
 from bench.client.board_runs import write_run
 from mptraining.board.board import Board
-from mptraining.board.export import bundle, data, write_folders, write_page
+from mptraining.board.export import bundle, data, write_page
 from mptraining.board.sources import folder_source
 from mptraining_api.problems import InvalidData
 
@@ -22,7 +22,7 @@ STRANGE = "</script><script>alert(1)</script>&amp;"
 
 
 def exported(folder: Path) -> tuple[str, dict[str, Any]]:
-    text = write_folders(folder / "page.html", [str(folder / "runs")]).read_text()
+    text = write_page(folder / "page.html", Board([folder_source(str(folder / "runs"))])).read_text()
     (inlined,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     return text, json.loads(inlined)
 

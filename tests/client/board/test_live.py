@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from bench.client.board_runs import progress, write_run
+from bench.client.board_runs import BEGIN, progress, started, write_run
 from mptraining.board.board import Board
 from mptraining.board.rows import SILENT_SECONDS
 from mptraining.board.run_reader import run_id
@@ -78,6 +78,22 @@ def test_new_points_and_new_runs_arrive_within_two_seconds(tmp_path: Path) -> No
         assert time.monotonic() - begin < SECONDS
 
 
+def test_a_run_that_has_ended_and_is_resumed_runs_again(tmp_path: Path) -> None:
+    """Its files are not listed as long as nothing is added to it."""
+    write_run(tmp_path / "one", 0, 20, random.Random(0))
+    source = folder_source(str(tmp_path))
+    board = Board([source], clock=lambda: BEGIN + 50)
+    board.refresh()
+    (run,) = board.runs()["runs"]
+    assert run["state"] == "Succeeded"
+    assert [source.refresh() for _ in range(5)] == [set()] * 5
+    text = started(BEGIN + 40, "float32", 40) + progress(BEGIN + 41, 21, 40, 0.25)
+    (tmp_path / "one" / events_file(2, "c", 0, 0)).write_text(text.replace('"attempt":1', '"attempt":2'))
+    board.refresh()
+    (run,) = board.runs()["runs"]
+    assert (run["state"], run["progress"]["step"], run["values"]["restarts"]) == ("Running", 21, 1)
+
+
 def test_a_run_that_reports_nothing_any_more_is_unfinished(tmp_path: Path) -> None:
     """Its files do not change: the clock alone does."""
     write_run(tmp_path / "one", 0, 20, random.Random(0), finished=False)
@@ -106,3 +122,26 @@ def test_a_deleted_run_is_gone(tmp_path: Path) -> None:
     board.refresh()
     assert board.runs()["runs"] == []
     assert board.runs()["sources"] == [{"where": str(tmp_path), "problem": "no runs yet"}]
+
+
+def test_best_values_are_computed_between_answers(tmp_path: Path) -> None:
+    """The curves of long runs are read in the background, which a request interrupts."""
+    for number in range(3):
+        write_run(tmp_path / f"run-{number}", number, 400, random.Random(number))
+    board = Board([folder_source(str(tmp_path))])
+    board.start()
+    try:
+        with board.answering():
+            board.wait_until_read()
+            time.sleep(0.2)
+            found = board.runs()["runs"]
+            assert len(found) == 3
+            assert not any("best:loss" in each["values"] for each in found)
+        end = time.monotonic() + 20
+        while time.monotonic() < end and not all("best:loss" in each["values"] for each in board.runs()["runs"]):
+            time.sleep(0.05)
+        version, changed = board.changes_since(0)
+        assert (len(changed), version > 1) == (3, True)
+        assert all(each["values"]["best:loss"] > 0 for each in board.runs()["runs"])
+    finally:
+        board.stop()

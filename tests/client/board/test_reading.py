@@ -138,6 +138,19 @@ def test_the_best_values_follow_appended_events(run_in: RunIn, attempt_events: C
     assert (read.facts.best or {})["loss"] == 1 / 40
 
 
+def test_the_last_values_are_those_of_the_history(run_in: RunIn) -> None:
+    """The last event has no validation metrics; a gauge such as lossScale is no metric, whatever its name says."""
+    folder = run_in(steps=25, done=False)
+    about = {"attempt": 1, "incarnation": "a-b", "worker": 0}
+    told = [Progress(time=1030, step=26, epoch=1, metrics={"loss": 0.01}, loss_scale=2.0, **about)]
+    with (folder / events_file(1, "a-b", 0, 0)).open("ab") as file:
+        file.write(lines(told))
+    read = reader(folder)
+    read.refresh()
+    assert read.facts.last == load_run(str(folder)).metrics == {"loss": 0.01, "val_loss": 1.1 / 20, "val_accuracy": 0.8}
+    assert set(read.facts.best or {}) == {"loss", "val_loss", "val_accuracy"}
+
+
 def test_only_what_is_new_is_read(run_in: RunIn, attempt_events: Callable[..., list[Event]]) -> None:
     folder = run_in(steps=300, done=False)
     ranges: list[tuple[str, int, int]] = []

@@ -38,6 +38,25 @@ export function debounced(action, milliseconds) {
   };
 }
 
+/** Call `action` once, `milliseconds` after the first of several calls: changes without a pause do not put it off. */
+export function throttled(action, milliseconds) {
+  let timer = 0;
+  let last = null;
+  const run = async () => {
+    timer = 0;
+    try {
+      await action(last);
+    } catch (error) {
+      // That the server does not answer is told by the connection; anything else is a fault of the page.
+      if (error.status === undefined) throw error;
+    }
+  };
+  return (given) => {
+    last = given;
+    timer ||= setTimeout(run, milliseconds);
+  };
+}
+
 /** Return a button that copies `text`. */
 export function copyButton(text, label = "Copy") {
   const button = h("button", { type: "button", class: "quiet", "aria-label": `${label}: ${text}`, onclick: copy }, label);

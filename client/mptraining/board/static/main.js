@@ -83,7 +83,7 @@ function setTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
   keep("theme", theme);
-  document.getElementById("theme").textContent = { dark: "Dark", light: "Light" }[theme] ?? "Auto";
+  document.getElementById("theme").textContent = `◐ ${{ dark: "Dark", light: "Light" }[theme] ?? "Auto"}`;
   document.getElementById("theme").setAttribute("aria-label", `Colours: ${theme ?? "as the system"}`);
   view?.redraw?.();
 }

@@ -37,10 +37,11 @@ export function parseFilter(text, columns) {
   return { test: (run) => tests.every((each) => each(run)) };
 }
 
-/** Return the column whose key or title is nearest to what was typed: exact, then beginning, then anywhere. */
+/** Return the column that was typed: its name, its beginning or a part of it; of several the one that is shown. */
 export function findColumn(name, columns) {
   const plain = (text) => text.toLowerCase().replace(/[\s_:]/g, "");
-  const all = [{ key: "name", title: "name" }, { key: "state", title: "state" }, ...columns];
+  const shownFirst = [...columns].sort((one, other) => isShownAtFirst(other.key) - isShownAtFirst(one.key));
+  const all = [{ key: "name", title: "name" }, { key: "state", title: "state" }, ...shownFirst];
   const names = (each) => [plain(each.key), plain(each.title), plain(each.key.replace(/^(best|last):/, ""))];
   const wanted = plain(name);
   return (
@@ -48,6 +49,12 @@ export function findColumn(name, columns) {
     all.find((each) => names(each).some((other) => other.startsWith(wanted))) ??
     all.find((each) => names(each).some((other) => other.includes(wanted)))
   );
+}
+
+/** Return whether a column is shown before the reader has chosen: not what another column tells better. */
+export function isShownAtFirst(key) {
+  // The state shows the outcome; the best of validation and the last of training are what one looks for.
+  return !["outcome", "phase", "strategy"].includes(key) && !key.startsWith("last:val_") && (!key.startsWith("best:") || key.startsWith("best:val_"));
 }
 
 function searchable(run) {

@@ -60,6 +60,14 @@ def test_one_cursor_shows_the_values_of_all_charts(board: Callable[..., Opened])
     expect(opened.chart("accuracy").locator(".cursor-line")).to_be_visible()
 
 
+def test_a_validation_is_one_point_although_each_progress_repeats_it(board: Callable[..., Opened]) -> None:
+    opened = board()
+    opened.go("#/compare")
+    chart = opened.drawn("validation loss")
+    assert chart.get_attribute("data-points") == "12", "one a validation"
+    assert int(opened.drawn("loss").get_attribute("data-points")) == 60
+
+
 def test_a_diverged_run_does_not_flatten_the_others(board: Callable[..., Opened]) -> None:
     opened = board()
     opened.go("#/compare")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from mptraining.board.export import write_folders
+from mptraining.board.board import Board
+from mptraining.board.export import write_page
+from mptraining.board.sources import folder_source
 from tests.client.board.browser.conftest import Opened, Served, picture, wait_for_another_picture
 from tests.testbed.run_folders import RunFolder
 
@@ -50,10 +52,10 @@ def test_text_has_the_contrast_of_wcag_aa(board: Callable[..., Opened], scheme: 
 def test_the_reader_can_choose_dark(board: Callable[..., Opened]) -> None:
     opened = board(color_scheme="light")
     opened.page.keyboard.press("d")
-    expect(opened.page.locator("#theme")).to_have_text("Dark")
+    expect(opened.page.locator("#theme")).to_contain_text("Dark")
     assert opened.page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
     opened.page.reload()
-    expect(opened.page.locator("#theme")).to_have_text("Dark")
+    expect(opened.page.locator("#theme")).to_contain_text("Dark")
 
 
 def test_nothing_is_wider_than_a_phone(board: Callable[..., Opened]) -> None:
@@ -64,8 +66,10 @@ def test_nothing_is_wider_than_a_phone(board: Callable[..., Opened]) -> None:
         opened.page.wait_for_timeout(150)
         assert opened.page.evaluate(overflow) <= 0, fragment
     opened.open_run("fp16-lr-1e-1")
-    opened.drawn("loss")
+    loss = opened.drawn("loss")
     assert opened.page.evaluate(overflow) <= 0
+    loss.locator(".u-over").tap()
+    expect(loss.locator(".readout")).to_be_visible()
 
 
 def test_everything_is_reached_by_keyboard(board: Callable[..., Opened]) -> None:
@@ -85,7 +89,7 @@ def test_everything_is_reached_by_keyboard(board: Callable[..., Opened]) -> None
     press("ArrowDown")
     expect(second).to_be_focused()
     press("Space")
-    expect(opened.page.locator("tr[data-run]").nth(1)).to_have_attribute("aria-selected", "true")
+    expect(opened.page.locator("tr[data-run]").nth(1).get_by_role("checkbox")).to_be_checked()
     press("k")
     press("x")
     press("c")
@@ -134,7 +138,7 @@ def test_a_wrong_token_is_told_how_to_get_the_right_one(
 
 
 def test_an_exported_page_needs_no_server(stories: Path, tmp_path: Path, open_page: Callable[..., Opened]) -> None:
-    page = write_folders(tmp_path / "page.html", [str(stories)])
+    page = write_page(tmp_path / "page.html", Board([folder_source(str(stories))]))
     opened = open_page(page.as_uri())
     requests: list[str] = []
     opened.page.on("request", lambda request: requests.append(request.url))
@@ -166,3 +170,32 @@ def test_markup_in_a_runs_name_and_output_stays_text(
     opened.page.locator("tr[data-run] a").click()
     expect(opened.page.locator("#events")).to_contain_text("<script>alert(1)</script>")
     assert opened.page.locator("main img, main script, #events b").count() == 0
+
+
+def test_a_waiting_job_shows_why_its_pods_and_the_commands(board: Callable[..., Opened]) -> None:
+    opened = board()
+    job = {
+        "phase": "Pending",
+        "why": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. Wait, or ask for another accelerator.",
+        "conditions": [{"type": "Running", "status": "False", "reason": "Unschedulable", "message": "no node fits"}],
+        "pods": [{"name": "flowers-0", "phase": "Pending", "node": None, "reason": "Unschedulable", "restarts": 0}],
+        "events": [
+            {
+                "time": 1_790_000_000,
+                "type": "Warning",
+                "reason": "FailedScheduling",
+                "message": "no",
+                "object": "Pod/flowers-0",
+                "count": 3,
+            }
+        ],
+        "commands": [{"title": "Logs of the workers", "command": "mptj logs -f flowers --namespace team-a"}],
+        "run": None,
+    }
+    opened.page.route("**/api/job/team-a/flowers", lambda route: route.fulfill(json=job))
+    opened.go("#/job/team-a/flowers")
+    expect(opened.page.get_by_role("heading", name="flowers")).to_be_visible()
+    expect(opened.page.get_by_role("note")).to_contain_text("Insufficient nvidia.com/gpu")
+    expect(opened.page.get_by_role("row", name="flowers-0 Pending").first).to_be_visible()
+    expect(opened.page.get_by_text("FailedScheduling")).to_be_visible()
+    expect(opened.page.get_by_text("mptj logs -f flowers --namespace team-a")).to_be_visible()

@@ -6,6 +6,7 @@ import { readable } from "../format.js";
 import { load } from "../load.js";
 import { ChartGroup } from "./chart_group.js";
 import { CurveChart } from "./curve_chart.js";
+import { changes } from "./points.js";
 
 /** Sections of charts: [{title, charts: [{title, names: [series, …]}]}]. `runs`: [{id, label, colour, dash}]. */
 export class ChartPanel {
@@ -82,10 +83,18 @@ export class ChartPanel {
     }
   }
 
+  /** Load a chart's points; while a request is under way further ones become one. */
   async loadEntry(entry) {
-    entry.stale = false;
-    // Of several answers that are under way the last question's counts.
-    const asked = (entry.asked = (entry.asked ?? 0) + 1);
+    if (entry.busy) return;
+    entry.busy = true;
+    while (entry.stale) {
+      entry.stale = false;
+      await this.drawEntry(entry);
+    }
+    entry.busy = false;
+  }
+
+  async drawEntry(entry) {
     const { x, smooth, scale, cut } = this.options;
     const [from, to] = this.group.zoom ?? [null, null];
     const pixels = Math.max(200, entry.chart.body.clientWidth || 600);
@@ -94,13 +103,13 @@ export class ChartPanel {
     try {
       const raw = await load("/api/series", parameters);
       const smoothed = smooth > 0 ? await load("/api/series", { ...parameters, smooth }) : null;
-      if (asked !== entry.asked) return undefined;
       const charts = raw.charts ?? [raw];
       const curves = smoothed
         ? [...this.curves(charts, true), ...this.curves(smoothed.charts ?? [smoothed], false)]
         : this.curves(charts, false);
       entry.chart.update(curves, { unit: charts[0]?.unit ?? "number", xKind: x, scale, cut });
     } catch (error) {
+      if (error.status === undefined) throw error;
       entry.chart.note.textContent = error.message;
     }
     return undefined;
@@ -113,14 +122,15 @@ export class ChartPanel {
       series
         .map((points) => ({ points, run: this.runs.find((each) => each.id === points.run) }))
         .filter(({ run, points }) => run && points.x.length)
-        .map(({ run, points }) => ({
+        .map(({ run, points }) => ({ run, points: name.startsWith("val_") ? changes(points.x, points.y) : [points.x, points.y] }))
+        .map(({ run, points: [x, y] }) => ({
           id: single ? name : run.id,
           label: single ? readable(name) : `${run.label}${at ? ` (${readable(name)})` : ""}`,
           colour: single && at ? runColour(at) : run.colour,
           dash: at ? [6, 4] : run.dash,
           faint,
-          x: points.x,
-          y: points.y,
+          x,
+          y,
         })),
     );
   }

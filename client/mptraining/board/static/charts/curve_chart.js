@@ -9,7 +9,7 @@ import { logarithmicTicks, timeTicks } from "./scale.js";
 
 const CHART_HEIGHT = 220;
 // Below that many points each is drawn as a dot, too.
-const SPARSE = 40;
+const SPARSE = 25;
 
 /** A figure with caption, curves, note on what is cut, and readout at the cursor; `group` shares cursor and zoom. */
 export class CurveChart {
@@ -73,7 +73,9 @@ export class CurveChart {
     const low = Math.min(...ends.map((each) => each[0]));
     const high = Math.max(...ends.map((each) => each[1]));
     if (!ends.length) return [0, 1];
-    return low === high ? [low - 1, high + 1] : [low, high];
+    // A little room, so that dots at the ends are not cut.
+    const margin = (high - low) * 0.012;
+    return low === high ? [low - 1, high + 1] : [low - margin, high + margin];
   }
 
   plotData() {
@@ -126,7 +128,7 @@ export class CurveChart {
       stroke: curve.colour,
       width,
       dash: curve.dash,
-      alpha: (curve.faint ? 0.28 : 1) * (chosen ? 1 : 0.25),
+      alpha: (curve.faint ? 0.28 : 1) * (chosen ? 1 : 0.35),
       spanGaps: true,
       paths: window.uPlot.paths.linear(),
     };

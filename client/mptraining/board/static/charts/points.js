@@ -12,6 +12,12 @@ export function smoothed(ys, weight) {
   });
 }
 
+/** Return the points at which the value changed: a validation is reported again with each step until the next one. */
+export function changes(xs, ys) {
+  const kept = xs.map((_, at) => at).filter((at) => at === 0 || ys[at] !== ys[at - 1]);
+  return [kept.map((at) => xs[at]), kept.map((at) => ys[at])];
+}
+
 /** Return the points from `from` to `to` and one more on each side, so that lines reach the edges. */
 export function clipped(xs, ys, from, to) {
   if (from === undefined || from === null) return [xs, ys];

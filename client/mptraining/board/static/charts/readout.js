@@ -4,7 +4,8 @@ import { h } from "../dom.js";
 import { formatValue, formatX } from "../format.js";
 import { nearestIndex } from "./points.js";
 
-const MOST_ROWS = 12;
+const MOST_ROWS = 8;
+const MOST_DOTS = 24;
 
 export class Readout {
   constructor(chart) {
@@ -23,7 +24,8 @@ export class Readout {
     plot.over.append(this.line, this.dots);
     plot.over.addEventListener("pointermove", (event) => this.point(plot, event));
     plot.over.addEventListener("pointerdown", (event) => event.pointerType !== "mouse" && this.point(plot, event));
-    plot.over.addEventListener("pointerleave", () => this.chart.group.moveCursor(null, null));
+    // A finger leaves when it is lifted: the values stay to be read.
+    plot.over.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.chart.group.moveCursor(null, null));
     plot.over.addEventListener("dblclick", () => this.chart.group.zoomTo(null));
     this.show(this.chart.group.cursor, false);
   }
@@ -64,7 +66,7 @@ export class Readout {
       .map((curve) => ({ curve, index: nearestIndex(curve.x, curve.y, x) }))
       .filter(({ index }) => index >= 0)
       .map(({ curve, index }) => ({ curve, x: curve.x[index], y: curve.y[index], top: plot.valToPos(curve.y[index], "y") }));
-    if (found.length <= MOST_ROWS) this.dots.append(...found.map((each) => this.dot(plot, each)));
+    if (found.length <= MOST_DOTS) this.dots.append(...found.map((each) => this.dot(plot, each)));
     if (curves.filter((each) => !each.faint).length === 1 && found.length) {
       value.textContent = `${formatValue(found[0].y, this.chart.options.unit)} at ${formatX(found[0].x, this.chart.options.xKind)}`;
     }

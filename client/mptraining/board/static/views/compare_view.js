@@ -5,7 +5,7 @@ import { ChartPanel } from "../charts/chart_panel.js";
 import { parallelPlot } from "../charts/parallel_plot.js";
 import { scatterPlot } from "../charts/scatter_plot.js";
 import { runColour, runDash } from "../colours.js";
-import { debounced, emptyState, h } from "../dom.js";
+import { emptyState, h, throttled } from "../dom.js";
 import { formatValue, readable } from "../format.js";
 import { load } from "../load.js";
 import { onChange } from "../live.js";
@@ -13,7 +13,7 @@ import { chartControls, chartSettings, choice } from "./controls.js";
 import { differencesTable, speedTable } from "./differences.js";
 import { runLink, stateBadge } from "./run_row.js";
 
-const MOST = 50;
+const MOST_COMPARED = 200;
 const TABS = [["curves", "Curves"], ["scatter", "Scatter"], ["parallel", "Parallel coordinates"], ["speed", "Speed"], ["differences", "Differences"]];
 
 export class CompareView {
@@ -23,7 +23,8 @@ export class CompareView {
     this.axes = { x: parameters.get("x"), y: parameters.get("y") };
     this.off = new Set();
     this.title = "Compare";
-    this.refresh = debounced((changed) => this.changed(changed), 300);
+    this.refresh = throttled(() => this.changed(), 300);
+    this.touched = false;
   }
 
   async open(root) {
@@ -38,7 +39,10 @@ export class CompareView {
     this.tabs = choice("Show", TABS, this.tab, (tab) => this.setTab(tab));
     this.tabs.classList.add("tabs");
     root.replaceChildren(h("div", { class: "compare-head" }, h("h1", {}, `Compare ${this.runs.length === 1 ? "1 run" : `${this.runs.length} runs`}`), this.tabs), h("div", { class: "compare" }, this.legend, this.content));
-    this.stop = onChange((changed) => this.refresh(changed));
+    this.stop = onChange((changed) => {
+      this.touched ||= changed === null || this.runs.some((each) => changed.includes(each.id));
+      this.refresh();
+    });
     this.draw();
     return undefined;
   }
@@ -51,15 +55,18 @@ export class CompareView {
   async read() {
     this.data = await load("/api/runs");
     const chosen = this.wanted.length ? this.data.runs.filter((each) => this.wanted.includes(each.id)) : this.data.runs;
-    this.runs = chosen.slice(0, MOST);
+    this.runs = chosen.slice(0, MOST_COMPARED);
     this.cutOff = chosen.length - this.runs.length;
   }
 
-  async changed(changed) {
+  async changed() {
+    const { touched } = this;
+    this.touched = false;
     await this.read();
     this.drawLegend();
-    if (this.tab === "curves" && (changed === null || this.runs.some((each) => changed.includes(each.id)))) this.panel?.refresh();
-    else if (this.tab !== "curves" && !this.content.contains(document.activeElement)) this.drawTab();
+    if (this.tab === "curves") {
+      if (touched) this.panel?.refresh();
+    } else if (!this.content.contains(document.activeElement)) this.drawTab();
   }
 
   setTab(tab) {
@@ -105,7 +112,7 @@ export class CompareView {
       );
     });
     const all = h("button", { type: "button", class: "quiet", onclick: () => this.toggleAll() }, this.off.size ? "Draw all" : "Draw none");
-    const cutOff = this.cutOff > 0 ? h("p", { class: "chart-note" }, `The first ${MOST} of ${MOST + this.cutOff} runs; select fewer in the table.`) : "";
+    const cutOff = this.cutOff > 0 ? h("p", { class: "chart-note" }, `The first ${MOST_COMPARED} of ${MOST_COMPARED + this.cutOff} runs; select fewer in the table.`) : "";
     const place = this.legend.querySelector("ul")?.scrollTop ?? 0;
     const focused = this.legend.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
     this.legend.replaceChildren(h("div", { class: "legend-head" }, h("span", {}, key ? readable(key.replace(":", " ").replace("val_", "validation ")) : ""), all), h("ul", {}, rows), cutOff);

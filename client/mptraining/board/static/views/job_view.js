@@ -1,6 +1,6 @@
 // The view of a job on a cluster: where it stands, why it waits, its pods, conditions and events.
 
-import { debounced, h } from "../dom.js";
+import { h, throttled } from "../dom.js";
 import { formatTime } from "../format.js";
 import { apiPath, load } from "../load.js";
 import { onChange } from "../live.js";
@@ -12,7 +12,7 @@ export class JobView {
   constructor(namespace, name) {
     this.place = [namespace, name];
     this.title = `${namespace}/${name}`;
-    this.refresh = debounced(() => this.reload(), 300);
+    this.refresh = throttled(() => this.reload(), 300);
   }
 
   async open(root) {

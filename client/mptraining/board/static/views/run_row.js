@@ -10,7 +10,7 @@ export function runRow(run, columns, best, view) {
   const hidden = view.hiddenRuns.has(run.id);
   return h(
     "tr",
-    { "data-run": run.id, class: `${chosen ? "chosen" : ""} ${hidden ? "hidden-run" : ""}`, "aria-selected": String(chosen) },
+    { "data-run": run.id, class: `${chosen ? "chosen" : ""} ${hidden ? "hidden-run" : ""}` },
     h("td", { class: "check" }, box),
     h("th", { scope: "row", class: "name" }, h("a", { href: runLink(run), title: run.folder ?? run.name }, run.name)),
     h("td", { class: "state" }, stateBadge(run), outcomeOf(run), progressBar(run)),

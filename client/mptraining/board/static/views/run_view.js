@@ -3,7 +3,7 @@
 import { chartSections } from "../charts/chart_list.js";
 import { ChartPanel } from "../charts/chart_panel.js";
 import { runColour } from "../colours.js";
-import { debounced, h } from "../dom.js";
+import { h, throttled } from "../dom.js";
 import { formatSeconds, formatValue } from "../format.js";
 import { apiPath, load } from "../load.js";
 import { onChange } from "../live.js";
@@ -19,7 +19,7 @@ export class RunView {
   constructor(id) {
     this.id = id;
     this.title = id;
-    this.refresh = debounced(() => this.reload(), 300);
+    this.refresh = throttled(() => this.reload(), 300);
   }
 
   async open(root) {
@@ -32,7 +32,7 @@ export class RunView {
     this.parts = h("div", { class: "run-parts" });
     const curves = h("section", { id: "curves" }, h("h2", {}, "Curves"), chartControls((changed) => this.panel.set(changed), this.panel), this.panel.element);
     this.noCurves = h("p", { class: "empty" }, "No points yet: the first progress is written some seconds after training starts.");
-    root.replaceChildren(this.head, this.noCurves, curves, this.parts, this.output.element);
+    root.replaceChildren(this.head, jumps(root), this.noCurves, curves, this.parts, this.output.element);
     this.stop = onChange((changed) => (changed === null || changed.includes(this.id)) && this.refresh());
     this.draw();
     this.setRun();
@@ -97,4 +97,17 @@ export class RunView {
     if (run.progress?.remainingSeconds && run.state === "Running") known.unshift(["time left", formatSeconds(run.progress.remainingSeconds)]);
     return h("dl", { class: "facts" }, known.map(([title, value, hint]) => h("div", { title: hint ?? null }, h("dt", {}, title), h("dd", {}, value))));
   }
+}
+
+/** Return buttons that scroll to the parts of the page; a fragment in the address would name another view. */
+function jumps(root) {
+  const jump = (id) => {
+    const part = root.querySelector(`#${id}`);
+    if (!part) return;
+    if (part.tagName === "DETAILS") part.open = true;
+    part.scrollIntoView({ block: "start" });
+    (part.querySelector("summary, button, .log") ?? part).focus({ preventScroll: true });
+  };
+  const parts = [["curves", "Curves"], ["decisions", "Decisions"], ["checkpoints", "Checkpoints"], ["events", "Events"], ["configuration", "Configuration"], ["output", "Output"]];
+  return h("nav", { class: "jumps", "aria-label": "Parts of this page" }, parts.map(([id, title]) => h("button", { type: "button", class: "quiet", onclick: () => jump(id) }, title)));
 }

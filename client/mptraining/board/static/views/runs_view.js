@@ -1,10 +1,10 @@
 // The view of all runs: a table to sort, filter, group and hide, and to select from.
 
-import { announce, debounced, emptyState, h } from "../dom.js";
+import { announce, emptyState, h, throttled } from "../dom.js";
 import { formatValue } from "../format.js";
 import { load } from "../load.js";
 import { onChange } from "../live.js";
-import { bestValue, groupRuns, parseFilter, sortRuns, splitShared } from "../runs_table.js";
+import { bestValue, groupRuns, isShownAtFirst, parseFilter, sortRuns, splitShared } from "../runs_table.js";
 import { keep, kept } from "../settings.js";
 import { runRow } from "./run_row.js";
 
@@ -20,7 +20,7 @@ export class RunsView {
     this.selected = new Set(kept("selected", []));
     this.most = FIRST_ROWS;
     this.showHidden = false;
-    this.refresh = debounced(() => this.reload(), 150);
+    this.refresh = throttled(() => this.reload(), 250);
   }
 
   async open(root) {
@@ -91,7 +91,7 @@ export class RunsView {
 
   drawActions(found) {
     const chosen = this.shown.filter((each) => this.selected.has(each.id));
-    const compared = chosen.length ? chosen : this.shown.slice(0, 50);
+    const compared = chosen.length ? chosen : this.shown.slice(0, FIRST_ROWS);
     const label = chosen.length ? `Compare ${chosen.length} selected` : compared.length === this.shown.length ? `Compare all ${compared.length}` : `Compare first ${compared.length}`;
     const compare = h("a", { class: "button primary", id: "compare", href: `#/compare?runs=${compared.map((each) => encodeURIComponent(each.id)).join(",")}` }, label);
     const hide = h("button", { type: "button", onclick: () => this.hideSelected() }, this.showHidden && chosen.some((each) => this.hiddenRuns.has(each.id)) ? "Unhide" : "Hide");
@@ -224,10 +224,4 @@ export class RunsView {
     if (move) rows[rows.indexOf(row) + move]?.querySelector("a").focus();
     else this.select([row.dataset.run], !this.selected.has(row.dataset.run));
   }
-}
-
-/** Return whether a column is shown before the reader has chosen: not what another column tells better. */
-export function isShownAtFirst(key) {
-  // The state shows the outcome; the best of validation and the last of training are what one looks for.
-  return !["outcome", "phase", "strategy"].includes(key) && !key.startsWith("last:val_") && (!key.startsWith("best:") || key.startsWith("best:val_"));
 }
