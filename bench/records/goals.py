@@ -31,7 +31,7 @@ Groups = dict[str, list[Outcome]]
 
 @dataclass(frozen=True)
 class Effort:
-    """`few_rounds` are for figures that hardly vary; `resume_at` in MB, `window` in records."""
+    """`few_rounds` are for figures that hardly vary or take long; `resume_at` in MB, `window` in records."""
 
     size: Size
     rounds: int
@@ -83,7 +83,10 @@ def _local(bench: Bench, effort: Effort) -> None:
 
 def _shuffled(bench: Bench, effort: Effort) -> None:
     """Measure the default shuffling against TensorFlow with the smallest buffer that mixes as well."""
-    for name, batch, classes, rounds in (("shards", effort.batch, 160, effort.rounds), ("many", 256, 1000, effort.few_rounds)):
+    for name, batch, classes, rounds in (
+        ("shards", effort.batch, 160, effort.rounds),
+        ("many", 256, 1000, effort.few_rounds),
+    ):
         data = bench.data[name]
         buffer = _buffer(data, batch, min(classes, data.count))
         for where, speed, memory in (("bucket", 1.2, 0.3), ("disk", 1.0, 1.0)):
@@ -234,7 +237,7 @@ def _busy(bench: Bench, effort: Effort) -> None:
     data = bench.data["shards"]
     step = effort.batch * data.size / data.count / _WANTED
     busy: dict[str, list[float]] = {OWN: [], "plain": []}
-    for number in range(effort.rounds):
+    for number in range(effort.few_rounds):
         for name, shares in busy.items():
             task = Task(name, data.patterns("bucket"), effort.batch, _EPOCHS, from_the_start=True, step_seconds=step)
             one = bench.run(task).measured

@@ -50,7 +50,9 @@ def mixing(records: NDArray[np.int64], classes: int, batch: int) -> Mixing:
     np.add.at(counts, (np.repeat(np.arange(batches), batch), of[: batches * batch]), 1)
     differences = counts - counts.mean(axis=1, keepdims=True)
     differences /= np.linalg.norm(differences, axis=1, keepdims=True)
-    near, far = (float((differences[:-lag] * differences[lag:]).sum(axis=1).mean()) for lag in (1, min(64, batches // 2)))
+    near, far = (
+        float((differences[:-lag] * differences[lag:]).sum(axis=1).mean()) for lag in (1, min(64, batches // 2))
+    )
     return Mixing(float((counts > 0).sum(axis=1).mean()), near, far)
 
 
@@ -77,7 +79,7 @@ def cost(order: Order, record_bytes: int, *, workers: int = 1) -> tuple[float, f
         for number in range(len(firsts)):
             chosen = ahead.choose()
             assert chosen is not None
-            # The first rows contain the rest of blocks that began before them, the last ones begin blocks that end later.
+            # The first rows contain the rest of earlier blocks, the last ones begin blocks that end later.
             if rows <= number < rows + _ROWS:
                 of, of_shard = dataset.locate(chosen.numbers)
                 reads = range_reads(shards, of, of_shard, chosen.places, REMOTE)

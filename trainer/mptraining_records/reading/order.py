@@ -242,7 +242,9 @@ class _Streams:
 
     def drawn(self, purpose: int, number: int, count: int) -> UInt64s:
         """Return hashed keys of shape [streams, count]."""
-        keys = splitmix64(key(self.seed, self.epoch, purpose, number), np.arange(self.first, self.last, dtype=np.uint64))
+        keys = splitmix64(
+            key(self.seed, self.epoch, purpose, number), np.arange(self.first, self.last, dtype=np.uint64)
+        )
         return splitmix64(keys[:, None], np.arange(count, dtype=np.uint64)[None, :])
 
 

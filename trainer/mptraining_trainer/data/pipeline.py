@@ -199,9 +199,7 @@ class Split:
                     yield piece
 
             began = self.now()
-            stream = RecordStream(
-                self.reader, units(noted(), together), together=together, first=batch, now=self.now
-            )
+            stream = RecordStream(self.reader, units(noted(), together), together=together, first=batch, now=self.now)
             try:
                 while len((taken := self.take(stream, batch, filler))[0]):
                     records, there = taken
