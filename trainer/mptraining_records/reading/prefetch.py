@@ -58,7 +58,7 @@ class RecordStream:
         self._lengths = np.concatenate([np.zeros(0, np.int64), *(shard.lengths for shard in reader.dataset.shards)])
         has_blocks = together is not None and together.block_size > 0
         self._ahead = Lookahead(self._cut(iter(units), first, whole=has_blocks), together, len(self._lengths))
-        # Ranges in the order of their numbers: those from number `_begun - len(_loads)` on …
+        # Ranges are numbered in their order: those below `_begun` are started, and in `_loads` until they are used.
         self._planned: deque[RangeRead] = deque()
         self._begun = 0
         self._loads: dict[int, tuple[RangeRead, Load]] = {}
