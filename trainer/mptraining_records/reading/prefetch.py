@@ -28,7 +28,7 @@ from mptraining_records.tfrecord.framing import OVERHEAD
 # Twice what a fast network transfers while a request waits: 300 MB/s during 50 ms.
 READ_AHEAD = 32 << 20
 # Files on this machine are in the page cache, or read ahead by the kernel.
-LOCAL_READ_AHEAD = 8 << 20
+LOCAL_READ_AHEAD = 4 << 20
 # The limit in bytes alone would prefetch thousands of epochs of a few short records that repeat for ever. A second
 # unit is started in any case, because a shuffled one can have thousands of ranges that are in use to its end.
 _MOST_RANGES = 256
