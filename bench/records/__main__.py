@@ -19,10 +19,15 @@ from bench.records.data import Size
 from bench.records.goals import Effort
 from bench.records.measure import running
 
-FULL = Effort(size=Size(large=192, shards=16, small=96), rounds=7, few_rounds=3, resume_at=50, window=256)
+FULL = Effort(size=Size(large=192, shards=16, small=96, many=1280), rounds=3, few_rounds=2, resume_at=50, window=256)
 # Tests that every kind of figure is produced, not its value.
 QUICK = Effort(
-    size=Size(large=6, shards=3, small=1, record=20_000), rounds=1, few_rounds=1, resume_at=2, window=32, batch=8
+    size=Size(large=6, shards=3, small=1, many=1, record=20_000),
+    rounds=1,
+    few_rounds=1,
+    resume_at=2,
+    window=32,
+    batch=8,
 )
 
 
@@ -30,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.records", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few MB, one round: a test of the benchmark")
     parser.add_argument("--only", choices=goals.GROUPS, nargs="+", default=[], help="these figures alone")
-    parser.add_argument("--rounds", type=int, help="instead of 7, of each reader")
+    parser.add_argument("--rounds", type=int, help="instead of 3, of each reader")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and data are removed
     effort, began = QUICK if arguments.quick else FULL, time.monotonic()

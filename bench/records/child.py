@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.records import own_reader
 from bench.records.data import digest_of
 from bench.records.own_reader import Skipped
-from bench.records.peers import PEERS, saved_state
+from bench.records.peers import PEERS, saved_state, shuffled
 
 OWN = "own"
 
@@ -29,7 +29,8 @@ OWN = "own"
 class Task:
     """The task of a reader: the last of `epochs` is measured, or all of them with `from_the_start`.
 
-    `shuffle` to `max_skipped` are for our reader alone.
+    `shuffle` is the buffer of TensorFlow's `shuffle` in records, or our window, 0 for the default; None is the stored
+    order. `start` to `max_skipped` are for our reader alone.
     """
 
     reader: str
@@ -120,7 +121,11 @@ def main(task: Task) -> Measured:
 
 def _read(task: Task, skipped: list[Skipped]) -> Iterator[Sequence[bytes]]:
     if task.reader != OWN:
-        return PEERS[task.reader].read(task.patterns, task.batch)
+        peer = PEERS[task.reader]
+        if task.shuffle is None:
+            return peer.read(task.patterns, task.batch)
+        assert peer.reads
+        return shuffled(task.patterns, task.batch, reads=peer.reads, buffer=task.shuffle)
     return own_reader.records(
         task.patterns,
         batch=task.batch,

@@ -1,7 +1,8 @@
 """The records for the measurements: random, written once, as files of a folder that is a bucket too.
 
 large    one object           shards   the same records in many
-small    4 kB a record        damaged-1, damaged-20   240 records, one byte flipped in so many of them
+small    4 kB a record        many     so many of 4 kB that no reader keeps them all in memory
+damaged-1, damaged-20         240 records, one byte flipped in so many of them
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Size:
     large: int
     shards: int
     small: int
+    many: int
     record: int = 100_000
     small_record: int = 4_000
 
@@ -64,6 +66,7 @@ def make(root: Path, size: Size) -> dict[str, Data]:
         "large": _write(root, "large", large, 1),
         "shards": _write(root, "shards", large, size.shards),
         "small": _write(root, "small", list(_records(2, size.small * _MB, size.small_record)), 8),
+        "many": _write(root, "many", list(_records(4, size.many * _MB, size.small_record)), size.shards),
         **{f"damaged-{count}": _damaged(root, count) for count in (1, 20)},
     }
 

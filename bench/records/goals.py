@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import bisect
 import shutil
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from bench.figures import figure, progress, publish
-from bench.records import mixing, own_reader
+from bench.records import mixing, own_reader, peers
 from bench.records.child import OWN, Task
 from bench.records.data import DAMAGED, Data, Size
 from bench.records.measure import SHAPE, Bench, Outcome, print_progress
-from tests.testbed.gcs.faults import Cut, Refuse, Rule
+from tests.testbed.gcs.faults import Cut, Drip, Refuse, Rule
 
 ABSOLUTE = "1"
 _HAND_TUNED = ("reads-8", "reads-16")
+_TUNED = "reads-16"
+# Sizes of TensorFlow's buffer for shuffling, as shares of the data.
+_BUFFERS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 1)
 # Bytes a second: more than TensorFlow's plain reader reads on the shaped network, less than a good one does.
 _WANTED = 60e6
 # A rate is measured over minutes, to which a start of half a second adds little.
@@ -25,7 +31,7 @@ Groups = dict[str, list[Outcome]]
 
 @dataclass(frozen=True)
 class Effort:
-    """`few_rounds` are for figures that hardly vary; `resume_at` in MB, `window` in records."""
+    """`few_rounds` are for figures that hardly vary or take long; `resume_at` in MB, `window` in records."""
 
     size: Size
     rounds: int
@@ -73,6 +79,71 @@ def _local(bench: Bench, effort: Effort) -> None:
         _first_batch(f"local.{name}", read, "plain", 1)
         _memory(f"local.{name}", read, "plain", 1)
         _cpu(f"local.{name}", read, "plain")
+
+
+def _shuffled(bench: Bench, effort: Effort) -> None:
+    """Measure the default shuffling against TensorFlow with the smallest buffer that mixes as well."""
+    for name, batch, classes, rounds in (
+        ("shards", effort.batch, 160, effort.rounds),
+        ("many", 256, 1000, effort.few_rounds),
+    ):
+        data = bench.data[name]
+        buffer = _buffer(data, batch, min(classes, data.count))
+        for where, speed, memory in (("bucket", 1.2, 0.3), ("disk", 1.0, 1.0)):
+            readers = {OWN: 0, _TUNED: buffer}
+            read: Groups = {reader: [] for reader in readers}
+            for _ in range(rounds):
+                for reader, outcomes in read.items():
+                    outcomes.append(bench.read(reader, data, where=where, batch=batch, shuffle=readers[reader]))
+                    print_progress(f"{name} on {where}, shuffled, {reader}", outcomes)
+            group = f"shuffled.{name}" if where == "bucket" else f"local.shuffled.{name}"
+            _speeds(group, read, {_TUNED: speed})
+            _cpu(group, read, _TUNED)
+            _memory(group, read, _TUNED, memory)
+
+
+def _buffer(data: Data, batch: int, classes: int) -> int:
+    """Return the smallest of some sizes of TensorFlow's buffer that mixes records sorted by class as well as we do.
+
+    That is up to the goals of mixing: 200 of the 226 classes that a true shuffle has, and a correlation of 0.05. No
+    buffer beyond the whole data is needed.
+    """
+    order, counts = own_reader.order_of(data.patterns("disk"))
+    ours = mixing.mixing(order, classes, batch)
+    true = mixing.mixing(np.random.default_rng(7).permutation(data.count), classes, batch)
+
+    def is_enough(buffer: int) -> bool:
+        found = mixing.mixing(peers.shuffled_numbers(counts, reads=16, buffer=buffer), classes, batch)
+        progress(f"  {data.name}, sorted by {classes} classes: TensorFlow's buffer of {buffer} {found}, ours {ours}")
+        return (
+            found.classes >= min(ours.classes, 200 / 226 * true.classes)
+            and found.near <= max(ours.near, 0.05)
+            and found.far <= max(ours.far, 0.05)
+        )
+
+    buffers = [max(1, int(share * data.count)) for share in _BUFFERS]
+    return buffers[bisect.bisect_left(buffers[:-1], True, key=is_enough)]
+
+
+def _slow_connection(bench: Bench, effort: Effort) -> None:
+    """Measure an epoch in which one connection delivers 2 kB/s, in the default and in the stored order."""
+    data = bench.data["shards"]
+    rule = Rule(fault=Drip(rate=2000), skip=20, times=1)
+    for order, shuffle in (("shuffled", 0), ("stored", None)):
+        task = Task(OWN, data.patterns("bucket"), effort.batch, shuffle=shuffle)
+        seconds: dict[str, list[float]] = {"with": [], "without": []}
+        for _ in range(effort.rounds):
+            for name, found in seconds.items():
+                bench.proxy.set(SHAPE.model_copy(update={"rules": (rule,) if name == "with" else ()}))
+                try:
+                    outcome = bench.run(task)
+                finally:
+                    bench.proxy.set(SHAPE)
+                _complete(outcome, data)
+                found.append(outcome.measured.seconds)
+                progress(f"  {order}, {name} a slow connection: {found[-1]:.2f} s")
+        name = f"records.slow_connection.{order}.seconds"
+        publish(figure(name, seconds["with"], seconds["without"], unit="s", against="without", most=1.2))
 
 
 def _resume(bench: Bench, effort: Effort) -> None:
@@ -166,7 +237,7 @@ def _busy(bench: Bench, effort: Effort) -> None:
     data = bench.data["shards"]
     step = effort.batch * data.size / data.count / _WANTED
     busy: dict[str, list[float]] = {OWN: [], "plain": []}
-    for number in range(effort.rounds):
+    for number in range(effort.few_rounds):
         for name, shares in busy.items():
             task = Task(name, data.patterns("bucket"), effort.batch, _EPOCHS, from_the_start=True, step_seconds=step)
             one = bench.run(task).measured
@@ -187,6 +258,8 @@ GROUPS: dict[str, Callable[[Bench, Effort], None]] = {
     "one-object": _one_object,
     "shards": _shards,
     "small": _small,
+    "shuffled": _shuffled,
+    "slow-connection": _slow_connection,
     "resume": _resume,
     "faults": _faults,
     "bad-records": _bad_records,

@@ -62,7 +62,7 @@ class Bench:
         self._own = {**os.environ, "STORAGE_EMULATOR_HOST": proxy.http}
         self._sidecars: dict[str, bytes] = {}
         with mock.patch.dict(os.environ, self._own):
-            for name in ("large", "shards", "small"):
+            for name in ("large", "shards", "small", "many"):
                 own_reader.publish_index(data[name].patterns("bucket"))
         proxy.set(SHAPE)
 
@@ -111,11 +111,13 @@ class Bench:
             raise RuntimeError(f"{task.reader} ended with {done.returncode}")
         return Outcome(Measured(**json.loads(done.stdout)), self.proxy.counters())
 
-    def read(self, reader: str, data: Data, *, where: str = "bucket", batch: int = 32) -> Outcome:
+    def read(
+        self, reader: str, data: Data, *, where: str = "bucket", batch: int = 32, shuffle: int | None = None
+    ) -> Outcome:
         """Read a whole epoch and check that every record appears once; the reader that measures the limit drops its
         records unread.
         """
-        outcome = self.run(Task(reader, data.patterns(where), batch))
+        outcome = self.run(Task(reader, data.patterns(where), batch, shuffle=shuffle))
         measured = outcome.measured
         if reader == "raw-ranges":
             return Outcome(Measured(**{**asdict(measured), "size": data.framed}), outcome.seen)

@@ -5,7 +5,7 @@ by 1,000 classes in 1,024 objects, batches of 256.
 
     classes_per_batch   distinct classes in a batch; a true shuffle has 226
     correlation         of the class counts of two batches, 1 and 64 batches apart; a true shuffle has 0
-    bytes_read          of the bytes of the records, for one worker, with a read-ahead of two rows
+    bytes_read          of the bytes of the records, for one worker
     range_kb            mean length of a range
 """
 
@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from bench.figures import Figure, figure
 from mptraining_records.index.dataset_index import DatasetIndex
-from mptraining_records.index.read_plan import range_reads, split_by_bytes
+from mptraining_records.index.read_plan import range_reads
 from mptraining_records.index.shard_index import from_lengths
 from mptraining_records.reading.byte_source import REMOTE
+from mptraining_records.reading.lookahead import Lookahead
 from mptraining_records.reading.order import Order, training_order
 from mptraining_records.reading.prefetch import READ_AHEAD
 from mptraining_records.storage.storage import StoredObject
@@ -34,7 +35,7 @@ _ROWS = 3
 
 @dataclass(frozen=True)
 class Mixing:
-    """`near` and `far` are the correlations 1 and 64 batches apart."""
+    """`near` and `far` are the correlations 1 and 64 batches apart, or half of the epoch if that is less."""
 
     classes: float
     near: float
@@ -49,32 +50,40 @@ def mixing(records: NDArray[np.int64], classes: int, batch: int) -> Mixing:
     np.add.at(counts, (np.repeat(np.arange(batches), batch), of[: batches * batch]), 1)
     differences = counts - counts.mean(axis=1, keepdims=True)
     differences /= np.linalg.norm(differences, axis=1, keepdims=True)
-    near, far = (float((differences[:-lag] * differences[lag:]).sum(axis=1).mean()) for lag in (1, 64))
+    near, far = (
+        float((differences[:-lag] * differences[lag:]).sum(axis=1).mean()) for lag in (1, min(64, batches // 2))
+    )
     return Mixing(float((counts > 0).sum(axis=1).mean()), near, far)
 
 
-def cost(order: Order, record_bytes: int, *, workers: int = 1, read_ahead: int | None = None) -> tuple[float, float]:
+def cost(order: Order, record_bytes: int, *, workers: int = 1) -> tuple[float, float]:
     """Return the bytes that all workers fetch for each byte of records, and the mean length of a range.
 
-    A few rows in the middle of the epoch stand for all. Without `read_ahead` it is that of two rows.
+    Some rows in the middle of the epoch stand for all.
     """
     each = COUNT // SHARDS
     lengths = np.full(each, record_bytes - OVERHEAD)
     size = each * record_bytes
     shards = tuple(from_lengths(StoredObject(f"gs://b/{n:04}", size, "1"), lengths, 0) for n in range(SHARDS))
     dataset = DatasetIndex(shards)
-    together = order.planned_together or 10_000
-    ahead = read_ahead or max(READ_AHEAD, 2 * (order.planned_together or 0) * record_bytes)
+    together = order.together
+    # Without rows that are read together, the records of half a read-ahead are planned at once.
+    row = together.row_size if together else READ_AHEAD // 2 // record_bytes
+    rows = together.rows if together else 1
+    begin = COUNT // 2 // row * row
     own = fetched = ranges = 0
-    begin = COUNT // 2 // together * together
-    for first in range(begin, min(COUNT, begin + _ROWS * together), together):
-        for worker in range(workers):
-            positions = np.arange(first + worker, min(COUNT, first + together), workers)
-            numbers = order.records(0, positions)
-            for start, end in split_by_bytes(np.full(len(numbers), record_bytes), ahead // 2):
-                of, rows = dataset.locate(numbers[start:end])
-                reads = range_reads(shards, of, rows, np.arange(end - start), REMOTE)
-                own += (end - start) * record_bytes
+    for worker in range(workers):
+        firsts = range(begin, min(COUNT, begin + (2 * rows + _ROWS) * row), row)
+        units = (order.records(0, np.arange(first + worker, min(COUNT, first + row), workers)) for first in firsts)
+        ahead = Lookahead(units, together, COUNT)
+        for number in range(len(firsts)):
+            chosen = ahead.choose()
+            assert chosen is not None
+            # The first rows contain the rest of earlier blocks, the last ones begin blocks that end later.
+            if rows <= number < rows + _ROWS:
+                of, of_shard = dataset.locate(chosen.numbers)
+                reads = range_reads(shards, of, of_shard, chosen.places, REMOTE)
+                own += len(chosen.numbers) * record_bytes
                 fetched += sum(read.length for read in reads)
                 ranges += len(reads)
     return fetched / own, fetched / ranges

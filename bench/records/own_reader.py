@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mptraining_records.index import bad_record_policy, dataset_index, sidecar
 from mptraining_records.index.bad_record_policy import BadRecords
@@ -41,7 +42,9 @@ def records(
     max_skipped: int = 0,
     skipped: list[Skipped] | None = None,
 ) -> Iterator[list[bytes]]:
-    """Yield one epoch from position `start` on, in batches; `shuffle` is the window in records, None the stored order.
+    """Yield one epoch from position `start` on, in batches.
+
+    `shuffle` is the window in records, 0 the default, None the stored order.
 
     `cache` is a folder to keep the bytes in. If `max_skipped` is not 0, up to so many damaged records are
     skipped, and `skipped` gets the report of them.
@@ -100,6 +103,13 @@ def publish_index(patterns: Sequence[str]) -> None:
     """Write the sidecars, as `mptj records index` does."""
     for shard in dataset_index.build(patterns).shards:
         sidecar.save(shard)
+
+
+def order_of(patterns: Sequence[str]) -> tuple[NDArray[np.int64], list[int]]:
+    """Return the record numbers of an epoch in the default order, and the number of records in each file."""
+    dataset = dataset_index.build(patterns)
+    order = _order(dataset.count, 0, dataset.mean_record_bytes)
+    return order.records(0, np.arange(dataset.count)), [shard.count for shard in dataset.shards]
 
 
 def _order(count: int, shuffle: int | None, record_bytes: int) -> Order:

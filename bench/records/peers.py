@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mptraining_records.tfrecord import framing
 
 Batches = Iterator[Sequence[bytes]]
@@ -26,12 +29,16 @@ _BLOCK = 8 << 20
 
 @dataclass(frozen=True)
 class Peer:
-    """`by_tensorflow`: it uses TensorFlow's gs:// file system. `environment` is its manual tuning."""
+    """`by_tensorflow`: it uses TensorFlow's gs:// file system. `environment` is its manual tuning.
+
+    `reads` is the number of files that TensorFlow reads at once, where it is set by hand.
+    """
 
     read: Callable[[Sequence[str], int], Batches]
     imports: tuple[str, ...] = ("tensorflow",)
     by_tensorflow: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
+    reads: int = 0
 
     def prepare(self) -> None:
         """Import all modules that reading needs."""
@@ -61,6 +68,25 @@ def _reads(number: int) -> Callable[[Sequence[str], int], Batches]:
         yield from _batches(tf.data.TFRecordDataset(_files(patterns), num_parallel_reads=number), batch)
 
     return read
+
+
+def shuffled(patterns: Sequence[str], batch: int, *, reads: int, buffer: int) -> Batches:
+    """Read `reads` files at once, and shuffle by a buffer of so many records."""
+    import tensorflow as tf
+
+    records = tf.data.TFRecordDataset(_files(patterns), num_parallel_reads=reads)
+    yield from _batches(records.shuffle(buffer, seed=1), batch)
+
+
+def shuffled_numbers(counts: Sequence[int], *, reads: int, buffer: int) -> NDArray[np.int64]:
+    """Return the numbers of the records in the order of `shuffled`, for files with so many records each."""
+    import tensorflow as tf
+
+    ends = np.cumsum(counts)
+    files = tf.data.Dataset.from_tensor_slices((ends - counts, ends))
+    numbers = files.interleave(tf.data.Dataset.range, cycle_length=reads, num_parallel_calls=reads, deterministic=True)
+    batches = numbers.shuffle(buffer, seed=1).batch(4096).as_numpy_iterator()
+    return np.concatenate(list(batches)).astype(np.int64)
 
 
 def _ignoring_errors(patterns: Sequence[str], batch: int) -> Batches:
@@ -200,8 +226,8 @@ _GCSFS = {"DEFAULT_GCSFS_CONCURRENCY": "16", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 PEERS = {
     "plain": Peer(_plain),
     "interleave": Peer(_interleave),
-    "reads-8": Peer(_reads(8), environment=_BLOCKS),
-    "reads-16": Peer(_reads(16), environment=_BLOCKS),
+    "reads-8": Peer(_reads(8), environment=_BLOCKS, reads=8),
+    "reads-16": Peer(_reads(16), environment=_BLOCKS, reads=16),
     "ignore-errors": Peer(_ignoring_errors),
     "gcsfs": Peer(_gcsfs, ("gcsfs", "google_crc32c"), by_tensorflow=False, environment=_GCSFS),
     "transfer-manager": Peer(

@@ -77,12 +77,12 @@ def test_the_cost_of_an_order_is_that_of_its_ranges() -> None:
     assert amplification == pytest.approx(1, abs=0.01)
     assert length > 400_000
     amplification, length = mixing.cost(training_order(mixing.COUNT, 4_000, seed=7, shuffle="Windowed"), 4_000)
-    assert 1 < amplification < 1.25
+    assert 1 <= amplification < 1.1
     assert 48_000 < length < 80_000
 
 
 def test_the_same_records_lie_in_one_object_and_in_many(tmp_path: Path) -> None:
-    data = make(tmp_path, Size(large=1, shards=3, small=1, record=10_000))
+    data = make(tmp_path, Size(large=1, shards=3, small=1, many=1, record=10_000))
     large, shards = data["large"], data["shards"]
     assert (large.files, shards.files) == (1, 3)
     assert (large.count, large.size, large.digest) == (shards.count, shards.size, shards.digest)
@@ -91,7 +91,7 @@ def test_the_same_records_lie_in_one_object_and_in_many(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_so_many_records_are_damaged(tmp_path: Path, count: int) -> None:
-    data = make(tmp_path, Size(large=1, shards=1, small=1))[f"damaged-{count}"]
+    data = make(tmp_path, Size(large=1, shards=1, small=1, many=1))[f"damaged-{count}"]
     dataset = dataset_index.build(data.patterns("disk"))
     assert dataset.count == DAMAGED
     with RecordReader(dataset, bad_records=BadRecords("Skip", count)) as reader:

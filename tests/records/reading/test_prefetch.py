@@ -18,6 +18,7 @@ from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.read_plan import RangeRead
 from mptraining_records.index.shard_index import Int64s
+from mptraining_records.reading.order import Order
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.reading.reader import Load, RecordReader
 from mptraining_records.storage import storage
@@ -202,3 +203,27 @@ class Test_with_a_disk_cache:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             assert len(said) == 1
             assert reader.read(np.arange(300)) == RECORDS
+
+
+def test_each_block_of_a_shuffled_epoch_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [b"%06d" % number + b"x" * 994 for number in range(3000)]
+    dataset = _write(str(tmp_path), records)
+    order = Order(len(records), seed=3, buffer_size=600, streams=2, block_size=10)
+    together = order.together
+    assert together is not None
+    fetched: list[int] = []
+    start = RecordReader.start_read
+
+    def counted(self: RecordReader, read: RangeRead) -> Load:
+        fetched.append(read.length)
+        return start(self, read)
+
+    monkeypatch.setattr(RecordReader, "start_read", counted)
+    with RecordReader(dataset) as reader:
+        units = [
+            order.records(0, np.arange(at, min(3000, at + together.row_size)))
+            for at in range(0, 3000, together.row_size)
+        ]
+        stream = RecordStream(reader, units, together=together, read_ahead=100_000)
+        assert list(_all(stream, 32)) == [records[number] for unit in units for number in unit.tolist()]
+    assert sum(fetched) < 1.05 * sum(map(len, records)) + 16 * len(records)

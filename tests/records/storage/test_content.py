@@ -190,7 +190,7 @@ class Test_the_limit_of_a_slow_request:
         assert pace.limit(1 << 20) > 10
         for _ in range(20):
             pace.add(1.0, 1 << 20)
-        assert pace.limit(1 << 20) == pytest.approx(3.0)
+        assert pace.limit(1 << 20) == pytest.approx(2.0)
 
     def test_grows_while_all_are_slow(self) -> None:
         pace = Pace()

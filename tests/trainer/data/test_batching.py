@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptraining_records.reading.order import Order, Position
+from mptraining_records.reading.order import Order, Position, Together
 from mptraining_trainer.data.batching import Batching, Piece, Share, training_pieces, units, validation_pieces
 
 Remainder = Literal["Drop", "PadAndMask"]
@@ -143,12 +143,17 @@ def test_what_is_read_together_is_a_row_of_the_order_in_however_many_pieces(
         for piece in whole
         for begin in range(0, len(piece.records), share)
     ]
-    found = list(units(cut, together))
+    found = list(units(cut, None if together is None else Together(together)))
     assert np.concatenate(found).tolist() == np.concatenate([piece.records for piece in whole]).tolist()
     if together is not None:
         rows = [(piece.epoch, place // together) for piece in whole for place in piece.positions.tolist()]
-        lengths = [len(list(of_row)) for _, of_row in itertools.groupby(rows)]
-        assert [len(unit) for unit in found] == lengths
+        expected: list[int] = []
+        last = rows[0][0]
+        for (epoch, _), of_row in itertools.groupby(rows):
+            # An empty unit separates epochs.
+            expected += [0] * (epoch != last) + [len(list(of_row))]
+            last = epoch
+        assert [len(unit) for unit in found] == expected
 
 
 @settings(deadline=None)

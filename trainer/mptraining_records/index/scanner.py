@@ -23,6 +23,8 @@ from mptraining_records.tfrecord.framing import FOOTER, HEADER, OVERHEAD, BadRec
 
 # The arrays for one piece of a search fit into a processor's cache.
 _PIECE = 1 << 18
+# A local file is mapped in pieces of this size.
+_MAPPED = 4 << 20
 
 
 def repaired_length(header: bytes) -> int | None:
@@ -336,8 +338,12 @@ def feed(walk: FrameWalk, content: StoredObject, progress: Callable[[int], None]
     if not content.size:
         return
     if not storage.is_remote(content.uri):
-        with storage.memory_map(content) as whole:
-            walk.feed(whole)
+        with storage.memory_map(content) as whole, memoryview(whole) as view:
+            for begin in range(0, content.size, _MAPPED):
+                with view[begin : begin + _MAPPED] as piece:
+                    walk.feed(piece)
+                # Pages that were read would count as memory of this process.
+                whole.madvise(mmap.MADV_DONTNEED, begin, min(_MAPPED, content.size - begin))
         return
     for _, start, window in windows([content], Traffic()):
         walk.feed(window)

@@ -28,7 +28,7 @@ from mptraining_records.tfrecord.framing import OVERHEAD
 # Twice what a fast network transfers while a request waits: 300 MB/s during 50 ms.
 READ_AHEAD = 32 << 20
 # Files on this machine are in the page cache, or read ahead by the kernel.
-LOCAL_READ_AHEAD = 8 << 20
+LOCAL_READ_AHEAD = 4 << 20
 # The limit in bytes alone would prefetch thousands of epochs of a few short records that repeat for ever. A second
 # unit is started in any case, because a shuffled one can have thousands of ranges that are in use to its end.
 _MOST_RANGES = 256
@@ -58,7 +58,7 @@ class RecordStream:
         self._lengths = np.concatenate([np.zeros(0, np.int64), *(shard.lengths for shard in reader.dataset.shards)])
         has_blocks = together is not None and together.block_size > 0
         self._ahead = Lookahead(self._cut(iter(units), first, whole=has_blocks), together, len(self._lengths))
-        # Ranges in the order of their numbers: those from number `_begun - len(_loads)` on …
+        # Ranges are numbered in their order: those below `_begun` are started, and in `_loads` until they are used.
         self._planned: deque[RangeRead] = deque()
         self._begun = 0
         self._loads: dict[int, tuple[RangeRead, Load]] = {}

@@ -11,10 +11,11 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import quote
 
 from mptraining_records.storage import gcs_clients
+from mptraining_records.storage.http_connections import Response
 from mptraining_records.storage.pace import SHORTEST_SECONDS
 
 # The first bytes of a response that refuses the request; the rest says no more.
@@ -52,12 +53,13 @@ def receive(bucket: str, key: str, start: int, into: memoryview) -> Received:
 
     Raises HttpError, Compressed, and ConnectionFailed if no byte arrived; google-auth's errors for a token.
     """
-    pace = gcs_clients.endpoint().pace
-    headers = _headers()
+    endpoint = gcs_clients.endpoint()
+    pace = endpoint.pace
+    headers = _headers(endpoint)
     headers["Range"] = f"bytes={start}-{start + len(into) - 1}"
     got, began = 0, time.monotonic()
     try:
-        with _response(bucket, key, pace.limit(len(into)), headers) as response:
+        with _response(endpoint, bucket, key, pace.limit(len(into)), headers) as response:
             end = _end_of_range(response, start, start + len(into))
             cause = ""
             while start + got < end and not cause:
@@ -82,27 +84,27 @@ def receive(bucket: str, key: str, start: int, into: memoryview) -> Received:
             pace.add(seconds, got)
     if not got:
         raise ConnectionFailed(cause or "it sent no byte of the range")
-    return Received(got, response.headers.get("X-Goog-Generation", ""), cause)
+    return Received(got, response.fields.get("x-goog-generation", ""), cause)
 
 
 def receive_whole(bucket: str, key: str) -> bytes:
     """Return the whole content of a small object. Raises as `receive`."""
-    limit = gcs_clients.endpoint().pace.limit(0)
-    with _response(bucket, key, limit, _headers()) as response:
+    endpoint = gcs_clients.endpoint()
+    with _response(endpoint, bucket, key, endpoint.pace.limit(0), _headers(endpoint)) as response:
         return response.read()
 
 
-def _headers() -> dict[str, str]:
+def _headers(endpoint: gcs_clients.Endpoint) -> dict[str, str]:
     headers: dict[str, str] = {}
-    gcs_clients.endpoint().authorize(headers)
+    endpoint.authorize(headers)
     return headers
 
 
-def _end_of_range(response: http.client.HTTPResponse, start: int, end: int) -> int:
+def _end_of_range(response: Response, start: int, end: int) -> int:
     """Return the byte after the last one that the response sends; at most `end`."""
-    if response.headers.get("X-Goog-Stored-Content-Encoding", "identity") != "identity":
+    if response.fields.get("x-goog-stored-content-encoding", "identity") != "identity":
         raise Compressed
-    sent = _RANGE.match(response.headers.get("Content-Range", ""))
+    sent = _RANGE.match(response.fields.get("content-range", ""))
     if response.status != 206 or sent is None:
         raise ConnectionFailed("it sent the whole object instead of a range")
     if int(sent[1]) != start or int(sent[2]) >= end:
@@ -111,7 +113,7 @@ def _end_of_range(response: http.client.HTTPResponse, start: int, end: int) -> i
     return min(int(sent[2]) + 1, start + length)
 
 
-def _read_into(response: http.client.HTTPResponse, into: memoryview) -> int:
+def _read_into(response: Response, into: memoryview) -> int:
     """Read what one read of the socket brings, so that a slow connection is noticed; 0 at the end."""
     if not response.chunked:
         # http.client's own `readinto` returns only when the whole buffer is filled.
@@ -123,27 +125,28 @@ def _read_into(response: http.client.HTTPResponse, into: memoryview) -> int:
 
 
 @contextmanager
-def _response(bucket: str, key: str, timeout: float, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
+def _response(
+    endpoint: gcs_clients.Endpoint, bucket: str, key: str, timeout: float, headers: dict[str, str]
+) -> Iterator[Response]:
     """Send the request and yield the response with status 200 or 206.
 
     The connection is kept for other requests if the response was read to its end, and closed otherwise.
     """
-    endpoint = gcs_clients.endpoint()
     path = f"/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(key, safe='')}?alt=media"
     connection = endpoint.connections.acquire()
-    response: http.client.HTTPResponse | None = None
+    response: Response | None = None
     try:
         if connection.sock is None:
             connection.connect()
         connection.sock.settimeout(min(timeout, gcs_clients.READING[1]))
         connection.request("GET", path, headers=headers)
-        response = connection.getresponse()
+        response = cast(Response, connection.getresponse())
         endpoint.record_response(response.status)
         if response.status not in (200, 206):
             text = response.read(_MAX_ERROR).decode(errors="replace")
             if response.status == 401:
                 endpoint.renew_token(headers)
-            raise HttpError(response.status, text, seconds_of(response.headers.get("Retry-After")))
+            raise HttpError(response.status, text, seconds_of(response.fields.get("retry-after")))
         yield response
     except (OSError, http.client.HTTPException) as error:
         raise ConnectionFailed(_cause(error)) from error

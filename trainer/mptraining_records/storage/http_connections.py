@@ -13,9 +13,62 @@ import select
 import ssl
 import urllib.request
 import weakref
-from http.client import HTTPConnection, HTTPSConnection
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    LineTooLong,
+    UnknownProtocol,
+)
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+# As http.client's limits.
+_MAX_LINE, _MAX_HEADERS = 65536, 100
+
+
+class Response(HTTPResponse):
+    """A response with its headers in a dictionary, by lower-case names.
+
+    http.client parses headers with the parser of e-mail messages, which takes longer than all else that Python does for
+    a range.
+    """
+
+    fields: dict[str, str]
+
+    def begin(self) -> None:
+        """Read the status line and the headers."""
+        status = 100
+        while 100 <= status < 200:
+            version, status, reason = self._read_status()  # type: ignore[attr-defined]
+            fields = self._read_fields()
+        if not version.startswith("HTTP/1."):
+            raise UnknownProtocol(version)
+        self.version = 10 if version == "HTTP/1.0" else 11
+        self.code = self.status = status
+        self.reason = reason.strip()
+        # The base class looks for `Connection` in them.
+        self.headers = self.msg = self.fields = fields  # type: ignore[assignment]
+        self.chunked = fields.get("transfer-encoding", "").lower() == "chunked"
+        self.chunk_left = None
+        length = fields.get("content-length", "")
+        self.length = int(length) if length.isdecimal() and not self.chunked else None
+        if status in (204, 304):
+            self.length = 0
+        self.will_close = self._check_close() or (self.length is None and not self.chunked)  # type: ignore[attr-defined]
+
+    def _read_fields(self) -> dict[str, str]:
+        fields: dict[str, str] = {}
+        for _ in range(_MAX_HEADERS):
+            line = self.fp.readline(_MAX_LINE + 1)
+            if len(line) > _MAX_LINE:
+                raise LineTooLong("header line")
+            if line in (b"\r\n", b"\n", b""):
+                return fields
+            name, _, value = line.decode("iso-8859-1").partition(":")
+            fields[name.lower()] = value.strip()
+        raise HTTPException(f"more than {_MAX_HEADERS} headers")
 
 
 class Connections:
@@ -57,6 +110,7 @@ class Connections:
             if self._is_secure
             else HTTPConnection(host, port, timeout=self._connect_timeout)
         )
+        connection.response_class = Response
         if proxy:
             headers = {}
             if address.username:

@@ -9,8 +9,8 @@ _KEPT = 128
 _FEWEST = 16
 # A request takes about as long as the transfer of so many bytes, however few it asks for.
 _FIXED_BYTES = 1 << 20
-# One connection in 20 may be slow by itself. A request that takes three times as long as those is sent again.
-_SHARE, _FACTOR = 0.95, 3.0
+# One connection in 20 may be slow by itself. A request that takes twice as long as those is sent again.
+_SHARE, _FACTOR = 0.95, 2.0
 SHORTEST_SECONDS = 0.25
 # The limit before `_FEWEST` requests have ended: that of connections with 100 kB/s.
 _FIRST_COST = 1e-5
