@@ -184,13 +184,11 @@ def run_local(
         raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
 
     folder = _relative_path(resolved.output or "", Path.cwd())
-    if first_line is not None:
-        display.say(first_line)
-    for text in [*(f"note: {note}" for note in notes), *header(resolved, folder=folder)]:
+    first = [] if first_line is None else [first_line]
+    for text in [*first, *(f"note: {note}" for note in notes), *header(resolved, folder=folder)]:
         display.say(text)
     summary = RunSummary()
-    debug = bool(os.environ.get(DEBUG))
-    launched = incarnation()
+    debug, launched = bool(os.environ.get(DEBUG)), incarnation()
     kept = _kept_output(resolved, attempt, launched, display)
 
     def on_line(worker: int, stream: Stream, text: str) -> None:
