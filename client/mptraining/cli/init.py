@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mptraining.cli import completion
+from mptraining.cli.shell import completion
 from mptraining_api.problems import InvalidSpec
 
 if TYPE_CHECKING:

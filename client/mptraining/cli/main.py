@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mptraining.cli import accelerators, board, completion, export, fetch, help_text, init, jobs, records, submit, verbs
+from mptraining.cli import accelerators, board, export, fetch, init, jobs, records, submit
 from mptraining.cli.jobs import with_cluster_options
+from mptraining.cli.shell import completion, help_text, verbs
 from mptraining_api import outcomes
 from mptraining_api.problems import Problem
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mptraining.cli import completion
 from mptraining.cli.jobs import Format, OutputFormat, Plain, follow_until_ended, print_documents
+from mptraining.cli.shell import completion
 
 if TYPE_CHECKING:
     from mptraining.cli.submit_flags import Flags

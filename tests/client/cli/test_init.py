@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mptraining.cli import accelerators, completion
+from mptraining.cli import accelerators
 from mptraining.cli.main import app
+from mptraining.cli.shell import completion
 from mptraining.job_file.check import check_job_file
 from mptraining_api.accelerators import catalogue
 from mptraining_api.problems import InvalidSpec

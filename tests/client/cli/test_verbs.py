@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mptraining.cli.verbs import translate
+from mptraining.cli.shell.verbs import translate
 from mptraining_api.problems import InvalidSpec
 
 KNOWN = ("run", "submit", "list", "status", "logs", "wait", "cancel", "suspend", "resume", "check", "records", "init")

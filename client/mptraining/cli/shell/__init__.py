@@ -1,0 +1,1 @@
+"""What a shell adds to the commands: completion, plain help, and the verbs of other tools."""
