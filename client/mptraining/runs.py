@@ -215,18 +215,18 @@ class Run:
         return self.reason == SUCCEEDED.reason
 
     def __repr__(self) -> str:
-        from mptraining.display.run_status import one_line
+        from mptraining.run_status import one_line
 
         return f"<Run {one_line(self)}>"
 
     def __str__(self) -> str:
-        from mptraining.display.run_status import lines
+        from mptraining.run_status import lines
 
         return "\n".join(lines(self))
 
     def _repr_html_(self) -> str:
         from mptraining.display.html import card
-        from mptraining.display.run_status import lines
+        from mptraining.run_status import lines
 
         title, *rows = lines(self)
         return card(title, lines=rows, panels=self.history.panels())

@@ -129,7 +129,7 @@ def test_a_typed_job_trains_in_its_cell_and_is_seen(tmp_path: Path) -> None:
     assert "FellBackToCPU" not in live
     assert "sums-1: Succeeded, attempt 1" in pictures[2], "the job, drawn"
     assert "gradient_norm" in pictures[4], "the plot, without matplotlib"
-    assert "Comparison of 3 runs: " in pictures[5]
+    assert "Comparison of 3 runs" in pictures[5]
     assert all("<script" not in each for each in pictures)
     told = output(tmp_path)
     assert "sums-1: Succeeded, attempt 1\n  why         Succeeded\n  progress    step " in told

@@ -125,6 +125,32 @@ class Comparison:
         runs, names = tuple(self.runs[at] for at in order), tuple(self.labels[at] for at in order)
         return Comparison(runs, names, rows, self.notes)
 
+    @property
+    def many(self) -> bool:
+        """Return whether a table has a row per run, and not a column."""
+        return len(self.runs) > MOST_COLUMNS
+
+    @property
+    def shared(self) -> tuple[Row, ...]:
+        """Return the rows that tables leave to a line: settings that do not differ, and of many runs such results."""
+        if len(self.runs) < 2:
+            return ()
+        return tuple(
+            row for row in self.rows if not row.differs and (row.kind == "setting" or (self.many and row.complete))
+        )
+
+    @property
+    def shown(self) -> tuple[Row, ...]:
+        """Return the rows of a table; of many runs, which are read from the left, the settings come first."""
+        rows = [row for row in self.rows if row not in self.shared]
+        return tuple(sorted(rows, key=lambda row: row.kind == "result") if self.many else rows)
+
+    @property
+    def shared_text(self) -> str:
+        """Return the shared rows as one line; empty if there are none."""
+        values = [f"{row.title} {next(text for text in row.texts if text != '-')}" for row in self.shared]
+        return f"the same in all: {', '.join(values)}" if values else ""
+
     def plot(self, *names: str) -> Any:
         """Plot metrics or gauges of all runs against the step; by default the metrics of the comparison.
 
@@ -152,14 +178,14 @@ class Comparison:
             f'<span style="white-space:nowrap">{swatch(Curve(label, (), at))} {escape(label)}</span>'
             for label, at in styles.items()
         )
-        if len(self.runs) > MOST_COLUMNS:
-            head = ["run", *(row.title for row in self.rows)]
+        rows = self.shown
+        if self.many:
             table = grid(
-                head,
+                ["run", *(row.title for row in rows)],
                 [
                     (
-                        [label, *(row.texts[at] for row in self.rows)],
-                        frozenset(place + 1 for place, row in enumerate(self.rows) if at in row.best),
+                        [label, *(row.texts[at] for row in rows)],
+                        frozenset(place + 1 for place, row in enumerate(rows) if at in row.best),
                     )
                     for at, label in enumerate(self.labels)
                 ],
@@ -167,10 +193,12 @@ class Comparison:
         else:
             table = grid(
                 ["", *self.labels],
-                [([row.title, *row.texts], frozenset(at + 1 for at in row.best)) for row in self.rows],
+                [([row.title, *row.texts], frozenset(at + 1 for at in row.best)) for row in rows],
             )
         legend = f'<div style="font:12px sans-serif;line-height:1.7">{keys}</div>' if panels else ""
-        return card(repr(self)[1:-1], table=table, lines=self.notes, panels=panels, shared_legend=legend)
+        title = f"Comparison of {len(self.runs)} run{'s' if len(self.runs) != 1 else ''}"
+        lines = [*filter(None, [self.shared_text]), *self.notes]
+        return card(title, table=table, lines=lines, panels=panels, shared_legend=legend)
 
     def _panels(self, names: Sequence[str] = ()) -> list[Panel]:
         """Return a chart of each name, with a curve of each run that recorded it."""
@@ -265,8 +293,7 @@ def _result_rows(runs: Sequence[Run], metrics: Sequence[str], groups: Sequence[H
         texts = tuple("-" if each is None else text(each) for each in found)
         repeated = repetition_spread(found, groups)
         own = [None] * len(found) if spreads is None else list(spreads)
-        known = [max((each for each in (one, repeated) if each is not None), default=None) for one in own]
-        ranked = best(found, texts, better, able=able, spreads=known, one_number=one_number)
+        ranked = best(found, texts, better, able=able, spreads=own, repeated=repeated, one_number=one_number)
         return Row(key, title, found, texts, ranked, better=better)
 
     def relative(values: Sequence[float | None]) -> list[float | None]:

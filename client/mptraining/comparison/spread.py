@@ -7,8 +7,8 @@ The spread of a value is a standard deviation, the largest of what is known:
 - of its sample: an accuracy p of n examples has at least sqrt(p (1 - p) / n);
 - of repetitions: runs in the comparison that differ in the seed alone scatter as they do.
 
-Two values differ if their difference is above two standard deviations of it. A value of which only one number is
-known (total time, peak memory, the only validation of a run) differs from another by at least 5 %.
+Two values differ if their difference is above two standard deviations of it. A value of which a run has only one number
+(total time, peak memory, the only validation of a run) differs from another by at least 5 % besides.
 """
 
 from __future__ import annotations
@@ -76,12 +76,14 @@ def best(
     *,
     able: Sequence[int],
     spreads: Sequence[float | None],
+    repeated: float | None = None,
     one_number: float | None = None,
 ) -> tuple[int, ...]:
     """Return the indices of the best runs: the best value, and those that do not differ from it.
 
     Empty if all runs that are `able` to be best are among them. A difference that the `texts` do not show is none.
-    `one_number` is the least difference of values without a spread; None for ONE_NUMBER of the larger value.
+    `spreads` are of the runs' own values, `repeated` is that of repetitions. `one_number` is the least difference of
+    values without a spread of their own, which few repetitions cannot replace; None for ONE_NUMBER of the larger value.
     """
     numbers = {at: float(value) for at in able if isinstance(value := values[at], int | float)}
     if direction is None or len(numbers) < 2:
@@ -89,14 +91,15 @@ def best(
     top = (max if direction == "higher" else min)(numbers, key=lambda at: numbers[at])
 
     def differs(at: int) -> bool:
-        one, other = spreads[top], spreads[at]
         if texts[at] == texts[top]:
             return False
+        one, other = spreads[top], spreads[at]
+        least = 0.0
         if one is None or other is None:
             least = one_number if one_number is not None else ONE_NUMBER * max(abs(numbers[at]), abs(numbers[top]))
-        else:
-            least = DEVIATIONS * math.hypot(one, other)
-        return abs(numbers[at] - numbers[top]) > least
+        floor = repeated or 0.0
+        noise = DEVIATIONS * math.hypot(max(one or 0.0, floor), max(other or 0.0, floor))
+        return abs(numbers[at] - numbers[top]) > max(least, noise)
 
     found = tuple(at for at in numbers if not differs(at))
     return () if len(found) == len(numbers) else found

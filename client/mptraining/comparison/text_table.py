@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mptraining.comparison.compared import MOST_COLUMNS, Comparison, Row
+from mptraining.comparison.compared import Comparison, Row
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -46,7 +46,7 @@ def table(comparison: Comparison, width: int) -> Group:
     parts: list[Text] = []
     for each in drawn:
         parts += [*([Text("")] if parts else []), *each]
-    shared = _shared_text(comparison)
+    shared = comparison.shared_text
     if shared:
         parts += [Text(line, "dim") for line in textwrap.wrap(shared, width, break_long_words=False)]
     return Group(*parts)
@@ -66,7 +66,7 @@ def plain_text(comparison: Comparison, width: int) -> str:
 
 def _blocks(comparison: Comparison, width: int) -> list[list[list[Cell]]]:
     """Return tables as lists of columns of equally many cells, the first of which is the heading."""
-    if len(comparison.runs) <= MOST_COLUMNS:
+    if not comparison.many:
         columns = _by_columns(comparison)
         if _width(columns) <= width:
             return [columns]
@@ -81,7 +81,7 @@ def _blocks(comparison: Comparison, width: int) -> list[list[list[Cell]]]:
 
 def _by_columns(comparison: Comparison) -> list[list[Cell]]:
     """Return the titles of the rows, then a column of each run: the results, then the settings that differ."""
-    rows = [row for row in comparison.rows if row not in _shared(comparison)]
+    rows = comparison.shown
     styles = [_DIFFERENT if _is_different(row) else "dim" for row in rows]
     titles = [_cell(row.title, _VALUE_WIDTH, style) for row, style in zip(rows, styles, strict=True)]
     columns = [
@@ -94,29 +94,14 @@ def _by_columns(comparison: Comparison) -> list[list[Cell]]:
 def _by_rows(comparison: Comparison) -> list[list[Cell]]:
     """Return the labels of the runs, then a column of each quantity: the settings that differ, then the results."""
     names = [_cell("run", _LABEL_WIDTH, "bold"), *(_cell(label, _LABEL_WIDTH) for label in comparison.labels)]
-    rows = [row for row in comparison.rows if row not in _shared(comparison)]
     columns = []
-    for row in sorted(rows, key=lambda row: row.kind == "result"):
+    for row in comparison.shown:
         cells = [_value(row, at) for at in range(len(comparison.runs))]
         # A heading may be as wide as the values below it, or else as its longest word.
         words = max((len(word) for word in row.title.split()), default=1)
         heading = _cell(row.title, max(words, *(cell.width for cell in cells)), "bold")
         columns.append([heading, *cells])
     return [names, *columns]
-
-
-def _shared(comparison: Comparison) -> list[Row]:
-    """Return the rows that are named below the table: settings that do not differ, and of many runs such results."""
-    if len(comparison.runs) < 2:
-        return []
-    many = len(comparison.runs) > MOST_COLUMNS
-    return [row for row in comparison.rows if not row.differs and (row.kind == "setting" or (many and row.complete))]
-
-
-def _shared_text(comparison: Comparison) -> str:
-    shared = _shared(comparison)
-    values = [f"{row.title} {next(text for text in row.texts if text != '-')}" for row in shared]
-    return f"the same in all: {', '.join(values)}" if values else ""
 
 
 def _is_different(row: Row) -> bool:

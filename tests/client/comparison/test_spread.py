@@ -65,6 +65,13 @@ def test_single_numbers_differ_by_a_twentieth() -> None:
     assert ranked(804e6, 906e6) == (0,)
 
 
+def test_a_lucky_pair_of_repetitions_does_not_make_single_numbers_exact() -> None:
+    memory = best(
+        [804e6, 803.9e6, 801e6], ["804", "804", "801"], "lower", able=range(3), spreads=[None] * 3, repeated=0.07e6
+    )
+    assert memory == ()
+
+
 def test_what_the_table_does_not_show_is_no_difference() -> None:
     assert ranked(0.123_41, 0.123_44, spreads=(0.0, 0.0)) == ()
 
