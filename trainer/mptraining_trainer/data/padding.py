@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -37,41 +37,38 @@ def pad(tensor: Any, column: Column) -> Any:
     return tf.ensure_shape(padded, [tensor.shape[0], known, *tensor.shape[2:]])
 
 
-def padding_values(tensors: Any, names: Sequence[str], columns: Sequence[Column]) -> Any:
-    """Return the value that `pad_all` fills each tensor with, in the structure of `tensors`."""
-    known = {column.name: column for column in columns}
-
-    def one(name: str, tensor: Any) -> Any:
-        return _default(known.get(name, _PLAIN), tensor.dtype)
-
-    if isinstance(tensors, Mapping):
-        return {name: one(name, tensor) for name, tensor in tensors.items()}
-    single = names[0] if len(names) == 1 else ""
-    return tf.nest.map_structure(lambda tensor: one(single, tensor), tensors)
-
-
-def _constant(column: Column, dtype: Any) -> Any:
-    default = _default(column, dtype)
-    return tf.constant(default) if dtype == tf.string else tf.cast(tf.constant(float(default)), dtype)
-
-
-def _default(column: Column, dtype: Any) -> float | str:
-    return column.default if column.default is not None else "" if dtype == tf.string else 0
-
-
 def pad_all(tensors: Any, names: Sequence[str], columns: Sequence[Column]) -> Any:
     """Pad every RaggedTensor of a tensor, or of a dict by name, but those that the job wants as they are.
 
     `names` are those of the tensors before preprocessing: a single tensor has the name of a single one of them. A
     tensor that preprocessing created is padded with zeros.
     """
-    known = {column.name: column for column in columns}
 
-    def one(name: str, tensor: Any) -> Any:
-        column = known.get(name, _PLAIN)
+    def padded(tensor: Any, column: Column) -> Any:
         return pad(tensor, column) if isinstance(tensor, tf.RaggedTensor) and not column.ragged else tensor
 
+    return _map_with_columns(padded, tensors, names, columns)
+
+
+def padding_values(tensors: Any, names: Sequence[str], columns: Sequence[Column]) -> Any:
+    """Return the value that `pad_all` fills each tensor with, in the structure of `tensors`."""
+    return _map_with_columns(lambda tensor, column: _default(column, tensor.dtype), tensors, names, columns)
+
+
+def _map_with_columns(
+    function: Callable[[Any, Column], Any], tensors: Any, names: Sequence[str], columns: Sequence[Column]
+) -> Any:
+    known = {column.name: column for column in columns}
     if isinstance(tensors, Mapping):
-        return {name: one(name, tensor) for name, tensor in tensors.items()}
-    single = names[0] if len(names) == 1 else ""
-    return tf.nest.map_structure(lambda tensor: one(single, tensor), tensors)
+        return {name: function(tensor, known.get(name, _PLAIN)) for name, tensor in tensors.items()}
+    single = known.get(names[0], _PLAIN) if len(names) == 1 else _PLAIN
+    return tf.nest.map_structure(lambda tensor: function(tensor, single), tensors)
+
+
+def _constant(column: Column, dtype: Any) -> Any:
+    default = _default(column, dtype)
+    return tf.constant(default) if dtype == tf.string else tf.cast(tf.constant(float(default), tf.float64), dtype)
+
+
+def _default(column: Column, dtype: Any) -> float | str:
+    return column.default if column.default is not None else "" if dtype == tf.string else 0
