@@ -40,6 +40,7 @@ _ADVICE: Mapping[str, str] = {
     "Preempted": "with output.uri and checkpoint.everySteps less is lost each time; or provisioning: OnDemand",
     "NodeLost": "with output.uri and checkpoint.everySteps less is lost each time",
     "StorageUnavailable": "the bucket stopped answering: submit the job again; it resumes from its checkpoint",
+    "StoppedByUser": "run it again: it resumes from its checkpoint",
     "OutsideLimits": "ask the cluster's administrator, or stay within what the message allows and submit it again",
     "Suspended": "to continue: mptj resume {name}",
 }
