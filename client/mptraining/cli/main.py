@@ -3,7 +3,7 @@
 Commands import their modules when they run, so that `--help` is fast.
 
 Exit codes: 0; 2 for an error of the user, reported in one line; 75 if the cluster does not answer; 130 after Ctrl-C,
-which ends `board` with 0; 124 if `mptj wait --timeout` expires; 128 plus the signal number after a signal, as in a
+which ends `mptj board` with 0; 124 if `mptj wait --timeout` expires; 128 plus the signal number after a signal, as in a
 shell. `mptj run` and `mptj wait` exit with the code of the worker that failed (`mptraining_api.outcomes`).
 """
 
