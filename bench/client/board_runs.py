@@ -23,7 +23,7 @@ spec:
     epochs: 10
     batchSize: {global: 64}
     seed: SEED
-    optimizer: {class_name: Adam, config: {learning_rate: RATE}}
+    optimizer: {className: Adam, config: {learning_rate: RATE}}
 """
 BEGIN = 1_750_000_000.0
 _POLICIES = ("float32", "mixed_bfloat16")

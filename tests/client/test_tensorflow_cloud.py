@@ -324,7 +324,7 @@ def test_an_unchanged_script_trains_here_by_one_command(
     monkeypatch.setitem(sys.modules, "tensorflow_cloud", tfc)
     monkeypatch.setenv(run.BACKEND, "cluster")
     made: list[Any] = []
-    monkeypatch.setattr(local, "train_locally", lambda document, package: made.append((document, package)))
+    monkeypatch.setattr(local, "train_locally", lambda document, package, **_: made.append((document, package)))
     with pytest.raises(SystemExit) as caught:
         colab.main(["--here", "project/scale.py", "--lr=1"])
     assert caught.value.code == 0
@@ -340,7 +340,7 @@ def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(local, "train_locally", lambda document, _: made.append(document))
+    monkeypatch.setattr(local, "train_locally", lambda document, _, **__: made.append(document))
     monkeypatch.setenv(run.BACKEND, "")
     colab.run_here()
     tfc.run("train.py")

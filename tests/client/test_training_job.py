@@ -115,7 +115,7 @@ def test_editors_see_python_names_and_descriptions() -> None:
         (mptraining.Accelerator, r"Accelerator\(type=…\): missing. Give this argument"),
         (
             lambda: mptraining.Data(train=["a"], features=[{"name": "x", "dtype": "int"}]),
-            r"Data\(features\[0\].dtype=…\): 'int' is not valid; expected 'uint8'",
+            r"Data\(features\[0\].dtype=…\): 'int' is not valid; expected 'int8', 'uint8'",
         ),
         (
             lambda: mptraining.Training(optimizer=object()),

@@ -9,6 +9,7 @@ from typing import Any
 
 from mptraining.board.event_batches import Batch, Finished, Started
 from mptraining.comparison import better_direction, metric_title
+from mptraining.comparison.settings import keras_text
 
 # A run without a result counts as running until it has reported nothing for this time. The trainer reports every few
 # seconds, but not while it compiles, validates or saves.
@@ -180,7 +181,7 @@ def values(facts: RunFacts) -> dict[str, Any]:
             "restarts": len(facts.launches) - 1 if facts.launches else None,
             "recoveries": result.get("recoveries", last and last.recoveries),
             "startTime": facts.launches[0].first if facts.launches else None,
-            "keras": result.get("keras") or (started and started.keras) or job.get("keras"),
+            "keras": keras_text((started and started.keras) or result.get("keras") or job.get("keras")),
             "program": _program(job),
         }
     )

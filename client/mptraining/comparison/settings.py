@@ -54,6 +54,11 @@ def keras(run: Run) -> str | None:
     """Return the version of Keras, as `3.15.1` or `tf_keras 2.21.0`, or its generation if only that is known."""
     started = run.history.started
     known: str | None = started.keras if started else reported(run, "keras") or (run.job.keras if run.job else None)
+    return keras_text(known)
+
+
+def keras_text(known: str | None) -> str | None:
+    """Return a version or generation of Keras, as events and results have it, for people."""
     if known is None:
         return None
     return {"Keras3": "3", "Legacy": "tf_keras"}.get(known, known.removeprefix("keras "))

@@ -73,7 +73,7 @@ def test_records_that_their_manifest_calls_sorted_are_in_the_advice(job_file: Jo
     text = re.sub(r"train: \[.*?\]", 'train: ["records/train-*.tfrecord"]', path.read_text())
     path.write_text(text)
     np.savez(path.parent / "rows.npz", x=np.arange(200), label=np.arange(200) // 50)
-    convert(str(path.parent / "rows.npz"), str(path.parent / "records"), keep_order=True)
+    convert(str(path.parent / "rows.npz"), str(path.parent / "records"), keep_order=True, overwrite=True)
     assert any("data.train: the records are sorted by 'label'; data" in each for each in check(str(path)).advice)
     convert(str(path.parent / "rows.npz"), str(path.parent / "records"), overwrite=True)
     assert not any("sorted" in each for each in check(str(path)).advice)
