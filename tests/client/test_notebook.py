@@ -87,11 +87,12 @@ def build(units=8):
     model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
     return model
 """,
-    """import numpy as np
+    """import sys
+import numpy as np
 import mptraining
 x = np.random.default_rng(1).normal(size=(512, 4)).astype("float32")
 np.savez("points.npz", x=x, y=(x.sum(axis=1) > 0).astype("int64"))
-!mptj records convert points.npz records --validation-fraction 0.2""",
+!{sys.executable} -m mptraining records convert points.npz records --validation-fraction 0.2""",
     """def job(seed):
     return mptraining.TrainingJob(
         name=f"sums-{seed}",
@@ -109,7 +110,7 @@ first = mptraining.run_local(job(1))""",
     "assert len(first.history['loss']) == 6, first.history['loss']",
     "mptraining.compare([first, second.run(), 'runs/sums-1'])",
     "model = first.model()\nmodel.predict(np.ones((1, 4), 'float32'), verbose=0).shape",
-    "mptraining.Accelerator(type='cpu', count=3)",
+    "mptraining.Accelerator(type='cpu', countPerNode=3)",
 )
 
 
@@ -132,7 +133,9 @@ def test_a_typed_job_trains_in_its_cell_and_is_seen(tmp_path: Path) -> None:
     assert "Comparison of 3 runs" in pictures[5]
     assert all("<script" not in each for each in pictures)
     told = output(tmp_path)
-    assert "sums-1: Succeeded, attempt 1\n  why         Succeeded\n  progress    step " in told
+    assert (
+        "sums-1: Succeeded, attempt 1\n  why         Succeeded: trained to the last step\n  progress    step " in told
+    )
     assert "oneDNN" not in told
     assert "absl" not in told
     assert "(1, 2)" in outputs(tmp_path, "text/plain")
@@ -142,7 +145,7 @@ def test_a_typed_job_trains_in_its_cell_and_is_seen(tmp_path: Path) -> None:
 def test_a_wrong_argument_is_one_line(tmp_path: Path) -> None:
     done = execute(tmp_path, "import mptraining", TYPED[-1])
     assert done.returncode != 0
-    assert "InvalidSpec: Accelerator(count=…): unknown argument. Did you mean 'count_per_node'?" in done.stderr
+    assert "InvalidSpec: Accelerator(countPerNode=…): unknown argument. Did you mean 'count_per_node'?" in done.stderr
     assert "training_job.py" not in done.stderr
 
 

@@ -142,6 +142,8 @@ def test_rules_between_sections_name_python_arguments() -> None:
 
 def test_a_local_run_takes_it_and_gives_the_job(tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "train-0.tfrecord").touch()
     command = stub(
         "job = json.load(open(os.environ['MPTRAINING_JOB_FILE']))\n"
         "folder = job['output']; os.makedirs(folder + '/events')\n"
