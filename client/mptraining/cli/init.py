@@ -77,7 +77,21 @@ def init(
     _write(path, job_text(answers))
     _write(path.with_name(SCHEMA_FILE), schema_text())
     typer.echo(f"wrote {path}, and {path.with_name(SCHEMA_FILE)} for editors")
+    for each in _still_missing(path):
+        typer.echo(f"  still missing: {each}")
     typer.echo(f"  mptj check {path}    explains its defaults\n  mptj run {path}      trains here")
+
+
+def _still_missing(path: Path) -> list[str]:
+    """Return what the new job names and is not there yet, such as its records."""
+    from mptraining.job_file.check import check_job_file
+    from mptraining_api.validation.mistakes import InvalidJobFile
+
+    try:
+        check_job_file(path)
+    except InvalidJobFile as error:
+        return [str(each.problem) for each in error.mistakes]
+    return []
 
 
 def schema() -> None:

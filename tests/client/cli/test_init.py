@@ -47,6 +47,13 @@ def test_what_init_writes_passes_check(here: Path, flags: list[str]) -> None:
     assert schema == json.loads(RUNNER.invoke(app, ["schema"]).output)
 
 
+def test_init_names_what_is_still_missing(here: Path) -> None:
+    assert "still missing" not in RUNNER.invoke(app, ["init", "one.yaml"]).output
+    done = RUNNER.invoke(app, ["init", "two.yaml", "--data", "nowhere/*"])
+    assert "still missing: spec.data.train[0]: 'nowhere/*'" in done.output
+    assert here.joinpath("two.yaml").exists()
+
+
 def test_init_replaces_nothing_by_itself(here: Path) -> None:
     (here / "job.yaml").write_text("mine")
     done = RUNNER.invoke(app, ["init"])
