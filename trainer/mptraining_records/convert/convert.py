@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -238,8 +238,15 @@ def _output(destination: str, split: str, arguments: Mapping[str, object]) -> Sh
 @contextmanager
 def _temporary_folder(destination: str) -> Iterator[Path]:
     """Yield a temporary folder; for local shards, on the disk of their destination, where they are then renamed."""
-    parent = None
-    if not storage.is_remote(destination):
-        parent = storage.local_folder(destination)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=".unfinished-") as folder:
-        yield Path(folder)
+    if storage.is_remote(destination):
+        with tempfile.TemporaryDirectory(prefix=".unfinished-") as folder:
+            yield Path(folder)
+        return
+    parent = storage.local_folder(destination)
+    try:
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".unfinished-") as folder:
+            yield Path(folder)
+    finally:
+        # A failed conversion leaves nothing; a folder that has files cannot be removed this way.
+        with suppress(OSError):
+            parent.rmdir()
