@@ -180,7 +180,8 @@ def values(facts: RunFacts) -> dict[str, Any]:
             "restarts": len(facts.launches) - 1 if facts.launches else None,
             "recoveries": result.get("recoveries", last and last.recoveries),
             "startTime": facts.launches[0].first if facts.launches else None,
-            "keras": result.get("keras") or (started and started.keras) or job.get("keras"),
+            # With its version; the result has the generation alone.
+            "keras": (started and started.keras) or result.get("keras") or job.get("keras"),
             "program": _program(job),
         }
     )
