@@ -214,9 +214,6 @@ def commands(facts: RunFacts) -> list[dict[str, str]]:
     if facts.folder is not None:
         folder = shlex.quote(facts.folder)
         found.append({"title": "Compare with another run", "command": f"mptj compare {folder} OTHER"})
-        if facts.result is not None and facts.result.get("model"):
-            model = shlex.quote(f"{facts.folder}/{facts.result['model']}")
-            found.append({"title": "The trained model", "command": f"ls {model}"})
     return found
 
 

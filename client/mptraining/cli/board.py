@@ -21,9 +21,7 @@ _RUNS = "runs"
 def board(
     places: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Run folders, folders with runs, gs:// URIs, or jobs. Default: runs/.", metavar="[WHERE]..."
-        ),
+        typer.Argument(help="Run folders, folders with runs, gs:// URIs, or jobs. Default: runs/.", metavar="WHERE"),
     ] = None,
     jobs: Annotated[bool, typer.Option("--jobs", help="Show the jobs of the cluster's namespace.")] = False,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show jobs of all namespaces.")] = False,
