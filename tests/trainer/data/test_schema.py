@@ -64,7 +64,7 @@ def test_a_manifest_spares_the_inference_and_brings_the_classes() -> None:
 
 
 def test_several_labels_and_a_weight_leave_the_inputs() -> None:
-    found, _ = columns([{"x": [1.0], "a": 1, "b": 2.0, "w": 0.5}], labels=("b", "a"), sample_weight="w")
+    found, _ = columns([{"x": [1.0], "a": 1, "b": 2.0, "w": 0.5}], labels=("b", "a"), sampleWeight="w")
     spec = found.example_spec()
     assert [one.name for one in spec.inputs] == ["x"]
     assert [one.name for one in spec.labels] == ["b", "a"]
@@ -122,7 +122,7 @@ PICTURE = {"image": png(4, 5), "label": 1}
             InvalidSpec,
             r"data.labels: 'lable' is no feature.*Did you mean 'label'",
         ),
-        ([ROW], {"sample_weight": "w"}, InvalidSpec, "data.sampleWeight: 'w' is no feature of the records"),
+        ([ROW], {"sampleWeight": "w"}, InvalidSpec, "data.sampleWeight: 'w' is no feature of the records"),
         ([ROW], {"labels": ("label", "x")}, InvalidSpec, "only 'label', 'x'; expected at least one input"),
         ([PICTURE, {"image": png(5, 5), "label": 1}], {}, InvalidData, "mixed shapes .* resize"),
         ([PICTURE], {"features": image(shape=[0, 0, 3])}, InvalidData, r"mixed shapes .* resize: \[height, width\]"),
