@@ -21,7 +21,6 @@ from mptraining.board.series import groups
 from mptraining_api import run_folder
 from mptraining_api.problems import Problem
 
-LOGS = "logs"
 MOST_QUARANTINED = 1000
 # Shown elsewhere on the page, or long and of no interest to a reader.
 _NOT_SHOWN = ("choices", "placement", "version", "source")
@@ -168,9 +167,9 @@ def other_workers(reader: RunReader) -> list[AnEvent]:
 
 def logs(listed: Mapping[str, File]) -> list[dict[str, Any]]:
     return [
-        {"name": name.removeprefix(f"{LOGS}/"), "bytes": file.size}
+        {"name": name.removeprefix(f"{run_folder.LOGS}/"), "bytes": file.size}
         for name, file in sorted(listed.items())
-        if name.startswith(f"{LOGS}/")
+        if name.startswith(f"{run_folder.LOGS}/")
     ]
 
 

@@ -17,6 +17,7 @@ from mptraining.board.board import Board
 from mptraining.board.run_reader import RunReader
 from mptraining.board.series import whole_series
 from mptraining.board.server import FOLDER, page, version
+from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData
 from mptraining_records.storage import local
 
@@ -57,7 +58,9 @@ def _logs(reader: RunReader) -> dict[str, str]:
     found = {}
     for each in details.logs(reader.listed):
         start = max(0, each["bytes"] - LOG_BYTES)
-        text = reader.files.read(f"{details.LOGS}/{each['name']}", start, LOG_BYTES).decode("utf-8", errors="replace")
+        text = reader.files.read(f"{run_folder.LOGS}/{each['name']}", start, LOG_BYTES).decode(
+            "utf-8", errors="replace"
+        )
         found[each["name"]] = f"…\n{text.partition(chr(10))[2]}" if start else text
     return found
 

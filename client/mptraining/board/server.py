@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mptraining.board import access, details, series
 from mptraining.board.board import Board
 from mptraining.board.curves import Curves
+from mptraining_api import run_folder
 from mptraining_api.problems import Problem
 
 FOLDER = Path(__file__).parent
@@ -206,11 +207,11 @@ class _Answers:
     def _log(self, id: str, name: str, offset: int) -> Any:
         reader = self._board.reader(id)
         # The name must be one of the listing: no path that a request makes up is ever opened.
-        file = reader.listed.get(f"{details.LOGS}/{name}") if reader else None
+        file = reader.listed.get(f"{run_folder.LOGS}/{name}") if reader else None
         if reader is None or file is None:
             raise HTTPException(404, f"no log {name} of run {id}")
         start = max(0, file.size - LOG_TAIL) if offset < 0 else min(offset, file.size)
-        data = reader.files.read(f"{details.LOGS}/{name}", start, LOG_BYTES)
+        data = reader.files.read(f"{run_folder.LOGS}/{name}", start, LOG_BYTES)
         data = _whole_characters(data)
         end = start + len(data)
         return {"text": data.decode("utf-8", errors="replace"), "offset": end, "end": end >= file.size}
