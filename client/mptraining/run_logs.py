@@ -50,8 +50,11 @@ def follow_lines(
 ) -> Iterator[str]:
     """Yield the lines as `log_lines`, and new ones until worker 0 of the attempt has finished.
 
-    `wait` sleeps for a number of seconds.
+    A run that was killed has no such end. `wait` sleeps for a number of seconds. Raises InvalidData for a folder
+    without a run.
     """
+    if not _parts(folder) and not storage.list_objects(storage.join(folder, run_folder.EVENTS)):
+        raise _nothing(folder, attempt, worker)
     read: dict[str, int] = {}
     over = False
     while True:

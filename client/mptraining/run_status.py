@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def phase(run: Run) -> str:
-    """Return Succeeded or Failed as a cluster does; Unfinished if the run goes on, or ended without a report."""
+    """Return Succeeded or Failed as a cluster does; Unfinished if the run has not ended, or ended without a report."""
     if not run.finished:
         return "Unfinished"
     return "Succeeded" if run.succeeded else "Failed"

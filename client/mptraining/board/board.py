@@ -44,7 +44,9 @@ class Board:
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._read = {id(each): threading.Event() for each in self.sources}
+        # By the time of the last use; guarded by `_room`.
         self._used: dict[str, None] = {}
+        self._room = threading.Lock()
         self._states: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
         self._answering = 0
@@ -83,7 +85,11 @@ class Board:
 
     def _refresh(self, source: Source) -> None:
         before = source.problem
-        changed = source.refresh() | self._silent_runs(source)
+        try:
+            changed = source.refresh() | self._silent_runs(source)
+        except Exception as error:  # noqa: BLE001 - the page reports it; a thread that ended would leave old rows
+            changed = set()
+            source.problem = f"{type(error).__name__}: {error}"
         self._read[id(source)].set()
         if changed or source.problem != before:
             self.publish(changed)
@@ -150,17 +156,18 @@ class Board:
 
     def _make_room(self, reader: RunReader) -> None:
         """Note the use of a run's curves, and drop those that were used longest ago beyond the limit of memory."""
-        self._used.pop(reader.id, None)
-        self._used[reader.id] = None
         readers = self.readers()
-        total = sum(readers[each].memory() for each in self._used if each in readers)
-        for each in list(self._used):
-            if total <= MEMORY or each == reader.id:
-                break
-            if each in readers:
-                total -= readers[each].memory()
-                readers[each].forget()
-            self._used.pop(each, None)
+        with self._room:
+            self._used.pop(reader.id, None)
+            self._used[reader.id] = None
+            total = sum(readers[each].memory() for each in self._used if each in readers)
+            for each in list(self._used):
+                if total <= MEMORY or each == reader.id:
+                    break
+                if each in readers:
+                    total -= readers[each].memory()
+                    readers[each].forget()
+                self._used.pop(each, None)
 
     # -- changes ------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,20 +75,29 @@ class ClusterJobs:
     def refresh(self) -> set[str]:
         """Read the jobs and those of their run folders that are reachable; return the changed rows."""
         try:
-            found = {}
-            for document in self._documents():
-                facts = self._facts(document)
-                id = run_id(facts.folder or f"{facts.namespace}/{facts.name}")
-                found[id] = facts
-                if self._read_logs:
-                    self._from_logs[id] = self._reader_of_logs(facts, str(document["metadata"]["uid"]))
-            self.problem = None
+            documents = self._documents()
         except Problem as problem:
             self.problem = str(problem)
             return set()
+        found: dict[str, JobFacts] = {}
+        uids: dict[str, str] = {}
+        # Of jobs with the same run folder the newest has its row.
+        for document in sorted(documents, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+            facts = self._facts(document)
+            id = run_id(facts.folder or _place(facts))
+            if id in found:
+                found[run_id(_place(found[id]))] = found[id]
+            found[id], uids[id] = facts, str(document["metadata"]["uid"])
         changed = {id for id in {*found, *self._jobs} if found.get(id) != self._jobs.get(id)}
         self._jobs = found
-        return changed | self._refresh_folders({each.folder for each in found.values() if each.folder})
+        changed |= self._refresh_folders({each.folder for each in found.values() if each.folder})
+        if self._read_logs:
+            reachable = self.runs().keys() - self._from_logs.keys()
+            for id in uids.keys() - reachable:
+                # A log that was refused or is gone leaves its job without curves.
+                with suppress(Problem):
+                    self._from_logs[id] = self._reader_of_logs(found[id], uids[id])
+        return changed
 
     def job(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Return the answer of /api/job; None for a job that is not among those of this source. Raises Problem."""
@@ -114,8 +124,17 @@ class ClusterJobs:
 
     def _documents(self) -> list[Raw]:
         if not self._names:
-            return self._server.items(JOBS, everywhere=self._everywhere)
-        return [self._server.get(JOBS, name) for name in self._names]
+            found = self._server.items(JOBS, everywhere=self._everywhere)
+            self.problem = None
+            return found
+        found, missing = [], []
+        for name in self._names:
+            try:
+                found.append(self._server.get(JOBS, name))
+            except NotFound:
+                missing.append(name)
+        self.problem = f"there is no job {', '.join(missing)}" if missing else None
+        return found
 
     def _facts(self, document: Raw) -> JobFacts:
         seen = view(document)
@@ -126,17 +145,21 @@ class ClusterJobs:
             except (ClusterProblem, ValueError):
                 # The user may see jobs without seeing ConfigMaps, or the job is of a newer version.
                 found = None
-            resolved = self._resolved[seen.uid] = {} if found is None else found.to_document()
+            resolved = {} if found is None else found.to_document()
+            if found is not None or seen.finished:
+                # Otherwise the next refresh asks again: the Job may not exist yet.
+                self._resolved[seen.uid] = resolved
         folder = seen.output or (resolved or {}).get("output")
         return job_facts(seen, folder=folder, resolved=resolved, flags=self._flags)
 
     def _refresh_folders(self, folders: set[str]) -> set[str]:
-        self._folders = {where: each for where, each in self._folders.items() if where in folders}
+        # The folder of a deleted job stays.
         for where in folders - self._folders.keys():
             try:
-                if storage.is_remote(where) or Path(where, run_folder.JOB).exists():
+                if storage.is_remote(where) or Path(storage.local_path(where), run_folder.JOB).exists():
                     self._folders[where] = folder_source(where)
-            except Problem:
+            except (Problem, OSError):
+                # Such as a path of the pods that this user may not read here.
                 continue
         # A folder without an answer is no problem of the board: its job's row shows what the cluster knows.
         return {id for each in self._folders.values() for id in each.refresh()}
@@ -148,8 +171,7 @@ class ClusterJobs:
             content[name] = "".join(each.to_json() + "\n" for each in events).encode()
         if facts.resolved:
             content[run_folder.JOB] = msgspec.json.encode(facts.resolved)
-        folder = facts.folder or f"{facts.namespace}/{facts.name}"
-        reader = RunReader(MemoryFiles(folder, content), facts.name)
+        reader = RunReader(MemoryFiles(facts.folder or _place(facts), content), facts.name)
         reader.refresh()
         return reader
 
@@ -169,6 +191,10 @@ class ClusterJobs:
         found = [reason_text(seen), advice(seen), no_operator_text(seen, self._clock())]
         found.append(waiting_job_warning(server, seen))
         return ". ".join(each.rstrip(".") for each in found if each) or None
+
+
+def _place(facts: JobFacts) -> str:
+    return f"{facts.namespace}/{facts.name}"
 
 
 def job_facts(

@@ -15,7 +15,7 @@ from mptraining_records.storage import storage
 # A tree is searched for run folders no deeper than this, and no further than so many folders.
 DEPTH, FOLDERS = 8, 20_000
 # The parts of a run folder that the board reads.
-PARTS = (run_folder.EVENTS, run_folder.QUARANTINE, "logs")
+PARTS = (run_folder.EVENTS, run_folder.QUARANTINE, run_folder.LOGS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from mptraining.board.event_files import Launch, ReadRange
 from mptraining.board.listing import File, Files
 from mptraining.board.rows import RunFacts, launch_facts
 from mptraining_api import run_folder
+from mptraining_api.problems import Problem
 from mptraining_api.run_folder import metric_direction
 
 _EVENTS_FILE = re.compile(rf"{run_folder.EVENTS}/(\d+)-(.+)-(\d+)-(\d+)\.jsonl")
@@ -70,14 +71,22 @@ class RunReader:
         with self._lock:
             before, self.listed = self.listed, listed
             self._facts = None
-            if _changed(before, listed, run_folder.JOB):
-                self.resolved = self._document(run_folder.JOB)
-            if _changed(before, listed, run_folder.RESULT):
-                self.result = self._document(run_folder.RESULT)
-            for key, parts in self._chief_files().items():
-                launch = self._launches.setdefault(key, Launch(*key))
-                self._add(launch.refresh(parts))
+            try:
+                self._read_changes(before)
+            except Problem:
+                # What could not be read is read again at the next refresh.
+                self.listed = before
+                raise
         return True
+
+    def _read_changes(self, before: Mapping[str, File]) -> None:
+        if _changed(before, self.listed, run_folder.JOB):
+            self.resolved = self._document(run_folder.JOB)
+        if _changed(before, self.listed, run_folder.RESULT):
+            self.result = self._document(run_folder.RESULT)
+        for key, parts in self._chief_files().items():
+            launch = self._launches.setdefault(key, Launch(*key))
+            self._add(launch.refresh(parts))
 
     @property
     def facts(self) -> RunFacts:
@@ -185,7 +194,16 @@ class RunReader:
             found = msgspec.json.decode(self.files.read(name, 0, self.listed[name].size))
         except msgspec.DecodeError:
             return None
-        return found if isinstance(found, dict) else None
+        return found if isinstance(found, dict) and _is_ours(found) else None
+
+
+def _is_ours(document: Mapping[str, Any]) -> bool:
+    """Return whether the fields that are drawn have our types: other programs write files of these names, too."""
+    sections = (document.get(name) for name in ("training", "program", "metrics", "accelerator", "precision"))
+    numbers = (document.get(name, 0) for name in ("exitCode", "attempt"))
+    return all(each is None or isinstance(each, str | dict) for each in sections) and all(
+        isinstance(each, int) for each in numbers
+    )
 
 
 def _changed(before: Mapping[str, File], now: Mapping[str, File], name: str) -> bool:

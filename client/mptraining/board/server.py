@@ -211,6 +211,8 @@ class _Answers:
         if reader is None or file is None:
             raise HTTPException(404, f"no log {name} of run {id}")
         start = max(0, file.size - LOG_TAIL) if offset < 0 else min(offset, file.size)
+        if start >= file.size:
+            return {"text": "", "offset": start, "end": True}
         data = reader.files.read(f"{run_folder.LOGS}/{name}", start, LOG_BYTES)
         data = _whole_characters(data)
         end = start + len(data)

@@ -74,6 +74,7 @@ class LocalRuns:
                     changed.add(reader.id)
             except Problem as problem:
                 problems.append(str(problem))
+                continue
             if touched is not None:
                 self._touched[reader.id] = touched
         if problems:
@@ -121,19 +122,24 @@ class BucketRuns:
         changed: set[str] = set()
         try:
             folders = bucket_run_folders(self.where)
-            found: dict[str, RunReader] = {}
-            for folder, files in folders.items():
-                reader = RunReader(BucketFiles(folder, files), _name(self.where.rstrip("/"), folder))
-                known = self._runs.get(reader.id, reader)
-                known.files = reader.files
-                if known.refresh():
-                    changed.add(known.id)
-                found[known.id] = known
-            changed |= self._runs.keys() - found.keys()
-            self._runs = found
-            self.problem = None if found else "no runs yet"
         except Problem as problem:
             self.problem = str(problem)
+            return changed
+        found: dict[str, RunReader] = {}
+        failed: str | None = None
+        for folder, files in folders.items():
+            reader = RunReader(BucketFiles(folder, files), _name(self.where.rstrip("/"), folder))
+            known = self._runs.get(reader.id, reader)
+            known.files = reader.files
+            found[known.id] = known
+            try:
+                if known.refresh():
+                    changed.add(known.id)
+            except Problem as problem:
+                failed = failed or str(problem)
+        changed |= self._runs.keys() - found.keys()
+        self._runs = found
+        self.problem = failed or (None if found else "no runs yet")
         return changed
 
 

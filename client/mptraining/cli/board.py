@@ -25,7 +25,9 @@ def board(
     ] = None,
     jobs: Annotated[bool, typer.Option("--jobs", help="Show the jobs of the cluster's namespace.")] = False,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show jobs of all namespaces.")] = False,
-    port: Annotated[int | None, typer.Option(help="Port; default: the first free one from 8666.", min=0)] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port; default: the first free one from 8666.", min=0, max=65535)
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; others can then reach the board.")] = "127.0.0.1",
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     export: Annotated[str | None, typer.Option(help="Write one offline page instead.", metavar="FILE")] = None,

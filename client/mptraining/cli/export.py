@@ -44,7 +44,13 @@ def export(
         _tensorboard(run, output)
         return
     job = read_job(run) if follow is None else None
-    sending = Export(run, to, _server(to, job, uri=uri, experiment=experiment, project=project))
+    try:
+        server = _server(to, job, uri=uri, experiment=experiment, project=project)
+    except Problem:
+        raise
+    except Exception as error:
+        raise InvalidSpec("--uri", describe(error), expected="the address of a tracking server") from error
+    sending = Export(run, to, server)
     if follow is not None:
         follow_run(
             sending, incarnation=follow, wait=time.sleep, on_error=lambda text: typer.echo(f"{to}: {text}", err=True)

@@ -212,16 +212,16 @@ def _wide(console: Console) -> Console:
     return console
 
 
-def _report(problem: Problem, *, prefix: str = "") -> int:
+def _report(problem: Problem) -> int:
     """Print the problem on standard error, one line for each mistake; return the exit code."""
     from mptraining.display.text import wrapped
     from mptraining_api.validation.mistakes import InvalidJobFile
 
     if isinstance(problem, InvalidJobFile) and len(problem.mistakes) > 1:
         typer.echo(str(problem), err=True)
-        typer.echo(f"mptj: {prefix}{len(problem.mistakes)} mistakes; nothing was started", err=True)
+        typer.echo(f"mptj: {len(problem.mistakes)} mistakes; nothing was started", err=True)
     else:
-        typer.echo(wrapped(f"mptj: {prefix}{_in_flags(str(problem))}", sys.stderr), err=True)
+        typer.echo(wrapped(f"mptj: {_in_flags(str(problem))}", sys.stderr), err=True)
     return _exit_code(problem)
 
 

@@ -142,6 +142,8 @@ def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None
     if kind == "file":
         submit_flags.refuse_flags_with_file(target, flags)
         checked = check_job_file(Path(target), settings=lambda _: ClusterSettings(experimental_multi_host_tpu=True))
+        for note in checked.notes:
+            typer.echo(f"note: {note}", err=True)
         return checked.written.to_document(), None
     if kind != "script" and flags.arguments:
         raise InvalidSpec("ARGUMENTS", repr(flags.arguments[0]), expected="a script for arguments")

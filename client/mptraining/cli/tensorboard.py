@@ -28,6 +28,8 @@ def command(folders: Sequence[str]) -> list[str]:
 @contextmanager
 def running_over(folders: Sequence[str], *, say: Callable[[str], None]) -> Iterator[None]:
     """Run TensorBoard until the end of the block; `say` gets its address. Raises InvalidSpec if it is not installed."""
+    if not folders:
+        raise InvalidSpec("--tensorboard", "there is no folder with runs", expected="WHERE with a run folder")
     if find_spec("tensorboard") is None:
         found = "TensorBoard is not installed here"
         raise InvalidSpec("--tensorboard", found, next_step="pip install 'tensorboard>=2.20,<2.22' setuptools")

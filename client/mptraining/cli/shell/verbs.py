@@ -34,8 +34,8 @@ _HINTS = {
     "attach": "`mptj wait NAME` follows a job, `mptj logs -f NAME` its logs.",
     "convert": "`mptj records convert SOURCE DEST` does.",
     "edit": "A started job cannot be changed: `mptj cancel NAME`, then `mptj submit FILE`.",
-    "models": "The names of keras.applications, mlp and cnn: `mptj init --application NAME`.",
-    "applications": "The names of keras.applications, mlp and cnn: `mptj init --application NAME`.",
+    "models": "The names of keras.applications, mlp and cnn: `mptj init --program NAME`.",
+    "applications": "The names of keras.applications, mlp and cnn: `mptj init --program NAME`.",
 }
 # `kubectl get mptj NAME` has the kind as a word of its own.
 _KINDS = frozenset({"job", "jobs", "mptj", "mptrainingjob", "mptrainingjobs"})

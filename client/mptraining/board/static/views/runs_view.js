@@ -59,7 +59,7 @@ export class RunsView {
     if (!runs.length) {
       const places = sources.map((each) => each.where).join(", ") || "the folders given";
       this.shared.textContent = "";
-      return this.table.replaceChildren(emptyState("No runs yet", `The board watches ${places}. Start a job, for example:`, h("code", {}, "mptj run job.yaml --local"), "It appears here as soon as its first event is written; the page need not be reloaded."));
+      return this.table.replaceChildren(emptyState("No runs yet", `The board watches ${places}. Start a job, for example:`, h("code", {}, "mptj run job.yaml"), "It appears here as soon as its first event is written; the page need not be reloaded."));
     }
     const parsed = parseFilter(this.filter.value, columns);
     this.problem.textContent = parsed.error ?? "";
