@@ -309,28 +309,32 @@ class Operator:
         for key in self._cache.job_keys():
             self._queue.add(key)
         # Before the workers start, which would otherwise create again what exists.
-        self._read_namespace_objects()
+        read = self._read_namespace_objects()
         # Without a leader, possibly no replica was running to receive reports.
         receiving_since = self._clock() if self._settings.progress.enabled else None
         self._reconciler.start(self._settings.workers, term, reports_since=receiving_since)
         # Only now may this replica write.
-        self._repair_shared_objects()
+        if read:
+            self._repair_shared_objects()
 
     def _check_namespace_objects(self) -> None:
         """Read Services and NetworkPolicies, and repair those that another client changed."""
-        if self._lease.leading:
-            self._read_namespace_objects()
+        if self._lease.leading and self._read_namespace_objects():
             self._repair_shared_objects()
 
-    def _read_namespace_objects(self) -> None:
-        """Queue the jobs whose NetworkPolicy is missing, was changed, or is of a deleted job."""
+    def _read_namespace_objects(self) -> bool:
+        """Queue the jobs whose NetworkPolicy is missing, was changed, or is of a deleted job.
+
+        Returns False if the API server did not answer.
+        """
         try:
             allowed = self._namespace_objects.refresh(self._relister.namespaces)
         except ApiProblem as problem:
             _log.warning("Services and NetworkPolicies could not be read: %s", problem)
-            return
+            return False
         for key in (*self._cache.set_peers_allowed(allowed), *(allowed.keys() - set(self._cache.job_keys()))):
             self._queue.add(key)
+        return True
 
     def _repair_shared_objects(self) -> None:
         for namespace in self._cache.used_namespaces():

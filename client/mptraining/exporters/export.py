@@ -64,6 +64,9 @@ class Export:
         self._series = ScalarSeries()
         self._pending: list[Scalar] = []
         self._state: State | None = None
+        # The last step that an earlier export sent, and that of each series since, by run and tag.
+        self._before = -1
+        self._sent: dict[str, int] = {}
         self._first: Event | None = None
         self._last: Event | None = None
         self._summary: dict[str, str] = {}
@@ -95,11 +98,14 @@ class Export:
         if self._state is None:
             self._state = self._server.begin(self._description(), _stored(self._folder).states.get(self._name))
             _store(self._folder, self._name, self._state)
-        # A server's steps only grow: steps that are trained again keep the values that it has.
-        new = [scalar for scalar in self._pending if scalar.step > self._state.step]
+            self._before = self._state.step
+        # A server's steps only grow: steps that are trained again keep the values that it has. A script reports its
+        # validation after a step whose other values may have been sent.
+        new = [each for each in self._pending if each.step > max(self._before, self._sent.get(each.run + each.tag, -1))]
         for batch in _batches(sorted(new, key=lambda scalar: scalar.step)):
             self._server.log(batch)
-            self._state = self._state.model_copy(update={"step": batch[-1].step})
+            self._sent |= {each.run + each.tag: each.step for each in batch}
+            self._state = self._state.model_copy(update={"step": max(self._state.step, batch[-1].step)})
             _store(self._folder, self._name, self._state)
         self._pending = []
         if final:

@@ -81,9 +81,11 @@ def _progress(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
     progress = status.progress
     if progress is not None and progress.attempt == status.current_attempt and progress.step_time is not None:
         began = max(began, parse_time(progress.step_time))
+        kept = parse_time(progress.model_kept_until) if progress.model_kept_until else began
         if progress.percent_complete == 100:
-            # All steps are done: worker 0 exports the model, and may keep it to be fetched.
-            kept = parse_time(progress.model_kept_until) if progress.model_kept_until else began
-            began = max(began + _EXPORT_SECONDS, kept)
+            # All steps are done: worker 0 exports the model.
+            began += _EXPORT_SECONDS
+        # A training that a callback stopped has done fewer steps, and its model is kept, too.
+        began = max(began, kept)
     message = f"no step was done for {limit} s (spec.runPolicy.progressDeadlineSeconds)"
     return Deadline(began + limit, outcomes.NO_PROGRESS, message)

@@ -89,7 +89,11 @@ def _model_waits(snapshot: Snapshot, status: JobStatus) -> str | None:
     progress = status.progress
     if progress is None or progress.attempt != status.current_attempt or progress.model_kept_until is None:
         return None
-    if not conditions.is_true(status, "Running"):
+    ran = conditions.transition_time(status, "Running")
+    if ran is None or not conditions.is_true(status, "Running"):
+        return None
+    if progress.update_time is not None and parse_time(progress.update_time) < ran:
+        # Reported by a pod of this attempt that a queue has taken back since.
         return None
     return (
         f"training is done; worker 0 and its machine wait until {progress.model_kept_until} for the model to be "

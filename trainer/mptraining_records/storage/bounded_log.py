@@ -24,6 +24,8 @@ LAST_PARTS = 4
 GAP_PART = 1
 # Longest line, in characters; the rest of a longer one is another line.
 LONGEST_LINE = 8192
+# A line that does not end is written from this length on: it would be searched again at every interval.
+_LONGEST_PARTIAL = 16 * LONGEST_LINE
 # Text that waits for the thread, in characters; if storage is slower than the program, the newest lines are dropped.
 _MOST_PENDING = 4 << 20
 _LOCAL_SECONDS = 1.0
@@ -169,7 +171,7 @@ class LogWriter:
         self._pending_size = 0
         *lines, self._partial = (self._partial + "".join(pending)).split("\n")
         self._partial = _shown(self._partial, complete=False)
-        if last and self._partial:
+        if self._partial and (last or len(self._partial) > _LONGEST_PARTIAL):
             lines, self._partial = [*lines, self._partial], ""
         if lines:
             # All at once, because a value may span lines, and files of secrets are read for each call.

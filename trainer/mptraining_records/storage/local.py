@@ -45,7 +45,13 @@ def read_range(path: Path, start: int, length: int) -> tuple[bytes, str]:
         # A data set may have more shards than a process may open files, so that none stays open.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.pread(file, length, start), _version(os.fstat(file))
+            parts: list[bytes] = []
+            end = start + length
+            # One call may return less, as from some FUSE file systems.
+            while start < end and (part := os.pread(file, end - start, start)):
+                parts.append(part)
+                start += len(part)
+            return parts[0] if len(parts) == 1 else b"".join(parts), _version(os.fstat(file))
         finally:
             os.close(file)
 

@@ -77,6 +77,8 @@ class EventFiles:
                 path = Path(storage.local_path(uri))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("ab") as file:
+                    # The file may have been deleted.
+                    stored = min(stored, file.tell())
                     file.truncate(stored)
                     file.write(content[stored:])
             self._stored[run] = len(content)

@@ -19,14 +19,15 @@ def decoder(columns: Columns) -> Callable[[Any], tuple[Any, Any, Any]]:
     """Return a function from a string tensor [batch] to (inputs, labels, weights), for `tf.data.Dataset.map`.
 
     Inputs and labels are one tensor [batch, *shape], or a dict by name if there are several; no labels and no weights
-    are an empty tuple. Weights are float32 [batch, *shape]. Features of variable size are RaggedTensors, but with one
-    boundary they are padded. Every tensor has one row for each record, or TensorFlow raises InvalidArgumentError.
+    are an empty tuple. Weights are float32 [batch, *shape]. Features of variable size are RaggedTensors, but where
+    padding gives them one shape they are padded. Every tensor has one row for each record, or TensorFlow raises
+    InvalidArgumentError.
     """
 
     def decode(serialized: Any) -> tuple[Any, Any, Any]:
         tensors: dict[str, Any] = {}
         for column, tensor in zip(columns.columns, stored_tensors.read(serialized, columns.columns), strict=True):
-            tensors[column.name] = pad(tensor, column) if len(column.boundaries) == 1 else tensor
+            tensors[column.name] = pad(tensor, column) if column.is_fixed_when_padded else tensor
             if column.length_name is not None:
                 tensors[column.length_name] = tf.cast(tensor.row_lengths(), tf.int32)
         labels = {name: tensors.pop(name) for name in columns.labels}

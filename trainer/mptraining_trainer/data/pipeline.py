@@ -123,8 +123,8 @@ class Split:
             dataset = self._from_memory(pieces, seed, batch, excluded)
         else:
             dataset = self._from_records(pieces, seed, together, batch, excluded, training=training)
-        # With one boundary a feature is padded when it is decoded.
-        ragged = any(column.is_variable and len(column.boundaries) != 1 for column in self.columns.columns)
+        # A feature that padding gives one shape is padded when it is decoded.
+        ragged = any(column.is_variable and not column.is_fixed_when_padded for column in self.columns.columns)
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads(), ragged=ragged)
         spec = self.columns.example_spec()
         named_inputs, named_labels = [one.name for one in spec.inputs], [one.name for one in spec.labels]

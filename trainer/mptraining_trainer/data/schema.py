@@ -86,6 +86,11 @@ class Column:
         """The shape of an example in a batch: with one boundary, the first dimension is fixed."""
         return (self.boundaries[0], *self.shape[1:]) if len(self.boundaries) == 1 else self.shape
 
+    @property
+    def is_fixed_when_padded(self) -> bool:
+        """Whether padding gives every batch the same shape: one boundary, and no second variable size."""
+        return len(self.boundaries) == 1 and None not in self.shape[1:]
+
 
 @dataclass(frozen=True)
 class Columns:

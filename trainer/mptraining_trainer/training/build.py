@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_api.problems import InvalidProgram, Problem
+from mptraining_api.problems import InvalidProgram, InvalidSpec, Problem
 from mptraining_api.resolved_job import ResolvedData, ResolvedJob, ResolvedTraining
 from mptraining_records.reading.order import Order, Position, training_order
 from mptraining_trainer.checkpoints.provenance import Origin
@@ -302,7 +302,9 @@ def _pipeline(context: RunContext, preprocess: Preprocess, position: Position, s
 def _align(context: RunContext) -> Callable[[Any], Any] | None:
     """Return the function that gives the batches of several replicas the same variable sizes; None without any."""
     columns = context.datasets.training.columns
-    if context.job.replicas == 1 or not any(len(each.boundaries) != 1 and each.is_variable for each in columns.columns):
+    if context.job.replicas == 1 or not any(
+        each.is_variable and not each.is_fixed_when_padded for each in columns.columns
+    ):
         return None
     spec = columns.example_spec()
     names = [[one.name for one in part] for part in (spec.inputs, spec.labels)]
@@ -320,6 +322,16 @@ def _align(context: RunContext) -> Callable[[Any], Any] | None:
 
 def _class_weights(context: RunContext) -> Callable[..., Any] | None:
     weights = context.training.class_weight
+    columns = context.datasets.training.columns
+    variable = [each.name for each in columns.columns if each.name in columns.labels and each.is_variable]
+    if weights and variable:
+        # Keras takes a label with several values for a one-hot class, whose position decides the weight.
+        raise InvalidSpec(
+            "spec.training.classWeight",
+            f"given, and the label {variable[0]!r} has a variable number of values",
+            expected="a label with one class a record",
+            next_step="Write a weight for each value into the records, and name it in data.sampleWeight.",
+        )
     return context.keras.class_weights(weights) if weights else None
 
 

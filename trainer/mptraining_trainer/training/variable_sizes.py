@@ -39,7 +39,7 @@ def allow_xla(columns: Sequence[Column], job: ResolvedJob, notice: Callable[[str
     unbounded = [column for column in columns if column.is_variable and not column.ragged]
     if job.accelerator.kind == "tpu":
         for column in unbounded:
-            if len(column.boundaries) != 1:
+            if not column.is_fixed_when_padded:
                 raise InvalidSpec(
                     f"spec.data.features[{column.name}].bucketBoundaries",
                     f"{list(column.boundaries) or 'missing'} on a TPU",
