@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from mptraining.cli.main import app
 from mptraining.exporters.export import Description, Export, Status, follow
 from mptraining_api import run_folder
-from mptraining_api.events import Event, Finished
+from mptraining_api.events import Event, Finished, Progress
 from mptraining_api.outputs.scalars import Scalar
 from mptraining_api.outputs.tracking import State, States, parameters
 from mptraining_api.problems import InvalidData
@@ -100,6 +100,25 @@ def test_an_interrupted_export_continues(run_in: RunIn) -> None:
     send(folder, again)
     assert again.values == [], "the server has all of it"
     assert again.runs.keys() == server.runs.keys(), "the same run"
+
+
+def test_validation_that_a_script_reports_after_its_step_was_sent(run_in: RunIn) -> None:
+    folder = run_in(done=False)
+    server = FakeServer()
+    export = Export(str(folder), "fake", server)
+    export.read()
+    export.send(final=False)
+    last = server.steps()[-1]
+    common = {"time": 8000.0, "attempt": 1, "incarnation": "a-b", "worker": 0, "epoch": 9}
+    append(folder, Progress(**common, step=last + 1, metrics={"loss": 0.5}))
+    export.read()
+    export.send(final=False)
+    append(folder, Progress(**common, step=last + 1, metrics={"loss": 0.5, "val_loss": 0.25}))
+    export.read()
+    export.send(final=False)
+    assert server.steps()[-1] == last + 1
+    assert server.steps().count(last + 1) == 1
+    assert server.steps("val_loss")[-1] == last + 1
 
 
 def test_a_later_attempt_is_part_of_the_same_run(run_in: RunIn) -> None:

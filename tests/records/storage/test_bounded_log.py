@@ -40,6 +40,14 @@ def wait_for(found: object, folder: str) -> None:
         time.sleep(0.01)
 
 
+def test_output_without_line_ends_is_written(tmp_path: Path) -> None:
+    writer = LogWriter(str(tmp_path), name, seconds=0.01)
+    writer.start()
+    writer.add("x" * 300_000)
+    wait_for("".join(each * 8192 + "\n" for each in "x" * 36) + "x" * (300_000 - 36 * 8192) + "\n", str(tmp_path))
+    writer.close()
+
+
 def test_lines_are_in_the_file_while_the_program_runs(tmp_path: Path) -> None:
     writer = LogWriter(str(tmp_path), name, seconds=0.01)
     writer.start()

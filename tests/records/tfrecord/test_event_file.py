@@ -55,6 +55,19 @@ def test_steps_that_are_trained_again_have_one_point(tmp_path: Path) -> None:
     assert read(tmp_path / "validation").get("loss", []) == [], "its step is trained again"
 
 
+def test_a_file_that_a_user_deletes_is_written_again(tmp_path: Path) -> None:
+    files = EventFiles(str(tmp_path), "1-a", 1_700_000_000)
+    files.add([scalar(1, 0.5)])
+    files.flush()
+    for file in (tmp_path / "train").iterdir():
+        file.unlink()
+    files.add([scalar(2, 0.25)])
+    files.flush()
+    (written,) = (tmp_path / "train").iterdir()
+    assert not written.read_bytes().startswith(bytes(8)), "zeros in the place of what was deleted"
+    assert [step for step, _, _ in read(tmp_path / "train")["loss"]] == [1, 2]
+
+
 def test_a_bucket_gets_whole_files(bucket: str, tmp_path: Path) -> None:
     files = EventFiles(f"{bucket}/run/tensorboard", "1-a", 1_700_000_000)
     for step in range(1, 4):
