@@ -95,7 +95,7 @@ def test_an_empty_folder_says_what_to_do(
 ) -> None:
     opened = open_page(serve_board(tmp_path).address)
     expect(opened.page.get_by_role("heading", name="No runs yet")).to_be_visible()
-    expect(opened.page.get_by_text("mptj run job.yaml --local")).to_be_visible()
+    expect(opened.page.get_by_text("mptj run job.yaml")).to_be_visible()
 
 
 def test_two_hundred_runs_are_rows_and_have_different_colours(
