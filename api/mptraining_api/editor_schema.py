@@ -12,6 +12,7 @@ from mptraining_api.accelerators import catalogue
 from mptraining_api.resolve.field_defaults import DEFAULTS
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.validation.keras_names import Kind, table
+from mptraining_api.validation.messages import inlined
 
 
 def editor_schema() -> dict[str, Any]:
@@ -55,19 +56,8 @@ def _describe_default(schema: dict[str, Any], field: str, text: str) -> None:
     node: dict[str, Any] = schema
     *sections, last = field.split(".")
     for part in sections:
-        node = _inlined(schema, node["properties"][part.removesuffix("[]")])
+        node = inlined(schema, node["properties"][part.removesuffix("[]")])
         if part.endswith("[]"):
-            node = _inlined(schema, node["items"])
+            node = inlined(schema, node["items"])
     about = node["properties"][last]
     about["description"] = f"{about.get('description', '')} Default: {text}.".strip()
-
-
-def _inlined(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    for option in node.get("anyOf", []):
-        if option.get("type") != "null":
-            node = option
-            break
-    if "allOf" in node:
-        node = node["allOf"][0]
-    reference = node.get("$ref", "")
-    return _inlined(schema, schema["$defs"][reference.rsplit("/", 1)[-1]]) if reference else node

@@ -104,7 +104,7 @@ def _invalid(schema: _Schema, path: FieldPath, detail: Mapping[str, Any], where:
     expected = _EXPECTED.get(kind, "").format(**context)
     if kind in ("literal_error", "enum"):
         options = schema.options_at(path)
-        expected = _either(options) or str(context.get("expected"))
+        expected = either(options) or str(context.get("expected"))
         step = step or (nearest(value, options) if isinstance(value, str) else "")
     elif kind in ("model_type", "model_attributes_type", "dict_type"):
         expected = f"the fields {', '.join(schema.fields_at(path))}".removesuffix(" ")
@@ -128,7 +128,8 @@ def quote(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _either(options: Sequence[str]) -> str:
+def either(options: Sequence[str]) -> str:
+    """Return the options as text: `a, b or c`."""
     return " or ".join(filter(None, [", ".join(options[:-1]), options[-1]])) if options else ""
 
 
@@ -153,27 +154,31 @@ class _Schema:
                 if path and name in self.fields_at(path)]  # fmt: skip
 
     def _sections(self, node: dict[str, Any], path: FieldPath) -> Iterator[FieldPath]:
-        node = self._inlined(node)
+        node = inlined(self._schema, node)
         if "properties" in node:
             yield path
             for name, inner in node["properties"].items():
                 yield from self._sections(inner, (*path, name))
 
     def _at(self, path: FieldPath) -> dict[str, Any]:
-        node = self._inlined(self._schema)
+        node = inlined(self._schema, self._schema)
         for part in path:
             if isinstance(part, int):
                 node = node.get("items", {})
             else:
                 extra = node.get("additionalProperties")
                 node = node.get("properties", {}).get(part) or (extra if isinstance(extra, dict) else {})
-            node = self._inlined(node)
+            node = inlined(self._schema, node)
         return node
 
-    def _inlined(self, node: dict[str, Any]) -> dict[str, Any]:
-        for option in node.get("anyOf", []):
-            if option.get("type") != "null":
-                node = option
-                break
-        reference = node.get("$ref", "")
-        return self._inlined(self._schema["$defs"][reference.rsplit("/", 1)[-1]]) if reference else node
+
+def inlined(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """Return the node of the JSON schema without references, and without the alternative null."""
+    for option in node.get("anyOf", []):
+        if option.get("type") != "null":
+            node = option
+            break
+    if "allOf" in node:
+        node = node["allOf"][0]
+    reference = node.get("$ref", "")
+    return inlined(schema, schema["$defs"][reference.rsplit("/", 1)[-1]]) if reference else node

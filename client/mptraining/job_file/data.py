@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mptraining.job_file.paths import absolute_path
 from mptraining_api.problems import InvalidData, InvalidSpec, Problem, nearest
+from mptraining_api.validation.messages import either
 from mptraining_api.validation.mistakes import value_at
 
 if TYPE_CHECKING:
@@ -177,7 +178,10 @@ def _unknown_features(spec: object, found: Manifest) -> Iterator[InvalidSpec]:
     for where, name in given:
         if isinstance(name, str) and name not in names:
             yield InvalidSpec(
-                where, f"{name!r} is no feature of the records", expected=_either(names), next_step=nearest(name, names)
+                where,
+                f"{name!r} is no feature of the records",
+                expected=either(list(map(repr, names))),
+                next_step=nearest(name, names),
             )
 
 
@@ -198,7 +202,3 @@ def _wrong_classes(spec: object, found: Manifest) -> Iterator[InvalidSpec]:
             f"{', …' if len(known) > 6 else ''}",
             expected=f"{len(known)}, or nothing: the manifest decides",
         )
-
-
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(map(repr, names[:-1])), repr(names[-1])])) if names else ""
