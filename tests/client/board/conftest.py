@@ -34,6 +34,11 @@ class Served:
     stop: Callable[[], None]
 
     @property
+    def address(self) -> str:
+        """The URL that `mptj board` prints."""
+        return serve.url("127.0.0.1", self.port, TOKEN)
+
+    @property
     def headers(self) -> dict[str, str]:
         return {"Cookie": f"{access.cookie_name(self.port)}={TOKEN}"}
 
@@ -49,11 +54,10 @@ class Served:
         return json.loads(answer.body)
 
 
-@contextmanager
-def served(*folders: Path | str) -> Iterator[Served]:
-    """Serve the runs below the folders."""
+def start_board(*folders: Path | str, port: int = 0) -> Served:
+    """Serve the runs below the folders, on a given port or a free one, until `stop` is called."""
     board = Board([folder_source(str(each)) for each in folders])
-    listening = serve.bind("127.0.0.1", 0)
+    listening = serve.bind("127.0.0.1", port)
     server = serve.server_for(board, listening, host="127.0.0.1", token=TOKEN)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     board.start()
@@ -62,11 +66,18 @@ def served(*folders: Path | str) -> Iterator[Served]:
     def stop() -> None:
         server.should_exit = True
         thread.join(10)
-
-    try:
-        yield Served(listening.getsockname()[1], stop)
-    finally:
-        stop()
         board.stop()
         listening.close()
         assert not thread.is_alive()
+
+    return Served(listening.getsockname()[1], stop)
+
+
+@contextmanager
+def served(*folders: Path | str) -> Iterator[Served]:
+    """Serve the runs below the folders."""
+    started = start_board(*folders)
+    try:
+        yield started
+    finally:
+        started.stop()

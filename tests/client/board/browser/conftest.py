@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,28 +13,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from mptraining.board import serve
-from mptraining.board.board import Board
-from mptraining.board.sources import folder_source
+from tests.client.board.conftest import Served, start_board
 from tests.left_out import leave_out
 from tests.testbed.run_folders import RunFolder, Story, flowers, write_story
 
 # A change must be seen after 2 s; a busy machine draws it later.
 SEEN = 15_000
-TOKEN = "the-right-token"
-
-
-@dataclass(frozen=True)
-class Served:
-    """A running board, in a thread of the test."""
-
-    port: int
-    stop: Callable[[], None]
-
-    @property
-    def address(self) -> str:
-        """The URL that `mptj board` prints."""
-        return serve.url("127.0.0.1", self.port, TOKEN)
 
 
 @dataclass
@@ -109,32 +92,13 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Opened]]:
     assert unexpected == []
 
 
-def serving(folder: Path, port: int = 0) -> Served:
-    """Serve the runs below a folder, on a given port or a free one."""
-    board = Board([folder_source(str(folder))])
-    listening = serve.bind("127.0.0.1", port)
-    server = serve.server_for(board, listening, host="127.0.0.1", token=TOKEN)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    board.start()
-    thread.start()
-
-    def stop() -> None:
-        server.should_exit = True
-        thread.join(10)
-        board.stop()
-        listening.close()
-        assert not thread.is_alive()
-
-    return Served(listening.getsockname()[1], stop)
-
-
 @pytest.fixture
 def serve_board() -> Iterator[Callable[..., Served]]:
-    """Return `serving`; what it serves stops when the test ends."""
+    """Return `start_board` for one folder; what it serves stops when the test ends."""
     started: list[Served] = []
 
     def start(folder: Path, port: int = 0) -> Served:
-        started.append(serving(folder, port))
+        started.append(start_board(folder, port=port))
         return started[-1]
 
     yield start
@@ -155,7 +119,7 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def served_stories(stories: Path) -> Iterator[Served]:
-    served = serving(stories)
+    served = start_board(stories)
     yield served
     served.stop()
 
