@@ -1,4 +1,4 @@
-"""Where a folder is fetched from, what follows a lost connection, and what is said if there is nothing to fetch."""
+"""Where a folder is fetched from, what follows a lost connection, and the error if there is nothing to fetch."""
 
 from __future__ import annotations
 
