@@ -278,7 +278,7 @@ class ReaderPod:
                 next_step="Train again, on a claim that is kept or with a bucket as output.uri.",
             ) from None
         except NotAllowed:
-            # A user who may create pods need not have the right to read claims: the scheduler reports a claim that is gone.
+            # A user who may create pods may lack the right to read claims: the scheduler reports one that is gone.
             return None
         return node_of_claim(found, self._server.items(PODS))
 
