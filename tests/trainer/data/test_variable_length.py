@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +18,7 @@ from mptraining_api.resolve.defaults import resolve_data
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Data, Program
 from mptraining_records.reading.order import Order, Position
+from mptraining_trainer.data import cache as data_cache
 from mptraining_trainer.data.batching import SINGLE_WORKER, Batching, Share
 from mptraining_trainer.data.cache import with_cache
 from mptraining_trainer.data.dataset import open_data
@@ -215,6 +217,28 @@ def columns(*extra: Column) -> Columns:
 
 def test_memory_is_estimated_from_the_first_records() -> None:
     assert bytes_per_example(columns(COLUMN).columns) == 50 * 8 + 8
+
+
+def test_records_that_prove_longer_than_the_first_ones_stay_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.tfrecord", partial(record, lengths=[*[1] * 16, *[2_000] * (COUNT - 16)]))
+    # A quarter of the free memory: enough for 30 records as short as the first 16.
+    monkeypatch.setattr(data_cache, "available_memory", lambda: 4 * 20_000)
+    streamed, cached = split(tmp_path / "a.tfrecord", "None"), split(tmp_path / "a.tfrecord", "Auto")
+    assert cached.cached is None
+    for ours, expected in zip(batches(cached), batches(streamed), strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, ours, expected)
+
+
+def test_the_memory_of_a_cache_is_that_of_its_tensors(file: Path) -> None:
+    program = Program.parse({"function": {"entryPoint": "model:build"}})
+    data = resolve_data(Data.parse({"train": [str(file)], "features": [TOKENS, LABEL]}), program)[0]
+    opened = open_data(data.train, data, training_columns=None, notice=lambda topic, text: None, now=lambda: 0.0)
+    _, name, size = with_cache(opened, "Memory", None)
+    # int32 tokens, int64 labels, and 8 bytes a row for where the tokens of a row end.
+    assert name == "Memory"
+    assert size == pytest.approx(4 * sum(LENGTHS) + 8 * COUNT + 8 * COUNT, abs=8 * 4 + 4 * COUNT)
 
 
 def job(**fields: Any) -> ResolvedJob:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ Notice = Callable[..., None]
 _MEMORY_SHARE = 0.25
 _DISK_SHARE = 0.7
 _DECODE_AT_ONCE = 256
+# sizeof(tensorflow::tstring), which holds up to 22 bytes of text itself.
+_STRING_BYTES = 24
 
 
 def disk_cache(
@@ -57,25 +60,37 @@ def disk_cache(
 def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: int = 0) -> tuple[Split, str, int]:
     """Return the split with its cache, the cache's name (Memory, Disk or None), and its bytes of memory."""
     size = split.count * bytes_per_example(split.columns.columns)
-    in_memory = mode == "Memory" or (mode == "Auto" and size <= _MEMORY_SHARE * available_memory() - reserved)
-    if in_memory:
+    limit = _MEMORY_SHARE * available_memory() - reserved if mode == "Auto" else math.inf
+    if mode == "Memory" or (mode == "Auto" and size <= limit):
         # The records that the index pass read come from the disk; the others go to memory only.
         whole = split if cache is None or cache.is_empty else split.with_disk_cache(cache)
         with raise_reading_problems(whole):
-            cached = replace(split, cached=_decode_all(whole))
-        whole.reader.close()
-        if cache is not None:
-            cache.close()
-        return cached, "Memory", size
+            decoded = _decode_all(whole, limit)
+        if decoded is not None:
+            whole.reader.close()
+            if cache is not None:
+                cache.close()
+            return replace(split, cached=decoded.tensors), "Memory", decoded.size
     if cache is None:
         return split, "None", 0
     return split.with_disk_cache(cache), "Disk", 0
 
 
-def _decode_all(split: Split) -> Any:
-    """Return (inputs, labels, weights, mask) of all records in index order, as tensors on the host.
+@dataclass(frozen=True)
+class _Decoded:
+    """(inputs, labels, weights, mask) of all records in index order, as tensors on the host, and their bytes.
 
     The mask is 0 for damaged records.
+    """
+
+    tensors: tuple[Any, ...]
+    size: int
+
+
+def _decode_all(split: Split, limit: float) -> _Decoded | None:
+    """Decode all records, or return None as soon as they take more than `limit` bytes.
+
+    The size of records of varying length is not known before they are decoded.
     """
     filler = split.first_readable()
 
@@ -95,11 +110,23 @@ def _decode_all(split: Split) -> Any:
         tf.TensorSpec([None], tf.float32),
         tf.TensorSpec([None], tf.int64),
     )
-    parts = list(split.decode(from_generator(contents, signature), filler).with_options(options()))
+    parts, size = [], 0
+    for part in split.decode(from_generator(contents, signature), filler).with_options(options()):
+        size += sum(map(_memory, tf.nest.flatten(part[:-1], expand_composites=True)))
+        if size > limit:
+            return None
+        parts.append(part)
     with tf.device("/CPU:0"):
         *cached, numbers = tf.nest.map_structure(lambda *tensors: tf.concat(tensors, axis=0), *parts)
     rows = {int(each.nrows() if isinstance(each, tf.RaggedTensor) else len(each)) for each in tf.nest.flatten(cached)}
     # Batches gather rows by record number: row i of every tensor must be record i.
     if rows != {split.count} or not np.array_equal(numbers, np.arange(split.count)):
         raise RuntimeError(f"{split.count} records were decoded to tensors of {sorted(rows)} rows")
-    return tuple(cached)
+    return _Decoded(tuple(cached), size)
+
+
+def _memory(tensor: Any) -> int:
+    """Return the bytes of a tensor. A string is an object of its own in addition to its bytes."""
+    if tensor.dtype == tf.string:
+        return int(tf.reduce_sum(tf.strings.length(tensor))) + _STRING_BYTES * int(tf.size(tensor))
+    return int(tf.size(tensor)) * int(tensor.dtype.size)
