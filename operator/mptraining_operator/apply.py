@@ -11,12 +11,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from mptraining_api.kubernetes_api import (
     BATCH_JOBS,
     CONFIG_MAPS,
-    EVENTS,
     JOBS,
     NODES,
     PODS,
@@ -60,6 +57,7 @@ from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import JOB_FILE, Owner
 from mptraining_operator.watch import api_objects, parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
+from mptraining_operator.watch.warning_events import WarningEvents
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +92,7 @@ class Applier:
         self._started = started
         self._clock = clock
         self._namespace_objects = namespace_objects
+        self._warnings = WarningEvents(cluster, clock)
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
@@ -172,7 +171,8 @@ class Applier:
                 self._read_node(action.node, snapshot)
                 return True
             case ReadEvents():
-                self._read_events(action.about, snapshot)
+                warning = self._warnings.newest(snapshot.key.namespace, action.about)
+                self._cache.update_warning(snapshot.key, snapshot.uid, action.about, warning)
                 return True
 
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
@@ -254,18 +254,6 @@ class Applier:
             self._cache.update_lookups(snapshot.key, snapshot.uid, job_file_missing=True)
         else:
             self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=text, job_file_missing=False)
-
-    def _read_events(self, about: str, snapshot: Snapshot) -> None:
-        selector = f"involvedObject.uid={about},type=Warning"
-        events: list[Raw] = []
-        try:
-            for items, _ in self._cluster.pages(EVENTS, snapshot.key.namespace, fieldSelector=selector):
-                events += [msgspec.json.decode(each) for each in items]
-        except ApiProblem as problem:
-            # Events only explain a wait: without them the job starts, or reaches its deadline, all the same.
-            _log.info("events could not be read: %s", problem, extra={"job": str(snapshot.key)})
-        warning = parse.newest_warning(events, read_at=self._clock())
-        self._cache.update_warning(snapshot.key, snapshot.uid, about, warning)
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
         found = self._cluster.get_if_exists(NODES, None, node)

@@ -54,6 +54,30 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
         return next((each.uid for each in self.owner_references if each.controller), "")
 
 
+class EventSeries(msgspec.Struct, frozen=True, rename="camel"):
+    last_observed_time: str | None = None
+
+
+class ObjectReference(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class EventMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    creation_timestamp: str | None = None
+
+
+class Event(msgspec.Struct, frozen=True, rename="camel"):
+    """An event (core/v1); the writer sets one of its three times."""
+
+    metadata: EventMetadata = EventMetadata()
+    involved_object: ObjectReference = ObjectReference()
+    reason: str = ""
+    message: str = ""
+    series: EventSeries | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+
+
 class Condition(msgspec.Struct, frozen=True, rename="camel"):
     type: str
     status: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -18,7 +18,7 @@ from mptraining_api import events
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob, is_paused
 from mptraining_api.status import JobStatus, Phase, parse_time
-from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod, SeenWarning
+from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod
 from mptraining_operator.plan.waiting import NAMESPACE_FULL, OUT_OF_SERVICE
 from mptraining_operator.watch import api_objects
 
@@ -214,21 +214,17 @@ def unready(node: RawObject) -> bool:
     return not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def newest_warning(warnings: Iterable[RawObject], *, read_at: float) -> SeenWarning:
-    """Return the newest of these Warning events, with empty texts if there is none."""
-
-    def last_seen(raw: RawObject) -> float:
-        series = raw.get("series") or {}
-        last = series.get("lastObservedTime") or raw.get("lastTimestamp") or raw.get("eventTime")
-        return optional_time(last or raw["metadata"].get("creationTimestamp")) or 0.0
-
+def explains_wait(event: api_objects.Event) -> bool:
+    """Return whether a Warning event may explain why containers do not run."""
     # The scheduler's message is in the pod's condition PodScheduled, and is old once the pod has a node.
-    newest: RawObject = max(
-        (each for each in warnings if each.get("reason") != _UNSCHEDULED), key=last_seen, default={}
-    )
-    return SeenWarning(
-        reason=str(newest.get("reason") or ""), message=str(newest.get("message") or ""), read_at=read_at
-    )
+    return event.reason != _UNSCHEDULED
+
+
+def last_seen(event: api_objects.Event) -> float:
+    """Return when the event happened last, in seconds since 1970; 0 if it does not say."""
+    last = event.series.last_observed_time if event.series else None
+    last = last or event.last_timestamp or event.event_time or event.metadata.creation_timestamp
+    return optional_time(last) or 0.0
 
 
 def _number(text: object, longest: int = _LONGEST_NUMBER) -> int:

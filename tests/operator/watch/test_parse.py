@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mptraining_api import events
 from mptraining_api.kubernetes_api import BATCH_JOBS, PODS
-from mptraining_operator.plan.snapshot import Key, SeenWarning
-from mptraining_operator.watch import parse
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.watch import api_objects, parse
 from tests.operator.api_objects import decoded, seen_batch_job, seen_pod, version_of
 
 Make = Callable[..., dict[str, Any]]
@@ -205,22 +206,6 @@ def test_foreign_objects_lack_the_operators_labels(raw_pod: Make) -> None:
     assert parse.owner(decoded(PODS, raw).metadata) is None
 
 
-def test_the_newest_warning_is_the_one_that_was_last_seen(raw_event: Make) -> None:
-    events = [
-        raw_event("e1", message="quota", lastTimestamp="2026-01-01T00:00:30Z"),
-        # Events of events.k8s.io/v1 have other times.
-        raw_event("e2", message="policy", lastTimestamp=None, eventTime="2026-01-01T00:00:31.500000Z"),
-        raw_event("e3", message="old", lastTimestamp=None, series={"lastObservedTime": "2026-01-01T00:00:29.0Z"}),
-    ]
-    assert parse.newest_warning(events, read_at=7.0) == SeenWarning("FailedCreate", "policy", 7.0)
-    assert parse.newest_warning([], read_at=7.0) == SeenWarning("", "", 7.0)
-
-
-def test_the_scheduler_s_events_are_old_once_a_pod_has_a_node(raw_event: Make) -> None:
-    events = [raw_event(reason="FailedScheduling", message="no machine fits")]
-    assert parse.newest_warning(events, read_at=7.0).reason == ""
-
-
 @pytest.mark.parametrize("index", ["²", "٣", "9" * 5000, "1e3", "-1", ""])
 def test_what_is_no_number_matches_nothing(raw_pod: Make, index: str) -> None:
     raw = raw_pod()
@@ -264,7 +249,7 @@ def test_no_object_of_a_user_stops_the_operator(
     job["metadata"].update(metadata, creationTimestamp=next(draw))
     seen_batch_job(job)
     event = raw_event(name=next(draw), about=next(draw), firstTimestamp=next(draw), eventTime=next(draw))
-    parse.newest_warning([event], read_at=0.0)
+    parse.last_seen(msgspec.convert(event, api_objects.Event))
     mine = raw_job(status={"phase": next(draw)})
     mine["metadata"].update(metadata, creationTimestamp=next(draw))
     parse.job(mine)
