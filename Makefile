@@ -59,8 +59,9 @@ lock: $(INSTALLED) ## regenerates requirements.lock and the images' locks from p
 demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16, compared, the model used
 	@$(BIN)/python demo/run.py
 
-# Training before kind, whose cluster stays and takes a tenth of a core.
-STAGES := lint servers test-unit test-browser test-cluster test-training test-kind
+# Stages with a + between them run at the same time: those of servers mostly wait, training keeps the cores busy. Kind is
+# last, since its cluster stays and takes a tenth of a core.
+STAGES := servers lint+test-browser test-unit test-cluster+test-training test-kind
 
 .PHONY: test
 test: $(INSTALLED) ## every check and test, with the time of each stage

@@ -415,6 +415,7 @@ def _sections(*, training: bool) -> list[Any]:
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("section", _sections(training=False))
 def test_section(section: list[Block], tmp_path: Path) -> None:
     _run(section, tmp_path)

@@ -14,6 +14,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import tensorflow as tf
 
 from mptraining_trainer.keras_backend import Keras, load
+from tests.soak.kill_and_resume.forks import Forks
 
 # Fixtures of the tests of callbacks.
 from tests.trainer.callback_runs import data, generation, train  # noqa: F401
@@ -49,6 +50,13 @@ def keras3() -> Keras:
     found = load("Keras3")
     found.set_seed(1)
     return found
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """The process that imports TensorFlow once for all trainer processes that are forked from it."""
+    with Forks() as started:
+        yield started
 
 
 @pytest.fixture(autouse=True)

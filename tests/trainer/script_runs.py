@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -77,6 +78,11 @@ class ScriptRun:
     @property
     def losses(self) -> list[float]:
         return losses(self.printed)
+
+    @property
+    def weights(self) -> list[Any]:
+        with np.load(self.folder / "model" / "weights.npz") as arrays:
+            return [arrays[name] for name in sorted(arrays)]
 
 
 def losses(printed: str) -> list[float]:

@@ -6,7 +6,6 @@ Real processes and real signals: SIGKILL, SIGTERM and a lost worker, at any stat
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from tests.soak.kill_and_resume.rounds import STEPS, Configuration, Round, fault
 pytestmark = [pytest.mark.training, pytest.mark.timeout(1800)]
 
 PARTS = {"model", "optimizer", "metrics", "random", "state", "export", "shown metrics"}
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

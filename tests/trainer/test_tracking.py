@@ -38,7 +38,10 @@ PATIENCE = 400.0
 
 
 class Mlflow:
-    """A real server with sqlite, which can be stopped and started again on its port."""
+    """A real server with sqlite, which can be stopped and started again on its port.
+
+    It has an experiment for each job's name.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -80,10 +83,10 @@ class Mlflow:
         with urllib.request.urlopen(f"{self.uri}/api/2.0/mlflow/{path}", timeout=60) as answer:
             return json.loads(answer.read())  # type: ignore[no-any-return]
 
-    def runs(self) -> list[dict[str, Any]]:
-        """Return the runs of the experiment `numbers`."""
+    def runs(self, experiment: str) -> list[dict[str, Any]]:
+        """Return the runs of an experiment; none if it does not exist."""
         try:
-            found = self._get("experiments/get-by-name?experiment_name=numbers")
+            found = self._get(f"experiments/get-by-name?experiment_name={experiment}")
         except urllib.error.HTTPError:
             return []
         body = {"experiment_ids": [found["experiment"]["experiment_id"]]}
@@ -94,9 +97,10 @@ class Mlflow:
         return sorted((int(each["step"]), float(each["value"])) for each in found)
 
 
-@pytest.fixture
-def mlflow(tmp_path: Path) -> Iterator[Mlflow]:
-    server = Mlflow(tmp_path)
+@pytest.fixture(scope="module")
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
+    """One server for all tests, each with a job name of its own: a start of MLflow costs more than a training."""
+    server = Mlflow(tmp_path_factory.mktemp("mlflow"))
     server.start()
     yield server
     server.kill()
@@ -123,7 +127,16 @@ class Never(Preemption):
         return False
 
 
-def train(folder: Path, data: Path, uri: str | None, *, epochs: int = 3, attempt: int = 1, **options: Any) -> Path:
+def train(
+    folder: Path,
+    data: Path,
+    uri: str | None,
+    *,
+    name: str = "numbers",
+    epochs: int = 3,
+    attempt: int = 1,
+    **options: Any,
+) -> Path:
     spec: dict[str, Any] = {
         "accelerator": {"type": "cpu"},
         "strategy": "None",
@@ -134,7 +147,7 @@ def train(folder: Path, data: Path, uri: str | None, *, epochs: int = 3, attempt
     }
     if uri is not None:
         spec["tracking"] = {"mlflow": {"uri": uri}}
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
+    job = resolve(MPTrainingJob.parse({"metadata": {"name": name}, "spec": spec}), ClusterSettings())
     identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=attempt, incarnation=f"launch-{attempt}")
     environment = dict(os.environ) | {TRACKING_PYTHON: str(PYTHON), PROGRESS_SECONDS: "0", "PYTHONPATH": ""}
     assert run(job, identity, str(folder), Never(**options), environment) == outcomes.SUCCEEDED
@@ -170,10 +183,10 @@ def assert_same(found: list[tuple[int, float]], expected: list[tuple[int, float]
     assert [value for _, value in found] == pytest.approx([value for _, value in expected])
 
 
-def assert_complete(mlflow: Mlflow, folder: Path, *, epochs: str = "3") -> None:
-    (found,) = mlflow.runs()
+def assert_complete(mlflow: Mlflow, folder: Path, experiment: str) -> None:
+    (found,) = mlflow.runs(experiment)
     assert found["info"]["status"] == "FINISHED"
-    assert {each["key"]: each["value"] for each in found["data"]["params"]}["training.epochs"] == epochs
+    assert {each["key"]: each["value"] for each in found["data"]["params"]}["training.epochs"] == "3"
     kept = {each["key"]: each["value"] for each in found["data"]["tags"]}
     assert kept["mptraining.run_folder"] == str(folder)
     assert kept["mptraining.reason"] == "Succeeded"
@@ -181,14 +194,14 @@ def assert_complete(mlflow: Mlflow, folder: Path, *, epochs: str = "3") -> None:
 
 
 def test_one_run_for_all_attempts(mlflow: Mlflow, data: Path, tmp_path: Path) -> None:
-    folder = train(tmp_path / "run", data, mlflow.uri)
+    folder = train(tmp_path / "run", data, mlflow.uri, name="attempts")
     export(folder, "--to", "mlflow")
-    assert_complete(mlflow, folder)
-    train(folder, data, mlflow.uri, epochs=4, attempt=2)
+    assert_complete(mlflow, folder, "attempts")
+    train(folder, data, mlflow.uri, name="attempts", epochs=4, attempt=2)
     export(folder, "--to", "mlflow")
     # MLflow's parameters cannot be changed: the new one is a tag.
-    assert_complete(mlflow, folder)
-    (found,) = mlflow.runs()
+    assert_complete(mlflow, folder, "attempts")
+    (found,) = mlflow.runs("attempts")
     assert {"key": "changed.training.epochs", "value": "4"} in found["data"]["tags"]
     assert len(losses(folder)) == 80
 
@@ -211,16 +224,20 @@ def test_a_server_that_is_killed_has_no_effect_and_the_export_completes_it(
             killed.set()
 
     folder = tmp_path / "run"
-    train(folder, data, mlflow.uri, during=during)
-    assert killed.is_set()
+    try:
+        train(folder, data, mlflow.uri, name="killed", during=during)
+        assert killed.is_set()
+    finally:
+        # The other tests need it.
+        mlflow.kill()
+        mlflow.start()
     alone = train(tmp_path / "alone", data, None)
     for ours, theirs in zip(weights(folder), weights(alone), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    mlflow.start()
-    (found,) = mlflow.runs()
+    (found,) = mlflow.runs("killed")
     assert found["info"]["status"] == "RUNNING"
     export(folder, "--to", "mlflow")
-    assert_complete(mlflow, folder)
+    assert_complete(mlflow, folder, "killed")
 
 
 class Slow:
@@ -269,7 +286,7 @@ def test_a_server_that_takes_ten_seconds_an_answer(mlflow: Mlflow, data: Path, t
     # TensorFlow's first training takes longer than the next.
     train(tmp_path / "first", data, None)
     alone = train(tmp_path / "alone", data, None)
-    folder = train(tmp_path / "run", data, slow.uri)
+    folder = train(tmp_path / "run", data, slow.uri, name="slow")
     slow.server.shutdown()
     slow.server.server_close()
     for ours, theirs in zip(weights(folder), weights(alone), strict=True):
@@ -281,7 +298,7 @@ def test_a_server_that_takes_ten_seconds_an_answer(mlflow: Mlflow, data: Path, t
     # One answer would already be 10 s. A busy machine needs some of them for itself.
     assert took < without + 8
     export(folder, "--to", "mlflow", "--uri", mlflow.uri)
-    assert_complete(mlflow, folder)
+    assert_complete(mlflow, folder, "slow")
 
 
 def test_a_server_that_is_absent(data: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The effects of a job's settings, from records to result, in this process and on one device.
 
-The processes themselves (signals, workers, exit codes) are in test_processes.
+The processes themselves (signals, workers, exit codes) are in tests/trainer/processes.
 """
 
 from __future__ import annotations

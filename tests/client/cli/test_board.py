@@ -19,7 +19,7 @@ from mptraining.cli.board import board
 from mptraining.cli.tensorboard import command, running_over
 from mptraining.cluster.connection import Where
 from mptraining_api.problems import InvalidSpec
-from tests.client.cli.test_main import signals_as_in_a_terminal
+from tests.client.cli.processes import signals_as_in_a_terminal
 
 RunIn = Callable[..., Path]
 Environment = Callable[..., dict[str, str]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -221,15 +220,16 @@ print(json.dumps(dict(mptraining=1, time=0, attempt=1, incarnation="a", worker=0
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_command_prints_a_report_or_json(
-    job_file: JobFile, environment: Callable[..., dict[str, str]], as_json: bool
+    job_file: JobFile,
+    environment: Callable[..., dict[str, str]],
+    mptj: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    as_json: bool,
 ) -> None:
-    around = environment(INSPECTING) | {
-        "JOB_COMPLETION_INDEX": "0",
-        "MPTRAINING_ATTEMPT": "1",
-        "MPTRAINING_INCARNATION": "a",
-    }
-    command = [sys.executable, "-m", "mptraining", "check", str(job_file()), "--deep", *(["--json"] * as_json)]
-    ended = subprocess.run(command, env=around, capture_output=True, text=True, check=False)
+    monkeypatch.setenv("PYTHONPATH", environment(INSPECTING)["PYTHONPATH"])
+    for name, value in (("JOB_COMPLETION_INDEX", "0"), ("MPTRAINING_ATTEMPT", "1"), ("MPTRAINING_INCARNATION", "a")):
+        monkeypatch.setenv(name, value)
+    ended = mptj("check", str(job_file()), "--deep", *(["--json"] * as_json))
     assert (ended.returncode, ended.stderr) == (0, "")
     if as_json:
         document = json.loads(ended.stdout)

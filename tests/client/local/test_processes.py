@@ -144,16 +144,17 @@ def test_workers_end_when_the_starter_is_killed() -> None:
     code = """
 import os, sys
 from mptraining.local.processes import Worker, run_gang
-from mptraining.local.outcome import Patience
+from mptraining.local.outcome import Timeouts
 child = "import os,signal,subprocess,time; signal.signal(15, signal.SIG_IGN)\\n"
 child += "print(os.getpid(), subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
 run_gang([Worker(0, (sys.executable, "-c", child), os.environ)],
          on_line=lambda worker, stream, text: print(text, flush=True),
-         on_stop=lambda number: None, patience=Patience(stop=0.3))
+         on_stop=lambda number: None, timeouts=Timeouts(stop=0.3))
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as starter:
         assert starter.stdout
         pids = [int(each) for each in starter.stdout.readline().split()]
+        assert len(pids) == 2
         starter.kill()
         wait_until(lambda: not any(is_alive(pid) for pid in pids))

@@ -115,7 +115,14 @@ def test_under_skip_it_is_a_hole_and_nothing_shifts(tmp_path: Path, case: Any, c
     assert (Path(skipped.uri).name, skipped.record) == ("1.tfrecord", BAD - 20)
     assert skipped.cause.startswith(cause)
 
-    # A resume has the same batches, bit for bit, and so have two workers together.
+
+@pytest.mark.parametrize("cache", ["Memory", "None"])
+def test_a_hole_is_the_same_after_a_resume_and_for_two_workers(tmp_path: Path, cache: str) -> None:
+    """Bit for bit, for any cause: each cause is a hole in the same way (above)."""
+    features, content, bad, _ = CASES["torn png"]
+    write(tmp_path, content, {BAD: bad})
+    data = split(tmp_path, features, cache, **SKIP)
+    holed = batches(data, 12)
     position = Batching(COUNT, BATCH, "PadAndMask").advance(START, 4)
     for one, other in zip(batches(data, 8, position), holed[4:], strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))

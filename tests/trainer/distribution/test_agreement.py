@@ -1,4 +1,4 @@
-"""Agreement among workers before and between steps; several processes are in test_processes."""
+"""Agreement among workers before and between steps; several processes are in tests/trainer/processes."""
 
 from __future__ import annotations
 

@@ -187,6 +187,7 @@ def run(job: ResolvedJob | None, folder: Path, **environment: str) -> subprocess
     )
 
 
+@pytest.mark.training
 def test_the_process_reports_its_work_and_does_not_end_the_job(tmp_path: Path) -> None:
     done = run(archived(tgz(CODE), str(tmp_path / "code.tgz")), tmp_path)
     assert done.returncode == 0, done.stderr
@@ -195,6 +196,7 @@ def test_the_process_reports_its_work_and_does_not_end_the_job(tmp_path: Path) -
     assert not (tmp_path / "termination-log").exists()
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("digest", "environment", "code", "reason"),
     [
@@ -219,6 +221,7 @@ def test_the_process_writes_its_final_message(
     assert events.parse(done.stdout) == last
 
 
+@pytest.mark.training
 def test_without_a_job_file_there_is_a_final_message_too(tmp_path: Path) -> None:
     for verb in ("source", "train"):
         log = tmp_path / verb
@@ -237,6 +240,7 @@ def test_without_a_job_file_there_is_a_final_message_too(tmp_path: Path) -> None
         assert "expected a resolved job" in last.message
 
 
+@pytest.mark.training
 def test_the_final_message_contains_no_secret(tmp_path: Path) -> None:
     """pip or a library with a token may print it: here the path of the job file contains it."""
     token, log = "token-0123456789abcdef", tmp_path / "log"
@@ -255,6 +259,7 @@ def test_the_final_message_contains_no_secret(tmp_path: Path) -> None:
         assert token not in said
 
 
+@pytest.mark.training
 def test_the_process_exits_on_sigterm(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(resolved(configMap={"name": "code"}).to_json())
     program = (
