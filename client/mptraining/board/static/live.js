@@ -13,7 +13,7 @@ export function onChange(listener) {
   return () => listeners.delete(listener);
 }
 
-/** Call `watcher` with "live", "stopped", "forbidden" or "offline" whenever that changes. */
+/** Call `watcher` with "live", "stopped", "forbidden" (and the reason) or "offline" whenever that changes. */
 export function onConnection(watcher) {
   watchers.add(watcher);
   watcher(offline ? "offline" : "live");
@@ -34,6 +34,7 @@ export function startListening() {
     const { changed } = JSON.parse(event.data);
     for (const each of [...listeners]) each(changed);
   });
+  source.addEventListener("denied", (event) => tell("forbidden", JSON.parse(event.data).error));
   source.addEventListener("bye", () => tell("stopped"));
   source.onerror = async () => {
     lost = true;
@@ -52,11 +53,12 @@ async function again() {
     startListening();
     for (const each of [...listeners]) each(null);
   } catch (error) {
-    tell(error.status === 403 ? "forbidden" : "stopped");
+    if (error.token) tell("forbidden", error.message);
+    else tell("stopped", error.status ? error.message : undefined);
     retry = setTimeout(again, 2000);
   }
 }
 
-function tell(state) {
-  for (const each of watchers) each(state);
+function tell(state, reason) {
+  for (const each of watchers) each(state, reason);
 }
