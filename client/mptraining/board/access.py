@@ -1,8 +1,8 @@
 """Access to the board's pages: who may ask, and the headers of every answer. Pure functions.
 
 A user's own board serves the user's files on the user's machine. The token keeps out other users of the machine, the
-check of the Host header keeps out web pages whose name was made to point to this machine (DNS rebinding), and SameSite=Strict
-keeps other web sites from asking with the user's cookie.
+check of the Host header keeps out web pages whose name was made to point to this machine (DNS rebinding), and
+SameSite=Strict keeps other web sites from asking with the user's cookie.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 from mptraining.board.in_cluster.settings import BoardSettings
@@ -37,12 +38,11 @@ def _serve(settings: BoardSettings, *, kubeconfig: str | None, host: str) -> int
     serve.limit_retries()
     where = Where(kubeconfig=kubeconfig) if kubeconfig else Where(in_cluster=True)
     server = connect(where)
-    listening = serve.listen(settings.port, host)
-    board = serve.ClusterBoard(settings, server, listening, clock=time.time, monotonic=time.monotonic)
-    logging.getLogger(__name__).info(
-        "listening on port %d, %s", settings.port, "HTTPS" if settings.certificate else "HTTP"
-    )
-    board.run()
+    with closing(serve.listen(settings.port, host)) as listening:
+        board = serve.ClusterBoard(settings, server, listening, clock=time.time, monotonic=time.monotonic)
+        scheme = "HTTPS" if settings.certificate else "HTTP"
+        logging.getLogger(__name__).info("listening on port %d, %s", settings.port, scheme)
+        board.run()
     return 0
 
 

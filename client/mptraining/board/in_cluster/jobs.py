@@ -108,6 +108,8 @@ class NamespacedJobs:
         monotonic: Callable[[], float],
         watched: Callable[[], float],
     ) -> None:
+        # Whether the rows have had all jobs once.
+        self.listed = False
         self.where = f"jobs in {', '.join(namespaces) if namespaces else 'all namespaces'}"
         self.problem: str | None = None
         self._server = server
@@ -129,11 +131,6 @@ class NamespacedJobs:
         self._watch.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    @property
-    def listed(self) -> bool:
-        """Return whether all jobs were listed once."""
-        return self._watch.listed
-
     def runs(self) -> Mapping[str, RunReader]:
         # A folder that was not read yet has nothing to show that its job does not.
         return {id: each.reader for id, each in list(self._folders.items()) if each.reader.listed}
@@ -151,13 +148,14 @@ class NamespacedJobs:
 
     def refresh(self) -> set[str]:
         """Take over the jobs that changed, and read run folders that are due; return the changed rows."""
-        self.problem = self._watch.problem
+        self.problem, listed = self._watch.problem, self._watch.listed
         seen = self._watch.jobs()
         found = {job_id(*key): each for key, each in seen.items()}
         jobs = {id: each.facts for id, each in found.items()}
         changed = {id for id in jobs.keys() | self._jobs.keys() if jobs.get(id) != self._jobs.get(id)}
         self._keep_folders(found)
         self._jobs = jobs
+        self.listed |= listed
         return changed | self._read_folders(found)
 
     def _seen(self, document: Raw) -> SeenJob:

@@ -45,7 +45,7 @@ class FolderOwners:
         default_output: str | None = None,
         default_outputs: Mapping[str, str] | None = None,
     ) -> None:
-        """`default_output` and `default_outputs` are the operator's; those in a bucket give folders to namespaces, too."""
+        """`default_output` and `default_outputs` are the operator's: those in a bucket are run folders, too."""
         outputs = dict(default_outputs or {})
         self._defaults = ClusterSettings(default_output=default_output, default_outputs=MappingProxyType(outputs))
         self._folders = [(_parts(each.folder), each.namespace, each.mount) for each in folders]

@@ -23,7 +23,7 @@ def _folder(text: str) -> str:
     parts = text.partition("://")[2] if "://" in text else text
     if re.fullmatch(_FOLDER, text) is None or {".", ".."} & set(parts.split("/")):
         raise ValueError("gs://bucket/folder, or an absolute path as jobs write it in output.uri")
-    if text.count(NAMESPACE) > 1 or NAMESPACE not in (*text.split("/"), NAMESPACE):
+    if text.count(NAMESPACE) != text.split("/").count(NAMESPACE) or text.count(NAMESPACE) > 1:
         raise ValueError(f"{NAMESPACE} once, as one whole part of the path")
     return text.rstrip("/")
 
