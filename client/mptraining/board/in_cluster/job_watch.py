@@ -71,6 +71,7 @@ class JobWatch(Generic[Kept]):
                 # After 410 Gone the version is too old, and after any other problem a list does no harm.
                 version = ""
                 if problem.status == 410:
+                    self._stop.wait(_FIRST_PAUSE)
                     continue
                 self._report(scope, str(problem))
                 self._stop.wait(pause)

@@ -122,7 +122,7 @@ class ClusterBoard:
             self._board,
             self._authorizer,
             hosts=settings.hosts,
-            ready=lambda: self._jobs.listed,
+            ready=lambda: self.ready,
             used=self._use,
             stopping=lambda: self._server.should_exit,
         )
@@ -140,6 +140,11 @@ class ClusterBoard:
         if self._certificate is not None:
             config.ssl = self._certificate.context
         self._server = BoardServer(config)
+
+    @property
+    def ready(self) -> bool:
+        """Return whether the board shows the jobs."""
+        return self._jobs.listed
 
     def _use(self) -> None:
         self._last_use = self._monotonic()

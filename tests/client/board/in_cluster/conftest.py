@@ -95,7 +95,7 @@ def start(fake: FakeKubernetes, **settings: Any) -> Iterator[Served]:
 
         running = Served(port, fake, clock, stop)
         try:
-            eventually(lambda: running.request("/readyz").status == 200)
+            eventually(lambda: board.ready)
             yield running
         finally:
             stop()

@@ -39,6 +39,16 @@ class FakeKubernetes:
     changes: list[Object] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
     stopping: bool = False
+    # Watches are answered 410, lists and watches 403; and the number of times that all watches were ended.
+    gone: bool = False
+    forbidden: bool = False
+    cuts: int = 0
+
+    def cut(self) -> None:
+        """End all watches."""
+        with self.changed:
+            self.cuts += 1
+            self.changed.notify_all()
 
     def allow(self, user: str, namespace: str, *rights: str) -> None:
         """Grant rights such as "list mptrainingjobs", "get pods/log"."""
@@ -114,7 +124,9 @@ def served(fake: FakeKubernetes) -> Iterator[ApiServer]:
             parts = url.path.strip("/").split("/")
             namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts else None
             rest = parts[parts.index("namespaces") + 2 :] if namespace else [parts[-1]]
-            if query.get("watch"):
+            if fake.forbidden:
+                self._send(403, {"reason": "Forbidden", "message": "the board may not list mptrainingjobs"})
+            elif query.get("watch"):
                 self._watch(namespace, int(query["resourceVersion"]))
             elif rest[0] == JOBS and len(rest) == 2:
                 found = fake.jobs.get((namespace or "", rest[1]))
@@ -131,9 +143,17 @@ def served(fake: FakeKubernetes) -> Iterator[ApiServer]:
             self.send_header("Connection", "close")
             self.end_headers()
             self.close_connection = True
-            while not fake.stopping:
+            cuts = fake.cuts
+            if fake.gone:
                 with fake.changed:
-                    while not fake.stopping and len(fake.changes) <= version:
+                    while not fake.stopping and fake.gone and len(fake.changes) <= version:
+                        fake.changed.wait(0.1)
+                status = {"code": 410, "reason": "Expired", "message": "too old resource version"}
+                self.wfile.write(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
+                return
+            while not fake.stopping and fake.cuts == cuts:
+                with fake.changed:
+                    while not fake.stopping and fake.cuts == cuts and len(fake.changes) <= version:
                         fake.changed.wait()
                     new, version = fake.changes[version:], len(fake.changes)
                 for each in new:
