@@ -34,7 +34,12 @@ export function startListening() {
     const { changed } = JSON.parse(event.data);
     for (const each of [...listeners]) each(changed);
   });
-  source.addEventListener("denied", (event) => tell("forbidden", JSON.parse(event.data).error));
+  source.addEventListener("denied", (event) => {
+    source.close();
+    source = null;
+    tell("forbidden", JSON.parse(event.data).error);
+    retryLater();
+  });
   source.addEventListener("bye", () => tell("stopped"));
   source.onerror = async () => {
     lost = true;
@@ -42,9 +47,13 @@ export function startListening() {
     if (source.readyState !== EventSource.CLOSED) return;
     // The browser gives up after an answer that is no stream: a new server with another token, or a proxy's error.
     source = null;
-    clearTimeout(retry);
-    retry = setTimeout(again, 2000);
+    retryLater();
   };
+}
+
+function retryLater() {
+  clearTimeout(retry);
+  retry = setTimeout(again, 2000);
 }
 
 async function again() {
@@ -55,7 +64,7 @@ async function again() {
   } catch (error) {
     if (error.token) tell("forbidden", error.message);
     else tell("stopped", error.status ? error.message : undefined);
-    retry = setTimeout(again, 2000);
+    retryLater();
   }
 }
 

@@ -45,14 +45,14 @@ class Served:
             answer = connection.getresponse()
             return Answer(answer.status, answer.headers, answer.read())
 
-    def get(self, path: str, token: str) -> Any:
-        answer = self.request(path, token)
+    def get(self, path: str, token: str, *, host: str = HOST) -> Any:
+        answer = self.request(path, token, headers={"Host": host})
         assert answer.status == 200, answer.body
         return json.loads(answer.body)
 
-    def wait_for_folder(self, token: str) -> None:
+    def wait_for_folder(self, token: str, *, host: str = HOST) -> None:
         """Wait until a run folder of the user's namespace was read."""
-        eventually(lambda: any(each["folder"] for each in self.get("/api/runs", token)["runs"]))
+        eventually(lambda: any(each["folder"] for each in self.get("/api/runs", token, host=host)["runs"]))
 
     def names(self, token: str) -> set[str]:
         """Return namespace/name of the jobs in the list of a user."""
