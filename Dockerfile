@@ -1,6 +1,6 @@
-# Two images: `--target operator` and `--target trainer`. `make images` builds both and fills the build context,
-# build/images/context: the locks, the project's wheel, the digits. The order of layers is the order of change:
-# a change of code rebuilds only the last, which is small.
+# Three images: `--target operator`, `--target board` and `--target trainer`. `make images` builds them and fills the
+# build context, build/images/context: the locks, the project's wheel, the digits. The order of layers is the order of
+# change: a change of code rebuilds only the last, which is small.
 ARG BASE=python:3.11-slim
 ARG VARIANT=cpu
 
@@ -24,6 +24,20 @@ RUN pip --python /opt/venv/bin/python install --no-cache-dir --no-deps --no-inde
 USER 1000:1000
 WORKDIR /tmp
 ENTRYPOINT ["python", "-m", "mptraining_operator"]
+
+# Not the operator's: the board reads files that users write, and needs neither its rights nor its packages. Not the
+# trainer's: TensorFlow is 1.5 GB that it never imports.
+FROM system AS board-dependencies
+COPY board.lock /opt/mptraining/
+RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.crt PIP_CONFIG_FILE=/run/secrets/pip.conf \
+    pip --python /opt/venv/bin/python install --no-cache-dir --no-deps --require-hashes -r /opt/mptraining/board.lock
+
+FROM board-dependencies AS board
+COPY mptraining-*.whl /tmp/
+RUN pip --python /opt/venv/bin/python install --no-cache-dir --no-deps --no-index /tmp/*.whl && rm /tmp/*.whl
+USER 1000:1000
+WORKDIR /tmp
+ENTRYPOINT ["python", "-m", "mptraining.board.in_cluster"]
 
 FROM system AS trainer-dependencies
 COPY trainer.lock /opt/mptraining/

@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # By the image's tag suffix, the locks that the Dockerfile installs for it.
 IMAGES = {
     "operator": ("operator",),
+    "board": ("board",),
     "trainer-cpu": ("trainer", "tensorflow-cpu"),
     "trainer-gpu": ("trainer", "tensorflow-gpu"),
     "trainer-tpu": ("trainer", "tensorflow-tpu"),

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from mptraining_api.access import reviews
 from mptraining_api.kubernetes_api import (
     JOBS,
     JSON_PATCH,
@@ -267,16 +268,13 @@ class Cluster:
 
     def review_token(self, token: str, audiences: tuple[str, ...]) -> Raw:
         """Create a TokenReview and return its `status`."""
-        spec = {"token": token, "audiences": list(audiences)}
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        body = reviews.token_review(token, audiences)
         return dict(self.create(TOKEN_REVIEWS, None, body).get("status") or {})
 
     def review_access(self, user: Mapping[str, Any], path: str, verb: str) -> bool:
         """Return whether RBAC allows `verb` on a URL path to `user`, the user in the status of a TokenReview."""
-        spec = {"user": user.get("username", ""), "nonResourceAttributes": {"path": path, "verb": verb}}
-        spec |= {name: user[name] for name in ("uid", "groups", "extra") if user.get(name)}
-        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        return (self.create(SUBJECT_ACCESS_REVIEWS, None, body).get("status") or {}).get("allowed") is True
+        body = reviews.access_review(user, reviews.UrlAccess(verb, path))
+        return reviews.is_allowed(self.create(SUBJECT_ACCESS_REVIEWS, None, body).get("status") or {})
 
     def _call(
         self,

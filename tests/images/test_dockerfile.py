@@ -52,7 +52,7 @@ def strangers(commands: list[tuple[str, str]]) -> list[str]:
 
 
 def test_nothing_comes_into_an_image_but_by_its_locks() -> None:
-    assert len(installs(DOCKERFILE)) == 5
+    assert len(installs(DOCKERFILE)) == 7
     assert strangers(DOCKERFILE) == []
 
 
@@ -91,12 +91,13 @@ def test_every_entry_of_a_lock_has_one_version_and_hashes(lock: Path) -> None:
 
 def test_images_run_as_the_user_of_the_pods_and_keep_no_secret() -> None:
     users = [arguments for name, arguments in DOCKERFILE if name == "USER"]
-    # Both targets; the stages between are no images.
-    assert users == ["1000:1000", "1000:1000"]
+    # The three targets; the stages between are no images.
+    assert users == ["1000:1000"] * 3
     values = yaml.safe_load((ROOT / "charts/mptraining/values.yaml").read_text(encoding="utf-8"))
     assert values["image"]["repository"] == "mptraining/operator"
+    assert values["board"]["image"]["repository"] == "mptraining/board"
     said = " ".join(arguments for name, arguments in DOCKERFILE if name in ("ENV", "ARG"))
     assert not re.search(r"(?i)token|password|secret|index_url", said)
     with_index = [each for name, each in DOCKERFILE if name == "RUN" and "--require-hashes" in each]
-    assert len(with_index) == 3
+    assert len(with_index) == 4
     assert all(each.startswith("--mount=type=secret,id=pip.conf --mount=type=secret,id=ca.crt") for each in with_index)

@@ -29,13 +29,18 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- ternary (printf "%s/%s" (trimSuffix "/" $registry) .image.repository) .image.repository (ne $registry "") -}}
 {{- end -}}
 
-{{- define "mptraining.image" -}}
-{{- $repository := include "mptraining.repository" (dict "global" .Values.global "image" .Values.image) -}}
-{{- if .Values.image.digest -}}
-{{- printf "%s@%s" $repository .Values.image.digest -}}
+{{/* Of `root`, with the values `image`. */}}
+{{- define "mptraining.imageOf" -}}
+{{- $repository := include "mptraining.repository" (dict "global" .root.Values.global "image" .image) -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $repository .image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- printf "%s:%s" $repository (default .root.Chart.AppVersion .image.tag) -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "mptraining.image" -}}
+{{- include "mptraining.imageOf" (dict "root" . "image" .Values.image) -}}
 {{- end -}}
 
 {{/* The settings as the operator reads them: the images of jobs filled in where no setting names them. */}}
@@ -67,4 +72,56 @@ runAsUser: 1000
 runAsGroup: 1000
 seccompProfile:
   type: RuntimeDefault
+{{- end -}}
+
+{{/* The board of the cluster: another name in each label that selects pods, so that no selector finds both. */}}
+{{- define "mptraining.board.name" -}}
+{{- printf "%s-board" (include "mptraining.fullname" .) -}}
+{{- end -}}
+
+{{- define "mptraining.board.selector" -}}
+app.kubernetes.io/name: mptraining-board
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "mptraining.board.labels" -}}
+{{ include "mptraining.board.selector" . }}
+app.kubernetes.io/part-of: mptraining
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "mptraining.board.serviceAccount" -}}
+{{- default (include "mptraining.board.name" .) .Values.board.serviceAccount.name -}}
+{{- end -}}
+
+{{/* The settings as the board reads them. A claim of the values is a mount by its place in the list. */}}
+{{- define "mptraining.board.settings" -}}
+{{- $board := .Values.board -}}
+{{- $name := include "mptraining.board.name" . -}}
+{{- $service := printf "%s.%s.svc" $name .Release.Namespace -}}
+{{- $folders := list -}}
+{{- range $index, $each := $board.runFolders -}}
+{{- $folder := pick $each "folder" "namespace" -}}
+{{- if $each.claim -}}
+{{- $_ := set $folder "mount" (printf "/runs/%d" $index) -}}
+{{- end -}}
+{{- $folders = append $folders $folder -}}
+{{- end -}}
+{{- $settings := dict
+  "port" (int $board.port)
+  "hosts" (concat (list $name (printf "%s.%s" $name .Release.Namespace) $service (printf "%s.cluster.local" $service)) $board.hosts | uniq)
+  "audiences" $board.audiences
+  "reviewSeconds" (float64 $board.reviewSeconds)
+  "namespaces" (default (list) .Values.settings.namespaces | uniq)
+  "runFolders" $folders
+  "defaultOutput" .Values.settings.defaultOutput
+  "defaultOutputs" .Values.settings.defaultOutputs
+  "logLevel" $board.logLevel -}}
+{{- if $board.tls.secretName -}}
+{{- $_ := set $settings "certificate" "/etc/mptraining-tls" -}}
+{{- end -}}
+{{- toYaml $settings -}}
 {{- end -}}

@@ -1,14 +1,15 @@
 """Access to the board's pages: who may ask, and the headers of every answer. Pure functions.
 
-The board serves a user's own files on the user's machine. The token keeps out other users of the machine, the check of
-the Host header keeps out web pages whose name was made to point to this machine (DNS rebinding), and SameSite=Strict
-keeps other web sites from asking with the user's cookie.
+A user's own board serves the user's files on the user's machine. The token keeps out other users of the machine, the
+check of the Host header keeps out web pages whose name was made to point to this machine (DNS rebinding), and
+SameSite=Strict keeps other web sites from asking with the user's cookie.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection, Mapping
+from enum import StrEnum
 from hmac import compare_digest
 
 CONTENT_SECURITY_POLICY = (
@@ -23,8 +24,22 @@ _HEADERS: Mapping[str, str] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+
+
+class Right(StrEnum):
+    """What a user may see of the jobs of a namespace, each by a right of its own; the values of PODS and EVENTS are the
+    parts of a job's page.
+    """
+
+    LIST = "list"
+    READ = "read"
+    OUTPUT = "output"
+    PODS = "pods"
+    EVENTS = "events"
+
+
 WRONG_HOST = "The name in the address is not one of this board."
-NO_TOKEN = "The address has no token, or not that of this board."  # noqa: S105
+NO_TOKEN = "The board has a new token each time it starts. Open the URL that mptj board printed."  # noqa: S105
 
 
 def headers(*, static: bool) -> Mapping[str, str]:
@@ -37,8 +52,7 @@ def is_allowed_host(header: str, allowed: Collection[str]) -> bool:
 
     An address is no danger: only a name can be made to point elsewhere.
     """
-    host = header.rpartition(":")[0] if _has_port(header) else header
-    host = host.strip("[]").rstrip(".").lower()
+    host = host_name(header)
     if host == "localhost" or host in {each.lower() for each in allowed}:
         return True
     try:
@@ -46,6 +60,12 @@ def is_allowed_host(header: str, allowed: Collection[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def host_name(header: str) -> str:
+    """Return the name or address of a Host header, in lower case."""
+    host = header.rpartition(":")[0] if _has_port(header) else header
+    return host.strip("[]").rstrip(".").lower()
 
 
 def _has_port(header: str) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from mptraining.board import rows
-from mptraining.board.rows import RunFacts
+from mptraining.board.rows import JobFacts, RunFacts
 from mptraining.board.run_reader import RunReader
 from mptraining.board.series import groups
 from mptraining.board.sources import JobSource, Source
@@ -201,21 +201,27 @@ class Board:
     def facts(self) -> dict[str, RunFacts]:
         """Return what the rows show, by identifier; a job is in the row of its run folder, if that is read."""
         found = {id: each.facts for id, each in self.readers().items()}
-        for source in self._job_sources:
-            for id, job in source.jobs().items():
-                known = found.get(id) or RunFacts(id, job.name, None, resolved=job.resolved)
-                found[id] = replace(known, job=job)
+        for id, job in self.jobs().items():
+            known = found.get(id) or RunFacts(id, job.name, None, resolved=job.resolved)
+            found[id] = replace(known, job=job)
         return found
+
+    def jobs(self) -> Mapping[str, JobFacts]:
+        """Return the jobs by the identifiers of their rows. Waits for no lock."""
+        return {id: each for source in self._job_sources for id, each in source.jobs().items()}
 
     def job(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Return the answer of /api/job; None for an unknown job. Raises Problem."""
         answers = (each.job(namespace, name) for each in self._job_sources)
         return next((each for each in answers if each is not None), None)
 
-    def runs(self) -> dict[str, Any]:
-        """Return the answer of /api/runs."""
+    def runs(self, listed: Collection[str] | None = None) -> dict[str, Any]:
+        """Return the answer of /api/runs, with those of the runs alone if `listed` has their identifiers."""
         now, version = self.clock(), self.version
-        facts = _with_unique_names(self.facts())
+        known = self.facts()
+        if listed is not None:
+            known = {id: each for id, each in known.items() if id in listed}
+        facts = _with_unique_names(known)
         found = [rows.row(each, now) for each in facts.values()]
         found.sort(key=lambda each: (-each["values"].get("startTime", 0.0), each["name"]))
         sources = [{"where": each.where, "problem": each.problem} for each in self.sources]
@@ -230,11 +236,14 @@ class Board:
 
 
 def _with_unique_names(facts: dict[str, RunFacts]) -> dict[str, RunFacts]:
-    """Name runs by their folders if two sources have runs of the same name."""
+    """Name runs of the same name by the namespace of their job, or by their folders."""
     seen: dict[str, int] = {}
     for each in facts.values():
         seen[each.name] = seen.get(each.name, 0) + 1
-    return {
-        id: replace(each, name=each.folder) if seen[each.name] > 1 and each.folder else each
-        for id, each in facts.items()
-    }
+    return {id: replace(each, name=_longer_name(each)) if seen[each.name] > 1 else each for id, each in facts.items()}
+
+
+def _longer_name(facts: RunFacts) -> str:
+    if facts.job is not None:
+        return f"{facts.job.namespace}/{facts.job.name}"
+    return facts.folder or facts.name

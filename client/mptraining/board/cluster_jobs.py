@@ -107,20 +107,8 @@ class ClusterJobs:
         if listed is None:
             return None
         id, facts = listed
-        server = self._server.in_namespace(namespace)
-        try:
-            seen = view(server.get(JOBS, name))
-        except NotFound:
-            return None
-        return {
-            "phase": seen.phase,
-            "conditions": [each.to_document() for each in seen.status.conditions or ()],
-            "pods": [_pod(each) for each in self._of_job(server, seen.uid)],
-            "events": self._events(server, seen),
-            "why": self._why(server, seen),
-            "commands": job_commands(namespace, name, ended=seen.finished, flags=self._flags),
-            "run": id if facts.folder and id in self.runs() else None,
-        }
+        page = job_page(self._server.in_namespace(namespace), name, clock=self._clock, flags=self._flags)
+        return None if page is None else page | {"run": id if facts.folder and id in self.runs() else None}
 
     def _documents(self) -> list[Raw]:
         if not self._names:
@@ -175,22 +163,32 @@ class ClusterJobs:
         reader.refresh()
         return reader
 
-    def _of_job(self, server: ApiServer, uid: str) -> list[Raw]:
-        return server.items(PODS, labelSelector=f"{JOB_UID}={uid}")
 
-    def _events(self, server: ApiServer, seen: JobView) -> list[dict[str, Any]]:
-        try:
-            found = job_events(server, seen.name, seen.uid)
-        except ClusterProblem as problem:
-            return [_event(self._clock(), "Warning", "NotReadable", str(problem), "", 1)]
-        return [
-            _event(_seconds(each.time), each.type, each.reason, each.message, each.about, each.count) for each in found
-        ]
+def job_page(
+    server: ApiServer, name: str, *, clock: Callable[[], float], flags: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """Return the answer of /api/job but for `run`; None if there is no such job. Raises Problem."""
+    try:
+        seen = view(server.get(JOBS, name))
+    except NotFound:
+        return None
+    found = [reason_text(seen), advice(seen), no_operator_text(seen, clock()), waiting_job_warning(server, seen)]
+    return {
+        "phase": seen.phase,
+        "conditions": [each.to_document() for each in seen.status.conditions or ()],
+        "pods": [_pod(each) for each in server.items(PODS, labelSelector=f"{JOB_UID}={seen.uid}")],
+        "events": _events(server, seen, clock),
+        "why": ". ".join(each.rstrip(".") for each in found if each) or None,
+        "commands": job_commands(server.namespace, name, ended=seen.finished, flags=flags),
+    }
 
-    def _why(self, server: ApiServer, seen: JobView) -> str | None:
-        found = [reason_text(seen), advice(seen), no_operator_text(seen, self._clock())]
-        found.append(waiting_job_warning(server, seen))
-        return ". ".join(each.rstrip(".") for each in found if each) or None
+
+def _events(server: ApiServer, seen: JobView, clock: Callable[[], float]) -> list[dict[str, Any]]:
+    try:
+        found = job_events(server, seen.name, seen.uid)
+    except ClusterProblem as problem:
+        return [_event(clock(), "Warning", "NotReadable", str(problem), "", 1)]
+    return [_event(_seconds(each.time), each.type, each.reason, each.message, each.about, each.count) for each in found]
 
 
 def _place(facts: JobFacts) -> str:
@@ -205,6 +203,7 @@ def job_facts(
     progress = status.progress
     shown: dict[str, Any] = {}
     values: dict[str, Any] = {
+        "namespace": seen.namespace,
         "outcome": seen.ended_by.reason if seen.ended_by else None,
         "policy": status.precision,
         "strategy": status.strategy,

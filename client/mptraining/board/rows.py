@@ -243,6 +243,7 @@ def _known(found: Mapping[str, Any]) -> dict[str, Any]:
 
 # (key, title, kind, better) in the order of the table; metrics come after the first two.
 _COLUMNS: tuple[tuple[str, str, str, str | None], ...] = (
+    ("namespace", "namespace", "text", None),
     ("outcome", "outcome", "text", None),
     ("phase", "phase", "text", None),
     ("policy", "precision", "text", None),
@@ -266,7 +267,7 @@ _COLUMNS: tuple[tuple[str, str, str, str | None], ...] = (
     ("startTime", "started", "time", None),
     ("keras", "Keras", "text", None),
 )
-_BEFORE_METRICS = 4
+_BEFORE_METRICS = 5
 
 
 def columns(rows: Iterable[Document]) -> list[dict[str, Any]]:

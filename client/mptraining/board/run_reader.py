@@ -45,12 +45,13 @@ def run_id(folder: str) -> str:
 
 
 class RunReader:
-    """Reads one run. `refresh` is for one thread; the other methods are thread-safe."""
+    """Reads one run. `refresh` is for one thread at a time; the other methods are thread-safe."""
 
-    def __init__(self, files: Files, name: str) -> None:
+    def __init__(self, files: Files, name: str, *, id: str | None = None) -> None:
+        """Without `id`, the folder identifies the run."""
         self.files = files
         self.folder = files.folder
-        self.id = run_id(files.folder)
+        self.id = id or run_id(files.folder)
         self.name = name
         self.listed: Mapping[str, File] = {}
         self.resolved: Mapping[str, Any] | None = None

@@ -22,7 +22,7 @@ _NEXT_PORTS = 20
 STOP_SECONDS = 2
 
 
-class _Server(uvicorn.Server):
+class BoardServer(uvicorn.Server):
     """Ends its streams when a signal arrives; the signal itself is the normal end and is not raised again."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -60,7 +60,7 @@ def url(host: str, port: int, token: str) -> str:
 def server_for(board: Board, listening: socket.socket, *, host: str, token: str) -> uvicorn.Server:
     """Return the server of a board, which `run` serves on the socket and `should_exit` ends."""
     names = set() if access.is_loopback(host) else {host, socket.gethostname()}
-    server: _Server
+    server: BoardServer
 
     def stopping() -> bool:
         return server.should_exit
@@ -69,7 +69,7 @@ def server_for(board: Board, listening: socket.socket, *, host: str, token: str)
     config = uvicorn.Config(
         app, log_level="error", lifespan="off", timeout_graceful_shutdown=STOP_SECONDS, server_header=False
     )
-    server = _Server(config)
+    server = BoardServer(config)
     return server
 
 

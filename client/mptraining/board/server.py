@@ -1,12 +1,15 @@
-"""The board's web application (Starlette): GET alone, a token for every address, server-sent events for changes."""
+"""The board's web application (Starlette): pages, answers in JSON, and server-sent events for changes.
+
+`Guard` admits requests to a user's own board; `mptraining.board.in_cluster` has another one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader
@@ -21,6 +24,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mptraining.board import access, details, series
+from mptraining.board.access import Right
 from mptraining.board.board import Board
 from mptraining.board.curves import Curves
 from mptraining_api import run_folder
@@ -29,6 +33,8 @@ from mptraining_api.problems import Problem
 FOLDER = Path(__file__).parent
 # How often the stream of changes looks for one, and how often it sends a comment, so that a dead connection is found.
 LIVE_SECONDS, COMMENT_SECONDS = 0.25, 15.0
+# How often a stream asks what its user may see.
+CHECK_SECONDS = 1.0
 LOG_BYTES, LOG_TAIL = 256 << 10, 64 << 10
 MOST_PIXELS, MOST_RUNS, MOST_NAMES = 8192, 500, 100
 
@@ -62,11 +68,54 @@ def page(*, version: str) -> str:
     return environment().get_template("board.html").render(version=version)
 
 
+class Denied(Exception):
+    """A request without the right to its answer: 401, 403, or 503 if that cannot be found out now."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = headers or {}
+
+
+class Permissions(Protocol):
+    """What the user of a request may see. Every method raises Denied if the user is not known (any more)."""
+
+    async def listed(self, request: Request) -> Collection[str] | None:
+        """Return the identifiers of the runs that the user may list; None for all."""
+
+    async def may_read(self, request: Request, id: str, right: Right) -> bool:
+        """Return whether the user has the right in the namespace of that run."""
+
+    async def may(self, request: Request, namespace: str, right: Right) -> bool:
+        """Return whether the user has the right in the namespace."""
+
+
+class Everything:
+    """The permissions of a user's own board."""
+
+    async def listed(self, request: Request) -> None:
+        del request
+
+    async def may_read(self, request: Request, id: str, right: Right) -> bool:
+        del request, id, right
+        return True
+
+    async def may(self, request: Request, namespace: str, right: Right) -> bool:
+        del request, namespace, right
+        return True
+
+
 def application(
     board: Board, *, token: str, port: int, hosts: Collection[str] = (), stopping: Callable[[], bool] = lambda: False
 ) -> ASGIApp:
-    """Return the application. `hosts` are further allowed names; streams end when `stopping` returns True."""
-    answers = _Answers(board, stopping)
+    """Return a user's own board. `hosts` are further allowed names; streams end when `stopping` returns True."""
+    inner = pages(board, Everything(), stopping)
+    return with_security_headers(_Guard(inner, token=token, cookie=access.cookie_name(port), hosts=hosts))
+
+
+def pages(board: Board, permissions: Permissions, stopping: Callable[[], bool]) -> ASGIApp:
+    """Return the routes, for requests that were admitted."""
+    answers = _Answers(board, permissions, stopping)
     routes = [
         Route("/", answers.page),
         Route("/api/runs", answers.runs),
@@ -77,65 +126,81 @@ def application(
         Route("/api/live", answers.live),
         Mount("/static", StaticFiles(directory=FOLDER / "static")),
     ]
-    inner = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Problem: _problem})
-    return _Guard(inner, token=token, cookie=access.cookie_name(port), hosts=hosts)
+    return Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Problem: _problem, Denied: _denied})
+
+
+def with_security_headers(app: ASGIApp) -> ASGIApp:
+    """Return the application whose answers all have the headers of `access.headers`."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        static = scope["path"].startswith("/static/")
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in access.headers(static=static).items():
+                    headers[name] = value
+            await send(message)
+
+        await app(scope, receive, with_headers)
+
+    return guarded
+
+
+def refuse(request: Request, denied: Denied, *, token_in_address: bool = False) -> Response:
+    """Return the answer to a request that is not admitted: JSON for the page's own requests, else a page."""
+    token_refused = token_in_address or denied.status == 401
+    if request.url.path.startswith("/api/"):
+        body: dict[str, Any] = {"error": str(denied)} | ({"token": True} if token_refused else {})
+        return JSONResponse(body, denied.status, denied.headers)
+    page = environment().get_template("denied.html")
+    text = page.render(reason=str(denied), token_in_address=token_in_address)
+    return HTMLResponse(text, denied.status, denied.headers)
+
+
+def method_refused() -> Response:
+    return JSONResponse({"error": "the board answers GET alone"}, 405, {"Allow": "GET"})
 
 
 class _Guard:
-    """Checks method, host and token of every request before any route sees it, and adds the headers."""
+    """Checks host, token and method of every request before any route sees it."""
 
     def __init__(self, app: ASGIApp, *, token: str, cookie: str, hosts: Collection[str]) -> None:
         self._app = app
         self._token = token
         self._cookie = cookie
         self._hosts = hosts
-        self._denied = environment().get_template("denied.html")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return
-
-        request = Request(scope)
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in access.headers(static=request.url.path.startswith("/static/")).items():
-                    headers[name] = value
-            await send(message)
-
-        await self._answer(request)(scope, receive, with_headers)
+        await self._answer(Request(scope))(scope, receive, send)
 
     def _answer(self, request: Request) -> ASGIApp:
         if not access.is_allowed_host(Headers(scope=request.scope).get("host", ""), self._hosts):
-            return self._deny(request, access.WRONG_HOST)
+            return self._refuse(request, access.WRONG_HOST)
         given = request.query_params.get("token")
         if request.method == "GET" and request.url.path == "/" and given is not None:
             if not access.is_token(given, self._token):
-                return self._deny(request, access.NO_TOKEN)
+                return self._refuse(request, access.NO_TOKEN)
             response = RedirectResponse("/", status_code=303)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
             return response
         if not access.is_token(request.cookies.get(self._cookie), self._token):
-            return self._deny(request, access.NO_TOKEN)
-        if request.method != "GET":
-            return JSONResponse({"error": "the board answers GET alone"}, 405, {"Allow": "GET"})
-        return self._app
+            return self._refuse(request, access.NO_TOKEN)
+        return self._app if request.method == "GET" else method_refused()
 
-    def _deny(self, request: Request, reason: str) -> Response:
-        if request.url.path.startswith("/api/"):
-            return JSONResponse({"error": reason}, 403)
-        return HTMLResponse(self._denied.render(reason=reason), 403)
+    @staticmethod
+    def _refuse(request: Request, reason: str) -> Response:
+        return refuse(request, Denied(403, reason), token_in_address=True)
 
 
 class _Answers:
     """The routes. What reads files runs in threads."""
 
-    def __init__(self, board: Board, stopping: Callable[[], bool]) -> None:
+    def __init__(self, board: Board, permissions: Permissions, stopping: Callable[[], bool]) -> None:
         self._board = board
+        self._permissions = permissions
         self._stopping = stopping
 
     async def _compute(self, call: Callable[..., T], *arguments: object) -> T:
@@ -150,15 +215,23 @@ class _Answers:
     async def page(self, _: Request) -> Response:
         return HTMLResponse(page(version=version()))
 
-    async def runs(self, _: Request) -> Response:
-        def answer() -> Any:
-            self._board.wait_until_read()
-            return self._board.runs()
-
-        return JSONResponse(await self._compute(answer))
+    async def runs(self, request: Request) -> Response:
+        await run_in_threadpool(self._board.wait_until_read)
+        listed = await self._permissions.listed(request)
+        return JSONResponse(await self._compute(self._board.runs, listed))
 
     async def run(self, request: Request) -> Response:
-        return JSONResponse(await self._compute(self._details, request.path_params["id"]))
+        id = request.path_params["id"]
+        await self._require(request, id)
+        found = await self._compute(self._details, id)
+        if not await self._permissions.may_read(request, id, Right.OUTPUT):
+            found["logs"] = []
+        return JSONResponse(found)
+
+    async def _require(self, request: Request, id: str) -> None:
+        """Raise the error of an unknown run also if the user may not read it, which would reveal that it exists."""
+        if not await self._permissions.may_read(request, id, Right.READ):
+            raise HTTPException(404, f"no run {id}")
 
     def _details(self, id: str) -> Any:
         facts = self._board.facts().get(id)
@@ -174,6 +247,8 @@ class _Answers:
             raise HTTPException(400, f"x={x}: expected step, epoch or seconds")
         if not names or not ids:
             raise HTTPException(400, "expected run=ID and name=SERIES")
+        for id in dict.fromkeys(ids):
+            await self._require(request, id)
         options: dict[str, Any] = {
             "pixels": int(_number(query.get("pixels"), "pixels", 1, MOST_PIXELS) or 800),
             "begin": _number(query.get("from"), "from"),
@@ -202,6 +277,9 @@ class _Answers:
     async def logs(self, request: Request) -> Response:
         id, name = request.path_params["id"], request.path_params["name"]
         offset = int(_number(request.query_params.get("offset"), "offset", -1) or 0)
+        await self._require(request, id)
+        if not await self._permissions.may_read(request, id, Right.OUTPUT):
+            raise Denied(403, "you may not get pods/log in the namespace of this job")
         return JSONResponse(await self._compute(self._log, id, name, offset))
 
     def _log(self, id: str, name: str, offset: int) -> Any:
@@ -220,32 +298,59 @@ class _Answers:
 
     async def job(self, request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
-
+        if not await self._permissions.may(request, namespace, Right.READ):
+            raise Denied(403, f"you may not get mptrainingjobs in namespace {namespace}")
         found = await self._compute(self._board.job, namespace, name)
         if found is None:
             raise HTTPException(404, f"no job {namespace}/{name} among those of the board")
-        return JSONResponse(found)
+        found["hidden"] = [
+            each for each in (Right.PODS, Right.EVENTS) if not await self._permissions.may(request, namespace, each)
+        ]
+        return JSONResponse(found | {each: [] for each in found["hidden"]})
 
     async def live(self, request: Request) -> Response:
-        return StreamingResponse(self._changes(request), media_type="text/event-stream")
+        # Here a refusal still has a status.
+        listed = await self._permissions.listed(request)
+        return StreamingResponse(self._changes(request, listed), media_type="text/event-stream")
 
-    async def _changes(self, request: Request) -> AsyncIterator[bytes]:
-        version, silent = self._board.version, 0.0
+    async def _changes(self, request: Request, listed: Collection[str] | None) -> AsyncIterator[bytes]:
+        """Yield the stream; it ends with `denied` when the user's rights are not confirmed any more."""
+        version, silent, unchecked = self._board.version, 0.0, 0.0
         yield b": connected\n\n"
         while not await request.is_disconnected():
             if self._stopping():
                 yield b"event: bye\ndata: {}\n\n"
                 return
-            if self._board.version > version:
-                version, changed = self._board.changes_since(version)
-                data = msgspec.json.encode({"changed": changed, "version": version})
-                yield b"event: runs\ndata: " + data + b"\n\n"
-                silent = 0.0
-            elif silent >= COMMENT_SECONDS:
+            if unchecked >= CHECK_SECONDS or self._board.version > version:
+                unchecked, before, known = 0.0, listed, version
+                try:
+                    listed = await self._permissions.listed(request)
+                except Denied as denied:
+                    yield b"event: denied\ndata: " + msgspec.json.encode({"error": str(denied)}) + b"\n\n"
+                    return
+                version, changed = self._board.changes_since(known)
+                changed = visible_changes(changed, before, listed)
+                # Without a changed run, the problem of a source has changed.
+                if changed or (listed is None and version > known):
+                    data = msgspec.json.encode({"changed": changed, "version": version})
+                    yield b"event: runs\ndata: " + data + b"\n\n"
+                    silent = 0.0
+            if silent >= COMMENT_SECONDS:
                 yield b": no change\n\n"
                 silent = 0.0
             await asyncio.sleep(LIVE_SECONDS)
             silent += LIVE_SECONDS
+            unchecked += LIVE_SECONDS
+
+
+def visible_changes(changed: Collection[str], before: Collection[str] | None, now: Collection[str] | None) -> list[str]:
+    """Return those of the changed runs that the user may or might list, and those for which that has changed.
+
+    `before` and `now` are the identifiers that the user may list, None for all.
+    """
+    if before is None or now is None:
+        return sorted(changed)
+    return sorted((set(changed) & (set(before) | set(now))) | (set(before) ^ set(now)))
 
 
 def _whole_characters(data: bytes) -> bytes:
@@ -279,3 +384,8 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 async def _problem(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 502)
+
+
+async def _denied(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Denied)
+    return refuse(request, error)

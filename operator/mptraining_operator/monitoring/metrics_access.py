@@ -9,8 +9,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mptraining_api.access.review_cache import ReviewCache, TooManyReviews
+from mptraining_api.access.reviews import accepted_user, bearer_token
 from mptraining_api.kubernetes_api import ApiProblem
-from mptraining_operator.access.token_reviews import ReviewCache, TooManyReviews, bearer_token
 
 _log = logging.getLogger(__name__)
 
@@ -85,10 +86,9 @@ class MetricsAccess:
 
     def _review(self, token: str) -> AccessDenied | None:
         """Review the token by two calls of the API server. Raises ApiProblem."""
-        status = self._review_token(token, ())
-        if status.get("authenticated") is not True:
+        user = accepted_user(self._review_token(token, ()), ())
+        if user is None:
             return AccessDenied(401, "the token is expired, forged, or not for this cluster: send a current one")
-        user = status.get("user") or {}
         if self._review_access(user, METRICS_PATH, "get"):
             return None
         name = user.get("username", "")

@@ -6,15 +6,14 @@ before the API server has accepted it for the audience of the job in the request
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mptraining_api import events
+from mptraining_api.access.review_cache import ReviewCache
+from mptraining_api.access.reviews import accepted_user, bearer_token, token_expiry
 from mptraining_api.status import Progress
-from mptraining_operator.access.token_reviews import ReviewCache, bearer_token
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.status import Report
 from mptraining_operator.resources import names
@@ -73,7 +72,7 @@ class TokenReviewer:
         """
 
         def until(uid: str) -> float:
-            return min(self._clock() + self._seconds, _expiry(token)) if uid else 0.0
+            return min(self._clock() + self._seconds, token_expiry(token) or 0.0) if uid else 0.0
 
         return await self._cache.get(
             token, audience, lambda: read_review(self._review(token, (audience,)), audience), until
@@ -85,19 +84,11 @@ class TokenReviewer:
 
 def read_review(status: Mapping[str, Any], audience: str) -> str:
     """Return the pod's uid in the `status` of a TokenReview; "" if the token is not accepted for this audience."""
-    # Without `audiences` in the status the authenticator does not check them, and the token may be for any audience.
-    if status.get("authenticated") is not True or audience not in (status.get("audiences") or ()):
+    user = accepted_user(status, (audience,))
+    if user is None:
         return ""
-    uids = ((status.get("user") or {}).get("extra") or {}).get("authentication.kubernetes.io/pod-uid") or [""]
+    uids = (user.get("extra") or {}).get("authentication.kubernetes.io/pod-uid") or [""]
     return str(uids[0])
-
-
-def _expiry(token: str) -> float:
-    """Return the expiry of an accepted token in seconds since 1970; 0 if it has none."""
-    try:
-        return float(json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))["exp"])
-    except (LookupError, TypeError, ValueError):
-        return 0.0
 
 
 def report_path(job: Key) -> str:

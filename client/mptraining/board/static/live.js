@@ -13,7 +13,7 @@ export function onChange(listener) {
   return () => listeners.delete(listener);
 }
 
-/** Call `watcher` with "live", "stopped", "forbidden" or "offline" whenever that changes. */
+/** Call `watcher` with "live", "stopped", "forbidden" (and the reason) or "offline" whenever that changes. */
 export function onConnection(watcher) {
   watchers.add(watcher);
   watcher(offline ? "offline" : "live");
@@ -34,6 +34,12 @@ export function startListening() {
     const { changed } = JSON.parse(event.data);
     for (const each of [...listeners]) each(changed);
   });
+  source.addEventListener("denied", (event) => {
+    source.close();
+    source = null;
+    tell("forbidden", JSON.parse(event.data).error);
+    retryLater();
+  });
   source.addEventListener("bye", () => tell("stopped"));
   source.onerror = async () => {
     lost = true;
@@ -41,9 +47,13 @@ export function startListening() {
     if (source.readyState !== EventSource.CLOSED) return;
     // The browser gives up after an answer that is no stream: a new server with another token, or a proxy's error.
     source = null;
-    clearTimeout(retry);
-    retry = setTimeout(again, 2000);
+    retryLater();
   };
+}
+
+function retryLater() {
+  clearTimeout(retry);
+  retry = setTimeout(again, 2000);
 }
 
 async function again() {
@@ -52,11 +62,12 @@ async function again() {
     startListening();
     for (const each of [...listeners]) each(null);
   } catch (error) {
-    tell(error.status === 403 ? "forbidden" : "stopped");
-    retry = setTimeout(again, 2000);
+    if (error.token) tell("forbidden", error.message);
+    else tell("stopped", error.status ? error.message : undefined);
+    retryLater();
   }
 }
 
-function tell(state) {
-  for (const each of watchers) each(state);
+function tell(state, reason) {
+  for (const each of watchers) each(state, reason);
 }

@@ -8,11 +8,12 @@ const exported = inlined ? JSON.parse(inlined.textContent) : null;
 /** Whether this page was exported: it has no server. */
 export const offline = exported !== null;
 
-/** What the server answered instead of data; `status` is 0 if it did not answer. */
+/** What the server answered instead of data; `status` is 0 if it did not answer, `token` whether it refused the token. */
 export class LoadError extends Error {
-  constructor(message, status) {
+  constructor(message, status, token = false) {
     super(message);
     this.status = status;
+    this.token = token;
   }
 }
 
@@ -31,8 +32,9 @@ export async function load(path, parameters = {}) {
   }
   if (answer.ok) return answer.json();
   const body = await answer.text();
-  const told = answer.headers.get("content-type")?.includes("json") ? JSON.parse(body).error ?? body : "";
-  throw new LoadError(told || `The board's server answered ${answer.status} to ${path}.`, answer.status);
+  const told = answer.headers.get("content-type")?.includes("json") ? JSON.parse(body) : {};
+  const text = told.error ?? `The board's server answered ${answer.status} to ${path}.`;
+  throw new LoadError(text, answer.status, told.token === true);
 }
 
 /** Return the path of a run's or job's resource. */

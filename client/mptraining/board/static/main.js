@@ -24,7 +24,6 @@ const KEYS = [
 ];
 const NOTICES = {
   stopped: "The board's server has stopped or cannot be reached. What you see may be old; the page reconnects by itself. Start it again with mptj board.",
-  forbidden: "The board was started again and has a new address. Open the URL that mptj board printed.",
 };
 
 let view = null;
@@ -57,7 +56,7 @@ async function show() {
     if (turn !== opened) return;
     if (error.status === undefined) throw error;
     root.replaceChildren(emptyState("This cannot be shown", error.message, h("a", { href: "#/runs" }, "All runs")));
-    if (error.status === 403) notice("forbidden");
+    if (error.token) notice("forbidden", error.message);
   }
   if (turn !== opened) return;
   document.title = `${view.title ?? "Runs"} · mptj board`;
@@ -69,10 +68,10 @@ function drawNavigation(active) {
   document.getElementById("views").replaceChildren(link("runs", "Runs"), link("compare", "Compare"));
 }
 
-function notice(state) {
+function notice(state, reason = NOTICES[state] ?? "") {
   const place = document.getElementById("notice");
-  place.hidden = !NOTICES[state];
-  place.textContent = NOTICES[state] ?? "";
+  place.hidden = !reason;
+  place.textContent = reason;
   const titles = { live: "live", stopped: "not connected", forbidden: "not connected", offline: "exported page" };
   const connection = document.getElementById("connection");
   connection.className = state;

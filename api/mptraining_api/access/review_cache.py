@@ -1,4 +1,4 @@
-"""Bearer tokens of HTTP requests, and a cache of their reviews by the API server."""
+"""Cache of reviews of bearer tokens by the API server."""
 
 from __future__ import annotations
 
@@ -11,12 +11,6 @@ from typing import Generic, TypeVar
 Result = TypeVar("Result")
 
 
-def bearer_token(authorization: str | None) -> str:
-    """Return the token of an Authorization header; "" if it has none."""
-    scheme, _, token = (authorization or "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
-
-
 class TooManyReviews(Exception):
     """As many requests wait for a review as may wait."""
 
@@ -24,8 +18,8 @@ class TooManyReviews(Exception):
 class ReviewCache(Generic[Result]):
     """Reviews in threads, with their results for a time. For one event loop.
 
-    `at_once` reviews run at the same time, and up to `most_waiting` requests wait for one: all that an unauthenticated
-    client can cause. `clock` is in seconds.
+    `at_once` reviews run at the same time, and up to `most_waiting` wait for it: all that an unauthenticated client can
+    cause. Requests with the same token share one review. `clock` is in seconds.
     """
 
     def __init__(
@@ -40,10 +34,10 @@ class ReviewCache(Generic[Result]):
         self._clock = clock
         self._most_cached = most_cached
         self._most_waiting = most_waiting
-        self._waiting = 0
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix=name)
         # End and result by SHA-256 of the token, so that a memory dump contains no tokens.
         self._results: dict[bytes, tuple[float, Result]] = {}
+        self._running: dict[bytes, asyncio.Task[Result]] = {}
 
     def __len__(self) -> int:
         """Return the number of results."""
@@ -60,19 +54,30 @@ class ReviewCache(Generic[Result]):
         found = self._results.get(digest)
         if found is not None and self._clock() < found[0]:
             return found[1]
-        if self._most_waiting is not None and self._waiting >= self._most_waiting:
-            raise TooManyReviews
-        self._waiting += 1
-        try:
-            result = await asyncio.get_running_loop().run_in_executor(self._threads, review)
-        finally:
-            self._waiting -= 1
+        running = self._running.get(digest)
+        if running is None:
+            if self._most_waiting is not None and len(self._running) >= self._most_waiting:
+                raise TooManyReviews
+            running = asyncio.get_running_loop().create_task(self._review(digest, review, until))
+            self._running[digest] = running
+            running.add_done_callback(lambda ended: self._end(digest, ended))
+        # A client that leaves does not end the review of the others.
+        return await asyncio.shield(running)
+
+    async def _review(self, digest: bytes, review: Callable[[], Result], until: Callable[[Result], float]) -> Result:
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, review)
         end = until(result)
         if end > self._clock():
             if len(self._results) >= self._most_cached:
                 self._results.clear()
             self._results[digest] = end, result
         return result
+
+    def _end(self, digest: bytes, ended: asyncio.Task[Result]) -> None:
+        self._running.pop(digest, None)
+        if not ended.cancelled():
+            # Otherwise asyncio reports an exception for which no client waits any more.
+            ended.exception()
 
     def stop(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

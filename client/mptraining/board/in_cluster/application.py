@@ -1,0 +1,98 @@
+"""The web application of the board in a cluster: the same pages, for requests with a token of Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mptraining.board.access import WRONG_HOST, Right, host_name
+from mptraining.board.board import Board
+from mptraining.board.in_cluster.authorizer import Authorizer, request_token
+from mptraining.board.server import Denied, method_refused, pages, refuse, with_security_headers
+
+# For the kubelet, which has no token, and names the pod by its address. They tell nothing about runs.
+ALIVE, READY = "/healthz", "/readyz"
+
+
+class NamespaceRights:
+    """The permissions of the user of a request: the rights in the namespaces of the jobs."""
+
+    def __init__(self, authorizer: Authorizer, board: Board, used: Callable[[], None]) -> None:
+        self._authorizer = authorizer
+        self._board = board
+        self._used = used
+
+    async def listed(self, request: Request) -> frozenset[str]:
+        # A stream of changes asks again and again for as long as its page is open.
+        self._used()
+        jobs = self._board.jobs()
+        asked = {each.namespace for each in jobs.values()}
+        allowed = await self._authorizer.namespaces(_token(request), Right.LIST, asked)
+        return frozenset(id for id, each in jobs.items() if each.namespace in allowed)
+
+    async def may_read(self, request: Request, id: str, right: Right) -> bool:
+        job = self._board.jobs().get(id)
+        return job is not None and await self.may(request, job.namespace, right)
+
+    async def may(self, request: Request, namespace: str, right: Right) -> bool:
+        # An empty one would ask for the right in all namespaces.
+        return bool(namespace) and await self._authorizer.may(_token(request), right, namespace)
+
+
+class _Guard:
+    """Checks host, method and token of every request before any route sees it."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        authorizer: Authorizer,
+        *,
+        hosts: Collection[str],
+        ready: Callable[[], bool],
+    ) -> None:
+        self._app = app
+        self._authorizer = authorizer
+        self._hosts = frozenset(each.lower() for each in hosts)
+        self._ready = ready
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        try:
+            answer = await self._answer(request)
+        except Denied as denied:
+            answer = refuse(request, denied)
+        await answer(scope, receive, send)
+
+    async def _answer(self, request: Request) -> ASGIApp:
+        if request.method != "GET":
+            return method_refused()
+        if request.url.path == ALIVE:
+            return PlainTextResponse("ok\n")
+        if request.url.path == READY:
+            return PlainTextResponse("ok\n") if self._ready() else PlainTextResponse("jobs are not listed yet\n", 503)
+        if host_name(Headers(scope=request.scope).get("host", "")) not in self._hosts:
+            raise Denied(403, WRONG_HOST)
+        await self._authorizer.user(_token(request))
+        return self._app
+
+
+def _token(request: Request) -> str:
+    return request_token(request.headers)
+
+
+def application(
+    board: Board,
+    authorizer: Authorizer,
+    *,
+    hosts: Collection[str],
+    ready: Callable[[], bool],
+    used: Callable[[], None] = lambda: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> ASGIApp:
+    """Return the application. `used` is called while somebody looks at the list of runs."""
+    inner = pages(board, NamespaceRights(authorizer, board, used), stopping)
+    return with_security_headers(_Guard(inner, authorizer, hosts=hosts, ready=ready))

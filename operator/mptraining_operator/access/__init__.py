@@ -1,1 +1,0 @@
-"""Authentication of requests to the operator."""

@@ -1,0 +1,175 @@
+"""Reviews of tokens and rights: their number, their scope, and the expiry of tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mptraining.board.access import Right
+from mptraining.board.in_cluster.authorizer import Authorizer, request_token
+from mptraining.board.server import Denied, visible_changes
+from mptraining_api.kubernetes_api import TOKEN_REVIEWS, ApiProblem, Resource
+from tests.fakes import Clock
+
+
+class Reviews:
+    """The reviews of an API server: all tokens are valid, and all rights are granted in the namespace `red`."""
+
+    def __init__(self) -> None:
+        self.sent: list[Mapping[str, Any]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __call__(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
+        self.sent.append(body)
+        assert self.gate.wait(20)
+        if resource == TOKEN_REVIEWS:
+            if body["spec"]["token"] == "away":
+                raise ApiProblem(0, "NoAnswer", "the connection was refused")
+            return {"status": {"authenticated": True, "user": {"username": "u", "extra": {"a": ["b"]}}}}
+        return {"status": {"allowed": body["spec"]["resourceAttributes"]["namespace"] == "red"}}
+
+
+def authorizer(reviews: Reviews, clock: Clock | None = None) -> Authorizer:
+    return Authorizer(reviews, audiences=(), seconds=30.0, clock=clock or Clock())
+
+
+def test_strangers_cannot_queue_any_number_of_reviews() -> None:
+    reviews = Reviews()
+    reviews.gate.clear()
+
+    async def ask() -> list[Any]:
+        asked = authorizer(reviews)
+        tasks = [asyncio.create_task(asked.user(f"invented-{number}")) for number in range(100)]
+        await asyncio.sleep(0.05)
+        early = [each for each in tasks if each.done()]
+        reviews.gate.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        asked.stop()
+        return early
+
+    refused = asyncio.run(ask())
+    assert len(refused) == 60
+    problems = [each.exception() for each in refused]
+    assert all(isinstance(each, Denied) and each.status == 503 for each in problems)
+    assert len(reviews.sent) == 40
+
+
+def test_requests_with_the_same_token_share_one_review() -> None:
+    reviews = Reviews()
+    reviews.gate.clear()
+
+    async def ask() -> None:
+        asked = authorizer(reviews)
+        tasks = [asyncio.create_task(asked.may("t", Right.LIST, "red")) for _ in range(50)]
+        await asyncio.sleep(0.05)
+        # The first client leaves, and the review continues for the others.
+        tasks[0].cancel()
+        reviews.gate.set()
+        found = await asyncio.gather(*tasks[1:])
+        asked.stop()
+        assert found == [True] * 49
+
+    asyncio.run(ask())
+    assert [each["kind"] for each in reviews.sent] == ["TokenReview", "SubjectAccessReview"]
+
+
+def test_each_right_and_namespace_has_a_review_of_its_own() -> None:
+    reviews = Reviews()
+
+    async def ask() -> set[str]:
+        asked = authorizer(reviews)
+        for right in Right:
+            assert await asked.may("t", right, "red")
+            assert not await asked.may("t", right, "blue")
+        found = await asked.namespaces("t", Right.LIST, {"red", "blue"})
+        asked.stop()
+        return found
+
+    assert asyncio.run(ask()) == {"red"}
+    about = [each["spec"]["resourceAttributes"] for each in reviews.sent[1:]]
+    kinds = {
+        (each["verb"], each["group"], each["resource"], each.get("subresource")) for each in about if each["namespace"]
+    }
+    assert kinds == {
+        ("list", "mptraining.dev", "mptrainingjobs", None), ("get", "mptraining.dev", "mptrainingjobs", None),
+        ("get", "", "pods", "log"), ("list", "", "pods", None), ("list", "", "events", None),
+    }  # fmt: skip
+    assert len(about) == 2 * len(Right) + 1
+    assert reviews.sent[1]["spec"] | {"user": "u", "extra": {"a": ["b"]}} == reviews.sent[1]["spec"]
+
+
+def token(**claims: Any) -> str:
+    return f"x.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.y"
+
+
+@pytest.mark.parametrize(
+    ("given", "after", "reviews_sent"),
+    [(token(exp=1_010), 9.0, 1), (token(exp=1_010), 11.0, 2), (token(), 29.0, 1), ("opaque", 29.0, 1), ("o", 31.0, 2)],
+)
+def test_no_review_counts_beyond_the_expiry_of_its_token(given: str, after: float, reviews_sent: int) -> None:
+    reviews, clock = Reviews(), Clock(1_000.0)
+
+    async def ask() -> None:
+        asked = authorizer(reviews, clock)
+        await asked.user(given)
+        clock.now += after
+        await asked.user(given)
+        asked.stop()
+
+    asyncio.run(ask())
+    assert len(reviews.sent) == reviews_sent
+
+
+def test_a_review_that_fails_is_no_answer_and_is_not_cached() -> None:
+    reviews = Reviews()
+
+    async def ask() -> None:
+        asked = authorizer(reviews)
+        for _ in range(2):
+            with pytest.raises(Denied) as denied:
+                await asked.may("away", Right.LIST, "red")
+            assert denied.value.status == 503
+        asked.stop()
+
+    asyncio.run(ask())
+    assert len(reviews.sent) == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"authorization": "Bearer a"}, "a"),
+        ({"authorization": "bearer a", "x-forwarded-access-token": "b"}, "a"),
+        ({"authorization": "Basic a", "x-forwarded-access-token": "b"}, "b"),
+        ({"x-forwarded-access-token": " b "}, "b"),
+        ({"authorization": "Bearer "}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_token_of_a_request(headers: dict[str, str], expected: str) -> None:
+    assert request_token(headers) == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "before", "now", "expected"),
+    [
+        ({"a", "b"}, None, None, ["a", "b"]),
+        ({"a", "b"}, {"a"}, {"a"}, ["a"]),
+        # A new one, a deleted one, and one to which the right has ended.
+        ({"a"}, set(), {"a"}, ["a"]),
+        ({"a"}, {"a"}, set(), ["a"]),
+        (set(), {"a", "b"}, {"b"}, ["a"]),
+        (set(), {"a"}, {"a"}, []),
+    ],
+)
+def test_changes_that_a_stream_tells(
+    changed: set[str], before: set[str] | None, now: set[str] | None, expected: list[str]
+) -> None:
+    assert visible_changes(changed, before, now) == expected
