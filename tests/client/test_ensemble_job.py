@@ -84,7 +84,7 @@ def test_weights_by_score_follow_the_direction() -> None:
 
     assert score_weights(choose(runs)) == pytest.approx([0.75, 0.25])
     assert score_weights(choose(runs, monitor="val_accuracy")) == pytest.approx([0.75, 0.25])
-    with pytest.raises(InvalidSpec, match="val_loss -0.2 of runs/b"):
+    with pytest.raises(InvalidSpec, match=r"val_loss -0\.2 of runs/b"):
         score_weights(choose([runs[0], run("b", val_loss=-0.2)]))
 
 

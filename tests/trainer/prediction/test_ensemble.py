@@ -62,7 +62,8 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(
     assert metrics["val_accuracy"] == pytest.approx(np.mean(wanted.argmax(axis=1) == labels), abs=1e-6)
     assert metrics["val_loss"] == pytest.approx(-np.mean(np.log(wanted[np.arange(len(labels)), labels])), rel=1e-5)
     best = model_of(members[0], generation)
-    best.compile(loss=load(generation).module.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])  # type: ignore[arg-type]  # fmt: skip
+    losses = load(generation).module.losses  # type: ignore[arg-type]
+    best.compile(loss=losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     of_best = best.evaluate(rows.map(lambda row: (row["x"], row["label"])), return_dict=True, verbose=0)
     assert metrics["best_member_val_loss"] == pytest.approx(of_best["loss"], rel=1e-5)
     assert metrics["best_member_val_accuracy"] == pytest.approx(of_best["accuracy"], abs=1e-6)

@@ -45,7 +45,7 @@ def test_parts_with_other_columns_are_not_joined(tmp_path: Path) -> None:
     files.write(both[0], pa.table({"x": [1]}), None)
     files.write(both[1], pa.table({"y": ["1"]}), None)
 
-    with pytest.raises(InvalidData, match="part-00001-of-00002.parquet"):
+    with pytest.raises(InvalidData, match=r"part-00001-of-00002\.parquet"):
         files.join(both, str(tmp_path / "p.parquet"), lambda: None)
     assert not (tmp_path / "p.parquet").exists()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,15 @@ def _load_member(uri: str, field: str, scratch: Path) -> Member:
         # Its modules are exported with the ensemble.
         import_entry_point(function.entry_point, field)
     model = export.load(path)
-    return Member(uri, location, job, path, model, _output_shapes(model, location.about["inputs"]))
+    return Member(uri, location, job, path, model, _output_shapes(model, _inputs(location.about)))
+
+
+def _inputs(about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the inputs of the model that model.json describes, after preprocessing."""
+    preprocess = str(about.get("preprocess") or "")
+    # Preprocessing of keras.applications converts every image to float32.
+    floats = bool(preprocess) and preprocess != trained_model.OWN and ":" not in preprocess
+    return [{**each, "dtype": "float32"} if floats else dict(each) for each in about["inputs"]]
 
 
 def _output_shapes(model: Any, inputs: Sequence[Any]) -> dict[str, tuple[int | None, ...]]:
@@ -150,7 +158,11 @@ def _output_shapes(model: Any, inputs: Sequence[Any]) -> dict[str, tuple[int | N
     batch: Any = specs if len(specs) > 1 else next(iter(specs.values()))
     if export.takes_list(model):
         batch = [specs[each["name"]] for each in inputs]
-    traced = tf.function(lambda tensors: model(tensors, training=False), autograph=False).get_concrete_function(batch)
+
+    def call(tensors: Any) -> Any:
+        return model(tensors, training=False)
+
+    traced = tf.function(call).get_concrete_function(batch)
     named = by_name(traced.structured_outputs, getattr(model, "output_names", None) or ())
     return {name: tuple(output.shape[1:]) for name, output in named.items()}
 
@@ -173,7 +185,7 @@ def _activations(member: Member) -> dict[str, Activation]:
 
 def _build(members: Sequence[Member], weights: Sequence[float], activations: Any, keras: Keras) -> Program:
     """Return the model that averages the members, and how `export` builds it again."""
-    inputs = list(members[0].about["inputs"])
+    inputs = _inputs(members[0].about)
     with export.under_float32(keras.module):
         model = export.average_models(
             keras.module, [member.model for member in members], inputs, list(weights), dict(activations)
@@ -181,7 +193,7 @@ def _build(members: Sequence[Member], weights: Sequence[float], activations: Any
     rebuild = {
         "builder": "ensemble",
         "arguments": {
-            "members": [{**member.about["rebuild"], "inputs": inputs} for member in members],
+            "members": [dict(member.about["rebuild"]) for member in members],
             "inputs": inputs,
             "weights": list(weights),
             "activations": dict(activations),

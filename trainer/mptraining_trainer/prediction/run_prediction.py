@@ -207,9 +207,11 @@ class _Work:
         self._keys: deque[list[Any]] = deque()
         self._classifiers: dict[str, output_columns.Classifier] | None = None
         call = model.caller(preprocess.example_after(split.columns.example_spec()))
-        self._forward = tf.function(
-            lambda inputs: strategy.run(call, args=(inputs,)), reduce_retracing=True, autograph=False
-        )
+
+        def forward(inputs: Any) -> Any:
+            return strategy.run(call, args=(inputs,))
+
+        self._forward = tf.function(forward, reduce_retracing=True)
 
     def run(self, parts: Sequence[Part]) -> Iterator[tuple[Part, pa.Table, Sums | None, int]]:
         """Predict these parts; yield each with its table, its sums for the metrics, and the number of steps so far.

@@ -55,7 +55,11 @@ class TrainedModel:
         if self.is_saved_model:
             return self._signature_caller(example)
         compiled = CompiledModel(self.keras, self.model, features=example.inputs)
-        return lambda inputs: compiled.predictions(compiled.arrange_inputs(inputs), training=False)
+
+        def call(inputs: Any) -> Any:
+            return compiled.predictions(compiled.arrange_inputs(inputs), training=False)
+
+        return call
 
     def _signature_caller(self, example: ExampleSpec) -> Callable[[Any], Any]:
         specs = self.model.structured_input_signature[1]
