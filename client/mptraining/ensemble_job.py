@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -47,8 +46,6 @@ def choose(runs: Sequence[Run], *, monitor: str | None = None, mode: Mode | None
             skipped.append((run, "has no exported model"))
         elif value is None:
             skipped.append((run, f"has no {monitor}"))
-        elif not math.isfinite(value):
-            skipped.append((run, f"has the {monitor} {value}"))
         else:
             found.append((run, value))
         seen.add(folder)

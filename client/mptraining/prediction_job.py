@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mptraining.runs import load_run
-from mptraining_api.problems import Problem
+from mptraining_api import run_folder
 from mptraining_api.resolved_job import ResolvedAccelerator, ResolvedJob
 from mptraining_api.spec import API_VERSION, KIND
 
@@ -25,7 +24,7 @@ def prediction_document(
     prediction: Mapping[str, Any],
     data: Mapping[str, Any] | None = None,
     skip_bad: int | None = None,
-    run_folder: str,
+    output: str,
 ) -> dict[str, Any]:
     """Return the document of the job; `prediction` has further fields of `program.prediction`, None for absent ones.
 
@@ -47,7 +46,7 @@ def prediction_document(
             **({"nodes": nodes} if nodes is not None else {}),
             "program": {"prediction": {"model": model, **given}},
             "data": section,
-            "output": {"uri": run_folder},
+            "output": {"uri": output},
         },
     }
 
@@ -60,14 +59,19 @@ def job_name(model: str) -> str:
 
 
 def accelerator_of(model: str) -> dict[str, Any]:
-    """Return the accelerator of the run that the model is of; a CPU for another model."""
-    for folder in (model, model.rstrip("/").removesuffix("/model")):
-        try:
-            job = load_run(folder).job
-        except Problem:
-            continue
-        if job is not None:
-            return accelerator_document(job.accelerator)
+    """Return the accelerator of the run that the model is of; a CPU for another model, and for a damaged job.json.
+
+    Raises StorageUnavailable and InvalidData if a bucket cannot be read.
+    """
+    from mptraining_records.storage import storage
+
+    for folder in (model, model.rstrip("/").removesuffix(f"/{run_folder.MODEL}")):
+        uri = storage.join(folder, run_folder.JOB)
+        if storage.exists(uri):
+            try:
+                return accelerator_document(ResolvedJob.read(storage.read(uri)).accelerator)
+            except ValueError:
+                break
     return {"type": "cpu"}
 
 

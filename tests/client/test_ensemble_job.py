@@ -55,12 +55,12 @@ def test_the_value_of_a_run_is_that_of_the_exported_weights() -> None:
 
 
 def test_runs_that_cannot_be_members_are_named() -> None:
-    runs = [run("a", val_loss=0.3), run("b", val_loss=0.1), run("c", model=None, val_loss=0.2), run("d", val_loss=float("nan"))]  # fmt: skip
+    runs = [run("a", val_loss=0.3), run("b", val_loss=0.1), run("c", model=None, val_loss=0.2), run("d", loss=1.0)]
     chosen = choose([*runs, replace(runs[0], folder="runs/a/")])
 
     assert [(each.folder, reason) for each, reason in chosen.skipped] == [
         ("runs/c", "has no exported model"),
-        ("runs/d", "has the val_loss nan"),
+        ("runs/d", "has no val_loss"),
         ("runs/a/", "is named twice"),
     ]
     with pytest.raises(InvalidData, match=r"1 of 2 runs can be members: runs/c has no exported model"):

@@ -35,7 +35,7 @@ def test_the_document_is_a_valid_job_with_the_records_of_a_job_file() -> None:
         prediction={"to": "gs://bucket/p.parquet", "key": "id", "batchSize": None, "evaluate": None},
         data={"train": ["ignored"], "label": "kind", "shuffle": {"mode": "Full"}},
         skip_bad=4,
-        run_folder="gs://bucket/p.parquet.run",
+        output="gs://bucket/p.parquet.run",
     )
 
     job = MPTrainingJob.parse(document)

@@ -70,7 +70,7 @@ def predict(
     """
     from mptraining.job_file.paths import absolute_path
     from mptraining.prediction_job import accelerator_of, prediction_document
-    from mptraining_api.accelerators import lookup
+    from mptraining_api.accelerators import canonical_name
 
     here = Path.cwd()
     located = (lambda path: path) if submit else (lambda path: absolute_path(path, here))
@@ -79,12 +79,12 @@ def predict(
         located(model),
         [located(each) for each in records],
         name=name,
-        accelerator={"type": lookup(accelerator).name} if accelerator else accelerator_of(model),
+        accelerator={"type": canonical_name(accelerator)} if accelerator else accelerator_of(model),
         nodes=nodes,
         prediction={"to": target, "key": key, "batchSize": batch_size, "evaluate": evaluate or None},
         data=_data_section(job) if job is not None else None,
         skip_bad=skip_bad,
-        run_folder=f"{target}{_RUN}",
+        output=f"{target}{_RUN}",
     )
     if dry_run:
         from mptraining.cli.jobs import Format
