@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from mptraining_api import outcomes
+from mptraining_api import events, outcomes
 from mptraining_records.tfrecord import example
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.keras_backend import load
@@ -127,7 +127,7 @@ def test_two_replicas_predict_what_one_does(
     ended = predict(trained(), records, tmp_path / "two")
 
     assert ended.outcome == outcomes.SUCCEEDED, ended.message
-    assert ended.said[0].replicas_in_sync == 2
+    assert [each.replicas_in_sync for each in ended.said if isinstance(each, events.Started)] == [2]
     one, two = table(tmp_path / "one"), table(tmp_path / "two")
     np.testing.assert_allclose(two.pop("output"), one.pop("output"), atol=1e-6)
     assert two["class"] == one["class"]
@@ -164,6 +164,16 @@ def test_a_restart_keeps_complete_parts_and_gives_the_same_file(
         tmp_path / "whole" / "predictions.parquet"
     ).read_bytes()
     assert table(tmp_path / "p")["id"] == [f"row {number}" for number in range(ROWS)]
+
+
+def test_a_key_that_records_lack_is_refused_with_those_there_are(
+    trained: Trained, numbers: Path, tmp_path: Path
+) -> None:
+    ended = predict(trained(), f"{numbers}/test/test-*.tfrecord", tmp_path / "p", key="identity")
+
+    assert ended.outcome == outcomes.INVALID_SPEC
+    assert "'identity' of a record has 0 values" in ended.message
+    assert "has id, x" in ended.message
 
 
 @pytest.fixture

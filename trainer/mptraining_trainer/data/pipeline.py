@@ -282,7 +282,8 @@ class Split:
             found = stream.take(count)
         self.meter.waited_for_bytes += stream.waited_seconds - waited
         if on_taken is not None and found:
-            on_taken(found)
+            with self._keep_problem():
+                on_taken(found)
         whole = [filler if record is None else record for record in found]
         return np.array(whole, object), np.array([record is not None for record in found], np.float32)
 

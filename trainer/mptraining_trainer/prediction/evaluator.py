@@ -49,15 +49,15 @@ class Sums:
 class Evaluator:
     """Evaluates a compiled model batch by batch, on the first device; `example` is its input and labels.
 
-    Raises InvalidSpec for a model without a loss and for one with its own `test_step`.
+    Raises InvalidSpec for a model with its own `test_step` or `compute_metrics`.
     """
 
     def __init__(self, compiled: CompiledModel, example: ExampleSpec) -> None:
         self._compiled = compiled
-        if "test_step" in compiled.own_steps:
+        if "test_step" in compiled.own_steps or compiled.own_metrics:
             raise InvalidSpec(
                 FIELD,
-                f"{type(compiled.model).__name__} has its own test_step",
+                f"{type(compiled.model).__name__} has its own test_step or compute_metrics",
                 next_step="Compute its metrics from the predictions.",
             )
         weights = tf.TensorSpec([2], tf.float32) if example.weighted else ()
@@ -111,11 +111,13 @@ class Evaluator:
 def of_run(job: ResolvedJob, path: Path, keras: Keras, example: ExampleSpec) -> Evaluator:
     """Return the evaluator of a run's exported model at `path`, with the loss and the metrics of its job.
 
-    `example` is one example after the function of the job's `data.preprocess`. Raises InvalidSpec for a script's run.
+    `example` is one example after the function of the job's `data.preprocess`. Raises InvalidSpec for the run of a script or an ensemble.
     """
     if not job.program.is_trained_here:
         raise InvalidSpec(
-            FIELD, "the run is of a script, whose metrics are not known", next_step="Compute them from the predictions."
+            FIELD,
+            f"the run is of {'an ensemble' if job.program.ensemble else 'a script'}, whose loss is not known",
+            next_step="Compute the metrics from the predictions.",
         )
     built = build_program(job, path, keras, example)
     assert built.compiled is not None
