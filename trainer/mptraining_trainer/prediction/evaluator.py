@@ -111,7 +111,8 @@ class Evaluator:
 def of_run(job: ResolvedJob, path: Path, keras: Keras, example: ExampleSpec) -> Evaluator:
     """Return the evaluator of a run's exported model at `path`, with the loss and the metrics of its job.
 
-    `example` is one example after the function of the job's `data.preprocess`. Raises InvalidSpec for the run of a script or an ensemble.
+    `example` is one example after the function of the job's `data.preprocess`. Raises
+    InvalidSpec for the run of a script or an ensemble.
     """
     if not job.program.is_trained_here:
         raise InvalidSpec(
