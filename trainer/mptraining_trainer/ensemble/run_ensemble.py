@@ -17,7 +17,7 @@ from mptraining_api.problems import InvalidProgram, InvalidSpec, Preempted
 from mptraining_api.resolve.batch_size import PREDICTION_BATCH_SIZE
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.data import pipeline, schema
-from mptraining_trainer.data.dataset import SkippedRecords, open_data
+from mptraining_trainer.data.dataset import SkippedRecords, in_field, open_data
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.data.schema import ExampleSpec
@@ -68,7 +68,8 @@ def average(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
     # Validation records
     data = trained_model.data_of(best.about, data)
     columns = schema.decide_columns(data, None, [], telemetry.notice) if data.features is not None else None
-    split = open_data(data.validation, data, training_columns=columns, notice=telemetry.notice, now=telemetry.now)
+    with in_field("spec.data.validation"):
+        split = open_data(data.validation, data, training_columns=columns, notice=telemetry.notice, now=telemetry.now)
     worker.exit_stack.callback(split.reader.close)
     preprocess = trained_model.preprocess_of(best.about, data, keras)
     own = best.about.get("preprocess") == trained_model.OWN

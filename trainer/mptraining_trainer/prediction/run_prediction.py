@@ -25,7 +25,7 @@ from mptraining_records.tfrecord import example as records
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.data import pipeline, schema
 from mptraining_trainer.data.batching import Share
-from mptraining_trainer.data.dataset import SkippedRecords, open_data
+from mptraining_trainer.data.dataset import SkippedRecords, in_field, open_data
 from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
@@ -152,15 +152,16 @@ def _open_records(
         data = data.model_copy(update={"labels": ()})
     if columns is not None and not wanted.evaluate:
         columns = trained_model.with_optional_labels(columns)
-    split = open_data(
-        data.predict,
-        data,
-        training_columns=columns,
-        notice=notice,
-        now=now,
-        share=Share(worker.identity.index, worker.job.processes),
-        meter=meter,
-    )
+    with in_field(_RECORDS):
+        split = open_data(
+            data.predict,
+            data,
+            training_columns=columns,
+            notice=notice,
+            now=now,
+            share=Share(worker.identity.index, worker.job.processes),
+            meter=meter,
+        )
     worker.exit_stack.callback(split.reader.close)
     if columns is not None or data.preprocess not in ("auto", "none") or location.about.get("preprocess"):
         return split
