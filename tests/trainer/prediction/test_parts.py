@@ -35,8 +35,16 @@ def test_a_part_of_other_settings_is_not_complete(tmp_path: Path) -> None:
     PartFiles(str(tmp_path), "a").write(part, pa.table({"x": [1, 2]}), {"loss": 1.0})
 
     assert PartFiles(str(tmp_path), "a").note(part) == {"loss": 1.0}
-    assert PartFiles(str(tmp_path), "b").note(part) is None
+    assert not PartFiles(str(tmp_path), "b").is_complete(part)
     (tmp_path / f"{part.name}.json").write_text("{")
+    assert not PartFiles(str(tmp_path), "a").is_complete(part)
+
+
+def test_a_part_without_a_note_is_complete(tmp_path: Path) -> None:
+    (part,) = parts.plan(2, 8)
+    PartFiles(str(tmp_path), "a").write(part, pa.table({"x": [1, 2]}), None)
+
+    assert PartFiles(str(tmp_path), "a").is_complete(part)
     assert PartFiles(str(tmp_path), "a").note(part) is None
 
 

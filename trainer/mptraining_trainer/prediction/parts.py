@@ -69,18 +69,13 @@ class PartFiles:
         self._folder = folder
         self._identity = identity
 
-    def note(self, part: Part) -> Any | None:
-        """Return what `write` got with a complete part; None if it is not complete."""
-        uri = self._uri(part, "json")
-        if not storage.exists(uri):
-            return None
-        try:
-            found = json.loads(storage.read(uri))
-        except ValueError:
-            return None
-        if not isinstance(found, dict) or found.get("identity") != self._identity:
-            return None
-        return found.get("note", {})
+    def is_complete(self, part: Part) -> bool:
+        """Return whether the part was written completely, for this identity."""
+        return self._mark(part) is not None
+
+    def note(self, part: Part) -> Any:
+        """Return what `write` got with a complete part."""
+        return (self._mark(part) or {}).get("note")
 
     def write(self, part: Part, table: pa.Table, note: Any) -> None:
         """Write a part, then its mark with `note`, a JSON value."""
@@ -120,7 +115,7 @@ class PartFiles:
         `wait` waits for some seconds, and returns whether this process was told to stop.
         """
         missing = list(parts)
-        while missing := [part for part in missing if self.note(part) is None]:
+        while missing := [part for part in missing if not self.is_complete(part)]:
             if wait(_POLL_SECONDS):
                 return False
         return True
@@ -128,6 +123,16 @@ class PartFiles:
     def delete(self) -> None:
         """Delete all parts."""
         storage.delete_prefix(self._folder)
+
+    def _mark(self, part: Part) -> dict[str, Any] | None:
+        uri = self._uri(part, "json")
+        if not storage.exists(uri):
+            return None
+        try:
+            found = json.loads(storage.read(uri))
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) and found.get("identity") == self._identity else None
 
     def _uri(self, part: Part, suffix: str) -> str:
         return storage.join(self._folder, f"{part.name}.{suffix}")

@@ -81,7 +81,7 @@ def predict(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
     files = PartFiles(storage.join(worker.folder, run_folder.PREDICTION_PARTS), identity)
     parts = plan(split.count, batch)
     mine = share(parts, worker.identity.index, job.processes)
-    missing = [part for part in mine if files.note(part) is None]
+    missing = [part for part in mine if not files.is_complete(part)]
     if len(missing) < len(mine):
         telemetry.notice("PartsKept", f"{len(mine) - len(missing)} of {len(mine)} parts are complete already")
     steps = sum(-(-part.records // batch) for part in missing)
