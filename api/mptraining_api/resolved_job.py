@@ -63,6 +63,8 @@ class Placement(Model):
 class ResolvedData(Model):
     train: tuple[str, ...]
     validation: tuple[str, ...]
+    # The records of a prediction, which has neither of the two above.
+    predict: tuple[str, ...] = ()
     # None: from the data's manifest, else inferred by the trainer.
     features: tuple[Feature, ...] | None
     label: str | None

@@ -23,6 +23,9 @@ TENSORBOARD = "tensorboard"
 # Files of the callbacks of a function program, except TensorBoard's.
 CALLBACKS = "callbacks"
 QUARANTINE = "quarantine"
+# Of a prediction: the file, and the folder of its parts.
+PREDICTIONS = "predictions.parquet"
+PREDICTION_PARTS = "predictions"
 RESULT = "result.json"
 # State of the export to tracking servers.
 TRACKING = "tracking.json"
@@ -113,7 +116,7 @@ def difference(before: ResolvedJob, now: ResolvedJob) -> str | None:
     if (before.data is None) != (now.data is None):
         return "spec.data was added or removed"
     if before.data and now.data:
-        for field in ("train", "label", "features"):
+        for field in ("train", "predict", "label", "features"):
             if getattr(before.data, field) != getattr(now.data, field):
                 return f"spec.data.{field} was {getattr(before.data, field)!r} and is {getattr(now.data, field)!r}"
     return None

@@ -103,11 +103,14 @@ class BadRecords(Model):
 class Data(Model):
     """TFRecords and how they are batched. Not for scripts, which read their own data."""
 
-    train: Annotated[list[Uri], Field(min_length=1, max_length=64)] = Field(
-        description="URIs or paths of TFRecord files; wildcards allowed."
+    train: Annotated[list[Uri], Field(min_length=1, max_length=64)] | None = Field(
+        None, description="URIs or paths of TFRecord files; wildcards allowed. Required, except for a prediction."
     )
     validation: Annotated[list[Uri], Field(min_length=1, max_length=64)] | None = Field(
         None, description="Like train; every example counts exactly once."
+    )
+    predict: Annotated[list[Uri], Field(min_length=1, max_length=64)] | None = Field(
+        None, description="Like train, for program.prediction: the records to predict, with or without labels."
     )
     features: Annotated[list[Feature], Field(min_length=1, max_length=128)] | None = Field(
         None, description="The features of the records, with their types and shapes."
@@ -270,12 +273,51 @@ class Script(Model):
     )
 
 
+class Prediction(Model):
+    """Predictions of a trained model for the records of data.predict, as a Parquet file in the run folder."""
+
+    model: Uri = Field(
+        description="URI or path of the model: a run folder, its model/, a .keras file, or a SavedModel's folder."
+    )
+    to: Uri | None = Field(None, description="URI or path of the Parquet file.")
+    key: Name | None = Field(None, description="Feature that identifies a record; becomes the first column.")
+    batch_size: Annotated[int, Field(ge=1, le=1 << 20)] | None = Field(
+        None, description="Records per replica and step."
+    )
+    evaluate: bool | None = Field(
+        None, description="Report the loss and the metrics; every record then needs its labels."
+    )
+
+
+class Ensemble(Model):
+    """One model whose outputs are the mean of its members' outputs, evaluated on data.validation."""
+
+    members: Annotated[list[Uri], Field(min_length=2, max_length=64)] = Field(
+        description="URIs or paths of the members' run folders; the first one is the best."
+    )
+    weights: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=64)] | None = Field(
+        None, description="Weights of the members in the mean; they are divided by their sum."
+    )
+
+
 class Program(Model):
-    """The program to train: exactly one of application, function, script."""
+    """The program of the job: exactly one of application, function, script, prediction, ensemble."""
 
     application: Application | None = Field(None, description="A model by name.")
     function: Function | None = Field(None, description="A function that returns the model.")
     script: Script | None = Field(None, description="An unmodified training script.")
+    prediction: Prediction | None = Field(None, description="Predict with a trained model; nothing is trained.")
+    ensemble: Ensemble | None = Field(None, description="Average trained models; nothing is trained.")
+
+    @property
+    def is_trained_here(self) -> bool:
+        """Whether the trainer's own loop trains the model: an application or a function."""
+        return self.application is not None or self.function is not None
+
+    @property
+    def uses_trained_models(self) -> bool:
+        """Whether nothing is trained: a prediction or an ensemble."""
+        return self.prediction is not None or self.ensemble is not None
 
 
 # The key of an archive in a ConfigMap. Keys have no slashes, so that source with folders needs an archive.
@@ -441,7 +483,7 @@ class JobSpec(Model):
         None, description="Whether XLA compiles the training step."
     )
     keras: Literal["Auto", "Keras3", "Legacy"] | None = Field(None, description="Keras 3, or Legacy for tf_keras.")
-    program: Program = Field(description="The program to train: exactly one of application, function, script.")
+    program: Program = Field(description="The program: one of application, function, script, prediction, ensemble.")
     source: Source | None = Field(None, description="Source code of the program.")
     data: Data | None = Field(None, description="TFRecords and how they are batched.")
     training: Training | None = Field(None, description="Settings of the training loop.")

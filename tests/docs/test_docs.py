@@ -64,6 +64,8 @@ LANGUAGES = ("text", "yaml", "python", "bash")
 _FILE = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"`(mptraining(?:_api|_operator|_records|_trainer|))\.([a-z_0-9.]+)`")
+# Commands of mptj that load TensorFlow.
+_TRAINS = (["run"], ["predict"], ["ensemble"])
 # kubectl's verbs in the documents, and the kinds of their arguments.
 _VERBS = ("annotate", "apply", "cp", "create", "delete", "describe", "events", "exec", "explain", "get", "logs")
 _VERBS += ("patch", "rollout", "taint", "wait")
@@ -110,7 +112,7 @@ class Block:
     def trains(self) -> bool:
         """Whether running it loads TensorFlow."""
         if self.language == "bash":
-            return any(words[:2] == ["mptj", "run"] or "--deep" in words for words in self.commands)
+            return any(words[1:2] in _TRAINS or "--deep" in words for words in self.commands)
         if self.language != "python" or self.file is not None or self.is_cell:
             return False
         loads = ("import keras", "import tensorflow as tf", 'backend="local"', "run_local(")

@@ -66,8 +66,11 @@ def _usage() -> int:
 
 
 def _train(environment: MutableMapping[str, str]) -> int:
+    from mptraining_trainer.prediction.location import with_keras_of_models
+
     try:
         job, identity = _job(environment.get(launch.JOB_FILE)), launch.WorkerIdentity.from_environment(environment)
+        job = with_keras_of_models(job)
     except Problem as problem:
         return _failed(environment, problem).exit_code
 

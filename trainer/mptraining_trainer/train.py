@@ -42,6 +42,7 @@ from mptraining_trainer.distribution.coordination import (
     wait_for_peers,
 )
 from mptraining_trainer.distribution.strategy import make_strategy, started_fields
+from mptraining_trainer.ensemble.run_ensemble import average
 from mptraining_trainer.export.export import publish
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import load
@@ -56,6 +57,7 @@ from mptraining_trainer.numerics.recovery import (
     plan_rollback,
     supported_policies,
 )
+from mptraining_trainer.prediction.run_prediction import predict
 from mptraining_trainer.scripts.run_script import train_script
 from mptraining_trainer.training.bad_rows import RecordExclusion
 from mptraining_trainer.training.build import BuildResult, RunContext, assemble
@@ -212,7 +214,9 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     # Export. Reading per-replica variables is a collective operation, so every worker calls `get_weights`.
     chosen = hooks.select_export(fit_loop.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
     exit_barrier(worker.identity)
-    exported = publish(worker, built.program, keras, context.example, *chosen) if worker.identity.is_chief else None
+    exported = None
+    if worker.identity.is_chief:
+        exported = publish(worker, built.program, keras, context.example, *chosen, columns=data.columns)
     return TrainingResult(
         step=fit_loop.last_step,
         metrics=metrics,
@@ -345,6 +349,11 @@ def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> 
 def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResult:
     """Train the job to its end on this worker. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
+    if job.program.prediction is not None:
+        # Its workers do not communicate.
+        return predict(worker, environment)
+    if job.program.ensemble is not None:
+        return average(worker, environment)
 
     if job.processes > 1:
         wait_for_peers(

@@ -63,7 +63,7 @@ def _file_locations(job: ResolvedJob) -> Iterator[str]:
     application = job.program.application
     if application is not None and application.weights == "imagenet":
         yield ("weights: imagenet is downloaded by every pod: without internet, give the URI of a weights file.")
-    paths = [uri for uri in (job.data.train if job.data else ()) if "://" not in uri]
+    paths = [uri for uri in ((*job.data.train, *job.data.predict) if job.data else ()) if "://" not in uri]
     if paths and job.processes > 1:
         yield f"{paths[0]} is a path: the same files must be mounted in all {job.processes} pods."
 

@@ -15,6 +15,8 @@ SCALING = "spec.training.learningRateScaling"
 
 # The default of keras.Model.fit, so that a learning rate found there is valid here.
 KERAS_BATCH_SIZE = 32
+# Of a prediction, whose memory holds no gradients; also the default of `Model.predict`.
+PREDICTION_BATCH_SIZE = 32
 
 
 def global_batch_size(spec: JobSpec, requested: Devices) -> int:

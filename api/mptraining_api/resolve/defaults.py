@@ -68,7 +68,9 @@ def resolve_training(spec: JobSpec, devices: Devices) -> tuple[ResolvedTraining,
 
 def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choice, ...]]:
     """Return the data section with its defaults."""
-    preprocess = data.preprocess or ("auto" if program.application else "none")
+    # `auto` of a prediction and an ensemble is what their models were trained with.
+    known = program.application is not None or program.uses_trained_models
+    preprocess = data.preprocess or ("auto" if known else "none")
     choices: tuple[Choice, ...] = ()
     if data.preprocess is None and program.application:
         because = f"{program.application.name}'s own"
@@ -76,7 +78,8 @@ def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choi
     bad_records = data.bad_records
     shuffle = data.shuffle or Shuffle()
     resolved = ResolvedData(
-        train=tuple(data.train),
+        train=tuple(data.train or ()),
+        predict=tuple(data.predict or ()),
         validation=tuple(data.validation or ()),
         features=tuple(data.features) if data.features is not None else None,
         label=data.label,

@@ -150,6 +150,9 @@ def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
     if kind == "tpu":
         picked: Strategy = "TPU"
         because = f"{title} on {devices.processes} host{'s' if devices.processes > 1 else ''}"
+    elif spec.program.prediction is not None:
+        picked = "Mirrored"
+        because = "each worker predicts records of its own"
     elif devices.processes > 1:
         picked = "MultiWorkerMirrored"
         because = f"{devices.processes} hosts"

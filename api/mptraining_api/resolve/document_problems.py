@@ -88,7 +88,7 @@ def _resolve_problems(job: MPTrainingJob, settings: ClusterSettings) -> list[Inv
         wanted = requested_devices(spec, multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback)
     except InvalidSpec as problem:
         return [problem]
-    if spec.program.script is None:
+    if spec.program.is_trained_here:
         tried(lambda: global_batch_size(spec, wanted))
     tried(lambda: strategy(spec, wanted))
     tried(lambda: precision(spec, wanted, wanted, keras_generation(spec, wanted)[0]))

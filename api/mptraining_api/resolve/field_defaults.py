@@ -9,7 +9,7 @@ from typing import Any
 
 from mptraining_api import accelerators
 from mptraining_api.resolve import defaults
-from mptraining_api.resolve.batch_size import KERAS_BATCH_SIZE
+from mptraining_api.resolve.batch_size import KERAS_BATCH_SIZE, PREDICTION_BATCH_SIZE
 from mptraining_api.resolve.precision import INITIAL_LOSS_SCALE
 
 
@@ -63,13 +63,22 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "program.function.arguments": _none(),
         "program.script": _none(),
         "program.script.arguments": _none(),
+        "program.prediction": _none(),
+        "program.prediction.to": Default("predictions.parquet in the run folder"),
+        "program.prediction.key": _none("the file and the number of the record in it"),
+        "program.prediction.batchSize": _value(PREDICTION_BATCH_SIZE),
+        "program.prediction.evaluate": Default("false", value=False),
+        "program.ensemble": _none(),
+        "program.ensemble.weights": _none("all members have the same weight"),
         "source": _none("the code is in the image, or for a local run beside the job file"),
         "source.configMap": _none(),
         "source.configMap.sha256": _none("the ConfigMap's entries are the files"),
         "source.archive": _none(),
         "source.requirements": _none(),
         "data": _none("a script reads its own"),
+        "data.train": _none("a prediction has data.predict"),
         "data.validation": _none(),
+        "data.predict": _none(),
         "data.features": Default("from the manifest, else inferred from the first records, and logged"),
         "data.features[].shape": Default("a scalar"),
         "data.features[].decode": _none("the values of the feature"),

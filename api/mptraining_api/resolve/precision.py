@@ -64,7 +64,10 @@ def precision(spec: JobSpec, requested: Devices, devices: Devices, keras: Keras)
     wanted = spec.precision.policy if spec.precision else None
     scale = spec.precision.loss_scale if spec.precision else None
     own_scaling = spec.program.script is not None and keras == "Keras3"
-    if wanted is None or wanted == "Auto":
+    policy: Policy
+    if spec.program.uses_trained_models:
+        policy, because = "float32", "trained models are exported under float32"
+    elif wanted is None or wanted == "Auto":
         policy, because = _automatic(devices, own_scaling=own_scaling)
     else:
         policy, because = wanted, "asked for"

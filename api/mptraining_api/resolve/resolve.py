@@ -58,13 +58,13 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     """Return the job with every default decided. Raises InvalidSpec if it breaks a rule or cannot work."""
     check.check(job)
     spec = job.spec
-    script = spec.program.script is not None
+    trained_here = spec.program.is_trained_here
     wanted = requested_devices(spec, multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback)
 
     batch_size: int | None = None
     batch_choices: tuple[Choice, ...] = ()
     rate = LearningRate(factor=1.0, warmup_steps=0)
-    if not script:
+    if trained_here:
         batch_size = global_batch_size(spec, wanted)
         rate, batch_choices = learning_rate(spec, batch_size)
 
@@ -81,8 +81,8 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     keras, keras_choice = keras_generation(spec, wanted)
     resolved_precision, precision_choice = precision(spec, wanted, devices, keras)
     jit, jit_choice = jit_compile(spec, devices, resolved_precision.policy)
-    training, training_choices = (None, ()) if script else resolve_training(spec, devices)
-    data, data_choices = (None, ()) if script or spec.data is None else resolve_data(spec.data, spec.program)
+    training, training_choices = resolve_training(spec, devices) if trained_here else (None, ())
+    data, data_choices = (None, ()) if spec.data is None else resolve_data(spec.data, spec.program)
     output, output_choices = _output(job, settings)
 
     return ResolvedJob(
@@ -125,6 +125,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
 def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bool:
     """Return whether a CPU fallback on one host may use two replicas for this job."""
     if spec.program.script is None:
+        # Without a batch size, the program trains nothing.
         return spec.strategy != "None" and batch_size is not None and batch_size % 2 == 0
     # A script that trains on one device without a strategy would be another program with a strategy.
     if wanted.replicas == 1:

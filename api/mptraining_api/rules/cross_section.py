@@ -73,6 +73,35 @@ def _script_training(spec: JobSpec) -> bool:
     return spec.program.script is None or spec.training is None
 
 
+def _training_of_models(spec: JobSpec) -> bool:
+    return not spec.program.uses_trained_models or spec.training is None
+
+
+def _precision_of_models(spec: JobSpec) -> bool:
+    policy = spec.precision.policy if spec.precision else None
+    return not spec.program.uses_trained_models or policy in (None, "Auto", "float32")
+
+
+def _train_data(spec: JobSpec) -> bool:
+    return spec.data is None or (spec.data.train is None) == (spec.program.prediction is not None)
+
+
+def _validation_of_prediction(spec: JobSpec) -> bool:
+    return spec.program.prediction is None or spec.data is None or spec.data.validation is None
+
+
+def _predict_data(spec: JobSpec) -> bool:
+    return spec.data is None or (spec.data.predict is not None) == (spec.program.prediction is not None)
+
+
+def _ensemble_data(spec: JobSpec) -> bool:
+    return spec.program.ensemble is None or spec.data is None or spec.data.validation is not None
+
+
+def _ensemble_nodes(spec: JobSpec) -> bool:
+    return spec.program.ensemble is None or spec.nodes is None or spec.nodes == 1
+
+
 def _script_checkpoints(spec: JobSpec) -> bool:
     return spec.program.script is None or spec.checkpoint is None or spec.checkpoint.every_steps is None
 
@@ -157,9 +186,66 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
         "spec",
         "spec.data",
         "has(self.program.script) || has(self.data)",
-        "data for an application or a function",
-        "Name the TFRecords under data.train.",
+        "data for every program but a script",
+        "Name the TFRecords under data.train, of a prediction under data.predict.",
         _needs_data,
+    ),
+    Rule(
+        "spec",
+        "spec.data.train",
+        "!has(self.data) || has(self.data.train) != has(self.program.prediction)",
+        "the TFRecords to train on, and none for a prediction",
+        "Name them under data.train, of a prediction under data.predict.",
+        _train_data,
+    ),
+    Rule(
+        "spec",
+        "spec.data.predict",
+        "!has(self.data) || has(self.data.predict) == has(self.program.prediction)",
+        "the records of program.prediction, and none for another program",
+        "Name the records of a prediction under data.predict, those of training under data.train.",
+        _predict_data,
+    ),
+    Rule(
+        "spec",
+        "spec.data.validation",
+        "!has(self.program.prediction) || !has(self.data) || !has(self.data.validation)",
+        "no validation data for a prediction",
+        "Name the records under data.predict, and set prediction.evaluate: true for the metrics.",
+        _validation_of_prediction,
+    ),
+    Rule(
+        "spec",
+        "spec.data.validation",
+        "!has(self.program.ensemble) || !has(self.data) || has(self.data.validation)",
+        "the records that an ensemble is evaluated on",
+        "Add data.validation.",
+        _ensemble_data,
+    ),
+    Rule(
+        "spec",
+        "spec.training",
+        "!(has(self.program.prediction) || has(self.program.ensemble)) || !has(self.training)",
+        "no training section for a prediction or an ensemble, which trains nothing",
+        "Remove training; a prediction has prediction.batchSize.",
+        _training_of_models,
+    ),
+    Rule(
+        "spec",
+        "spec.precision.policy",
+        "!(has(self.program.prediction) || has(self.program.ensemble)) || !has(self.precision) || "
+        "!has(self.precision.policy) || self.precision.policy in ['Auto', 'float32']",
+        "Auto or float32 for a prediction or an ensemble, as trained models are exported under float32",
+        "Remove precision.",
+        _precision_of_models,
+    ),
+    Rule(
+        "spec",
+        "spec.nodes",
+        "!has(self.program.ensemble) || !has(self.nodes) || self.nodes == 1",
+        "one node for an ensemble",
+        "Remove nodes.",
+        _ensemble_nodes,
     ),
     Rule(
         "spec",

@@ -7,6 +7,7 @@ from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import (
     Accelerator,
     BatchSize,
+    Ensemble,
     Export,
     LearningRateScaling,
     LossScale,
@@ -27,7 +28,7 @@ def is_tpu(accelerator: Accelerator) -> bool:
 
 
 def _program_count(program: Program) -> bool:
-    return _given(program.application, program.function, program.script) == 1
+    return _given(program.application, program.function, program.script, program.prediction, program.ensemble) == 1
 
 
 def _tpu_topology(accelerator: Accelerator) -> bool:
@@ -114,13 +115,18 @@ def _script_inside(path: str) -> bool:
     return not path.startswith("/") and ".." not in path
 
 
+def _weights(ensemble: Ensemble) -> bool:
+    return ensemble.weights is None or len(ensemble.weights) == len(ensemble.members)
+
+
 SECTION_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.program",
         "spec.program",
-        "(has(self.application) ? 1 : 0) + (has(self.__function__) ? 1 : 0) + (has(self.script) ? 1 : 0) == 1",
-        "exactly one of application, function and script",
-        "Keep the one that is to be trained.",
+        "(has(self.application) ? 1 : 0) + (has(self.__function__) ? 1 : 0) + (has(self.script) ? 1 : 0)"
+        " + (has(self.prediction) ? 1 : 0) + (has(self.ensemble) ? 1 : 0) == 1",
+        "exactly one of application, function, script, prediction and ensemble",
+        "Keep the one that is to run.",
         _program_count,
     ),
     Rule(
@@ -181,6 +187,14 @@ SECTION_RULES: tuple[Rule, ...] = (
         "a path inside the source",
         "Write it relative to the source folder, such as train.py.",
         _script_inside,
+    ),
+    Rule(
+        "spec.program.ensemble",
+        "spec.program.ensemble.weights",
+        "!has(self.weights) || self.weights.size() == self.members.size()",
+        "a weight for each of the members",
+        "Write as many weights as members, or none for their plain mean.",
+        _weights,
     ),
     Rule(
         "spec.source",

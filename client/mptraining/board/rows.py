@@ -216,7 +216,10 @@ def _learning_rate(job: Document, last: Any) -> float | None:
 
 def _program(job: Document) -> str | None:
     program = job.get("program") or {}
-    for kind, key in (("application", "name"), ("function", "entryPoint"), ("script", "path")):
+    if isinstance(program.get("ensemble"), Mapping):
+        return f"ensemble of {len(program['ensemble'].get('members') or ())}"
+    named_by = (("application", "name"), ("function", "entryPoint"), ("script", "path"), ("prediction", "model"))
+    for kind, key in named_by:
         if isinstance(program.get(kind), Mapping):
             named = program[kind].get(key)
             return str(named or next(iter(program[kind].values()), kind))

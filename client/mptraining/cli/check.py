@@ -42,7 +42,7 @@ def _advice_on_records(job: ResolvedJob, folder: Path) -> Sequence[str]:
     from mptraining_records.tfrecord import manifest, sorted_labels
 
     patterns = [absolute_path(each, folder) for each in job.data.train] if job.data else []
-    if job.data is None or any("://" in each for each in patterns):
+    if job.data is None or not patterns or any("://" in each for each in patterns):
         return ()
     try:
         found = sorted_labels.report(manifest.find(patterns), job.data)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mptraining.cli import accelerators, board, export, fetch, init, jobs, records, submit
+from mptraining.cli import accelerators, board, export, fetch, init, jobs, records, submit, trained_models
 from mptraining.cli.jobs import with_cluster_options
 from mptraining.cli.shell import completion, help_text, verbs
 from mptraining_api import outcomes
@@ -44,6 +44,8 @@ app = typer.Typer(
 app.add_typer(records.app, name="records")
 app.command()(with_cluster_options(submit.submit))
 app.command()(with_cluster_options(board.board))
+app.command()(with_cluster_options(trained_models.predict))
+app.command()(trained_models.ensemble)
 jobs.register_commands(app)
 app.command()(with_cluster_options(fetch.fetch))
 app.command()(export.export)

@@ -233,6 +233,10 @@ def program_text(job: ResolvedJob) -> str:
         return program.application.name
     if program.function is not None:
         return program.function.entry_point
+    if program.prediction is not None:
+        return f"prediction of {program.prediction.model}"
+    if program.ensemble is not None:
+        return f"ensemble of {len(program.ensemble.members)} models"
     return program.script.path if program.script is not None else "nothing"
 
 

@@ -21,7 +21,7 @@ from mptraining_api.validation.mistakes import value_at
 if TYPE_CHECKING:
     from mptraining_records.tfrecord.manifest import Manifest
 
-_SECTIONS = ("train", "validation")
+_SECTIONS = ("train", "validation", "predict")
 _BUCKET_SECONDS = 5.0
 # Other answers of a bucket, such as missing permission, may hold for this user only and not for the cluster's pods.
 _ABSENT = ("nothing matches", "there is no bucket", "no such object")

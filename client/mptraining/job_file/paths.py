@@ -26,16 +26,20 @@ def with_absolute_paths(job: MPTrainingJob, *, folder: Path, output: str) -> MPT
     spec = job.spec
     data = spec.data
     if data is not None:
-        data = data.model_copy(
-            update={
-                "train": [absolute_path(each, folder) for each in data.train],
-                "validation": data.validation and [absolute_path(each, folder) for each in data.validation],
-            }
-        )
+        sections = {"train": data.train, "validation": data.validation, "predict": data.predict}
+        absolute = {name: uris and [absolute_path(each, folder) for each in uris] for name, uris in sections.items()}
+        data = data.model_copy(update=absolute)
     program, application = spec.program, spec.program.application
     if application is not None and application.weights not in (None, "none", "imagenet"):
         weights = absolute_path(application.weights or "", folder)
         program = program.model_copy(update={"application": application.model_copy(update={"weights": weights})})
+    if (prediction := program.prediction) is not None:
+        to = prediction.to and absolute_path(prediction.to, folder)
+        prediction = prediction.model_copy(update={"model": absolute_path(prediction.model, folder), "to": to})
+        program = program.model_copy(update={"prediction": prediction})
+    if (ensemble := program.ensemble) is not None:
+        members = [absolute_path(each, folder) for each in ensemble.members]
+        program = program.model_copy(update={"ensemble": ensemble.model_copy(update={"members": members})})
     uri = absolute_path(spec.output.uri, folder) if spec.output else output
     update = {"data": data, "program": program, "output": Output(uri=uri)}
     return job.model_copy(update={"spec": spec.model_copy(update=update)})

@@ -193,11 +193,11 @@ def open_splits(worker: Worker, share: Share) -> Datasets:
         worker.exit_stack.callback(cached.reader.close)
         return cached, name, ReservedBytes(in_memory, on_disk if name == "Disk" else 0)
 
-    with _in_field("spec.data.train"):
+    with in_field("spec.data.train"):
         training, meter.cache, taken = datasets(data.train, None, ReservedBytes(0, 0))
     validation = None
     if data.validation:
-        with _in_field("spec.data.validation"):
+        with in_field("spec.data.validation"):
             validation, _, _ = datasets(data.validation, training.columns, taken)
     function = None
     if data.preprocess not in ("auto", "none"):
@@ -206,7 +206,7 @@ def open_splits(worker: Worker, share: Share) -> Datasets:
 
 
 @contextmanager
-def _in_field(field: str) -> Iterator[None]:
+def in_field(field: str) -> Iterator[None]:
     """Add the field that names the files to a problem of the block."""
     try:
         yield

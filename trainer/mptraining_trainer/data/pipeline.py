@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,6 +33,9 @@ from mptraining_trainer.data.schema import Columns
 
 # The maximum share of free memory, when training begins, for records that are read ahead.
 _PREFETCH_BYTES = 64 << 20
+
+# A function that receives the records of one batch.
+Taken = Callable[[Sequence[bytes | None]], None]
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,29 @@ class Split:
             pieces, seed=0, together=None, batch=batch, masked=True, preprocess=preprocess, training=False
         )
 
+    def prediction(self, *, ranges: Sequence[tuple[int, int]], batch: int, preprocess: Preprocess, taken: Taken) -> Any:
+        """Return masked batches of the records `first` … `end` - 1 of each range, in order, once.
+
+        Each range begins a new batch; its last batch is filled with rows of mask 0. `taken` receives the records of
+        every batch, in order, None for a damaged one and for a filling row.
+        """
+
+        def pieces() -> Iterator[Piece]:
+            for first, end in ranges:
+                positions = np.arange(first, first + -(-(end - first) // batch) * batch, dtype=np.int64)
+                yield Piece(0, np.where(positions < end, positions, -1), positions)
+
+        return self._pipeline(
+            pieces,
+            seed=0,
+            together=None,
+            batch=batch,
+            masked=True,
+            preprocess=preprocess,
+            training=False,
+            taken=taken,
+        )
+
     def _pipeline(
         self,
         pieces: Callable[[], Iterator[Piece]],
@@ -118,11 +144,12 @@ class Split:
         training: bool,
         add_class_weights: Callable[..., Any] | None = None,
         excluded: Collection[int] = (),
+        taken: Taken | None = None,
     ) -> Any:
         if self.cached is not None:
             dataset = self._from_memory(pieces, seed, batch, excluded)
         else:
-            dataset = self._from_records(pieces, seed, together, batch, excluded, training=training)
+            dataset = self._from_records(pieces, seed, together, batch, excluded, training=training, on_taken=taken)
         # A feature that padding gives one shape is padded when it is decoded.
         ragged = any(column.is_variable and not column.is_fixed_when_padded for column in self.columns.columns)
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads(), ragged=ragged)
@@ -190,6 +217,7 @@ class Split:
         excluded: Collection[int],
         *,
         training: bool,
+        on_taken: Taken | None,
     ) -> Any:
         filler = self.first_readable(excluded)
 
@@ -204,14 +232,14 @@ class Split:
             began = self.now()
             stream = RecordStream(self.reader, units(noted(), together), together=together, first=batch, now=self.now)
             try:
-                while len((taken := self.take(stream, batch, filler))[0]):
+                while len((taken := self.take(stream, batch, filler, on_taken))[0]):
                     records, there = taken
                     if training and self.meter.first_record_seconds is None:
                         self.meter.first_record_seconds = self.now() - began
                     piece, seeds = begun[0], _seeds(seed, begun[0])
                     for first in range(0, len(piece.records), batch):
                         if first:
-                            records, there = self.take(stream, batch, filler)
+                            records, there = self.take(stream, batch, filler, on_taken)
                         rows = slice(first, first + batch)
                         yield records, piece.records[rows], there, seeds[rows]
                     begun.popleft()
@@ -244,15 +272,18 @@ class Split:
 
         return decode_batches(dataset, self.columns, repair, threads())
 
-    def take(self, stream: RecordStream, count: int, filler: bytes) -> tuple[Any, Any]:
+    def take(self, stream: RecordStream, count: int, filler: bytes, on_taken: Taken | None = None) -> tuple[Any, Any]:
         """Return records as an array of bytes and their mask: 0 for a missing record, which `filler` replaces.
 
-        The replacement keeps the order unchanged.
+        The replacement keeps the order unchanged. `on_taken` receives the records without it.
         """
         waited = stream.waited_seconds
         with self._keep_problem():
             found = stream.take(count)
         self.meter.waited_for_bytes += stream.waited_seconds - waited
+        if on_taken is not None and found:
+            with self._keep_problem():
+                on_taken(found)
         whole = [filler if record is None else record for record in found]
         return np.array(whole, object), np.array([record is not None for record in found], np.float32)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from mptraining_api.problems import InvalidData, InvalidSpec, nearest
 from mptraining_api.resolved_job import ResolvedData
+from mptraining_api.spec import Feature as JobFeature
 from mptraining_records.tfrecord import features, record_check
 from mptraining_records.tfrecord.features import IMAGES, LABELS, Feature, is_variable
 from mptraining_records.tfrecord.manifest import Manifest
@@ -118,6 +119,27 @@ class Columns:
 
     def _role(self, name: str) -> str:
         return " (label)" if name in self.labels else " (sample weight)" if name == self.weight else ""
+
+
+def to_features(columns: Sequence[Column]) -> tuple[JobFeature, ...]:
+    """Return the columns as `data.features` of a job; `decide_columns` makes the same columns of them."""
+    return tuple(
+        JobFeature.parse(
+            {
+                "name": column.name,
+                "dtype": column.dtype,
+                "shape": [size or 0 for size in column.shape],
+                "decode": column.decode,
+                "resize": list(column.resize) if column.resize else None,
+                "sequence": column.sequence or None,
+                "default" if not isinstance(column.default, str) else "defaultText": column.default,
+                "bucketBoundaries": list(column.boundaries) or None,
+                "ragged": column.ragged or None,
+                "lengthName": column.length_name,
+            }
+        )
+        for column in columns
+    )
 
 
 def decide_columns(

@@ -32,10 +32,11 @@ from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import storage, transfers
-from mptraining_trainer.data.schema import ExampleSpec
+from mptraining_trainer.data.schema import Columns, ExampleSpec, to_features
 from mptraining_trainer.export.float32_model import rebuild_from_config, switch_to_float32
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.applications import cnn, mlp, pretrained
+from mptraining_trainer.model.output_losses import output_losses
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.worker import Worker
 
@@ -60,13 +61,14 @@ def export(
     *,
     metrics: Mapping[str, float] | None = None,
     weights: Sequence[Any] | None = None,
+    columns: Columns | None = None,
 ) -> str:
     """Write the model into `folder`, completely or not at all; return the name of its main file.
 
     Call it outside `strategy.scope()`. `weights` are arrays in the order of `model.get_weights()`; pass them if reading
     the model's own is a collective operation. For the same reason, only `weights` are written of a script's model on
-    several workers that Keras cannot rebuild. `example` is None for scripts. Raise Problem if Keras can neither copy
-    nor save the model.
+    several workers that Keras cannot rebuild. `example` and `columns`, the features of the records, are None for
+    scripts. Raise Problem if Keras can neither copy nor save the model.
     """
     arrays = list(program.model.get_weights() if weights is None else weights)
     part = folder.with_name(folder.name + ".part")
@@ -93,6 +95,8 @@ def export(
             "label": example.label.name if example and example.label else None,
             "classes": list(example.classes) if example and example.classes else None,
             "preprocess": program.rebuild.get("preprocess"),
+            "records": _records(columns) if columns else None,
+            "losses": {name: one._asdict() for name, one in output_losses(program.compiled).items()},
             "trainedUnder": job.precision.policy,
             "policy": policy,
             "main": main,
@@ -103,13 +107,32 @@ def export(
         (part / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         if rebuilds:
             (part / "rebuild.py").write_text(_rebuild_source(), encoding="utf-8")
-        if function := job.program.function:
-            _copy_source(function.entry_point.partition(":")[0], part / "source")
+        for entry_point in {*_entry_points(program.rebuild), job.data.preprocess if job.data else ""}:
+            if ":" in entry_point:
+                _copy_source(entry_point.partition(":")[0], part / "source")
         shutil.rmtree(folder, ignore_errors=True)
         part.replace(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return main
+
+
+def _entry_points(rebuild: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the functions that build the model, and its preprocessing if that is a function with a name."""
+    yield str(rebuild.get("preprocess") or "")
+    if rebuild.get("builder") == "function":
+        yield rebuild["arguments"]["entryPoint"]
+    for member in rebuild["arguments"]["members"] if rebuild.get("builder") == "ensemble" else ():
+        yield from _entry_points(member)
+
+
+def _records(columns: Columns) -> dict[str, Any]:
+    """Return the features of the records that the model was trained on, for `mptj predict`."""
+    return {
+        "features": [each.to_document() for each in to_features(columns.columns)],
+        "labels": list(columns.labels),
+        "sampleWeight": columns.weight,
+    }
 
 
 def load(folder: Path) -> Any:
@@ -127,7 +150,7 @@ def load(folder: Path) -> Any:
     same = keras.__version__ == about["keras"]["version"]
     if (folder / "model.keras").exists() and (same or about["rebuild"].get("builder") in (None, "script")):
         # Keras opens a user-defined class only after the program has defined it; then `load_model` rebuilds the model.
-        with contextlib.suppress(TypeError, ValueError), _under_float32(keras):
+        with contextlib.suppress(TypeError, ValueError), under_float32(keras):
             return keras.models.load_model(folder / "model.keras", compile=False)
     return load_model(folder)
 
@@ -141,7 +164,7 @@ def float32_copy(
     rebuild is itself switched to float32. The copy is None if that model's variables are not `readable` by this process
     alone, and for a model with its own `train_step` that cannot be built.
     """
-    with _under_float32(keras.module):
+    with under_float32(keras.module):
         with contextlib.suppress(Exception):
             return rebuild_from_config(model, keras, replace_mixed_policies(model.get_config()), arrays), "float32"
         if rebuild.get("builder", "script") == "script":
@@ -161,7 +184,8 @@ def float32_copy(
 
 
 @contextlib.contextmanager
-def _under_float32(keras: Any) -> Iterator[None]:
+def under_float32(keras: Any) -> Iterator[None]:
+    """Set the global policy to float32 in the block."""
     before = keras.mixed_precision.global_policy()
     keras.mixed_precision.set_global_policy("float32")
     try:
@@ -185,6 +209,10 @@ def replace_mixed_policies(config: Any) -> Any:
 def build_model(keras: Any, rebuild: Mapping[str, Any]) -> Any:
     """Return the untrained model that `rebuild` of model.json describes, under the current global policy."""
     builders: dict[str, Any] = {"mlp": mlp, "cnn": cnn, "pretrained": pretrained}
+    if rebuild["builder"] == "ensemble":
+        arguments = rebuild["arguments"]
+        models = [build_model(keras, member) for member in arguments["members"]]
+        return average_models(keras, models, arguments["inputs"], arguments["weights"], arguments["activations"])
     if rebuild["builder"] in builders:
         return builders[rebuild["builder"]](keras, **rebuild["arguments"])
     module, _, name = rebuild["arguments"]["entryPoint"].partition(":")
@@ -201,6 +229,47 @@ def build_model(keras: Any, rebuild: Mapping[str, Any]) -> Any:
                 batch[spec["name"]] = ragged.from_tensor(batch[spec["name"]])
         model(batch if len(batch) > 1 else next(iter(batch.values())))
     return model
+
+
+def average_models(keras: Any, models: Any, inputs: Any, weights: Any, activations: Any) -> Any:
+    """Return the weighted mean of the models' outputs; `activations` by output are applied to each of them before."""
+    entries = {
+        spec["name"]: keras.Input(tuple(spec["shape"]), dtype=spec["dtype"], name=spec["name"]) for spec in inputs
+    }
+    entry = entries if len(entries) > 1 else next(iter(entries.values()))
+    found = []
+    for number, model in enumerate(models):
+        # Nested models need different names.
+        setattr(model, "_name" if keras.__name__ == "tf_keras" else "name", f"member_{number}")
+        found.append(model([entries[spec["name"]] for spec in inputs] if takes_list(model) else entry))
+
+    def mean(name: Any, outputs: Any) -> Any:
+        if activations.get(name):
+            outputs = [keras.layers.Activation(activations[name], dtype="float32")(output) for output in outputs]
+        scaled = [
+            keras.layers.Rescaling(weight, dtype="float32")(output)
+            for weight, output in zip(weights, outputs, strict=True)
+        ]
+        return keras.layers.Add(name=name or "mean", dtype="float32")(scaled)
+
+    first = found[0]
+    if isinstance(first, dict):
+        single = len(first) == 1
+        outputs = {name: mean("" if single else name, [each[name] for each in found]) for name in first}
+    elif isinstance(first, (list, tuple)):
+        names = list(activations) if len(activations) == len(first) else [None] * len(first)
+        outputs = [mean(name, list(each)) for name, each in zip(names, zip(*found, strict=True), strict=True)]
+    else:
+        outputs = mean("", found)
+    return keras.Model(entry, outputs, name="ensemble")
+
+
+def takes_list(model: Any) -> bool:
+    """Return whether the model's inputs are a list, and not one tensor or a dict by name."""
+    try:
+        return isinstance(model.input, (list, tuple))
+    except (AttributeError, ValueError, RuntimeError):
+        return False
 
 
 def load_model(folder: Any = None) -> Any:
@@ -257,7 +326,8 @@ def _rebuild_source() -> str:
         "from __future__ import annotations\n\n"
         "import importlib\nimport json\nimport sys\nfrom pathlib import Path\n\nimport numpy as np\n"
     )
-    functions = "\n\n".join(inspect.getsource(each) for each in (mlp, cnn, pretrained, build_model, load_model))
+    parts = (mlp, cnn, pretrained, build_model, average_models, takes_list, load_model)
+    functions = "\n\n".join(inspect.getsource(each) for each in parts)
     return f'{head}\n\n{functions}\n\nif __name__ == "__main__":\n    load_model().summary()\n'
 
 
@@ -291,6 +361,7 @@ def publish(
     step: int,
     metrics: Mapping[str, float],
     weights: Sequence[Any],
+    columns: Columns | None = None,
 ) -> str:
     """Export the model with `weights` (in the order of `model.get_weights()`); return its path in the run folder.
 
@@ -298,7 +369,7 @@ def publish(
     """
     with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
         folder = Path(scratch, run_folder.MODEL)
-        export(program, keras, worker.job, example, folder, step, metrics=metrics, weights=weights)
+        export(program, keras, worker.job, example, folder, step, metrics=metrics, weights=weights, columns=columns)
         to = {
             path: storage.join(worker.folder, run_folder.MODEL, path.relative_to(folder).as_posix())
             for path in folder.rglob("*")

@@ -26,6 +26,7 @@ from mptraining_trainer.keras_backend import Keras
 
 _NAME = "spec.program.application.name"
 _WEIGHTS = "spec.program.application.weights"
+_SCALED = "scale to [-1, 1]"
 
 
 @dataclass(frozen=True)
@@ -211,11 +212,22 @@ def _preprocess(
     """Return the architecture's published preprocessing; if the model contains it, it only converts the dtype."""
     if example.inputs[0].shape[2] != 3:
         notice("Preprocess", f"{name}'s own preprocessing is for 3 channels; these images are scaled to [-1, 1]")
-        return (lambda images: tf.cast(images, tf.float32) / 127.5 - 1.0), "scale to [-1, 1]"
+        return _scale, _SCALED
     module = sys.modules[getattr(keras.module.applications, name).__module__]
-    published = module.preprocess_input
     label = f"keras.applications.{module.__name__.rsplit('.', 1)[-1]}.preprocess_input"
-    return (lambda images: published(tf.cast(images, tf.float32))), label
+    return preprocess_by_label(label, keras), label
+
+
+def preprocess_by_label(label: str, keras: Keras) -> Callable[[Any], Any]:
+    """Return the preprocessing of a batch of images that model.json calls `label`."""
+    if label == _SCALED:
+        return _scale
+    published = getattr(keras.module.applications, label.split(".")[-2]).preprocess_input
+    return lambda images: published(tf.cast(images, tf.float32))
+
+
+def _scale(images: Any) -> Any:
+    return tf.cast(images, tf.float32) / 127.5 - 1.0
 
 
 def _load_weights(model: Any, uri: str) -> None:

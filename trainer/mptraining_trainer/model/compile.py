@@ -119,7 +119,7 @@ def compile_model(
                 f"{type(model).__name__} has its own `compile`, and the job or the returned dict names more",
                 next_step="Name loss and metrics in the program's compile alone.",
             )
-        before = _compiled_arguments(keras, model)
+        before = compiled_arguments(keras, model)
         metrics = _merge_metrics(added, _merge_metrics(_flat(own), before["metrics"]))
         given = {"loss_weights": weights, "weighted_metrics": weighted}
         more = {key: before[key] if value is None else value for key, value in given.items()}
@@ -151,7 +151,7 @@ def _compile(
         raise InvalidProgram(_ENTRY_POINT, f"compile: {error}") from error
 
 
-def _compiled_arguments(keras: Keras, model: Any) -> dict[str, Any]:
+def compiled_arguments(keras: Keras, model: Any) -> dict[str, Any]:
     """Return metrics, weighted metrics and loss weights as the program passed them to `compile`."""
     if keras.legacy:
         loss, metrics = model.compiled_loss, model.compiled_metrics

@@ -192,7 +192,7 @@ _BATCH = 127
 
 def inspect(job: ResolvedJob, environment: Mapping[str, str], notice: Notices, now: Callable[[], float]) -> ModelFacts:
     """Return the facts of the model under float32 and a mixed policy. Raise Problem if the model cannot be trained."""
-    if job.program.script is not None or job.data is None:
+    if not job.program.is_trained_here or job.data is None:
         raise InvalidSpec(
             "spec.program.script",
             "a script builds its model itself, as it trains",

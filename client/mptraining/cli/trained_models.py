@@ -1,0 +1,240 @@
+"""Commands on trained models: `mptj predict` and `mptj ensemble`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptraining.cli.jobs import Plain, follow_until_ended, print_documents
+from mptraining.cli.shell import completion
+
+if TYPE_CHECKING:
+    from mptraining.cluster.connection import Where
+
+# The run folder of a prediction beside its file; deleted when the file is complete.
+_RUN = ".run"
+
+
+def predict(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Run folder, its model/, a .keras file, or the folder of a SavedModel.",
+            metavar="MODEL",
+            autocompletion=completion.run_folders,
+        ),
+    ],
+    records: Annotated[list[str], typer.Argument(help="TFRecord files; wildcards allowed.", metavar="RECORDS...")],
+    to: Annotated[str, typer.Option("--to", help="Parquet file to write, a path or gs://.", metavar="FILE")],
+    key: Annotated[
+        str | None,
+        typer.Option(help="Feature that identifies a record, instead of file and record.", metavar="FEATURE"),
+    ] = None,
+    evaluate: Annotated[bool, typer.Option("--evaluate", help="Print loss and metrics; needs labels.")] = False,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Records per step on each replica.", min=1, metavar="N")
+    ] = None,
+    skip_bad: Annotated[
+        int | None, typer.Option("--skip-bad", help="Skip at most N bad records.", min=1, metavar="N")
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", help="Job file whose data section describes the records.", metavar="FILE")
+    ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            help="cpu, t4, v100, …; default: that of the model's run.",
+            metavar="TYPE",
+            autocompletion=completion.accelerators,
+        ),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Worker processes, or machines.", min=1, metavar="N")] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="Predict on the cluster, as a job.")] = False,
+    name: Annotated[str | None, typer.Option(help="The job's name.", metavar="NAME")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job; predict nothing.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="With --submit: follow the job.")] = False,
+    plain: Plain = False,
+    *,
+    where: Where,
+) -> None:
+    """Predict with a trained model: a row for each record, in order, in a Parquet file.
+
+    mptj predict runs/flowers "records/test-*.tfrecord" --to predictions.parquet
+
+    mptj predict gs://bucket/flowers "gs://bucket/test-*" --to gs://bucket/predictions.parquet --submit --nodes 4
+
+    The same command continues an interrupted prediction.
+    """
+    from mptraining.job_file.paths import absolute_path
+    from mptraining.prediction_job import accelerator_of, prediction_document
+    from mptraining_api.accelerators import canonical_name
+
+    here = Path.cwd()
+    located = (lambda path: path) if submit else (lambda path: absolute_path(path, here))
+    target = located(to)
+    document = prediction_document(
+        located(model),
+        [located(each) for each in records],
+        name=name,
+        accelerator={"type": canonical_name(accelerator)} if accelerator else accelerator_of(model),
+        nodes=nodes,
+        prediction={"to": target, "key": key, "batchSize": batch_size, "evaluate": evaluate or None},
+        data=_data_section(job) if job is not None else None,
+        skip_bad=skip_bad,
+        output=f"{target}{_RUN}",
+    )
+    if dry_run:
+        from mptraining.cli.jobs import Format
+        from mptraining.cluster.submit import check
+
+        print_documents([check(document).document], Format.YAML, many=False)
+    elif submit:
+        _submit(document, where, follow=follow, plain=plain)
+    else:
+        _predict_here(document, target, plain=plain)
+
+
+def _submit(document: dict[str, Any], where: Where, *, follow: bool, plain: bool) -> None:
+    from mptraining.cluster.submit import submit
+
+    sent = submit(document, where=where)
+    for warning in sent.warnings:
+        typer.echo(f"advice: {warning}", err=True)
+    typer.echo(f"submitted: {sent.name} (namespace {sent.namespace})")
+    if follow:
+        follow_until_ended(sent, timeout=None, model=None, plain=plain)
+    else:
+        typer.echo(f"  mptj wait {shlex.join([sent.name, *where.flags()])}      follow it to the end")
+
+
+def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None:
+    from mptraining.display.choice import display_here
+    from mptraining.display.text import metrics
+    from mptraining.local.run import run_local
+    from mptraining.runs import load_run
+    from mptraining_api import run_folder
+    from mptraining_api.spec import MPTrainingJob
+    from mptraining_records.storage import storage
+
+    folder = document["spec"]["output"]["uri"]
+    if storage.exists(storage.join(folder, run_folder.RESULT)):
+        # Of a command that ended after its file was complete.
+        storage.delete_prefix(folder)
+    code = run_local(
+        Path.cwd() / "predict",
+        job=MPTrainingJob.parse(document),
+        display=display_here(plain=plain),
+        again=shlex.join(["mptj", *_given()]),
+    )
+    if code:
+        raise typer.Exit(code)
+    found = load_run(folder).metrics
+    storage.delete_prefix(folder)
+    if found:
+        typer.echo(f"metrics: {metrics(found)}")
+    typer.echo(f"predictions: {target}")
+
+
+def ensemble(
+    runs: Annotated[
+        list[str],
+        typer.Argument(help="Run folders, local or gs://.", metavar="RUN...", autocompletion=completion.run_folders),
+    ],
+    top: Annotated[int, typer.Option(help="Number of members, the best of the runs.", min=2, metavar="N")] = 5,
+    monitor: Annotated[
+        str | None,
+        typer.Option(help="Metric that chooses the members; default: the exports' own, or val_loss.", metavar="METRIC"),
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Better direction of the metric: min or max.", metavar="MODE")
+    ] = None,
+    weights: Annotated[
+        str, typer.Option(help="equal, or score: in proportion to the metric.", metavar="equal|score")
+    ] = "equal",
+    name: Annotated[str, typer.Option(help="Name of the ensemble's run.", metavar="NAME")] = "ensemble",
+    output: Annotated[str | None, typer.Option(help="Run folder; default: runs/NAME.", metavar="DIR")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job; average nothing.")] = False,
+    plain: Plain = False,
+) -> None:
+    """Average the best of some runs in one exported model, evaluated beside its best member.
+
+    The ensemble is a run as any other: compare, board, fetch, predict and export take its folder.
+    """
+    from mptraining.display.choice import display_here
+    from mptraining.ensemble_job import choose, ensemble_document, score_weights
+    from mptraining.job_file.paths import absolute_path
+    from mptraining.local.run import run_local
+    from mptraining.runs import load_run
+    from mptraining_api.spec import MPTrainingJob
+
+    here = Path.cwd()
+    chosen = choose(
+        [load_run(absolute_path(each, here)) for each in runs],
+        monitor=monitor,
+        mode=_one_of("--mode", mode, ("min", "max")),
+        top=top,
+    )
+    by_score = _one_of("--weights", weights, ("equal", "score")) == "score"
+    shares = score_weights(chosen) if by_score else None
+    folder = absolute_path(output or f"runs/{name}", here)
+    document = ensemble_document(name, chosen, shares, folder)
+    for run, reason in chosen.skipped:
+        typer.echo(f"note: {run.folder} {reason}", err=True)
+    if dry_run:
+        from mptraining.cli.jobs import Format
+
+        print_documents([document], Format.YAML, many=False)
+        return
+    for place, (run, value) in enumerate(chosen.members):
+        share = 1 / len(chosen.members) if shares is None else shares[place]
+        typer.echo(f"member: {run.folder}  {chosen.monitor} {value:.6g}  weight {share:.3f}")
+    code = run_local(
+        here / "ensemble",
+        job=MPTrainingJob.parse(document),
+        display=display_here(plain=plain),
+        again=shlex.join(["mptj", *_given()]),
+    )
+    if code:
+        raise typer.Exit(code)
+    _show_ensemble(folder)
+
+
+def _show_ensemble(folder: str) -> None:
+    """Print each metric of the ensemble beside that of its best member."""
+    from mptraining.runs import load_run
+
+    found = load_run(folder).metrics
+    before = "best_member_"
+    for key, value in found.items():
+        if f"{before}{key}" in found:
+            typer.echo(f"{key}: {value:.6g}, best member {found[before + key]:.6g}")
+    typer.echo(f"next: mptj compare {shlex.quote(folder)}")
+
+
+def _one_of(option: str, value: str | None, known: tuple[str, ...]) -> Any:
+    from mptraining_api.problems import InvalidSpec
+
+    if value is not None and value not in known:
+        raise InvalidSpec(option, repr(value), expected=" or ".join(known))
+    return value
+
+
+def _given() -> list[str]:
+    """Return the arguments of this process, for the line that says how to continue."""
+    import sys
+
+    return sys.argv[1:]
+
+
+def _data_section(file: str) -> dict[str, Any]:
+    """Return the data section of a job file. Raises InvalidSpec."""
+    from mptraining_api.problems import InvalidSpec
+    from mptraining_api.spec import MPTrainingJob
+
+    data = MPTrainingJob.load(Path(file)).spec.data
+    if data is None:
+        raise InvalidSpec("--job", f"{file} has no data section")
+    return data.to_document()

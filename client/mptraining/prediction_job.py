@@ -1,0 +1,100 @@
+"""The job of `mptj predict`: a prediction of a trained model, here or on a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mptraining_api import run_folder
+from mptraining_api.resolved_job import ResolvedAccelerator, ResolvedJob
+from mptraining_api.spec import API_VERSION, KIND
+
+# Fields of a job's data section that describe records, whatever they are for.
+_OF_RECORDS = ("features", "label", "labels", "sampleWeight", "preprocess")
+
+
+def prediction_document(
+    model: str,
+    records: Sequence[str],
+    *,
+    name: str | None = None,
+    accelerator: Mapping[str, Any],
+    nodes: int | None = None,
+    prediction: Mapping[str, Any],
+    data: Mapping[str, Any] | None = None,
+    skip_bad: int | None = None,
+    output: str,
+) -> dict[str, Any]:
+    """Return the document of the job; `prediction` has further fields of `program.prediction`, None for absent ones.
+
+    `data` is the data section of a job file, whose description of the records is taken.
+    """
+    section: dict[str, Any] = {"predict": list(records)}
+    section |= {key: data[key] for key in _OF_RECORDS if data is not None and data.get(key) is not None}
+    if skip_bad is not None:
+        section["badRecords"] = {"action": "Skip", "maxSkipped": skip_bad}
+    elif data is not None and data.get("badRecords"):
+        section["badRecords"] = data["badRecords"]
+    given = {key: value for key, value in prediction.items() if value is not None}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name or job_name(model)},
+        "spec": {
+            "accelerator": dict(accelerator),
+            **({"nodes": nodes} if nodes is not None else {}),
+            "program": {"prediction": {"model": model, **given}},
+            "data": section,
+            "output": {"uri": output},
+        },
+    }
+
+
+def job_name(model: str) -> str:
+    """Return a name for the job: `predict-` and the name of the model's file or folder, as far as names allow it."""
+    parts = [part for part in model.rstrip("/").split("/") if part != "model"]
+    stem = re.sub(r"[^a-z0-9]+", "-", parts[-1].removesuffix(".keras").lower()) if parts else ""
+    return f"predict-{stem}"[:50].strip("-")
+
+
+def accelerator_of(model: str) -> dict[str, Any]:
+    """Return the accelerator of the run that the model is of; a CPU for another model, and for a damaged job.json.
+
+    Raises StorageUnavailable and InvalidData if a bucket cannot be read.
+    """
+    from mptraining_records.storage import storage
+
+    for folder in (model, model.rstrip("/").removesuffix(f"/{run_folder.MODEL}")):
+        uri = storage.join(folder, run_folder.JOB)
+        if storage.exists(uri):
+            try:
+                return accelerator_document(ResolvedJob.read(storage.read(uri)).accelerator)
+            except ValueError:
+                break
+    return {"type": "cpu"}
+
+
+def accelerator_document(accelerator: ResolvedAccelerator) -> dict[str, Any]:
+    """Return the accelerator section that asks for the same; for one that fell back to a CPU, the first one."""
+    if accelerator.asked_for is not None:
+        return {"type": accelerator.asked_for}
+    if accelerator.kind == "cpu":
+        return {"type": "cpu"}
+    if accelerator.kind == "tpu":
+        return {"type": accelerator.type, "topology": accelerator.topology}
+    return {"type": accelerator.type, "countPerNode": accelerator.count_per_node}
+
+
+def records_section(job: ResolvedJob) -> dict[str, Any]:
+    """Return the data section of a resolved job, as far as it describes records and their files."""
+    data = job.data
+    assert data is not None
+    section: dict[str, Any] = {"train": list(data.train), "validation": list(data.validation) or None}
+    section["features"] = [each.to_document() for each in data.features] if data.features is not None else None
+    section |= {"label": data.label, "labels": list(data.labels) if data.labels is not None else None}
+    section["sampleWeight"] = data.sample_weight
+    section["preprocess"] = data.preprocess if ":" in data.preprocess else None
+    if data.bad_records == "Skip":
+        section["badRecords"] = {"action": "Skip", "maxSkipped": data.max_skipped}
+    return {key: value for key, value in section.items() if value is not None}
