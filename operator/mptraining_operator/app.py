@@ -96,7 +96,6 @@ class Operator:
         intake = Intake(self._cache, self._queue)
         self._relister = Relister(
             cluster,
-            self._cache,
             intake,
             seconds=settings.relist_seconds,
             namespaces=settings.namespaces,

@@ -21,7 +21,7 @@ from tests.operator.controller.reconciled_job import KEY, Make
 def relister(api: Any, clock: Clock, namespaces: tuple[str, ...] = ()) -> tuple[Relister, Cache, WorkQueue]:
     cache, queue = Cache(clock), WorkQueue(clock)
     intake = Intake(cache, queue)
-    return Relister(api, cache, intake, seconds=600, namespaces=namespaces, clock=clock), cache, queue
+    return Relister(api, intake, seconds=600, namespaces=namespaces, clock=clock), cache, queue
 
 
 def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make, raw_pod: Make) -> None:
@@ -203,6 +203,6 @@ def test_a_missing_resource_is_logged_in_one_line(api: Any, raw_job: Make, caplo
         time.sleep(0.005)
     lists.stop()
     lists._thread.join(60)
-    assert CRD_MISSING in caplog.text
+    assert CRD_MISSING.format("MPTrainingJob") in caplog.text
     assert "manifests/crd.yaml" in caplog.text
     assert not caplog.records[0].exc_info
