@@ -308,11 +308,17 @@ class Cache:
             records = (self._records[key] for key in self._trials.get(sweep_uid, ()))
             return tuple(record.job for record in records if record.job is not None)
 
-    def trial_nodes(self, sweep_uid: str, namespace: str) -> tuple[int, int]:
-        """Return the nodes of that sweep's jobs and those of all jobs in its namespace."""
+    def trial_nodes(self, sweep_uid: str) -> tuple[int, int]:
+        """Return the number of that sweep's jobs that run or will, and the nodes that they have."""
         with self._lock:
-            own = sum(self._records[key].counted for key in self._trials.get(sweep_uid, ()))
-            return own, self._nodes[namespace]
+            records = [self._records[key] for key in self._trials.get(sweep_uid, ())]
+            live = [each for each in records if each.job is not None and not (each.job.ended or each.job.suspended)]
+            return len(live), sum(each.counted for each in live)
+
+    def nodes_of(self, namespace: str) -> int:
+        """Return the nodes of all jobs in the namespace."""
+        with self._lock:
+            return self._nodes[namespace]
 
     def used_namespaces(self) -> frozenset[str]:
         """Return the namespaces that have jobs with an attempt which has not ended."""

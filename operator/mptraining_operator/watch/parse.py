@@ -67,6 +67,10 @@ class StoredJob:
     def ended(self) -> bool:
         return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
 
+    @property
+    def suspended(self) -> bool:
+        return self.phase == Phase.SUSPENDED
+
     def same_work(self, other: StoredJob) -> bool:
         """Return whether `other` differs in no field that a plan depends on."""
         return self._work() == other._work()

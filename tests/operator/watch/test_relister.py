@@ -48,7 +48,7 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
     api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
 ) -> None:
     lists, cache, _ = relister(api, clock)
-    intake = lists._intake
+    intake = lists._receiver
     for resource, raw in (
         (JOBS, raw_job("stays", uid="s")),
         (JOBS, raw_job()),
