@@ -87,7 +87,7 @@ class Operator:
         self._limits = limits(settings, identity)
         self._stopping = threading.Event()
         self._metrics = metrics
-        self._cache = Cache(time.monotonic, lambda sweep_uid: self._sweeps.trial_changed(sweep_uid))
+        self._cache = Cache(time.monotonic, self._trial_changed)
         self._queue = WorkQueue(
             time.monotonic,
             self._cache.urgency,
@@ -183,7 +183,7 @@ class Operator:
             alive=(
                 health.check_event_loop(lambda: self._streams.seconds_since_tick() if self._watching else 0.0),
                 health.check_condition(
-                    lambda: not (self._watching and self._reflectors.ended() or self._sweeps.ended_watches()),
+                    lambda: not ((self._watching and self._reflectors.ended()) or self._sweeps.ended_watches()),
                     "a watch of Jobs, pods or sweeps has ended",
                 ),
                 health.check_workers(self._queue.longest_work, self._reconciler.ended_workers),
@@ -384,6 +384,9 @@ class Operator:
         if snapshot is not None:
             self._event_recorder.record(snapshot, record)
 
+    def _trial_changed(self, sweep_uid: str) -> None:
+        self._sweeps.trial_changed(sweep_uid)
+
     def _restart_streams(self) -> None:
         self._streams.restart()
 
@@ -392,7 +395,8 @@ class Operator:
         self._stopping.set()
         self._queue.stop()
         self._sweeps.stop_queue()
-        finished = all([workers.join(_FINISH_SECONDS) for workers in (self._reconciler, self._sweeps.reconciler)])
+        left = [workers.join(_FINISH_SECONDS) for workers in (self._reconciler, self._sweeps.reconciler)]
+        finished = all(left)
         # Keep the lease until the last write has finished; otherwise a second leader could start while this one still
         # writes.
         self._lease.stop(release=finished)

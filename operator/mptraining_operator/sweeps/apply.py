@@ -76,6 +76,14 @@ class Refusals:
         return {name: refusal for name, (refusal, _, at) in self._refused.items() if refusal.final or now < at}
 
 
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """The jobs that a plan created, and whether the creation of another was refused, which its trial must report."""
+
+    created: tuple[str, ...]
+    refused: bool
+
+
 class SweepApplier:
     """Executes plans. Thread-safe for different sweeps; `clock` is in seconds since 1970."""
 
@@ -113,14 +121,13 @@ class SweepApplier:
         self._sweeps.put(_stored(answer))
         return True
 
-    def act(self, plan: SweepPlan, sweep: StoredSweep, refusals: Refusals) -> tuple[str, ...]:
-        """Emit the plan's Events and execute its actions; return the names of the jobs that were created.
-
-        Raises ApiProblem; then the next plan has the actions again.
-        """
+    def act(self, plan: SweepPlan, sweep: StoredSweep, refusals: Refusals) -> Acted:
+        """Emit the plan's Events and execute its actions. Raises ApiProblem; then the next plan has the actions again."""
         for record in plan.event_records:
             self.emit(sweep, EventRecord(record.reason, record.message, record.type))
-        return tuple(name for action in plan.actions if (name := self._execute(action, sweep, refusals)))
+        before = len(refusals.in_force(self._clock()))
+        created = tuple(name for action in plan.actions if (name := self._execute(action, sweep, refusals)))
+        return Acted(created, refused=len(refusals.in_force(self._clock())) > before)
 
     def emit(self, sweep: StoredSweep, record: EventRecord) -> None:
         """Log the Event and record it."""

@@ -17,8 +17,11 @@ from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import PAUSED, MPTrainingJob
-from mptraining_api.sweep.actions import CreateJob, Refusal, SweepPlan, TrialJob
+from mptraining_api.sweep import defaults
+from mptraining_api.sweep.actions import Refusal, SweepPlan, TrialJob
+from mptraining_api.sweep.early_stopping import rungs
 from mptraining_api.sweep.proposals import Propose
+from mptraining_api.sweep.search_space import max_trials
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec
 from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
 from mptraining_operator.cluster import Cluster
@@ -83,6 +86,8 @@ class _Memory:
     # Ends of trials, in seconds since 1970, that no creation has followed yet.
     ends: deque[float] = field(default_factory=deque)
     paused: bool = False
+    # Whether it has fewer trials than it may have, and whether it was reported that it waits for nodes.
+    wants: bool = False
     waits: bool = False
 
 
@@ -176,7 +181,7 @@ class SweepReconciler(TermWorkers):
         """Plan the sweep and apply the plan."""
         now = self._clock()
         jobs = self._look(stored, memory, status)
-        most = self._most_new_trials(stored, memory)
+        most = self._most_new_trials(stored, memory, sweep.spec, status, jobs)
         plan = self._plan(
             sweep,
             status,
@@ -201,25 +206,29 @@ class SweepReconciler(TermWorkers):
             self._remember_status(stored.key, memory, plan.status)
         before = {each.number: each for each in status.trials or ()}
         self._count_ends(memory, before, plan.status, jobs)
-        created = self._applier.act(plan, stored, memory.refusals)
-        self._count_creations(stored, memory, created, before, plan)
+        acted = self._applier.act(plan, stored, memory.refusals)
+        self._count_creations(stored, memory, acted.created, before, plan)
+        if acted.refused:
+            self._queue.add(stored.key)
         memory.refusals.keep({each.job for each in plan.status.trials or () if each.state in _UNDECIDED})
         if ends:
             memory.ends.clear()
             self._turns.leave(stored.uid)
-        self._requeue(stored, memory, plan, len(plan.status.trials or ()) - len(before), most, now)
+        self._requeue(stored, memory, plan, _started(before, plan.status), most, now)
 
     def _requeue(
-        self, stored: StoredSweep, memory: _Memory, plan: SweepPlan, added: int, most: int | None, now: float
+        self, stored: StoredSweep, memory: _Memory, plan: SweepPlan, added: int, most: int, now: float
     ) -> None:
-        finished = plan.status.completion_time is not None
-        if most is not None and not finished:
-            if most and added >= most:
+        if plan.status.completion_time is None and memory.wants:
+            if added >= most > 0:
                 # It may want more, after the others' turns.
                 self._queue.add(stored.key)
-            elif not most and self._wants_trials(plan.status, memory):
+            elif not most:
                 self._queue.add(stored.key, LOOK_AGAIN)
                 self._report_waiting(stored, memory, plan.status)
+            elif not added:
+                # It has nothing to start before one of its trials ends: the others need not wait for it.
+                self._turns.leave(stored.uid)
         times = [each for each in (plan.wake_at, memory.refusals.next_try()) if each is not None]
         if times:
             self._queue.add(stored.key, max(0.0, min(times) - now))
@@ -294,9 +303,15 @@ class SweepReconciler(TermWorkers):
         memory.tokens, memory.counted_at = min(_MOST_SAVED, saved), now
         return max(0.0, 1.0 - memory.tokens) / _WRITES_PER_SECOND
 
-    def _most_new_trials(self, stored: StoredSweep, memory: _Memory) -> int | None:
+    def _most_new_trials(
+        self, stored: StoredSweep, memory: _Memory, spec: SweepSpec, status: SweepStatus, jobs: Mapping[str, TrialJob]
+    ) -> int:
         """Return how many trials the sweep may add in this turn."""
         budget = max(1, int(_PROPOSING_SECONDS / max(self._proposal_seconds, 1e-6)))
+        memory.wants = _wants_trials(spec, status, jobs)
+        if not memory.wants:
+            self._turns.leave(stored.uid)
+            return 0 if self._turns.limited else budget
         granted = self._turns.grant(stored, memory.nodes)
         return budget if granted is None else min(budget, granted)
 
@@ -306,11 +321,6 @@ class SweepReconciler(TermWorkers):
         self._proposal_seconds = self._stopwatch() - began
         self._observe_proposal(self._proposal_seconds)
         return found
-
-    def _wants_trials(self, status: SweepStatus, memory: _Memory) -> bool:
-        trials = memory.sweep.spec.trials if memory.sweep else None
-        live = sum(each.state in _UNDECIDED for each in status.trials or ())
-        return live < ((trials and trials.parallel) or 1)
 
     def _report_waiting(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> None:
         waits = not any(each.state in _UNDECIDED for each in status.trials or ())
@@ -343,8 +353,7 @@ class SweepReconciler(TermWorkers):
         for _ in created:
             if memory.ends:
                 self._observe_gap(max(0.0, now - memory.ends.popleft()))
-        numbers = {each.trial for each in plan.actions if isinstance(each, CreateJob) and each.name in created}
-        if numbers - before.keys():
+        if created and _started(before, plan.status):
             memory.waits = False
             self._turns.created(stored)
 
@@ -355,6 +364,23 @@ class SweepReconciler(TermWorkers):
         with suppress(Exception):
             message = f"the operator cannot reconcile this sweep and keeps retrying: {problem}"
             self._applier.emit(stored, EventRecord("OperatorProblem", message[:1000], "Warning"))
+
+
+def _started(before: Mapping[int, Trial], after: SweepStatus) -> int:
+    """Return the number of trials that a plan has added or let continue with more epochs."""
+    return sum(
+        each.number not in before or (each.rung or 0) > (before[each.number].rung or 0) for each in after.trials or ()
+    )
+
+
+def _wants_trials(spec: SweepSpec, status: SweepStatus, jobs: Mapping[str, TrialJob]) -> bool:
+    """Return whether the sweep has fewer trials under way than it may have, and may have more."""
+    trials = status.trials or ()
+    over = {name for name, job in jobs.items() if job.state in ("Succeeded", "Failed")}
+    live = sum(each.state in _UNDECIDED and each.job not in over for each in trials)
+    if live >= defaults.parallel(spec) or (spec.run_policy and spec.run_policy.suspend):
+        return False
+    return len(trials) < max_trials(spec) or rungs(spec) is not None
 
 
 def _nodes(spec: SweepSpec, settings: ClusterSettings) -> int:

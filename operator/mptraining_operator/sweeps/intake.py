@@ -1,4 +1,4 @@
-"""Intake of MPTrainingSweeps: the stream that is watched and listed, stored in the cache; each change queues its sweep."""
+"""Intake of MPTrainingSweeps, which are watched and listed, into their cache; each change queues its sweep."""
 
 from __future__ import annotations
 

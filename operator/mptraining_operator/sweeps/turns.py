@@ -1,8 +1,9 @@
 """Turns of the sweeps of a namespace whose nodes are limited (limits.nodesPerNamespace).
 
 A sweep creates a trial only when there are nodes for it. Without turns the sweep whose trial has just ended would take
-its nodes again at once, and another sweep, or a job that waits, would never get any: the sweep with the fewest nodes is
-the next, of equal ones the one that has waited longest, and jobs outside of sweeps are asked first.
+its nodes again at once, and another sweep, or a job that waits, would never get any. The sweep with the fewest nodes is
+the next, of equal ones the one whose last trial is the oldest; if its trials are larger than what is free, the others
+wait until it has them. Jobs outside of sweeps are asked first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LEFT_TO_JOBS = 1.0
 
 @dataclass(slots=True)
 class _Contender:
-    """A sweep of the namespace: the nodes of one trial, when it was granted one last, and when it last asked in vain."""
+    """A sweep: the nodes of one trial, when one was granted last, and when it last asked in vain."""
 
     key: Key
     need: int = 1
@@ -67,7 +68,8 @@ class Turns:
 
         A sweep that gets 0 waits for its turn, and must ask again after `LOOK_AGAIN` seconds.
         """
-        if self._most is None:
+        if self._most is None or need > self._most:
+            # Jobs that no namespace has nodes for say so themselves.
             return None
         with self._lock:
             now, namespace = self._clock(), sweep.key.namespace
@@ -84,7 +86,6 @@ class Turns:
                 and each.key.namespace == namespace
                 and each.asked is not None
                 and now < each.asked + _FORGOTTEN
-                and each.need <= free
             ]
             first = min((self._rank(uid, each) for uid, each in others), default=None)
             if first is not None and first < self._rank(sweep.uid, mine):
