@@ -122,7 +122,10 @@ class SweepApplier:
         return True
 
     def act(self, plan: SweepPlan, sweep: StoredSweep, refusals: Refusals) -> Acted:
-        """Emit the plan's Events and execute its actions. Raises ApiProblem; then the next plan has the actions again."""
+        """Emit the plan's Events and execute its actions.
+
+        Raises ApiProblem; then the next plan has the actions again.
+        """
         for record in plan.event_records:
             self.emit(sweep, EventRecord(record.reason, record.message, record.type))
         before = len(refusals.in_force(self._clock()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -56,11 +57,11 @@ def test_a_worker_that_ends_between_two_writes_neither_loses_nor_repeats_a_trial
     bench = Bench(api, clock, document())
     for number in (1, 2, 3):
         # The term ends right before the status is written, or right before the job is created; once for each trial.
-        fences = iter([1])
+        fences = iter(["the term is over"])
 
-        def end(called: str, plural: str, name: str) -> None:
-            if called == verb and plural in ("mptrainingsweeps", "mptrainingjobs") and next(fences, None):
-                raise NotLeading("the term is over")
+        def end(called: str, plural: str, name: str, fences: Iterator[str] = fences) -> None:
+            if called == verb and plural in ("mptrainingsweeps", "mptrainingjobs") and (over := next(fences, None)):
+                raise NotLeading(over)
 
         api.before = end
         bench.run()
@@ -161,14 +162,11 @@ def test_the_status_is_written_about_once_a_second(api: Any, clock: Clock) -> No
     bench = Bench(api, clock, document(**many))
     bench.run()
     began, before = clock.now, bench.writes()
-    running = 0
     for number in range(1, 31):
         bench.job(f"lr-{number}", "Running")
-        running += 1
         bench.run(0.1)
         bench.job(f"lr-{number}", "Succeeded", metrics={"loss": 1 / number})
         bench.run(0.2)
-        clock.now += 0.0
         while f"lr-{number + 1}" not in bench.made():
             bench.run(0.1)
     assert bench.writes() - before <= (clock.now - began) + 3
