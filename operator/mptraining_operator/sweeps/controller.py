@@ -32,6 +32,7 @@ from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.sweeps.apply import Refusals, SweepApplier
 from mptraining_operator.sweeps.cache import StoredSweep, SweepCache
 from mptraining_operator.sweeps.document import parsed_status, parsed_sweep
+from mptraining_operator.sweeps.intake import COALESCE
 from mptraining_operator.sweeps.observe import ObservedJobs
 from mptraining_operator.sweeps.turns import LOOK_AGAIN, Turns
 from mptraining_operator.watch.cache import Cache
@@ -204,6 +205,8 @@ class SweepReconciler(TermWorkers):
                 self._queue.add(stored.key)
                 return
             self._remember_status(stored.key, memory, plan.status)
+            # A trial may fail by the plan itself, which no job reports.
+            self._queue.add(stored.key, COALESCE)
         before = {each.number: each for each in status.trials or ()}
         self._count_ends(memory, before, plan.status, jobs)
         acted = self._applier.act(plan, stored, memory.refusals)
