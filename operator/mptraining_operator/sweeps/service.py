@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.sweep.check import sweep_problems
 from mptraining_api.sweep.plan import plan
 from mptraining_api.sweep.proposals import propose
 from mptraining_api.sweep.spec import SWEEP_KIND
@@ -35,6 +36,10 @@ _log = logging.getLogger(__name__)
 
 # One worker: Optuna computes in Python, so that a second thread would propose no faster.
 _WORKERS = 1
+_CRD_MISSING = (
+    "the resource MPTrainingSweep is not installed, so that there are no sweeps: "
+    "kubectl apply -f manifests/crd-sweeps.yaml"
+)
 
 
 class Sweeps:
@@ -81,7 +86,7 @@ class Sweeps:
             observe_list=observe_list,
             streams=(SWEEP_STREAM,),
             always=(SWEEP_STREAM,),
-            kind=SWEEP_KIND,
+            crd_missing=_CRD_MISSING,
         )
         self._reflectors = Reflectors(
             cluster, self._intake, self._relister, monotonic, on_event, on_restart, streams=(SWEEP_STREAM,)
@@ -173,7 +178,5 @@ class Sweeps:
 
 def _mistakes(document: Mapping[str, Any], settings: ClusterSettings) -> str | None:
     """Return the mistakes of a sweep in one text, or None."""
-    from mptraining_api.sweep.check import sweep_problems
-
     found = sweep_problems(document, settings).problems
     return "; ".join(str(each) for each in found) or None

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import msgspec
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem, Resource
-from mptraining_api.spec import KIND
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.resources import names
@@ -135,7 +134,7 @@ _SOON = 5.0
 # Seconds between such relists: kopf reports each object of its list, and one relist covers all of them.
 _FRESH = 60.0
 
-CRD_MISSING = "the resource {} is not installed: kubectl apply -f manifests/crd.yaml"
+CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f manifests/crd.yaml"
 
 
 class Relister:
@@ -144,8 +143,8 @@ class Relister:
     kopf does not report deletions that happened between two of its watches, and a proxy may lose one. Later lists have
     Jobs and pods only where `decides` returns True: the lists of standbys would cost the API server as much.
 
-    `streams` are listed in their order, and `always` by standbys as well; `kind` is the kind of the custom resource
-    among them. `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called when the API
+    `streams` are listed in their order, and `always` by standbys as well; `crd_missing` is logged when the API server
+    does not serve one of them. `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called when the API
     server serves a resource again, `on_listed` after each list of the thread; neither may raise. `observe_list`
     receives the resource and the seconds of each complete list of it.
     """
@@ -164,13 +163,13 @@ class Relister:
         observe_list: Callable[[str, float], None] = lambda resource, seconds: None,
         streams: tuple[Stream, ...] = STREAMS,
         always: tuple[Stream, ...] = (JOB_STREAM,),
-        kind: str = KIND,
+        crd_missing: str = CRD_MISSING,
     ) -> None:
         self._cluster = cluster
         self._receiver = receiver
         self._streams = streams
         self._always = always
-        self._crd_missing = CRD_MISSING.format(kind)
+        self._crd_missing = crd_missing
         self._seconds = seconds
         self.namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._clock = clock
@@ -181,7 +180,7 @@ class Relister:
         self._unserved = False
         self._requested = threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"relist {kind}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="relist", daemon=True)
         self._completed: float | None = None
         self.complete = threading.Event()
         # The version of the last list by resource and namespace.

@@ -203,6 +203,6 @@ def test_a_missing_resource_is_logged_in_one_line(api: Any, raw_job: Make, caplo
         time.sleep(0.005)
     lists.stop()
     lists._thread.join(60)
-    assert CRD_MISSING.format("MPTrainingJob") in caplog.text
+    assert CRD_MISSING in caplog.text
     assert "manifests/crd.yaml" in caplog.text
     assert not caplog.records[0].exc_info

@@ -183,9 +183,8 @@ class ControlPlane:
         return access.namespace(self.rest, name, labels=labels or {})
 
     def apply_crd(self, path: Path) -> None:
-        """Apply the CustomResourceDefinitions of a file and wait until the API server serves them."""
-        for each in yaml.safe_load_all(path.read_text(encoding="utf-8")):
-            access.apply_crd(self.rest, each)
+        """Apply a CustomResourceDefinition's file and wait until the API server serves it."""
+        access.apply_crd(self.rest, yaml.safe_load(path.read_text(encoding="utf-8")))
 
     def kubelet(self, script: Script = keep_running, *, bind: bool = True, namespace: str | None = None) -> Kubelet:
         """Return a kubelet to start with `with`, whose pods behave as `script` returns."""
