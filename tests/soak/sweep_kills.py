@@ -1,8 +1,8 @@
 """A sweep whose operator is killed again and again must have the trials of one that was left alone.
 
-etcd, API server, controller manager and operator are real; pods are simulated, and report an objective that follows from
-the trial's parameters. The operator is killed (SIGKILL) at random moments after it began to lead, and started again
-under the same name, as a kubelet restarts a container.
+etcd, API server, controller manager and operator are real; pods are simulated, and report an objective that follows
+from the trial's parameters. The operator is killed (SIGKILL) at random moments after it began to lead, and started
+again under the same name, as a kubelet restarts a container.
 
 python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
 """
@@ -157,7 +157,7 @@ class SweepServers:
         return found
 
     def _recorded_without_job(self, name: str) -> bool:
-        """Return whether the killed operator recorded a trial and did not create its job; the next one has just begun."""
+        """Return whether the killed operator recorded a trial and did not create its job; the next operator starts."""
         recorded = {each["job"] for each in self._status(name).get("trials", ())}
         existing = {each["metadata"]["name"] for each in self.rest.get(f"{_API}/mptrainingjobs")["items"]}
         return bool(recorded - existing)

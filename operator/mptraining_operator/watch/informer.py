@@ -144,9 +144,9 @@ class Relister:
     Jobs and pods only where `decides` returns True: the lists of standbys would cost the API server as much.
 
     `streams` are listed in their order, and `always` by standbys as well; `crd_missing` is logged when the API server
-    does not serve one of them. `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called when the API
-    server serves a resource again, `on_listed` after each list of the thread; neither may raise. `observe_list`
-    receives the resource and the seconds of each complete list of it.
+    does not serve one of them. `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is
+    called when the API server serves a resource again, `on_listed` after each list of the thread; neither may raise.
+    `observe_list` receives the resource and the seconds of each complete list of it.
     """
 
     def __init__(
