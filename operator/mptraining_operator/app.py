@@ -36,6 +36,8 @@ from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.job_objects import Owner
 from mptraining_operator.resources.volumes import CABundle
 from mptraining_operator.settings import Identity, OperatorSettings
+from mptraining_operator.sweeps.metrics import SweepMetrics
+from mptraining_operator.sweeps.service import Sweeps
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.informer import Intake, Relister
 from mptraining_operator.watch.kopf_streams import WatchStreams
@@ -85,7 +87,7 @@ class Operator:
         self._limits = limits(settings, identity)
         self._stopping = threading.Event()
         self._metrics = metrics
-        self._cache = Cache(time.monotonic)
+        self._cache = Cache(time.monotonic, self._trial_changed)
         self._queue = WorkQueue(
             time.monotonic,
             self._cache.urgency,
@@ -96,7 +98,6 @@ class Operator:
         intake = Intake(self._cache, self._queue)
         self._relister = Relister(
             cluster,
-            self._cache,
             intake,
             seconds=settings.relist_seconds,
             namespaces=settings.namespaces,
@@ -148,6 +149,25 @@ class Operator:
             holds=self._pause.holds,
             count_retry=metrics.count_retry,
         )
+        self._sweeps = Sweeps(
+            cluster,
+            leader,
+            self._cache,
+            settings=settings.cluster(),
+            nodes_per_namespace=settings.limits.nodes_per_namespace,
+            namespaces=settings.namespaces,
+            relist_seconds=settings.relist_seconds,
+            event_recorder=self._event_recorder,
+            metrics=SweepMetrics(metrics.registry),
+            wake_job=self._queue.add,
+            held=lambda: self._pause.operator_paused,
+            leading=lambda: self._lease.leading,
+            clock=clock,
+            monotonic=time.monotonic,
+            observe_list=metrics.observe_list,
+            on_event=metrics.watch_event,
+            on_restart=metrics.count_watch_restart,
+        )
         election = Election(leases, identity, settings.lease, monotonic=time.monotonic, wall=clock)
         self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=self._stand_by)
         self._access: MetricsAccess | None = None
@@ -163,9 +183,11 @@ class Operator:
             alive=(
                 health.check_event_loop(lambda: self._streams.seconds_since_tick() if self._watching else 0.0),
                 health.check_condition(
-                    lambda: not (self._watching and self._reflectors.ended()), "a watch of Jobs or pods has ended"
+                    lambda: not ((self._watching and self._reflectors.ended()) or self._sweeps.ended_watches()),
+                    "a watch of Jobs, pods or sweeps has ended",
                 ),
                 health.check_workers(self._queue.longest_work, self._reconciler.ended_workers),
+                health.check_workers(self._sweeps.longest_work, self._sweeps.reconciler.ended_workers),
                 health.check_list_age(self._relister.age, settings.relist_seconds),
                 health.check_condition(
                     lambda: self._progress is None or self._progress.alive, "the progress endpoint has ended"
@@ -203,6 +225,7 @@ class Operator:
         if self._pause.pause_operator(settings.paused):
             for key in self._cache.job_keys():
                 self._queue.add(key)
+            self._sweeps.queue_all()
 
     def diagnostics(self) -> dict[str, Callable[[], Any]]:
         """Return the parts of the report on SIGUSR1, each as a function that may block on a lock."""
@@ -213,9 +236,11 @@ class Operator:
                 "next": {str(key): round(due, 1) for key, due in self._queue.next_keys(_KEYS_SHOWN)},
             },
             "workers": lambda: {
-                thread: f"{key} for {seconds:.1f} s" for thread, (key, seconds) in self._reconciler.working().items()
+                thread: f"{key} for {seconds:.1f} s"
+                for workers in (self._reconciler, self._sweeps.reconciler)
+                for thread, (key, seconds) in workers.working().items()
             },
-            "cache": lambda: dict(self._cache.sizes()),
+            "cache": lambda: {**self._cache.sizes(), "sweeps": len(self._sweeps.cache.sweeps())},
             "lease": self._lease.state,
             "watch": lambda: {
                 "seconds_since_tick": round(self._streams.seconds_since_tick(), 1) if self._watching else None,
@@ -236,6 +261,7 @@ class Operator:
 
     def _start(self) -> None:
         self._relister.start()
+        self._sweeps.start()
         self._event_recorder.start()
         if self._settings.progress.enabled:
             self._start_progress()
@@ -294,7 +320,8 @@ class Operator:
         _log.warning("no longer leading: %s; standing by", cause)
         self._metrics.set_leader(False)
         self._metrics.count_lease_change("Lost")
-        if not self._reconciler.join(_LEAVE_SECONDS) and not self._stopping.is_set():
+        left = [workers.join(_LEAVE_SECONDS) for workers in (self._reconciler, self._sweeps.reconciler)]
+        if not all(left) and not self._stopping.is_set():
             self._on_stuck(f"a worker is still in a call {_LEAVE_SECONDS:.0f} s after its term ended")
 
     def _reconcile(self, term: Term) -> None:
@@ -313,6 +340,7 @@ class Operator:
         # Without a leader, possibly no replica was running to receive reports.
         receiving_since = self._clock() if self._settings.progress.enabled else None
         self._reconciler.start(self._settings.workers, term, reports_since=receiving_since)
+        self._sweeps.lead(term)
         # Only now may this replica write.
         if read:
             self._repair_shared_objects()
@@ -356,6 +384,9 @@ class Operator:
         if snapshot is not None:
             self._event_recorder.record(snapshot, record)
 
+    def _trial_changed(self, sweep_uid: str) -> None:
+        self._sweeps.trial_changed(sweep_uid)
+
     def _restart_streams(self) -> None:
         self._streams.restart()
 
@@ -363,11 +394,14 @@ class Operator:
         _log.info("stopping")
         self._stopping.set()
         self._queue.stop()
-        finished = self._reconciler.join(_FINISH_SECONDS)
+        self._sweeps.stop_queue()
+        left = [workers.join(_FINISH_SECONDS) for workers in (self._reconciler, self._sweeps.reconciler)]
+        finished = all(left)
         # Keep the lease until the last write has finished; otherwise a second leader could start while this one still
         # writes.
         self._lease.stop(release=finished)
         self._relister.stop()
+        self._sweeps.stop()
         if self._progress is not None:
             self._progress.stop()
         self._event_recorder.stop()

@@ -21,6 +21,7 @@ from mptraining_api.kubernetes_api import (
     Raw,
     Resource,
 )
+from mptraining_api.model import Model
 from mptraining_api.problems import Problem
 from mptraining_api.status import JobStatus, format_time
 from mptraining_operator.children import (
@@ -126,7 +127,7 @@ class Applier:
         """Write the status and return whether it was stored; after a conflict, update the job in the cache."""
         key = snapshot.key
         try:
-            answer = self._cluster.patch_job_status(key.namespace, key.name, version, changes)
+            answer = self._cluster.patch_status(JOBS, key.namespace, key.name, version, changes)
         except ApiProblem as problem:
             if problem.status == 404:
                 self._cache.remove_job(key, snapshot.uid, version)
@@ -300,7 +301,7 @@ class Applier:
         return found is not None and found["metadata"]["uid"] == uid
 
 
-def status_changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
+def status_changes(before: Model, after: Model) -> dict[str, Any]:
     """Return the merge patch between two statuses: whole top-level fields, null for removed ones, without progress."""
     old, new = before.to_document(), after.to_document()
     fields = (old.keys() | new.keys()) - {"progress"}

@@ -17,6 +17,7 @@ from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, ApiProblem, R
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import KIND
 from mptraining_api.status import JobStatus, config_map_name, format_time
+from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.actions import Action, StartAttempt
 from mptraining_operator.plan.conditions import is_true
@@ -110,9 +111,10 @@ def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, chi
         if "deletionTimestamp" in metadata:
             raise NotCreated("NameTaken", child, "it is being deleted and will be created again afterwards")
         return found
-    if controller.get("kind") == KIND:
+    kind = controller.get("kind")
+    if kind in (KIND, SWEEP_KIND):
         raise NotCreated(
-            "NameTaken", child, f"it belongs to an earlier {KIND} {controller.get('name')!r} and is being deleted"
+            "NameTaken", child, f"it belongs to an earlier {kind} {controller.get('name')!r} and is being deleted"
         )
     by = (
         f"with the controller {controller.get('kind')} {controller.get('name')!r}"

@@ -248,10 +248,12 @@ class Cluster:
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
         self._call("DELETE", "delete", resource, namespace, name, body=body)
 
-    def patch_job_status(self, namespace: str, name: str, version: int, changes: Mapping[str, Any]) -> Raw:
-        """Replace these fields of a job's status and return the job; 409 if its resourceVersion is not `version`."""
+    def patch_status(
+        self, resource: Resource, namespace: str, name: str, version: int, changes: Mapping[str, Any]
+    ) -> Raw:
+        """Replace these fields of an object's status and return it; 409 if its resourceVersion is not `version`."""
         body = {"metadata": {"resourceVersion": str(version)}, "status": changes}
-        return self.patch(JOBS, namespace, name, body, subresource="status")
+        return self.patch(resource, namespace, name, body, subresource="status")
 
     def write_progress(self, namespace: str, name: str, uid: str, progress: Mapping[str, Any]) -> Raw:
         """Replace only a job's `status.progress`, with a separate field manager, and return the job.

@@ -14,7 +14,7 @@ from contextlib import suppress
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_operator.apply import Applier, RecordEvent
 from mptraining_operator.children import NotCreated
-from mptraining_operator.leader_election import NotLeading, Term
+from mptraining_operator.leader_election import NotLeading, Term, TermWorkers
 from mptraining_operator.metrics import RetryCause
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.conditions import is_true
@@ -30,14 +30,12 @@ PLANS_AT_ONCE = 5
 _FAILURES_UNTIL_EVENT = 5
 # Seconds from a write to the next reconcile, in case the watch does not report all effects of the write.
 _RECONCILE_AFTER_WRITE = 2.0
-# Seconds until a worker without work notices the end of its term.
-_TERM_CHECK_SECONDS = 1.0
 
 Planner = Callable[[Snapshot, float], Plan]
 
 
-class Reconciler:
-    """Worker threads, of one term at a time.
+class Reconciler(TermWorkers):
+    """The workers of jobs.
 
     `observe` receives the seconds of each reconcile; `clock` is in seconds since 1970. `holds` returns whether a job is
     paused: no plan of it is executed. `count_retry` receives the cause of each retry.
@@ -58,7 +56,7 @@ class Reconciler:
         holds: Callable[[Key], bool] = lambda key: False,
         count_retry: Callable[[RetryCause], None] = lambda cause: None,
     ) -> None:
-        self._queue = queue
+        super().__init__(queue, stopwatch, "worker")
         self._cache = cache
         self._applier = applier
         self._plan = plan
@@ -66,75 +64,21 @@ class Reconciler:
         self._record_event = record_event
         self._observe = observe
         self._clock = clock
-        self._stopwatch = stopwatch
         self._holds = holds
         self._count_retry = count_retry
-        # Job and start of the work by thread; without a lock, so that it can be read while a worker is stuck.
-        self._working: dict[str, tuple[Key, float]] = {}
-        self._threads: list[threading.Thread] = []
-        self._term: Term | None = None
         self._reports_since: float | None = None
         self._starting = threading.Lock()
-        self._changing_term = threading.Lock()
 
     def start(self, workers: int, term: Term, *, reports_since: float | None = None) -> bool:
         """Start the worker threads of `term`; return False if it is over, or if workers of an earlier term still run.
 
         `reports_since` as in Snapshot, in seconds since 1970.
         """
-        with self._changing_term:
-            if term.over or any(thread.is_alive() for thread in self._threads):
-                return False
-            self._term = term
+
+        def prepare() -> None:
             self._reports_since = reports_since
-            threads = [
-                threading.Thread(target=self._work, args=(term,), name=f"worker-{number}", daemon=True)
-                for number in range(workers)
-            ]
-            for thread in threads:
-                thread.start()
-            # After their start: a thread that has not started cannot be joined.
-            self._threads = threads
-            return True
 
-    def check_term(self) -> None:
-        """Raise NotLeading unless the term of the workers lasts: the fence of every write."""
-        if self._term is None:
-            raise NotLeading("no term has begun")
-        self._term.check()
-
-    def join(self, seconds: float) -> bool:
-        """Wait after the end of the term, or `queue.stop()`; return whether all workers left within `seconds`."""
-        until = self._stopwatch() + seconds
-        with self._changing_term:
-            threads = self._threads
-        for thread in threads:
-            thread.join(max(0.0, until - self._stopwatch()))
-        return not any(thread.is_alive() for thread in threads)
-
-    def ended_workers(self) -> int:
-        """Return the number of workers that have ended although their term lasts."""
-        if self._term is None or self._term.over:
-            return 0
-        return sum(1 for thread in self._threads if not thread.is_alive())
-
-    def working(self) -> dict[str, tuple[Key, float]]:
-        """Return the job that each worker thread works on, and since how many seconds."""
-        now = self._stopwatch()
-        return {thread: (key, now - since) for thread, (key, since) in self._working.copy().items()}
-
-    def _work(self, term: Term) -> None:
-        thread = threading.current_thread().name
-        while not (term.over or self._queue.stopped):
-            key = self._queue.take(timeout=_TERM_CHECK_SECONDS)
-            if key is None:
-                continue
-            self._working[thread] = key, self._stopwatch()
-            try:
-                self.reconcile(key)
-            finally:
-                del self._working[thread]
-                self._queue.done(key)
+        return self.start_term(workers, term, prepare)
 
     def reconcile(self, key: Key) -> None:
         """Reconcile one job once; an error is logged and retried with exponential backoff."""

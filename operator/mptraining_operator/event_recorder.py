@@ -1,4 +1,4 @@
-"""Best-effort recorder of Kubernetes Events about jobs, in a thread of its own.
+"""Best-effort recorder of Kubernetes Events about jobs and sweeps, in a thread of its own.
 
 Repeated Events with the same message about the same job are one object with a count. Warnings are written before other
 Events, and each job has a rate limit, so that the start of many jobs does not delay or drop the failure of one.
@@ -44,13 +44,14 @@ DropReason = Literal["QueueFull", "RateLimited"]
 
 @dataclass(frozen=True, slots=True)
 class _QueuedEvent:
+    kind: str
     key: Key
     uid: str
     record: EventRecord
 
     @property
     def name(self) -> str:
-        """The name of the Event object: equal for equal records about the same job."""
+        """The name of the Event object: equal for equal records about the same object."""
         record = self.record
         text = "\n".join((self.uid, record.type, record.reason, record.message))
         return f"{self.key.name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -101,8 +102,12 @@ class EventRecorder:
             _log.warning("%d events were not written before the end", left)
 
     def record(self, snapshot: Snapshot, record: EventRecord) -> None:
-        """Queue an Event without blocking; drop it if its queue is full or the job has had too many."""
-        event = _QueuedEvent(snapshot.key, snapshot.uid, record)
+        """Queue an Event about a job, as `record_about`."""
+        self.record_about(KIND, snapshot.key, snapshot.uid, record)
+
+    def record_about(self, kind: str, key: Key, uid: str, record: EventRecord) -> None:
+        """Queue an Event without blocking; drop it if its queue is full or the object has had too many."""
+        event = _QueuedEvent(kind, key, uid, record)
         with self._changed:
             now = self._clock()
             if self._repeated_soon(event, now):
@@ -200,7 +205,7 @@ class EventRecorder:
             "metadata": {"name": event.name, "namespace": key.namespace},
             "involvedObject": {
                 "apiVersion": API_VERSION,
-                "kind": KIND,
+                "kind": event.kind,
                 "namespace": key.namespace,
                 "name": key.name,
                 "uid": event.uid,

@@ -50,7 +50,7 @@ def check_workers(longest_work: Callable[[], tuple[object, float] | None], ended
         if ended:
             return f"{ended} worker threads have ended"
         if work is not None and work[1] > WORK_STUCK:
-            return f"a worker has been processing job {work[0]} for {work[1]:.0f} s"
+            return f"a worker has been processing {work[0]} for {work[1]:.0f} s"
         return None
 
     return check

@@ -17,12 +17,16 @@ from typing import Any
 
 from mptraining_api.kubernetes_api import LEASES, ApiProblem, Raw
 from mptraining_operator.cluster import Cluster
+from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.settings import Identity, LeaseSettings
+from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
 # A leader stops after this fraction of the duration without a renewal; another replica waits for all of it.
 _STOP_FRACTION = 0.8
+# Seconds until a worker without work notices the end of its term.
+_TERM_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,85 @@ class Term:
         """Raise NotLeading if the term is over."""
         if self.over:
             raise NotLeading(f"term {self.number} is over")
+
+
+class TermWorkers:
+    """Worker threads that reconcile the keys of a queue, for one term at a time; the queue outlives them.
+
+    A subclass has `reconcile`, which raises nothing. `stopwatch` is monotonic, in seconds.
+    """
+
+    def __init__(self, queue: WorkQueue, stopwatch: Callable[[], float], name: str) -> None:
+        self._queue = queue
+        self._stopwatch = stopwatch
+        self._name = name
+        # Key and start of the work by thread; without a lock, so that it can be read while a worker is stuck.
+        self._working: dict[str, tuple[Key, float]] = {}
+        self._threads: list[threading.Thread] = []
+        self._term: Term | None = None
+        self._changing_term = threading.Lock()
+
+    def reconcile(self, key: Key) -> None:
+        raise NotImplementedError
+
+    def start_term(self, workers: int, term: Term, prepare: Callable[[], None] = lambda: None) -> bool:
+        """Start the worker threads of `term`; return False if it is over, or if workers of an earlier term still run.
+
+        `prepare` is called before the first thread starts.
+        """
+        with self._changing_term:
+            if term.over or any(thread.is_alive() for thread in self._threads):
+                return False
+            self._term = term
+            prepare()
+            threads = [
+                threading.Thread(target=self._work, args=(term,), name=f"{self._name}-{number}", daemon=True)
+                for number in range(workers)
+            ]
+            for thread in threads:
+                thread.start()
+            # After their start: a thread that has not started cannot be joined.
+            self._threads = threads
+            return True
+
+    def check_term(self) -> None:
+        """Raise NotLeading unless the term of the workers lasts: the fence of every write."""
+        if self._term is None:
+            raise NotLeading("no term has begun")
+        self._term.check()
+
+    def join(self, seconds: float) -> bool:
+        """Wait after the end of the term, or `queue.stop()`; return whether all workers left within `seconds`."""
+        until = self._stopwatch() + seconds
+        with self._changing_term:
+            threads = self._threads
+        for thread in threads:
+            thread.join(max(0.0, until - self._stopwatch()))
+        return not any(thread.is_alive() for thread in threads)
+
+    def ended_workers(self) -> int:
+        """Return the number of workers that have ended although their term lasts."""
+        if self._term is None or self._term.over:
+            return 0
+        return sum(1 for thread in self._threads if not thread.is_alive())
+
+    def working(self) -> dict[str, tuple[Key, float]]:
+        """Return the key that each worker thread works on, and since how many seconds."""
+        now = self._stopwatch()
+        return {thread: (key, now - since) for thread, (key, since) in self._working.copy().items()}
+
+    def _work(self, term: Term) -> None:
+        thread = threading.current_thread().name
+        while not (term.over or self._queue.stopped):
+            key = self._queue.take(timeout=_TERM_CHECK_SECONDS)
+            if key is None:
+                continue
+            self._working[thread] = key, self._stopwatch()
+            try:
+                self.reconcile(key)
+            finally:
+                del self._working[thread]
+                self._queue.done(key)
 
 
 def must_stop(renewed: float, now: float, duration: float) -> bool:

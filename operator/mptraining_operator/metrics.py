@@ -151,7 +151,7 @@ class Metrics:
                 help_text = "The Lease's leaseTransitions, as this replica last read it."
                 yield GaugeMetricFamily("mptraining_lease_transitions", help_text, transitions)
 
-        self.registry.register(_ScrapeCollector(gauges))
+        self.registry.register(ScrapeCollector(gauges))
 
     def observe_reconcile(self, seconds: float) -> None:
         self._reconcile.observe(seconds)
@@ -219,7 +219,7 @@ class Metrics:
         return ages
 
 
-class _ScrapeCollector(Collector):
+class ScrapeCollector(Collector):
     """Gauges that are computed at each scrape."""
 
     def __init__(self, gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> None:

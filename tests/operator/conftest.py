@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.kubernetes_api import JOBS, ApiProblem, Resource
+from mptraining_api.kubernetes_api import ApiProblem, Resource
 from mptraining_operator.cluster import Cluster
 from tests.fakes import Clock
 
@@ -121,9 +121,11 @@ class FakeCluster:
                 merged[top] = _merge(merged.get(top), value)
         return self.put(resource, merged)
 
-    def patch_job_status(self, namespace: str, name: str, version: int, changes: Mapping[str, Any]) -> Raw:
+    def patch_status(
+        self, resource: Resource, namespace: str, name: str, version: int, changes: Mapping[str, Any]
+    ) -> Raw:
         body = {"metadata": {"resourceVersion": str(version)}, "status": changes}
-        return self.patch(JOBS, namespace, name, body, subresource="status")
+        return self.patch(resource, namespace, name, body, subresource="status")
 
     def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str) -> None:
         self._call("delete", resource, name)

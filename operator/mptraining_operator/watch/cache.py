@@ -71,39 +71,53 @@ class VersionedSnapshot:
 
 
 class Cache:
-    def __init__(self, clock: Callable[[], float]) -> None:
+    """`on_trial` receives the uid of a sweep when one of its jobs was added, removed or changed in what plans read."""
+
+    def __init__(self, clock: Callable[[], float], on_trial: Callable[[str], None] = lambda sweep_uid: None) -> None:
         self._clock = clock
+        self._on_trial = on_trial
         self._lock = threading.Lock()
         self._records: dict[Key, _Record] = {}
         self._removed: OrderedDict[str, int] = OrderedDict()
         # The sum of the jobs' nodes by namespace: a snapshot must not cost a look at each job of the namespace.
         self._nodes: Counter[str] = Counter()
+        # The jobs of each sweep, by its uid: a look at one sweep must not cost a look at every job.
+        self._trials: dict[str, set[Key]] = {}
         # Until when each job that lacks pods is counted, in the order of that time.
         self._lacking_pods: dict[Key, float] = {}
 
     def put_job(self, job: StoredJob) -> bool:
         """Store a job; ignore a version that is older than the stored one."""
         with self._lock:
-            if self._is_removed(job.uid, job.version):
-                return False
+            changed = self._put_job(job)
+        if changed and job.sweep_uid:
+            self._on_trial(job.sweep_uid)
+        return changed
+
+    def _put_job(self, job: StoredJob) -> bool:
+        if self._is_removed(job.uid, job.version):
+            return False
+        record = self._records.setdefault(job.key, _Record())
+        before = record.job
+        if before is not None and job.version <= before.version:
+            return False
+        if before is not None and before.uid != job.uid:
+            self._forget_job(job.key, before.uid, before.version)
             record = self._records.setdefault(job.key, _Record())
-            before = record.job
-            if before is not None and job.version <= before.version:
-                return False
-            if before is not None and before.uid != job.uid:
-                self._forget_job(job.key, before.uid, before.version)
-                record = self._records.setdefault(job.key, _Record())
-            record.job = job
-            self._update_sums(job.key, record)
-            return before is None or not before.same_work(job)
+        self._index(before, job)
+        record.job = job
+        self._update_sums(job.key, record)
+        return before is None or not before.same_work(job)
 
     def remove_job(self, key: Key, uid: str, version: int) -> bool:
         """Remove a deleted job; an earlier or later job of the same name is kept."""
         with self._lock:
             record = self._records.get(key)
-            known = record is not None and record.job is not None and record.job.uid == uid
+            job = record.job if record is not None and record.job is not None and record.job.uid == uid else None
             self._forget_job(key, uid, version)
-            return known
+        if job is not None and job.sweep_uid:
+            self._on_trial(job.sweep_uid)
+        return job is not None
 
     def put_batch_job(self, key: Key, version: int, job: SeenBatchJob) -> bool:
         with self._lock:
@@ -288,6 +302,24 @@ class Cache:
             until = next(itertools.islice(reversed(self._lacking_pods.values()), _CROWD - 1, None), 0.0)
             return self._clock() < until
 
+    def trials(self, sweep_uid: str) -> tuple[StoredJob, ...]:
+        """Return the jobs of that sweep, without parsing."""
+        with self._lock:
+            records = (self._records[key] for key in self._trials.get(sweep_uid, ()))
+            return tuple(record.job for record in records if record.job is not None)
+
+    def trial_nodes(self, sweep_uid: str) -> tuple[int, int]:
+        """Return the number of that sweep's jobs that run or will, and the nodes that they have."""
+        with self._lock:
+            records = [self._records[key] for key in self._trials.get(sweep_uid, ())]
+            live = [each for each in records if each.job is not None and not (each.job.ended or each.job.suspended)]
+            return len(live), sum(each.counted for each in live)
+
+    def nodes_of(self, namespace: str) -> int:
+        """Return the nodes of all jobs in the namespace."""
+        with self._lock:
+            return self._nodes[namespace]
+
     def used_namespaces(self) -> frozenset[str]:
         """Return the namespaces that have jobs with an attempt which has not ended."""
         return frozenset(job.key.namespace for job in self.jobs() if job.attempt and not job.ended)
@@ -373,11 +405,21 @@ class Cache:
             del record.batch_jobs[job]
         self._update_sums(key, record)
         if record.job is not None and record.job.uid == uid:
+            self._index(record.job, None)
             record.job = None
             record.lookups = None
             record.stale_at.clear()
             self._update_sums(key, record)
         self._drop_if_empty(key, record)
+
+    def _index(self, before: StoredJob | None, after: StoredJob | None) -> None:
+        if before is not None and before.sweep_uid:
+            trials = self._trials.get(before.sweep_uid, set())
+            trials.discard(before.key)
+            if not trials:
+                self._trials.pop(before.sweep_uid, None)
+        if after is not None and after.sweep_uid:
+            self._trials.setdefault(after.sweep_uid, set()).add(after.key)
 
     def _drop_if_empty(self, key: Key, record: _Record) -> None:
         if record.empty:

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -67,8 +67,24 @@ def _identity(resource: Resource, found: Any) -> _Identity:
     return _Identity(parse.owner(metadata), metadata.uid, parse.version_number(metadata.resource_version))
 
 
+class Receiver(Protocol):
+    """The receiver of the objects of watches and lists, as their stream decodes them. Thread-safe."""
+
+    def put(self, resource: Resource, found: Any) -> str:
+        """Store an added or modified object; return its uid."""
+
+    def remove(self, resource: Resource, found: Any) -> None:
+        """Remove a deleted object, given in its last state."""
+
+    def forget(self, resource: Resource, key: Key, uid: str, version: int) -> None:
+        """Remove the object of that uid, known at `version` to be deleted."""
+
+    def older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:
+        """Return the objects (key, uid) last changed before `version`: deleted, if a list at `version` lacks them."""
+
+
 class Intake:
-    """Store objects in the cache, as their stream decodes them, and queue their jobs. Thread-safe."""
+    """The Receiver of jobs and their children: store objects in the cache and queue their jobs."""
 
     def __init__(self, cache: Cache, queue: WorkQueue) -> None:
         self._cache = cache
@@ -92,6 +108,12 @@ class Intake:
         remove = self._cache.remove_job if resource == JOBS else self._cache.remove_child
         if remove(key, uid, version):
             self._enqueue(resource, key)
+
+    def older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:
+        """Return the objects (key, uid) last changed before `version`: deleted, if a list at `version` lacks them."""
+        if resource == JOBS:
+            return self._cache.jobs_older_than(version)
+        return self._cache.children_older_than(version, "batch_jobs" if resource == BATCH_JOBS else "pods")
 
     def _put(self, resource: Resource, key: Key, version: int, found: Any) -> bool:
         if resource == JOBS:
@@ -121,16 +143,16 @@ class Relister:
     kopf does not report deletions that happened between two of its watches, and a proxy may lose one. Later lists have
     Jobs and pods only where `decides` returns True: the lists of standbys would cost the API server as much.
 
-    `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is called when the API server serves
-    a resource again, `on_listed` after each list of the thread; neither may raise. `observe_list` receives the resource
-    and the seconds of each complete list of it.
+    `streams` are listed in their order, and `always` by standbys as well; `crd_missing` is logged when the API server
+    does not serve one of them. `clock` is monotonic, in seconds; empty `namespaces` are all. `on_served_again` is
+    called when the API server serves a resource again, `on_listed` after each list of the thread; neither may raise.
+    `observe_list` receives the resource and the seconds of each complete list of it.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        cache: Cache,
-        intake: Intake,
+        receiver: Receiver,
         *,
         seconds: float,
         namespaces: tuple[str, ...],
@@ -139,10 +161,15 @@ class Relister:
         on_listed: Callable[[], None] = lambda: None,
         decides: Callable[[], bool] = lambda: True,
         observe_list: Callable[[str, float], None] = lambda resource, seconds: None,
+        streams: tuple[Stream, ...] = STREAMS,
+        always: tuple[Stream, ...] = (JOB_STREAM,),
+        crd_missing: str = CRD_MISSING,
     ) -> None:
         self._cluster = cluster
-        self._cache = cache
-        self._intake = intake
+        self._receiver = receiver
+        self._streams = streams
+        self._always = always
+        self._crd_missing = crd_missing
         self._seconds = seconds
         self.namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._clock = clock
@@ -190,7 +217,7 @@ class Relister:
             try:
                 self.run_once()
             except ApiProblem as problem:
-                _log.warning("%s; trying again in %.0f s", _describe(problem), pause)
+                _log.warning("%s; trying again in %.0f s", self._describe(problem), pause)
                 pause = max(1.0, problem.retry_after or 0.0)
             except Exception:  # noqa: BLE001 - the caller waits for this list
                 _log.exception("an error while listing; trying again in %.0f s", pause)
@@ -199,10 +226,10 @@ class Relister:
             stopping.wait(pause)
         return False
 
-    def run_once(self, streams: tuple[Stream, ...] = STREAMS) -> None:
-        """List these resources once. Raises ApiProblem; objects listed before the error stay in the cache."""
+    def run_once(self, streams: tuple[Stream, ...] = ()) -> None:
+        """List these resources once, or all. Raises ApiProblem; objects listed before the error stay in the cache."""
         try:
-            for stream in streams:
+            for stream in streams or self._streams:
                 for namespace in self.namespaces:
                     self.versions[stream.resource, namespace] = self.list_one(stream, namespace)
         except ApiProblem as problem:
@@ -223,30 +250,25 @@ class Relister:
             version = listed_at
             for item in items:
                 try:
-                    seen.add(self._intake.put(resource, stream.decode(item)))
+                    seen.add(self._receiver.put(resource, stream.decode(item)))
                 except Exception:  # noqa: BLE001 - one malformed object must not stop the list
                     metadata = msgspec.json.decode(item)["metadata"]
                     seen.add(metadata["uid"])
                     where = f"{metadata.get('namespace')}/{metadata.get('name')}"
                     _log.exception("one of the %s is skipped: %s", resource.plural, where)
-        for key, uid in self._older_than(resource, version):
+        for key, uid in self._receiver.older_than(resource, version):
             if uid not in seen and namespace in (None, key.namespace):
-                self._intake.forget(resource, key, uid, version)
+                self._receiver.forget(resource, key, uid, version)
         self._observe_list(resource.plural, self._clock() - began)
         return version
-
-    def _older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:
-        if resource == JOBS:
-            return self._cache.jobs_older_than(version)
-        return self._cache.children_older_than(version, "batch_jobs" if resource == BATCH_JOBS else "pods")
 
     def _run(self) -> None:
         pause = 1.0
         while not self._stopping.is_set():
             try:
-                self.run_once(STREAMS if self._decides() or not self.complete.is_set() else (JOB_STREAM,))
+                self.run_once(self._streams if self._decides() or not self.complete.is_set() else self._always)
             except ApiProblem as problem:
-                _log.warning("%s; trying again in %.0f s", _describe(problem), pause)
+                _log.warning("%s; trying again in %.0f s", self._describe(problem), pause)
                 self._stopping.wait(max(pause, problem.retry_after or 0.0))
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 continue
@@ -260,11 +282,10 @@ class Relister:
                 self._stopping.wait(self.seconds_until_relist())
                 self._requested.clear()
 
-
-def _describe(problem: ApiProblem) -> str:
-    """Describe the problem for the log, with the next step if one is known."""
-    if problem.status == 0:
-        return f"the API server does not answer ({problem.message})"
-    if problem.status == 404:
-        return CRD_MISSING
-    return f"the API server's answer to a list: {problem}"
+    def _describe(self, problem: ApiProblem) -> str:
+        """Describe the problem for the log, with the next step if one is known."""
+        if problem.status == 0:
+            return f"the API server does not answer ({problem.message})"
+        if problem.status == 404:
+            return self._crd_missing
+        return f"the API server's answer to a list: {problem}"

@@ -16,8 +16,9 @@ from pydantic import ValidationError
 
 from mptraining_api import events
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob, is_paused
+from mptraining_api.spec import API_VERSION, GROUP, KIND, MPTrainingJob, is_paused
 from mptraining_api.status import JobStatus, Phase, parse_time
+from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod
 from mptraining_operator.plan.waiting import NAMESPACE_FULL, OUT_OF_SERVICE
 from mptraining_operator.watch import api_objects
@@ -57,10 +58,18 @@ class StoredJob:
     paused: bool = False
     # progress.modelKeptUntil: unlike the rest of the progress it changes the plan.
     model_kept_until: str = ""
+    # The uid of the MPTrainingSweep that controls it, which makes it a trial; empty for none.
+    sweep_uid: str = ""
+    # It waits for nodes of its namespace (limits.nodesPerNamespace).
+    waits_for_nodes: bool = False
 
     @property
     def ended(self) -> bool:
         return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def suspended(self) -> bool:
+        return self.phase == Phase.SUSPENDED
 
     def same_work(self, other: StoredJob) -> bool:
         """Return whether `other` differs in no field that a plan depends on."""
@@ -68,7 +77,7 @@ class StoredJob:
 
     def _work(self) -> tuple[object, ...]:
         kept = self.model_kept_until
-        return (self.uid, self.generation, self.deleting, self.spec, self.status, self.paused, kept)
+        return (self.uid, self.generation, self.deleting, self.spec, self.status, self.paused, kept, self.sweep_uid)
 
 
 def version_number(version: object) -> int:
@@ -103,6 +112,21 @@ def job(raw: RawObject) -> StoredJob:
         nodes=nodes(status),
         paused=is_paused(metadata.get("annotations")),
         model_kept_until=str(progress.get("modelKeptUntil") or "") if isinstance(progress, dict) else "",
+        sweep_uid=sys.intern(_sweep_uid(metadata)),
+        waits_for_nodes=_waits_for_nodes(status),
+    )
+
+
+def _sweep_uid(metadata: RawObject) -> str:
+    references = metadata.get("ownerReferences") or ()
+    found = (each for each in references if each.get("controller") and each.get("kind") == SWEEP_KIND)
+    return next((str(each.get("uid")) for each in found if str(each.get("apiVersion")).startswith(f"{GROUP}/")), "")
+
+
+def _waits_for_nodes(status: RawObject) -> bool:
+    return any(
+        each.get("type") == "Running" and each.get("reason") == NAMESPACE_FULL
+        for each in status.get("conditions") or ()
     )
 
 
@@ -114,8 +138,11 @@ def nodes(status: RawObject) -> int:
     """
     conditions = {each.get("type"): each for each in status.get("conditions") or ()}
     ended = conditions.get("Finished", {}).get("status") == "True" or status.get("phase") == Phase.SUSPENDED
-    waits = conditions.get("Running", {}).get("reason") == NAMESPACE_FULL
-    return 0 if ended or waits or not _whole(status.get("currentAttempt")) else _whole(status.get("workers"))
+    return (
+        0
+        if ended or _waits_for_nodes(status) or not _whole(status.get("currentAttempt"))
+        else _whole(status.get("workers"))
+    )
 
 
 def owner(metadata: api_objects.Metadata) -> Key | None:

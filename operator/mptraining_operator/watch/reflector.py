@@ -1,4 +1,4 @@
-"""Reflectors: watches of Jobs and pods that decode only the fields that the operator reads.
+"""Reflectors: watches of Jobs, pods and sweeps that decode only the fields that the operator reads.
 
 A reflector watches from the version of a list, resumes a watch from the last version that it received, and lists again
 when the API server no longer has that version (410), as client-go's Reflector does. kopf takes ten times the processor
@@ -16,7 +16,7 @@ import msgspec
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.watch.api_objects import Bookmark, Status, WatchEvent
-from mptraining_operator.watch.informer import CHILD_STREAMS, Intake, Relister, Stream
+from mptraining_operator.watch.informer import CHILD_STREAMS, Receiver, Relister, Stream
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Reflector:
     def __init__(
         self,
         cluster: Cluster,
-        intake: Intake,
+        receiver: Receiver,
         stream: Stream,
         namespace: str | None,
         list_again: Callable[[], int],
@@ -47,7 +47,7 @@ class Reflector:
         on_restart: Callable[[str], None] = lambda resource: None,
     ) -> None:
         self._cluster = cluster
-        self._intake = intake
+        self._receiver = receiver
         self._stream = stream
         self._namespace = namespace
         self._list_again = list_again
@@ -117,30 +117,31 @@ class Reflector:
             found = self._stream.decode(event.object)
             self._version = found.metadata.resource_version
             if event.type == "DELETED":
-                self._intake.remove(resource, found)
+                self._receiver.remove(resource, found)
             else:
-                self._intake.put(resource, found)
+                self._receiver.put(resource, found)
         except Exception:  # noqa: BLE001 - one malformed object must not stop the watch
             _log.exception("an event about one of the %s is skipped", resource.plural)
 
 
 class Reflectors:
-    """The reflectors of Jobs and pods in every watched namespace."""
+    """The reflectors of these streams in every namespace that the relister lists."""
 
     def __init__(
         self,
         cluster: Cluster,
-        intake: Intake,
+        receiver: Receiver,
         relister: Relister,
         clock: Callable[[], float],
         on_event: Callable[[str], None] = lambda resource: None,
         on_restart: Callable[[str], None] = lambda resource: None,
+        streams: tuple[Stream, ...] = CHILD_STREAMS,
     ) -> None:
         self._relister = relister
         self._all = {
             (stream.resource, namespace): Reflector(
                 cluster,
-                intake,
+                receiver,
                 stream,
                 namespace,
                 lambda stream=stream, namespace=namespace: relister.list_one(stream, namespace),  # type: ignore[misc]
@@ -148,7 +149,7 @@ class Reflectors:
                 on_event,
                 on_restart,
             )
-            for stream in CHILD_STREAMS
+            for stream in streams
             for namespace in relister.namespaces
         }
 

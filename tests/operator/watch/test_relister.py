@@ -21,7 +21,7 @@ from tests.operator.controller.reconciled_job import KEY, Make
 def relister(api: Any, clock: Clock, namespaces: tuple[str, ...] = ()) -> tuple[Relister, Cache, WorkQueue]:
     cache, queue = Cache(clock), WorkQueue(clock)
     intake = Intake(cache, queue)
-    return Relister(api, cache, intake, seconds=600, namespaces=namespaces, clock=clock), cache, queue
+    return Relister(api, intake, seconds=600, namespaces=namespaces, clock=clock), cache, queue
 
 
 def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make, raw_pod: Make) -> None:
@@ -48,7 +48,7 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
     api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
 ) -> None:
     lists, cache, _ = relister(api, clock)
-    intake = lists._intake
+    intake = lists._receiver
     for resource, raw in (
         (JOBS, raw_job("stays", uid="s")),
         (JOBS, raw_job()),

@@ -82,7 +82,7 @@ class ControlPlane:
     # -- life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start all servers and establish the CRD. Raises NotStarted with the end of the server's log."""
+        """Start all servers and establish the CRDs. Raises NotStarted with the end of the server's log."""
         try:
             self._start_etcd()
             self._start_api_server()

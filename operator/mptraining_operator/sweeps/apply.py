@@ -1,0 +1,261 @@
+"""Execution of a sweep's plan: the status, then the actions in order, then the Events.
+
+The status records each trial before its job is created. Its write has the resourceVersion of the sweep that the plan
+was made from as precondition; after a conflict the sweep is read and planned again. The actions are idempotent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from mptraining_api.kubernetes_api import JOBS, SWEEPS, ApiProblem, Raw
+from mptraining_api.spec import API_VERSION
+from mptraining_api.status import format_time
+from mptraining_api.sweep.actions import (
+    Action,
+    CreateJob,
+    DeleteJob,
+    DeleteSweep,
+    Refusal,
+    SuspendJob,
+    SweepPlan,
+)
+from mptraining_api.sweep.spec import SWEEP_KIND
+from mptraining_api.sweep.status import SweepStatus
+from mptraining_operator.apply import status_changes
+from mptraining_operator.children import NamespaceDeleted, NotCreated, create_child
+from mptraining_operator.cluster import Cluster
+from mptraining_operator.plan.actions import EventRecord
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.resources.job_objects import Owner
+from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, parse
+from mptraining_operator.watch import parse as parse_jobs
+from mptraining_operator.watch.cache import Cache
+from mptraining_operator.watch.parse import StoredJob
+
+_log = logging.getLogger(__name__)
+
+# Seconds until a refused creation is tried again; the delay doubles. A quota is rarely freed soon.
+_FIRST_RETRY = 2.0
+_LONGEST_RETRY = 60.0
+
+RecordEvent = Callable[[StoredSweep, EventRecord], None]
+
+
+@dataclass(slots=True)
+class Refusals:
+    """The jobs of one sweep whose creation was refused, with the time of the next try in seconds since 1970."""
+
+    _refused: dict[str, tuple[Refusal, float, float]] = field(default_factory=dict)
+
+    def put(self, name: str, refusal: Refusal, now: float) -> bool:
+        """Record a refusal; return whether it is another than before."""
+        before, delay, _ = self._refused.get(name, (None, _FIRST_RETRY / 2, 0.0))
+        delay = min(2 * delay, _LONGEST_RETRY)
+        self._refused[name] = refusal, delay, now + delay
+        return before != refusal
+
+    def remove(self, name: str) -> None:
+        self._refused.pop(name, None)
+
+    def keep(self, names: set[str]) -> None:
+        """Forget refusals of other jobs."""
+        self._refused = {name: each for name, each in self._refused.items() if name in names}
+
+    def next_try(self) -> float | None:
+        """Return when the next job is tried again, or None."""
+        return min((at for refusal, _, at in self._refused.values() if not refusal.final), default=None)
+
+    def in_force(self, now: float) -> Mapping[str, Refusal]:
+        """Return the refusals of jobs that are not to be created now."""
+        return {name: refusal for name, (refusal, _, at) in self._refused.items() if refusal.final or now < at}
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """The jobs that a plan created, and whether the creation of another was refused, which its trial must report."""
+
+    created: tuple[str, ...]
+    refused: bool
+
+
+class SweepApplier:
+    """Executes plans. Thread-safe for different sweeps; `clock` is in seconds since 1970."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        sweeps: SweepCache,
+        jobs: Cache,
+        *,
+        record_event: RecordEvent,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._sweeps = sweeps
+        self._jobs = jobs
+        self._record_event = record_event
+        self._clock = clock
+
+    def write_status(self, sweep: StoredSweep, before: SweepStatus, after: SweepStatus) -> bool:
+        """Write the status; return False after a conflict, when the cache has another version. Raises ApiProblem."""
+        changes = status_changes(before, after)
+        if not changes:
+            return True
+        key = sweep.key
+        try:
+            answer = self._cluster.patch_status(SWEEPS, key.namespace, key.name, sweep.version, changes)
+        except ApiProblem as problem:
+            if problem.status == 404:
+                self._sweeps.remove(key, sweep.uid, sweep.version)
+                return False
+            if problem.status != 409:
+                raise
+            self._refresh(sweep)
+            return False
+        self._sweeps.put(_stored(answer))
+        return True
+
+    def act(self, plan: SweepPlan, sweep: StoredSweep, refusals: Refusals) -> Acted:
+        """Emit the plan's Events and execute its actions.
+
+        Raises ApiProblem; then the next plan has the actions again.
+        """
+        for record in plan.event_records:
+            self.emit(sweep, EventRecord(record.reason, record.message, record.type))
+        before = len(refusals.in_force(self._clock()))
+        created = tuple(name for action in plan.actions if (name := self._execute(action, sweep, refusals)))
+        return Acted(created, refused=len(refusals.in_force(self._clock())) > before)
+
+    def emit(self, sweep: StoredSweep, record: EventRecord) -> None:
+        """Log the Event and record it."""
+        level = logging.WARNING if record.type == "Warning" else logging.INFO
+        _log.log(level, "%s: %s", record.reason, record.message, extra={"sweep": str(sweep.key)})
+        self._record_event(sweep, record)
+
+    def find_job(self, sweep: StoredSweep, name: str) -> None:
+        """Read a job that the cache lacks although the sweep's status says that it runs. Raises ApiProblem."""
+        found = self._cluster.get_if_exists(JOBS, sweep.key.namespace, name)
+        if found is not None:
+            self._jobs.put_job(parse_jobs.job(found))
+
+    def _refresh(self, sweep: StoredSweep) -> None:
+        found = self._cluster.get_if_exists(SWEEPS, sweep.key.namespace, sweep.key.name)
+        if found is None:
+            self._sweeps.remove(sweep.key, sweep.uid, sweep.version)
+        else:
+            self._sweeps.put(_stored(found))
+
+    def _execute(self, action: Action, sweep: StoredSweep, refusals: Refusals) -> str:
+        """Execute one action; return the name of the job that it created, else an empty text."""
+        match action:
+            case CreateJob():
+                return self._create(action, sweep, refusals)
+            case SuspendJob():
+                self._suspend(action, sweep)
+            case DeleteJob():
+                if (job := self._own_job(sweep, action.name)) is not None and not job.deleting:
+                    self._delete_job(job)
+            case DeleteSweep():
+                self._delete_sweep(sweep)
+        return ""
+
+    def _create(self, action: CreateJob, sweep: StoredSweep, refusals: Refusals) -> str:
+        owner = Owner(sweep.key.namespace, sweep.key.name, sweep.uid, format_time(sweep.created))
+        try:
+            created = create_child(self._cluster, JOBS, owner, _owned(action.document, sweep))
+        except NamespaceDeleted:
+            return ""
+        except NotCreated as no:
+            # A name that is taken may become free, and a quota; only what is invalid stays so.
+            if refusals.put(action.name, Refusal(no.message, final=no.kind == "Invalid"), self._clock()):
+                self.emit(sweep, EventRecord("TrialNotCreated", f"{no}", "Warning"))
+            return ""
+        refusals.remove(action.name)
+        self._jobs.put_job(parse_jobs.job(created))
+        return action.name
+
+    def _suspend(self, action: SuspendJob, sweep: StoredSweep) -> None:
+        job = self._own_job(sweep, action.name)
+        if job is None or _suspends(job) == action.suspend:
+            return
+        # The uid is a precondition: another job of the name is not to be suspended.
+        change = {"metadata": {"uid": job.uid}, "spec": {"runPolicy": {"suspend": action.suspend}}}
+        try:
+            answer = self._cluster.patch(JOBS, job.key.namespace, job.key.name, change)
+        except ApiProblem as problem:
+            if problem.status not in (404, 409, 422):
+                raise
+            self._check_job(job)
+            return
+        self._jobs.put_job(parse_jobs.job(answer))
+
+    def _delete_job(self, job: StoredJob) -> None:
+        try:
+            self._cluster.delete(JOBS, job.key.namespace, job.key.name, uid=job.uid, propagation="Background")
+        except ApiProblem as problem:
+            if problem.status not in (404, 409):
+                raise
+            self._check_job(job)
+
+    def _delete_sweep(self, sweep: StoredSweep) -> None:
+        """Delete the sweep; the garbage collector deletes its jobs."""
+        try:
+            self._cluster.delete(SWEEPS, sweep.key.namespace, sweep.key.name, uid=sweep.uid, propagation="Background")
+        except ApiProblem as problem:
+            if problem.status not in (404, 409):
+                raise
+            self._sweeps.remove(sweep.key, sweep.uid, sweep.version)
+
+    def _check_job(self, job: StoredJob) -> None:
+        """Correct the cache about a job that a call did not find as the cache has it: a watch may have missed it."""
+        found: Raw | None = self._cluster.get_if_exists(JOBS, job.key.namespace, job.key.name)
+        if found is not None:
+            self._jobs.put_job(parse_jobs.job(found))
+        if found is None or found["metadata"]["uid"] != job.uid:
+            self._jobs.remove_missing(job.key, job.uid)
+
+    def _own_job(self, sweep: StoredSweep, name: str) -> StoredJob | None:
+        job = self._jobs.stored(Key(sweep.key.namespace, name))
+        return job if job is not None and job.sweep_uid == sweep.uid else None
+
+
+class _RunPolicy(msgspec.Struct, frozen=True):
+    suspend: bool | None = None
+
+
+class _JobSpec(msgspec.Struct, frozen=True, rename="camel"):
+    run_policy: _RunPolicy | None = None
+
+
+_JOB_SPEC = msgspec.json.Decoder(_JobSpec)
+
+
+def _suspends(job: StoredJob) -> bool:
+    """Return spec.runPolicy.suspend of the job."""
+    policy = _JOB_SPEC.decode(job.spec).run_policy
+    return bool(policy and policy.suspend)
+
+
+def _stored(answer: Raw) -> StoredSweep:
+    """Parse the API server's answer to a write, which is a mapping."""
+    return parse(msgspec.json.decode(msgspec.json.encode(answer), type=Sweep))
+
+
+def _owned(document: Mapping[str, Any], sweep: StoredSweep) -> dict[str, Any]:
+    """Return the trial's job with the sweep as its owner, so that Kubernetes deletes it with the sweep."""
+    reference = {
+        "apiVersion": API_VERSION,
+        "kind": SWEEP_KIND,
+        "name": sweep.key.name,
+        "uid": sweep.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    metadata = {**document["metadata"], "namespace": sweep.key.namespace, "ownerReferences": [reference]}
+    return {**document, "metadata": metadata}

@@ -1,0 +1,179 @@
+"""Thread-safe cache of all MPTrainingSweeps; an update with an older resourceVersion is ignored.
+
+The jobs of a sweep are in the cache of jobs (`watch.cache`), which has an index of them.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import msgspec
+
+from mptraining_api.spec import PAUSED, is_paused
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.watch.parse import optional_time, version_number
+
+# The uids of removed sweeps are kept, because a late page of a list may still contain them; the oldest are dropped.
+_REMOVED_KEPT = 1_000
+_NOTHING = msgspec.Raw(b"{}")
+
+
+class Annotations(msgspec.Struct, frozen=True):
+    paused: str = msgspec.field(default="", name=PAUSED)
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    uid: str
+    namespace: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    annotations: Annotations = Annotations()
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """An MPTrainingSweep as a watch or a list has it; spec and status stay JSON."""
+
+    metadata: Metadata
+    spec: msgspec.Raw = _NOTHING
+    status: msgspec.Raw = _NOTHING
+
+
+class _Summary(msgspec.Struct, frozen=True):
+    """The part of a status that metrics need."""
+
+    phase: str = ""
+    pending: int = 0
+    running: int = 0
+    succeeded: int = 0
+    stopped: int = 0
+    failed: int = 0
+
+
+# Labels of the metric, and in small letters the counts of a status.
+TRIAL_STATES = ("Pending", "Running", "Succeeded", "Stopped", "Failed")
+_SUMMARY = msgspec.json.Decoder(_Summary)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSweep:
+    """An MPTrainingSweep in the cache: JSON bytes, parsed only for a plan; `created` in seconds since 1970."""
+
+    key: Key
+    uid: str
+    version: int
+    generation: int
+    created: float
+    deleting: bool
+    paused: bool
+    spec: bytes
+    status: bytes
+    phase: str
+    trials: Mapping[str, int]
+
+    def same_work(self, other: StoredSweep) -> bool:
+        """Return whether `other` differs in no field that a plan depends on."""
+        return self._work() == other._work()
+
+    def _work(self) -> tuple[object, ...]:
+        return (self.uid, self.generation, self.deleting, self.paused, self.spec, self.status)
+
+
+def parse(found: Sweep) -> StoredSweep:
+    """Parse a sweep as its stream decodes it. Raises msgspec.ValidationError if its status is no status at all."""
+    metadata = found.metadata
+    status = bytes(found.status)
+    summary = _SUMMARY.decode(status)
+    return StoredSweep(
+        key=Key(sys.intern(metadata.namespace), metadata.name),
+        uid=metadata.uid,
+        version=version_number(metadata.resource_version),
+        generation=metadata.generation,
+        created=optional_time(metadata.creation_timestamp) or 0.0,
+        deleting=metadata.deletion_timestamp is not None,
+        paused=is_paused({PAUSED: metadata.annotations.paused}),
+        spec=bytes(found.spec),
+        status=status,
+        phase=sys.intern(summary.phase),
+        trials=MappingProxyType({state: getattr(summary, state.lower()) for state in TRIAL_STATES}),
+    )
+
+
+class SweepCache:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sweeps: dict[Key, StoredSweep] = {}
+        # The sweep of each uid: jobs name their owner by it.
+        self._keys: dict[str, Key] = {}
+        self._removed: OrderedDict[str, int] = OrderedDict()
+
+    def put(self, sweep: StoredSweep) -> bool:
+        """Store a sweep, unless it is older than the stored one; return whether it must be reconciled."""
+        with self._lock:
+            if sweep.version <= self._removed.get(sweep.uid, -1):
+                return False
+            before = self._sweeps.get(sweep.key)
+            if before is not None and sweep.version <= before.version:
+                return False
+            if before is not None and before.uid != sweep.uid:
+                self._forget(before, before.version)
+            self._sweeps[sweep.key] = sweep
+            self._keys[sweep.uid] = sweep.key
+            return before is None or not before.same_work(sweep)
+
+    def remove(self, key: Key, uid: str, version: int) -> bool:
+        """Remove a deleted sweep; an earlier or later sweep of the same name is kept. Return whether it was known."""
+        with self._lock:
+            found = self._sweeps.get(key)
+            if found is None or found.uid != uid:
+                self._remember(uid, version)
+                return False
+            self._forget(found, version)
+            return True
+
+    def get(self, key: Key) -> StoredSweep | None:
+        with self._lock:
+            return self._sweeps.get(key)
+
+    def key_of(self, uid: str) -> Key | None:
+        """Return the key of the sweep of that uid, or None if there is no such sweep."""
+        with self._lock:
+            return self._keys.get(uid)
+
+    def sweeps(self) -> tuple[StoredSweep, ...]:
+        """Return all sweeps, without parsing."""
+        with self._lock:
+            return tuple(self._sweeps.values())
+
+    def older_than(self, version: int) -> list[tuple[Key, str]]:
+        """Return sweeps (key, uid) last changed before `version`: deleted, if a list at `version` lacks them."""
+        return [(each.key, each.uid) for each in self.sweeps() if each.version < version]
+
+    def by_phase(self) -> Mapping[str, int]:
+        """Return the number of sweeps by phase; a sweep without a phase counts as Pending."""
+        return Counter(each.phase or "Pending" for each in self.sweeps())
+
+    def trials_by_state(self) -> Mapping[str, int]:
+        """Return the number of trials of all sweeps by state, as their statuses count them."""
+        total: Counter[str] = Counter()
+        for each in self.sweeps():
+            total.update(each.trials)
+        return total
+
+    def _forget(self, sweep: StoredSweep, version: int) -> None:
+        del self._sweeps[sweep.key]
+        self._keys.pop(sweep.uid, None)
+        self._remember(sweep.uid, version)
+
+    def _remember(self, uid: str, version: int) -> None:
+        self._removed[uid] = max(version, self._removed.get(uid, 0))
+        self._removed.move_to_end(uid)
+        while len(self._removed) > _REMOVED_KEPT:
+            self._removed.popitem(last=False)

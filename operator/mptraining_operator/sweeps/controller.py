@@ -1,0 +1,395 @@
+"""The worker of sweeps: takes a sweep from a queue of its own, plans it, and applies the plan.
+
+The queue and the thread are separate from those of jobs, because a proposal takes time. Sweeps take turns: the queue is
+in the order of due times, and a sweep proposes for a fraction of a second before the next one has its turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mptraining_api.kubernetes_api import ApiProblem
+from mptraining_api.problems import Problem
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import PAUSED, MPTrainingJob
+from mptraining_api.sweep import defaults
+from mptraining_api.sweep.actions import Refusal, SweepPlan, TrialJob
+from mptraining_api.sweep.early_stopping import rungs
+from mptraining_api.sweep.proposals import Propose
+from mptraining_api.sweep.search_space import max_trials
+from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec
+from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
+from mptraining_operator.cluster import Cluster
+from mptraining_operator.leader_election import NotLeading, TermWorkers
+from mptraining_operator.plan.actions import EventRecord
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.plan.waiting import NAMESPACE_FULL
+from mptraining_operator.sweeps.apply import Refusals, SweepApplier
+from mptraining_operator.sweeps.cache import StoredSweep, SweepCache
+from mptraining_operator.sweeps.document import parsed_status, parsed_sweep
+from mptraining_operator.sweeps.intake import COALESCE
+from mptraining_operator.sweeps.observe import ObservedJobs
+from mptraining_operator.sweeps.turns import LOOK_AGAIN, Turns
+from mptraining_operator.watch.cache import Cache
+from mptraining_operator.watch.work_queue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+# Status writes of one sweep: a token a second, because the status of a large sweep has hundreds of kilobytes. A write
+# that starts or ends a trial's job may use tokens that were saved; one that reports a state leaves them.
+_WRITES_PER_SECOND = 1.0
+_MOST_SAVED = 3.0
+# Seconds for which one sweep proposes before the next has its turn.
+_PROPOSING_SECONDS = 0.25
+_FIRST_PROPOSAL_SECONDS = 0.05
+_FAILURES_UNTIL_EVENT = 5
+_UNDECIDED = (TrialState.PROPOSED, TrialState.RUNNING)
+
+
+class Planner(Protocol):
+    """`mptraining_api.sweep.plan.plan`."""
+
+    def __call__(
+        self,
+        sweep: MPTrainingSweep,
+        status: SweepStatus | None,
+        jobs: Mapping[str, TrialJob],
+        now: float,
+        *,
+        propose: Propose,
+        new_trials: int | None,
+        refusals: Mapping[str, Refusal],
+        invalid: str | None,
+    ) -> SweepPlan: ...
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What the worker remembers of one sweep; all of it can be lost."""
+
+    uid: str
+    observed: ObservedJobs = field(default_factory=ObservedJobs)
+    refusals: Refusals = field(default_factory=Refusals)
+    tokens: float = _MOST_SAVED
+    counted_at: float = 0.0
+    # By generation: the parsed spec, the result of the check, and the nodes of a trial.
+    generation: int = -1
+    sweep: MPTrainingSweep | None = None
+    invalid: str | None = None
+    nodes: int = 1
+    # The status by its version.
+    status: tuple[int, SweepStatus] | None = None
+    # Ends of trials, in seconds since 1970, that no creation has followed yet.
+    ends: deque[float] = field(default_factory=deque)
+    paused: bool = False
+    # Whether it has fewer trials than it may have, and whether it was reported that it waits for nodes.
+    wants: bool = False
+    waits: bool = False
+
+
+class SweepReconciler(TermWorkers):
+    """The worker of sweeps.
+
+    `clock` is in seconds since 1970, `stopwatch` monotonic. `held` returns whether the whole operator is paused.
+    `check` returns the mistakes of a sweep, or None. `observe_gap` receives the seconds from the end of a trial to the
+    creation of the next job, `observe_proposal` those of one proposal.
+    """
+
+    def __init__(
+        self,
+        queue: WorkQueue,
+        sweeps: SweepCache,
+        jobs: Cache,
+        applier: SweepApplier,
+        turns: Turns,
+        cluster: Cluster,
+        *,
+        plan: Planner,
+        propose: Propose,
+        check: Callable[[dict[str, Any]], str | None],
+        settings: ClusterSettings,
+        clock: Callable[[], float],
+        stopwatch: Callable[[], float],
+        held: Callable[[], bool] = lambda: False,
+        observe_gap: Callable[[float], None] = lambda seconds: None,
+        observe_proposal: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        super().__init__(queue, stopwatch, "sweep-worker")
+        self._sweeps = sweeps
+        self._jobs = jobs
+        self._applier = applier
+        self._turns = turns
+        self._cluster = cluster
+        self._plan = plan
+        self._propose = propose
+        self._check = check
+        self._settings = settings
+        self._clock = clock
+        self._held = held
+        self._observe_gap = observe_gap
+        self._observe_proposal = observe_proposal
+        self._memories: dict[Key, _Memory] = {}
+        self._proposal_seconds = _FIRST_PROPOSAL_SECONDS
+
+    def paused_sweeps(self) -> int:
+        """Return the number of sweeps that their annotation pauses."""
+        return sum(each.paused for each in self._sweeps.sweeps())
+
+    def reconcile(self, key: Key) -> None:
+        """Reconcile one sweep once; an error is logged and retried with exponential backoff."""
+        extra = {"sweep": str(key)}
+        try:
+            self._reconcile(key)
+            self._queue.forget(key)
+        except NotLeading as over:
+            # For the next term of this replica.
+            self._queue.add(key)
+            _log.info("left unfinished: %s", over, extra=extra)
+        except ApiProblem as problem:
+            delay = self._queue.retry(key, problem.retry_after or 0.0)
+            _log.warning("the API server's answer: %s; tried again in %.0f s", problem, delay, extra=extra)
+            self._report_if_lasting(key, str(problem))
+        except Exception as error:  # noqa: BLE001 - an error of one sweep must not affect the others
+            delay = self._queue.retry(key)
+            _log.exception("an error in the operator; tried again in %.0f s", delay, extra=extra)
+            self._report_if_lasting(key, f"{type(error).__name__}: {error}")
+
+    def _reconcile(self, key: Key) -> None:
+        stored = self._sweeps.get(key)
+        if stored is None or stored.deleting:
+            # The garbage collector deletes the jobs by their owner references.
+            self._forget(key)
+            return
+        memory = self._memory(stored)
+        if self._paused(stored, memory):
+            self._turns.leave(stored.uid)
+            return
+        if (seconds := self._seconds_until_write(memory)) > 0:
+            self._queue.add(key, seconds)
+            return
+        self._read(stored, memory)
+        status = self._status(stored, memory)
+        if memory.sweep is None or status is None:
+            return
+        self._advance(stored, memory, memory.sweep, status)
+
+    def _advance(self, stored: StoredSweep, memory: _Memory, sweep: MPTrainingSweep, status: SweepStatus) -> None:
+        """Plan the sweep and apply the plan."""
+        now = self._clock()
+        jobs = self._look(stored, memory, status)
+        most = self._most_new_trials(stored, memory, sweep.spec, status, jobs)
+        plan = self._plan(
+            sweep,
+            status,
+            jobs,
+            now,
+            propose=self._timed,
+            new_trials=most,
+            refusals=memory.refusals.in_force(now),
+            invalid=memory.invalid if status.start_time is None else None,
+        )
+        changed = plan.status != status
+        ends = plan.status.completion_time is not None
+        urgent = bool(plan.actions) or ends
+        if changed and not urgent and memory.tokens < _MOST_SAVED - 1:
+            self._queue.add(stored.key, (_MOST_SAVED - 1 - memory.tokens) / _WRITES_PER_SECOND)
+            return
+        if changed:
+            memory.tokens -= 1
+            if not self._applier.write_status(stored, status, plan.status):
+                self._queue.add(stored.key)
+                return
+            self._remember_status(stored.key, memory, plan.status)
+            # A trial may fail by the plan itself, which no job reports.
+            self._queue.add(stored.key, COALESCE)
+        before = {each.number: each for each in status.trials or ()}
+        self._count_ends(memory, before, plan.status, jobs)
+        acted = self._applier.act(plan, stored, memory.refusals)
+        self._count_creations(stored, memory, acted.created, before, plan)
+        if acted.refused:
+            self._queue.add(stored.key)
+        memory.refusals.keep({each.job for each in plan.status.trials or () if each.state in _UNDECIDED})
+        if ends:
+            memory.ends.clear()
+            self._turns.leave(stored.uid)
+        self._requeue(stored, memory, plan, _started(before, plan.status), most, now)
+
+    def _requeue(
+        self, stored: StoredSweep, memory: _Memory, plan: SweepPlan, added: int, most: int, now: float
+    ) -> None:
+        if plan.status.completion_time is None and memory.wants:
+            if added >= most > 0:
+                # It may want more, after the others' turns.
+                self._queue.add(stored.key)
+            elif not most:
+                self._queue.add(stored.key, LOOK_AGAIN)
+                self._report_waiting(stored, memory, plan.status)
+            elif not added:
+                # It has nothing to start before one of its trials ends: the others need not wait for it.
+                self._turns.leave(stored.uid)
+        times = [each for each in (plan.wake_at, memory.refusals.next_try()) if each is not None]
+        if times:
+            self._queue.add(stored.key, max(0.0, min(times) - now))
+
+    # -- the sweep as it is -------------------------------------------------------------------------------------
+
+    def _memory(self, stored: StoredSweep) -> _Memory:
+        memory = self._memories.get(stored.key)
+        if memory is None or memory.uid != stored.uid:
+            if memory is not None:
+                self._turns.forget(memory.uid)
+            memory = self._memories[stored.key] = _Memory(stored.uid, counted_at=self._stopwatch())
+        return memory
+
+    def _forget(self, key: Key) -> None:
+        memory = self._memories.pop(key, None)
+        if memory is not None:
+            self._turns.forget(memory.uid)
+
+    def _read(self, stored: StoredSweep, memory: _Memory) -> None:
+        """Parse the spec of a new generation, and check it."""
+        if memory.generation == stored.generation:
+            return
+        sweep, problem = parsed_sweep(stored)
+        if sweep is None:
+            self._applier.emit(stored, EventRecord("SpecUnreadable", problem, "Warning"))
+        memory.sweep, memory.generation = sweep, stored.generation
+        if sweep is not None:
+            memory.invalid = self._check(sweep.to_document())
+            memory.nodes = _nodes(sweep.spec, self._settings)
+
+    def _status(self, stored: StoredSweep, memory: _Memory) -> SweepStatus | None:
+        if memory.status is None or memory.status[0] != stored.version:
+            status, problem = parsed_status(stored)
+            if status is None:
+                self._applier.emit(stored, EventRecord("StatusUnreadable", problem, "Warning"))
+                return None
+            memory.status = stored.version, status
+        return memory.status[1]
+
+    def _remember_status(self, key: Key, memory: _Memory, status: SweepStatus) -> None:
+        stored = self._sweeps.get(key)
+        # The status as written, unless another client has written since.
+        memory.status = (stored.version, status) if stored and stored.uid == memory.uid else None
+
+    def _look(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> dict[str, TrialJob]:
+        undecided = {each.job: each for each in status.trials or () if each.state in _UNDECIDED}
+        found = memory.observed.look(self._jobs.trials(stored.uid), undecided, self._cluster)
+        missing = [name for name, each in undecided.items() if each.state == TrialState.RUNNING and name not in found]
+        if not missing:
+            return found
+        # A trial whose job was deleted has failed: this is decided by the API server, not by a watch that is late.
+        for name in missing:
+            self._applier.find_job(stored, name)
+        return memory.observed.look(self._jobs.trials(stored.uid), undecided, self._cluster)
+
+    def _paused(self, stored: StoredSweep, memory: _Memory) -> bool:
+        """Return whether the sweep must be left alone; report the beginning and the end of its own pause."""
+        if stored.paused and not memory.paused:
+            message = f"the operator starts no trial of this sweep; to continue, remove the annotation {PAUSED}"
+            self._applier.emit(stored, EventRecord("Paused", message))
+        elif memory.paused and not stored.paused:
+            self._applier.emit(stored, EventRecord("Unpaused", "the operator reconciles this sweep again"))
+        memory.paused = stored.paused
+        return stored.paused or self._held()
+
+    # -- rates and turns ----------------------------------------------------------------------------------------
+
+    def _seconds_until_write(self, memory: _Memory) -> float:
+        now = self._stopwatch()
+        saved = memory.tokens + (now - memory.counted_at) * _WRITES_PER_SECOND
+        memory.tokens, memory.counted_at = min(_MOST_SAVED, saved), now
+        return max(0.0, 1.0 - memory.tokens) / _WRITES_PER_SECOND
+
+    def _most_new_trials(
+        self, stored: StoredSweep, memory: _Memory, spec: SweepSpec, status: SweepStatus, jobs: Mapping[str, TrialJob]
+    ) -> int:
+        """Return how many trials the sweep may add in this turn."""
+        budget = max(1, int(_PROPOSING_SECONDS / max(self._proposal_seconds, 1e-6)))
+        memory.wants = _wants_trials(spec, status, jobs)
+        if not memory.wants:
+            self._turns.leave(stored.uid)
+            return 0 if self._turns.limited else budget
+        granted = self._turns.grant(stored, memory.nodes)
+        return budget if granted is None else min(budget, granted)
+
+    def _timed(self, spec: SweepSpec, trials: Sequence[Trial]) -> dict[str, Any] | None:
+        began = self._stopwatch()
+        found = self._propose(spec, trials)
+        self._proposal_seconds = self._stopwatch() - began
+        self._observe_proposal(self._proposal_seconds)
+        return found
+
+    def _report_waiting(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> None:
+        waits = not any(each.state in _UNDECIDED for each in status.trials or ())
+        if waits and not memory.waits:
+            message = "the nodes of this namespace are in use (limits.nodesPerNamespace): sweeps take turns for them"
+            self._applier.emit(stored, EventRecord(NAMESPACE_FULL, message))
+        memory.waits = waits
+
+    # -- metrics and reports ------------------------------------------------------------------------------------
+
+    def _count_ends(
+        self, memory: _Memory, before: Mapping[int, Trial], after: SweepStatus, jobs: Mapping[str, TrialJob]
+    ) -> None:
+        for trial in after.trials or ():
+            was = before.get(trial.number)
+            job = jobs.get(was.job) if was is not None and was.state in _UNDECIDED else None
+            ended = trial.state not in _UNDECIDED or (was is not None and trial.job != was.job)
+            if job is not None and ended and job.completion is not None:
+                memory.ends.append(job.completion)
+
+    def _count_creations(
+        self,
+        stored: StoredSweep,
+        memory: _Memory,
+        created: tuple[str, ...],
+        before: Mapping[int, Trial],
+        plan: SweepPlan,
+    ) -> None:
+        now = self._clock()
+        for _ in created:
+            if memory.ends:
+                self._observe_gap(max(0.0, now - memory.ends.popleft()))
+        if created and _started(before, plan.status):
+            memory.waits = False
+            self._turns.created(stored)
+
+    def _report_if_lasting(self, key: Key, problem: str) -> None:
+        stored = self._sweeps.get(key)
+        if self._queue.failures(key) != _FAILURES_UNTIL_EVENT or stored is None:
+            return
+        with suppress(Exception):
+            message = f"the operator cannot reconcile this sweep and keeps retrying: {problem}"
+            self._applier.emit(stored, EventRecord("OperatorProblem", message[:1000], "Warning"))
+
+
+def _started(before: Mapping[int, Trial], after: SweepStatus) -> int:
+    """Return the number of trials that a plan has added or let continue with more epochs."""
+    return sum(
+        each.number not in before or (each.rung or 0) > (before[each.number].rung or 0) for each in after.trials or ()
+    )
+
+
+def _wants_trials(spec: SweepSpec, status: SweepStatus, jobs: Mapping[str, TrialJob]) -> bool:
+    """Return whether the sweep has fewer trials under way than it may have, and may have more."""
+    trials = status.trials or ()
+    over = {name for name, job in jobs.items() if job.state in ("Succeeded", "Failed")}
+    live = sum(each.state in _UNDECIDED and each.job not in over for each in trials)
+    if live >= defaults.parallel(spec) or (spec.run_policy and spec.run_policy.suspend):
+        return False
+    return len(trials) < max_trials(spec) or rungs(spec) is not None
+
+
+def _nodes(spec: SweepSpec, settings: ClusterSettings) -> int:
+    """Return the nodes of one trial, by the job as it is written: 1 if it is complete with its parameters alone."""
+    try:
+        return resolve(MPTrainingJob.parse({"metadata": {"name": "trial"}, "spec": spec.job}), settings).processes
+    except Problem:
+        nodes = spec.job.get("nodes")
+        return nodes if isinstance(nodes, int) and nodes > 0 else 1

@@ -1,0 +1,145 @@
+"""Turns of the sweeps of a namespace whose nodes are limited (limits.nodesPerNamespace).
+
+A sweep creates a trial only when there are nodes for it. Without turns the sweep whose trial has just ended would take
+its nodes again at once, and another sweep, or a job that waits, would never get any. The sweep with the fewest nodes is
+the next, of equal ones the one whose last trial is the oldest; if its trials are larger than what is free, the others
+wait until it has them. Jobs outside of sweeps are asked first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.sweeps.cache import StoredSweep
+from mptraining_operator.watch.cache import Cache
+
+# Seconds until a sweep that waits for nodes looks again.
+LOOK_AGAIN = 1.0
+# Seconds after which a sweep that has not looked again no longer waits.
+_FORGOTTEN = 10 * LOOK_AGAIN
+# Seconds for which free nodes are left to jobs outside of sweeps that wait for them.
+_LEFT_TO_JOBS = 1.0
+
+
+@dataclass(slots=True)
+class _Contender:
+    """A sweep: the nodes of one trial, when one was granted last, and when it last asked in vain."""
+
+    key: Key
+    need: int = 1
+    granted: float = 0.0
+    asked: float | None = None
+
+
+class Turns:
+    """Grants of trials. `most` is limits.nodesPerNamespace, None for no limit; `clock` is monotonic, in seconds.
+
+    `wake_sweep` and `wake_job` queue a sweep or a job that may start now. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        jobs: Cache,
+        *,
+        most: int | None,
+        clock: Callable[[], float],
+        wake_sweep: Callable[[Key], None],
+        wake_job: Callable[[Key], None],
+    ) -> None:
+        self._jobs = jobs
+        self._most = most
+        self._clock = clock
+        self._wake_sweep = wake_sweep
+        self._wake_job = wake_job
+        self._lock = threading.Lock()
+        self._contenders: dict[str, _Contender] = {}
+        # When the free nodes of a namespace were left to its jobs.
+        self._left: dict[str, float] = {}
+
+    @property
+    def limited(self) -> bool:
+        return self._most is not None
+
+    def grant(self, sweep: StoredSweep, need: int) -> int | None:
+        """Return how many trials of `need` nodes the sweep may create now; None for any number.
+
+        A sweep that gets 0 waits for its turn, and must ask again after `LOOK_AGAIN` seconds.
+        """
+        if self._most is None or need > self._most:
+            # Jobs that no namespace has nodes for say so themselves.
+            return None
+        with self._lock:
+            now, namespace = self._clock(), sweep.key.namespace
+            mine = self._contenders.setdefault(sweep.uid, _Contender(sweep.key))
+            mine.key, mine.need = sweep.key, need
+            free = self._free(namespace)
+            if free < need or self._leave_to_jobs(namespace, now):
+                mine.asked = now
+                return 0
+            others = [
+                (uid, each)
+                for uid, each in self._contenders.items()
+                if uid != sweep.uid
+                and each.key.namespace == namespace
+                and each.asked is not None
+                and now < each.asked + _FORGOTTEN
+            ]
+            first = min((self._rank(uid, each) for uid, each in others), default=None)
+            if first is not None and first < self._rank(sweep.uid, mine):
+                mine.asked = now
+                for _, each in others:
+                    self._wake_sweep(each.key)
+                return 0
+            return 1 if others else free // need
+
+    def created(self, sweep: StoredSweep) -> None:
+        """Record that a trial was created by a grant."""
+        with self._lock:
+            self._left.pop(sweep.key.namespace, None)
+            if (mine := self._contenders.get(sweep.uid)) is not None:
+                mine.granted, mine.asked = self._clock(), None
+
+    def leave(self, sweep_uid: str) -> None:
+        """Forget a sweep that wants no trial: it has ended, is suspended, paused, or deleted."""
+        with self._lock:
+            if (mine := self._contenders.get(sweep_uid)) is not None:
+                mine.asked = None
+
+    def forget(self, sweep_uid: str) -> None:
+        """Forget a deleted sweep."""
+        with self._lock:
+            self._contenders.pop(sweep_uid, None)
+
+    def _rank(self, uid: str, contender: _Contender) -> tuple[int, float]:
+        live, counted = self._jobs.trial_nodes(uid)
+        return max(counted, live * contender.need), contender.granted
+
+    def _free(self, namespace: str) -> int:
+        """Return the nodes that no job has or will take: a trial that was created has none before it starts."""
+        promised = 0
+        for uid, each in self._contenders.items():
+            if each.key.namespace == namespace:
+                live, counted = self._jobs.trial_nodes(uid)
+                promised += max(0, live * each.need - counted)
+        return (self._most or 0) - self._jobs.nodes_of(namespace) - promised
+
+    def _leave_to_jobs(self, namespace: str, now: float) -> bool:
+        """Return whether jobs outside of sweeps may take the free nodes first; they have been queued then."""
+        left = self._left.get(namespace)
+        if left is not None and left + _LEFT_TO_JOBS <= now < left + _FORGOTTEN:
+            return False
+        waiting = [
+            job.key
+            for job in self._jobs.jobs()
+            if job.waits_for_nodes and not job.sweep_uid and job.key.namespace == namespace
+        ]
+        if not waiting:
+            return False
+        if left is None or now >= left + _FORGOTTEN:
+            self._left[namespace] = now
+            for key in waiting:
+                self._wake_job(key)
+        return True

@@ -1,0 +1,151 @@
+"""Sweeps on a real API server: from their creation to their end, suspension, pause, quotas, rules and deletion."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.soak.sweep_kills import SEARCHES, document, finished, objective
+from tests.testbed import Behaviour, Exit, Run
+from tests.testbed.nodes.pods import Pod
+
+TRIALS = 4
+
+
+def sweeps(ns: Any) -> str:
+    return f"/apis/mptraining.dev/v1alpha1/namespaces/{ns.namespace}/mptrainingsweeps"
+
+
+def status(ns: Any, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = ns.rest.get(f"{sweeps(ns)}/{name}").get("status", {})
+    return found
+
+
+def states(ns: Any, name: str) -> list[str]:
+    return [each["state"] for each in status(ns, name).get("trials", ())]
+
+
+def create(ns: Any, name: str, script: Callable[[Pod], Behaviour] | None = None, **changes: Any) -> None:
+    """Create a random search of four trials, two at a time, whose stubs report their loss."""
+
+    def loss(pod: Pod) -> Behaviour:
+        training = ns.get(pod.labels["mptraining.dev/job"])["spec"]["training"]
+        value = objective(training["optimizer"]["config"]["learning_rate"], training["batchSize"]["global"])
+        return Exit(0, after=random.Random(pod.name).uniform(0.05, 0.3), message=finished(value))
+
+    body = document(SEARCHES[1], trials=TRIALS, seed=5, name=name)
+    body["spec"]["trials"]["parallel"] = 2
+    body["spec"] |= changes
+    for number in range(1, TRIALS + 1):
+        for suffix in ("", "-x1"):
+            ns.scripts[f"{name}-{number}{suffix}"] = script or loss
+    ns.rest.post(sweeps(ns), body)
+
+
+def events(ns: Any, name: str) -> set[str]:
+    query = {"fieldSelector": f"involvedObject.kind=MPTrainingSweep,involvedObject.name={name}"}
+    return {each["reason"] for each in ns.rest.get(f"/api/v1/namespaces/{ns.namespace}/events", query)["items"]}
+
+
+def until(ns: Any, name: str, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    found: dict[str, Any] = ns.wait(lambda: status(ns, name), holds)
+    return found
+
+
+def test_a_sweep_from_its_creation_to_its_deletion(ns: Any) -> None:
+    create(ns, "bowl")
+    ended = until(ns, "bowl", lambda found: found.get("phase") == "Succeeded")
+    trials = ended["trials"]
+    assert [(each["number"], each["job"], each["state"]) for each in trials] == [
+        (number, f"bowl-{number}", "Succeeded") for number in range(1, TRIALS + 1)
+    ]
+    best = min(trials, key=lambda each: float(each["objective"]))
+    assert ended["best"] == {key: best[key] for key in ("number", "objective", "parameters")}
+    rate, batch = "training.optimizer.config.learning_rate", "training.batchSize.global"
+    for each in trials:
+        job = ns.get(each["job"])["spec"]["training"]
+        assert job["optimizer"]["config"]["learning_rate"] == each["parameters"][rate]
+        assert job["batchSize"]["global"] == each["parameters"][batch]
+        expected = objective(each["parameters"][rate], each["parameters"][batch])
+        assert each["objective"] == float(f"{expected:.6g}")
+    assert ended["observedGeneration"] == 1
+    ns.wait(lambda: events(ns, "bowl"), lambda found: "MaxTrials" in found)
+    shown = ns.control_plane.kubectl("get", "mpts", "-n", ns.namespace, "bowl").stdout.splitlines()
+    assert shown[0].split()[:3] == ["NAME", "PHASE", "TRIALS"]
+    assert shown[1].split()[:3] == ["bowl", "Succeeded", f"{TRIALS}/{TRIALS}"]
+    ns.rest.delete(f"{sweeps(ns)}/bowl")
+    names = {each["job"] for each in trials}
+    ns.wait(lambda: names & {each["metadata"]["name"] for each in ns.rest.get(ns.jobs)["items"]}, lambda left: not left)
+
+
+def test_a_suspended_sweep_frees_its_pods_and_resumes(ns: Any) -> None:
+    create(ns, "rest", lambda pod: Run() if pod.job.endswith("-1-1") else Exit(0, message=finished(1.0)))
+    ns.running("rest-1")
+    ns.rest.patch(f"{sweeps(ns)}/rest", {"spec": {"runPolicy": {"suspend": True}}}, kind="application/merge-patch+json")
+    until(ns, "rest", lambda found: found.get("phase") == "Suspended")
+    ns.phase("rest-1", "Suspended")
+    ns.released("rest-1")
+    ns.scripts["rest-1"] = lambda pod: Exit(0, message=finished(0.5))
+    ns.rest.patch(
+        f"{sweeps(ns)}/rest", {"spec": {"runPolicy": {"suspend": False}}}, kind="application/merge-patch+json"
+    )
+    ended = until(ns, "rest", lambda found: found.get("phase") == "Succeeded")
+    assert (ended["best"]["number"], ended["best"]["objective"]) == (1, 0.5)
+
+
+def test_failed_programs_are_trials_and_lost_machines_are_not(ns: Any) -> None:
+    def script(pod: Pod) -> Behaviour:
+        name = pod.labels["mptraining.dev/job"]
+        if name == "hard-1":
+            return Exit(75)
+        return Exit(1) if name == "hard-2" else Exit(0, message=finished(1.0))
+
+    body = document(SEARCHES[1], trials=TRIALS, seed=5, name="hard")["spec"]["job"]
+    create(ns, "hard", script, job={**body, "runPolicy": {"infrastructureRetries": 0, "backoffLimit": 0}})
+    ended = until(ns, "hard", lambda found: found.get("phase") == "Succeeded")
+    found = {each["number"]: (each["state"], each["job"]) for each in ended["trials"]}
+    assert found[1] == ("Succeeded", "hard-1-x1")
+    assert found[2] == ("Failed", "hard-2")
+    assert ended["failed"] == 1
+
+
+def test_a_paused_sweep_starts_no_trial(ns: Any) -> None:
+    create(ns, "still", lambda pod: Run())
+    ns.running("still-1")
+    path = f"{sweeps(ns)}/still"
+    note = {"metadata": {"annotations": {"mptraining.dev/paused": "true"}}}
+    ns.rest.patch(path, note, kind="application/merge-patch+json")
+    ns.wait(lambda: events(ns, "still"), lambda found: "Paused" in found)
+    ns.end("still-1-1", Exit(0, message=finished(1.0)))
+    ns.phase("still-1", "Succeeded")
+    assert "Succeeded" not in states(ns, "still")
+    note["metadata"]["annotations"]["mptraining.dev/paused"] = "false"
+    ns.rest.patch(path, note, kind="application/merge-patch+json")
+    until(ns, "still", lambda found: len(found.get("trials", ())) == 3)
+
+
+def test_a_quota_of_the_namespace_holds_the_trials_and_is_named(alone: Any) -> None:
+    hard = {"count/mptrainingjobs.mptraining.dev": "1"}
+    quota = {"metadata": {"name": "jobs"}, "spec": {"hard": hard}}
+    path = f"/api/v1/namespaces/{alone.namespace}/resourcequotas"
+    alone.rest.post(path, quota)
+    alone.wait(lambda: alone.rest.get(f"{path}/jobs").get("status", {}).get("hard"), lambda found: found == hard)
+    alone.operator()
+    create(alone, "many", lambda pod: Run())
+    alone.running("many-1")
+    waits = until(alone, "many", lambda found: any("exceeded quota" in str(each) for each in found.get("trials", ())))
+    assert [each["state"] for each in waits["trials"]].count("Proposed") == 1
+    alone.rest.delete(f"{path}/jobs")
+    until(alone, "many", lambda found: found.get("running") == 2)
+
+
+def test_a_trial_gets_nothing_that_a_job_does_not(ns: Any) -> None:
+    """The rules of a job hold in a sweep: before its first trial, and at the creation of each."""
+    job = document(SEARCHES[1], trials=TRIALS, seed=5, name="sly")["spec"]["job"]
+    host = {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}
+    create(ns, "sly", job={**job, "podTemplate": host})
+    failed = until(ns, "sly", lambda found: found.get("phase") == "Failed")
+    assert "podTemplate.volumes" in json.dumps(failed["conditions"])
+    assert not [each for each in ns.rest.get(ns.jobs)["items"] if each["metadata"]["name"].startswith("sly-")]

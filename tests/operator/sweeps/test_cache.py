@@ -1,0 +1,89 @@
+"""The cache of sweeps, and the index of their jobs in the cache of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.sweeps.cache import SweepCache
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import Cache
+from tests.fakes import Clock
+from tests.operator.sweeps.swept import document, stored
+
+Make = Callable[..., dict[str, Any]]
+KEY = Key("team", "lr")
+
+
+def raw(version: int, uid: str = "sweep-1", **status: Any) -> dict[str, Any]:
+    made = document()
+    made["metadata"] |= {"uid": uid, "resourceVersion": str(version)}
+    return {**made, "status": status}
+
+
+def test_an_older_version_is_ignored_also_after_the_deletion() -> None:
+    cache = SweepCache()
+    assert cache.put(stored(raw(10)))
+    assert not cache.put(stored(raw(9, phase="Running")))
+    assert not cache.put(stored(raw(11)))
+    assert cache.put(stored(raw(12, phase="Running")))
+    assert cache.remove(KEY, "sweep-1", 13)
+    assert not cache.put(stored(raw(12)))
+    assert (cache.get(KEY), cache.key_of("sweep-1")) == (None, None)
+
+
+def test_a_new_sweep_of_the_name_replaces_the_old_one() -> None:
+    cache = SweepCache()
+    cache.put(stored(raw(10)))
+    assert cache.put(stored(raw(20, uid="sweep-2")))
+    assert (cache.key_of("sweep-1"), cache.key_of("sweep-2")) == (None, KEY)
+    assert not cache.remove(KEY, "sweep-1", 21)
+    assert cache.older_than(21) == [(KEY, "sweep-2")]
+
+
+def test_the_counts_of_the_metrics() -> None:
+    cache = SweepCache()
+    cache.put(stored(raw(10, phase="Running", running=2, succeeded=5)))
+    assert cache.by_phase() == {"Running": 1}
+    assert cache.trials_by_state() == {"Pending": 0, "Running": 2, "Succeeded": 5, "Stopped": 0, "Failed": 0}
+
+
+@pytest.mark.parametrize(
+    ("reference", "indexed"),
+    [
+        ({}, True),
+        ({"controller": False}, False),
+        ({"kind": "Other"}, False),
+        ({"apiVersion": "other.dev/v1"}, False),
+    ],
+)
+def test_the_jobs_of_a_sweep_are_indexed_by_their_controller(
+    clock: Clock, raw_job: Make, reference: dict[str, Any], indexed: bool
+) -> None:
+    owner = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingSweep", "name": "lr", "uid": "sweep-1"}
+    changed: list[str] = []
+    cache = Cache(clock, changed.append)
+    body = raw_job("lr-1")
+    body["metadata"]["ownerReferences"] = [{**owner, "controller": True, **reference}]
+    cache.put_job(parse.job(body))
+    assert [each.key.name for each in cache.trials("sweep-1")] == (["lr-1"] if indexed else [])
+    # The same version again, as the watch reports the operator's own write, changes nothing.
+    cache.put_job(parse.job(body))
+    assert changed == (["sweep-1"] if indexed else [])
+    cache.remove_job(Key("team", "lr-1"), "job-1", 20)
+    assert cache.trials("sweep-1") == ()
+    assert changed == (["sweep-1"] * 2 if indexed else [])
+
+
+def test_progress_does_not_queue_the_sweep(clock: Clock, raw_job: Make) -> None:
+    owner = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingSweep", "uid": "sweep-1", "controller": True}
+    changed: list[str] = []
+    cache = Cache(clock, changed.append)
+    for version in (10, 11):
+        body = raw_job("lr-1", version=version, status={"phase": "Running", "progress": {"step": version}})
+        body["metadata"]["ownerReferences"] = [owner]
+        cache.put_job(parse.job(body))
+    assert changed == ["sweep-1"]

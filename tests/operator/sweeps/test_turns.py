@@ -1,0 +1,94 @@
+"""Sweeps in one namespace whose nodes are limited: each gets its share, and jobs outside of sweeps get theirs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from mptraining_api.kubernetes_api import JOBS, SWEEPS
+from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.watch import parse as parse_jobs
+from tests.fakes import Clock
+from tests.operator.sweeps.swept import JOB, Bench, document
+
+MOST = 4
+
+
+def sweep(name: str, *, parallel: int = MOST, nodes: int = 1) -> dict[str, Any]:
+    values = [{"path": "training.seed", "values": list(range(60))}]
+    return document(name, parameters=values, trials={"parallel": parallel}, job={**JOB, "nodes": nodes})
+
+
+def live(bench: Bench) -> list[str]:
+    """Return the names of the trials' jobs that have not ended, oldest first."""
+    ended = {key[2] for key, raw in bench.api.objects.items() if raw.get("status", {}).get("phase") == "Succeeded"}
+    return [name for name in bench.made() if name not in ended]
+
+
+def nodes_in_use(bench: Bench) -> int:
+    return sum(bench.api.find(JOBS, "team", name)["spec"]["nodes"] for name in live(bench))
+
+
+def rounds(bench: Bench, count: int) -> Counter[str]:
+    """End the oldest trial again and again; return the nodes that each sweep had, summed over the rounds."""
+    had: Counter[str] = Counter()
+    for _ in range(count):
+        assert nodes_in_use(bench) <= MOST
+        for name in live(bench):
+            had[name.split("-")[0]] += bench.api.find(JOBS, "team", name)["spec"]["nodes"]
+            bench.job(name, "Running")
+        bench.run(2.0)
+        bench.job(live(bench)[0], "Succeeded", metrics={"loss": 0.5})
+        bench.run(3.0)
+    return had
+
+
+@pytest.mark.parametrize("second_parallel", [1, MOST])
+def test_a_sweep_that_has_all_nodes_leaves_them_to_another_as_its_trials_end(
+    api: Any, clock: Clock, second_parallel: int
+) -> None:
+    bench = Bench(api, clock, sweep("one"), most=MOST)
+    bench.run(5.0)
+    assert live(bench) == ["one-1", "one-2", "one-3", "one-4"]
+    bench.put(api.put(SWEEPS, sweep("two", parallel=second_parallel)))
+    bench.run(5.0)
+    assert ("two", "NamespaceFull") in bench.said
+    rounds(bench, 4)
+    had = rounds(bench, 20)
+    share = had["two"] / sum(had.values())
+    assert share == pytest.approx(second_parallel and min(second_parallel, MOST / 2) / MOST, abs=0.05)
+
+
+def test_a_sweep_of_larger_trials_gets_its_turn_too(api: Any, clock: Clock) -> None:
+    bench = Bench(api, clock, sweep("small"), sweep("large", nodes=2, parallel=1), most=MOST)
+    bench.run(5.0)
+    had = rounds(bench, 30)
+    assert had["large"] > 0
+    assert had["small"] > 0
+
+
+def test_a_job_that_waits_for_nodes_is_asked_before_a_sweep_takes_them(api: Any, clock: Clock) -> None:
+    bench = Bench(api, clock, sweep("one"), most=MOST)
+    bench.run(5.0)
+    waits = [{"type": "Running", "status": "False", "reason": "NamespaceFull", "message": "", "lastTransitionTime": ""}]
+    other = {"metadata": {"name": "other", "namespace": "team"}, "spec": JOB, "status": {"conditions": waits}}
+    bench.jobs.put_job(parse_jobs.job(api.put(JOBS, other)))
+    for name in live(bench):
+        bench.job(name, "Running")
+    bench.run(2.0)
+    assert bench.woken == []
+    bench.job("one-1", "Succeeded", metrics={"loss": 0.5})
+    bench.run(0.5)
+    assert bench.woken == [Key("team", "other")]
+    assert len(bench.made()) == MOST
+    # The job needs more nodes than are free: the sweep goes on.
+    bench.run(5.0)
+    assert len(bench.made()) == MOST + 1
+
+
+def test_without_a_limit_a_sweep_starts_all_that_it_may(api: Any, clock: Clock) -> None:
+    bench = Bench(api, clock, sweep("one", parallel=9))
+    bench.run(10.0)
+    assert len(live(bench)) == 9
