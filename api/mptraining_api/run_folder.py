@@ -23,6 +23,8 @@ TENSORBOARD = "tensorboard"
 # Files of the callbacks of a function program, except TensorBoard's.
 CALLBACKS = "callbacks"
 QUARANTINE = "quarantine"
+# State of the tuners of a script that uses KerasTuner.
+TUNER = "tuner"
 RESULT = "result.json"
 # State of the export to tracking servers.
 TRACKING = "tracking.json"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from mptraining_api.outputs.fields import MLflow, Profile
+from mptraining_api.outputs.fields import Export, MLflow, Profile
 from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import (
     Accelerator,
     BatchSize,
-    Export,
     LearningRateScaling,
     LossScale,
     Precision,
