@@ -105,6 +105,10 @@ class Progress(_Event):
     step: int
     total_steps: int | None = None
     epoch: int
+    # Of a search with KerasTuner: the trial that runs, from 1, and the limit of the tuner. The process of the oracle
+    # counts trials as steps, and reports the metrics of the last trial that ended.
+    trial: int | None = None
+    trials: int | None = None
     metrics: dict[str, float]
     examples_per_second: float | None = None
     step_seconds: float | None = None

@@ -127,7 +127,10 @@ class ProfileSteps(Model):
 
 
 class ResolvedJob(Model):
-    """`processes` run in parallel with `replicas_per_process` each; all `replicas` share each step."""
+    """`processes` run in parallel with `replicas_per_process` each; `replicas` share each step.
+
+    Those are all of them, or the ones of one process in a search by several.
+    """
 
     version: int = VERSION
     name: str
@@ -158,6 +161,11 @@ class ResolvedJob(Model):
     # The run folder. None: a scratch folder, from which no job can resume.
     output: str | None
     choices: tuple[Choice, ...]
+
+    @property
+    def searches_together(self) -> bool:
+        """Return whether the processes are the oracle and the tuners of a search, and train no model together."""
+        return self.processes > 1 and self.program.script is not None and self.program.script.tuner is not None
 
     @property
     def per_replica_batch_size(self) -> int | None:

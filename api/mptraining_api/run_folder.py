@@ -27,6 +27,8 @@ QUARANTINE = "quarantine"
 # Of a prediction: the file, and the folder of its parts.
 PREDICTIONS = "predictions.parquet"
 PREDICTION_PARTS = "predictions"
+# State of the tuners of a script that uses KerasTuner.
+TUNER = "tuner"
 RESULT = "result.json"
 # State of the export to tracking servers.
 TRACKING = "tracking.json"

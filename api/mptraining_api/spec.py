@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, NonNegative, Text, Uri, Word
-from mptraining_api.outputs.fields import Output, Profile, Tracking
+from mptraining_api.outputs.fields import Checkpoint, Export, Output, Profile, Tracking
 from mptraining_api.validation import job_text
 from mptraining_api.validation.yaml_text import YamlDocument
 
@@ -138,23 +138,6 @@ class Data(Model):
     )
 
 
-class Checkpoint(Model):
-    """Checkpoints of the training state."""
-
-    every_steps: Count | None = Field(None, description="Steps between checkpoints.")
-    max_to_keep: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Number of checkpoints to keep.")
-
-
-class Export(Model):
-    """Export of the trained model, always with the float32 policy."""
-
-    format: Literal["keras", "saved_model"] | None = Field(None, description="keras, or saved_model for serving.")
-    checkpoint: Literal["Last", "Best"] | None = Field(
-        None, description="Weights to export: the last, or the best by monitor."
-    )
-    monitor: Name | None = Field(None, description="With Best: the metric that decides, such as val_loss.")
-
-
 Labels = Annotated[dict[Annotated[str, StringConstraints(max_length=317)], Text], Field(max_length=64)]
 # Quantity is the only union: Kubernetes itself accepts a number or a string (8, "500m", "16Gi").
 Quantity = Annotated[
@@ -270,6 +253,9 @@ class Script(Model):
     )
     arguments: Annotated[list[Text], Field(max_length=256)] | None = Field(
         None, description="Command line arguments of the script."
+    )
+    tuner: Literal["KerasTuner"] | None = Field(
+        None, description="On several nodes: KerasTuner's distributed search, its oracle on node 0, tuners on the others."
     )
 
 

@@ -104,6 +104,8 @@ class Progress(Model):
     step: NonNegative | None = Field(None, description="Completed steps.")
     total_steps: NonNegative | None = Field(None, description="Steps in all.")
     epoch: NonNegative | None = Field(None, description="Current epoch, from 1.")
+    trial: NonNegative | None = Field(None, description="Current trial of a search with KerasTuner, from 1.")
+    trials: NonNegative | None = Field(None, description="Trials in all, if the tuner has a limit.")
     percent_complete: Annotated[int, Field(ge=0, le=100)] | None = Field(None, description="Of all steps.")
     examples_per_second: Annotated[float, Field(ge=0)] | None = Field(None, description="Over all replicas.")
     estimated_remaining_seconds: NonNegative | None = Field(None, description="At the current speed.")

@@ -1,10 +1,29 @@
-"""What a job writes besides its model, as a user writes it: the run folder, profiles, metrics on tracking servers."""
+"""What a job writes, as a user writes it: checkpoints, the model, the run folder, profiles, metrics on servers."""
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from pydantic import Field
 
-from mptraining_api.model import Model, Name, NonNegative, Uri
+from mptraining_api.model import Count, Model, Name, NonNegative, Uri
+
+
+class Checkpoint(Model):
+    """Checkpoints of the training state."""
+
+    every_steps: Count | None = Field(None, description="Steps between checkpoints.")
+    max_to_keep: Annotated[int, Field(ge=1, le=1000)] | None = Field(None, description="Number of checkpoints to keep.")
+
+
+class Export(Model):
+    """Export of the trained model, always with the float32 policy."""
+
+    format: Literal["keras", "saved_model"] | None = Field(None, description="keras, or saved_model for serving.")
+    checkpoint: Literal["Last", "Best"] | None = Field(
+        None, description="Weights to export: the last, or the best by monitor."
+    )
+    monitor: Name | None = Field(None, description="With Best: the metric that decides, such as val_loss.")
 
 
 class Profile(Model):

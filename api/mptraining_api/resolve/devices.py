@@ -19,16 +19,20 @@ FELL_BACK = "FellBackToCPU"
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """`processes` pods in parallel, each with `replicas_per_process` replicas of the model."""
+    """`processes` pods in parallel, each with `replicas_per_process` replicas of the model.
+
+    `independent` processes each train models of their own: the oracle and the tuners of a search with KerasTuner.
+    """
 
     accelerator: ResolvedAccelerator
     processes: int
     replicas_per_process: int
     choices: tuple[Choice, ...] = ()
+    independent: bool = False
 
     @property
     def replicas(self) -> int:
-        return self.processes * self.replicas_per_process
+        return self.replicas_per_process if self.independent else self.processes * self.replicas_per_process
 
 
 def requested_devices(spec: JobSpec, *, multi_host_tpu: bool) -> Devices:
@@ -37,7 +41,8 @@ def requested_devices(spec: JobSpec, *, multi_host_tpu: bool) -> Devices:
     if type.kind == "tpu":
         return _tpu(spec.accelerator, type, spec.nodes, multi_host=multi_host_tpu)
     count, choices = _count(spec, type)
-    return Devices(_resolved(spec.accelerator, type, count), spec.nodes or 1, count, choices)
+    independent = spec.program.script is not None and spec.program.script.tuner is not None
+    return Devices(_resolved(spec.accelerator, type, count), spec.nodes or 1, count, choices, independent)
 
 
 def _count(spec: JobSpec, type: AcceleratorType) -> tuple[int, tuple[Choice, ...]]:
@@ -139,7 +144,7 @@ def without_accelerators(devices: Devices, *, splits_in_two: bool) -> Devices:
         f"{FELL_BACK}: there is no {before.title} here and cpuFallback is on; the global batch size stays as it was"
     )
     choice = Choice(field=accelerators.TYPE, value="cpu", because=because)
-    return Devices(accelerator, processes, count, (*devices.choices, choice))
+    return Devices(accelerator, processes, count, (*devices.choices, choice), devices.independent)
 
 
 def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
@@ -153,16 +158,18 @@ def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
     elif spec.program.prediction is not None:
         picked = "Mirrored"
         because = "each worker predicts records of its own"
-    elif devices.processes > 1:
+    elif devices.processes > 1 and not devices.independent:
         picked = "MultiWorkerMirrored"
         because = f"{devices.processes} hosts"
     elif spec.program.script is not None and devices.replicas == 1:
         # In a strategy's scope, a custom loop needs strategy.run; a GradientTape over a variable fails outside of it.
         picked = "None"
-        because = "one device: the script runs as it does without a strategy"
+        each = "one device of each tuner" if devices.independent else "one device"
+        because = f"{each}: the script runs as it does without a strategy"
     else:
         picked = "Mirrored"
-        because = f"one host with {devices.replicas} device{'s' if devices.replicas > 1 else ''}"
+        host = "each tuner is one host" if devices.independent else "one host"
+        because = f"{host} with {devices.replicas} device{'s' if devices.replicas > 1 else ''}"
     return picked, Choice(field="spec.strategy", value=picked, because=because)
 
 

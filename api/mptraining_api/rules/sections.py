@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from mptraining_api.outputs.fields import MLflow, Profile
+from mptraining_api.outputs.fields import Export, MLflow, Profile
 from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import (
     Accelerator,
     BatchSize,
     Ensemble,
-    Export,
     LearningRateScaling,
     LossScale,
     Precision,

@@ -233,6 +233,8 @@ def progress_event(seen: JobView) -> events.Progress:
         step=progress.step or 0,
         total_steps=progress.total_steps,
         epoch=progress.epoch or 1,
+        trial=progress.trial,
+        trials=progress.trials,
         metrics={each.name: float(each.value) for each in progress.metrics or () if _is_finite(each.value)},
         examples_per_second=progress.examples_per_second,
         estimated_remaining_seconds=progress.estimated_remaining_seconds,

@@ -165,7 +165,10 @@ def time_left(event: Progress) -> str:
 
 def position_text(event: Progress) -> str:
     of = f"/{event.total_steps}" if event.total_steps is not None else ""
-    return f"step {event.step}{of}  epoch {event.epoch}"
+    if event.trial is None:
+        return f"step {event.step}{of}  epoch {event.epoch}"
+    trials = f" of {event.trials}" if event.trials is not None else ""
+    return f"trial {event.trial}{trials}  step {event.step}{of}  epoch {event.epoch}"
 
 
 def event_lines(event: Event, before: Progress | None = None) -> list[str]:

@@ -59,6 +59,8 @@ def _of_progress(event: events.Progress) -> dict[str, Any]:
         "step": step,
         "total_steps": total,
         "epoch": _count(event.epoch),
+        "trial": _count(event.trial),
+        "trials": _count(event.trials),
         "percent_complete": _percent(step, total),
         "examples_per_second": _bounded(event.examples_per_second),
         "estimated_remaining_seconds": _count(event.estimated_remaining_seconds),

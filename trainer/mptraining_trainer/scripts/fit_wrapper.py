@@ -42,6 +42,7 @@ from mptraining_trainer.scripts.job_scope import job_scope
 from mptraining_trainer.scripts.late_settings import ignore_late_settings
 from mptraining_trainer.scripts.own_optimizers import build_optimizers_early
 from mptraining_trainer.scripts.own_step_scaling import apply_undivided_outside_of_fit, scale_own_train_step
+from mptraining_trainer.scripts.tuner_search import SearchEnded, TunerSearch
 
 
 @contextmanager
@@ -58,6 +59,10 @@ def preserve_random_states() -> Iterator[None]:
 T = TypeVar("T")
 
 
+class Stop(BaseException):
+    """Ends the script at once; a BaseException, so that the script's own `except Exception` does not catch it."""
+
+
 class Addition(Enum):
     """Functions that the trainer adds to a script, each with the topic and the message of its failure."""
 
@@ -69,6 +74,7 @@ class Addition(Enum):
     PROFILE = ("NotProfiled", "the profile could not be recorded")
     SCALE = ("LossNotScaled", "the loss could not be scaled")
     POLICY = ("PolicyUnknown", "the policy of the model's layers could not be read")
+    BEST = ("NoBestModel", "the model of the search's best trial could not be loaded")
     EXPORT = ("NotExported", "the model could not be exported")
 
 
@@ -99,6 +105,9 @@ class Context(Protocol):
     def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         """Called before each fit with the precision policy of the model's layers and the number of replicas."""
 
+    def on_best(self, model: Any, metrics: Mapping[str, float]) -> None:
+        """Called with the best model of a search, and the metrics of its trial."""
+
     def report_failure(self, what: Addition, error: Exception) -> None:
         """Report an error of the trainer that the script must not see. Raise an error that must end the run."""
 
@@ -112,9 +121,10 @@ class Context(Protocol):
 class Fits:
     """State of the script's fits so far, in this attempt and earlier ones."""
 
-    def __init__(self, strategy: Any, context: Context) -> None:
+    def __init__(self, strategy: Any, context: Context, tuners: TunerSearch | None = None) -> None:
         self.strategy = strategy
         self.context = context
+        self.tuners = tuners
         self.model: Any = None
         self.steps = 0
         # The policy of the last fit's model; None before the first fit.
@@ -151,6 +161,23 @@ class Fits:
         self.states.append(before.model_copy(deep=True))
         return skipped, before
 
+    @property
+    def in_search(self) -> bool:
+        """Return whether a tuner's search runs, whose fits KerasTuner itself stores and resumes."""
+        return self.tuners is not None and self.tuners.searching
+
+    def trained_model(self) -> Any:
+        """Return the model of the last fit, or the best one of the last search if no fit came after it."""
+        if self.tuners is None or self.tuners.tuner is None or self.model is not None:
+            return self.model
+        return self._call_guarded(Addition.BEST, self._best_of_search, None)
+
+    def _best_of_search(self) -> Any:
+        assert self.tuners is not None
+        model, metrics = self.tuners.best_model()
+        self.context.on_best(model, metrics)
+        return model
+
     def run_addition(self, what: Addition, call: Callable[[], None]) -> None:
         """Call a function that the trainer adds to a fit; its error must not end a script that trains without it."""
         self._call_guarded(what, call, None)
@@ -173,12 +200,20 @@ _PATH = "spec.program.script.path"
 _SECONDS_BETWEEN_PROGRESS = 1.0
 
 
-def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, folder: Path | None = None) -> Any:
+def run_script(
+    job: ResolvedJob,
+    keras: Keras,
+    strategy: Any,
+    context: Context,
+    folder: Path | None = None,
+    tuners: TunerSearch | None = None,
+) -> Any:
     """Run the script as `__main__` in `folder` (the source; default: the current one), inside the strategy's scope.
 
     `strategy` is None for one device or a script that creates its own. Errors in the trainer's additions to a fit
     (checkpoints, progress, building a model) do not end the script: they go to `context.report_failure`. Return the
-    model that the last `fit` trained, None if there was none. Raise InvalidProgram for a script that cannot work here,
+    model that the last `fit` trained, or the best one of a search with KerasTuner if that came last, None if there was
+    none. Raise InvalidProgram for a script that cannot work here,
     Preempted if `context` requested a stop, and Problem (reason ProgramFailed) for the script's own error, whose
     traceback is written to stderr.
     """
@@ -189,7 +224,7 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
     if not path.is_file():
         known = ", ".join(sorted(one.name for one in folder.glob("*.py"))) or "no Python files"
         raise InvalidProgram(_PATH, f"no file {script.path!r} in {folder}", expected=f"one of: {known}")
-    fits = Fits(strategy, context)
+    fits = Fits(strategy, context, tuners)
     generations = [keras, load("Keras3")] if keras.legacy else [keras]
     with contextlib.ExitStack() as around:
         around.enter_context(ignore_late_settings(context.notice))
@@ -199,9 +234,13 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
             around.enter_context(build_optimizers_early(generation))
         around.enter_context(_as_main(path, folder, script))
         around.enter_context(job_scope(generations, job.precision.policy, strategy))
+        if tuners is not None:
+            around.enter_context(tuners.around_script())
         try:
             runpy.run_path(str(path), run_name="__main__")
-        except _Stop:
+        except SearchEnded:
+            return None
+        except Stop:
             raise Preempted("", f"stopped after {fits.epochs} epochs and {fits.steps} steps") from None
         except SystemExit as end:
             if end.code not in (None, 0):
@@ -213,11 +252,7 @@ def run_script(job: ResolvedJob, keras: Keras, strategy: Any, context: Context, 
                 # A lost peer is not the script's error: `reporting.errors` converts it.
                 raise
             raise _to_problem(script, folder, error, _circumstances(job, keras, fits, path)) from error
-    return fits.model
-
-
-class _Stop(BaseException):
-    """Ends the script at once; a BaseException, so that the script's own `except Exception` does not catch it."""
+        return fits.trained_model()
 
 
 @contextlib.contextmanager
@@ -247,9 +282,12 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         fits.run_addition(Addition.POLICY, lambda: fits.context.on_fit(model, fits.policy or "", replicas))
         if replicas > 1:
             fits.run_addition(Addition.BUILD, lambda: _built_by_its_parts(model, keras))
-        skipped, before = fits.begin(model, planned, lambda: _build_from(model, given["x"]))
+        if fits.in_search:
+            fits.model, skipped, before = None, 0, FitState(epochs=0)
+        else:
+            skipped, before = fits.begin(model, planned, lambda: _build_from(model, given["x"]))
         given["initial_epoch"] = first + skipped
-        given["callbacks"] = _add_callback(given["callbacks"], _callback(keras, fits))
+        given["callbacks"] = _add_callback(given["callbacks"], _callback(keras, fits, in_search=fits.in_search))
         # A progress bar would be one line of many kilobytes in a pod's log.
         if given["verbose"] in ("auto", 1) and not sys.stdout.isatty():
             given["verbose"] = 2
@@ -300,7 +338,7 @@ def _add_callback(callbacks: Any, ours: Any) -> Any:
     return [*(callbacks if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []), ours]
 
 
-def _callback(keras: Keras, fits: Fits) -> Any:
+def _callback(keras: Keras, fits: Fits, *, in_search: bool) -> Any:
     class Telemetry(keras.module.callbacks.Callback):  # type: ignore[name-defined, misc]
         # With this attribute tf_keras keeps the logs on the device until they are reported.
         _supports_tf_logs = True
@@ -309,9 +347,11 @@ def _callback(keras: Keras, fits: Fits) -> Any:
             super().__init__()
             self.batches = 0
             self.reported_at = 0.0
+            self.epoch = 0
 
-        def on_epoch_begin(self, _epoch: int, _logs: Any = None) -> None:
+        def on_epoch_begin(self, epoch: int, _logs: Any = None) -> None:
             self.batches = 0
+            self.epoch = epoch + 1 if in_search else fits.epochs + 1
 
         def on_train_batch_begin(self, *_: Any, **__: Any) -> None:
             fits.run_addition(Addition.PROFILE, lambda: fits.context.before_batch(fits.steps))
@@ -321,20 +361,22 @@ def _callback(keras: Keras, fits: Fits) -> Any:
             self.batches = batch + 1
             fits.run_addition(Addition.PROFILE, lambda: fits.context.after_batch(fits.steps))
             if fits.context.stop_requested():
-                raise _Stop
+                raise Stop
             if time.monotonic() - self.reported_at >= _SECONDS_BETWEEN_PROGRESS:
                 self.reported_at = time.monotonic()
-                fits.run_addition(Addition.PROGRESS, lambda: self._progress(fits.epochs + 1, logs))
+                fits.run_addition(Addition.PROGRESS, lambda: self._progress(logs))
 
         def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
             metrics: dict[str, float] = {}
             fits.run_addition(Addition.PROGRESS, lambda: metrics.update(_numbers(logs)))
-            fits.epoch_ended(metrics)
-            fits.run_addition(Addition.PROGRESS, lambda: self._progress(fits.epochs, metrics, epoch_ended=True))
-            fits.run_addition(Addition.SAVE, lambda: fits.context.save(self.model, fits.states))
+            if not in_search:
+                fits.epoch_ended(metrics)
+            fits.run_addition(Addition.PROGRESS, lambda: self._progress(metrics, epoch_ended=True))
+            if not in_search:
+                fits.run_addition(Addition.SAVE, lambda: fits.context.save(self.model, fits.states))
 
-        def _progress(self, epoch: int, logs: Any, *, epoch_ended: bool = False) -> None:
-            fits.context.progress(fits.steps, epoch, _numbers(logs), epoch_ended=epoch_ended)
+        def _progress(self, logs: Any, *, epoch_ended: bool = False) -> None:
+            fits.context.progress(fits.steps, self.epoch, _numbers(logs), epoch_ended=epoch_ended)
 
     return Telemetry()
 

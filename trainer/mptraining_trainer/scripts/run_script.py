@@ -20,12 +20,15 @@ from mptraining_trainer.checkpoints.state import CheckpointState, FitState
 from mptraining_trainer.distribution.coordination import exit_barrier
 from mptraining_trainer.distribution.strategy import started_fields
 from mptraining_trainer.export.export import publish
+from mptraining_trainer.export.float32_model import policy_of
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.system_metrics import SystemMeter
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
-from mptraining_trainer.scripts.fit_wrapper import Addition, run_script
+from mptraining_trainer.scripts.fit_wrapper import Addition, Stop, run_script
+from mptraining_trainer.scripts.tuner_folder import TunerFolder
+from mptraining_trainer.scripts.tuner_search import TrialNumber, TunerSearch
 from mptraining_trainer.training.profiling import DeviceMeter, Profiling
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
@@ -47,6 +50,11 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
             None if job.strategy == "None" else strategy,
             context,
             Path(environment.get(SOURCE_FOLDER, ".")),
+            TunerSearch(
+                TunerFolder(worker.folder, worker.identity.index),
+                worker.identity if job.searches_together else None,
+                context,
+            ),
         )
     finally:
         # A script that is preempted or fails needs its last epoch's checkpoint too.
@@ -55,7 +63,9 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     steps = context.step - context.first_step
     policy = context.policy or job.precision.policy
     exported: str | None = None
-    if model is None:
+    if model is None and job.searches_together and not worker.identity.is_chief:
+        telemetry.notice("SearchEnded", "the search is over; what the script does after it runs on worker 0")
+    elif model is None:
         telemetry.notice("NoModel", "the script never called model.fit, so nothing is exported", level="Warning")
     else:
         exported = _export(worker, context, model, policy)
@@ -142,6 +152,9 @@ class _Script:
         self.policy: str | None = None
         # The last fitted model.
         self._model: Any = None
+        # The trial that runs, of a search with KerasTuner.
+        self._trial: TrialNumber | None = None
+        self._steps_read = False
 
     def progress(self, step: int, epoch: int, metrics: Mapping[str, float], *, epoch_ended: bool = False) -> None:
         telemetry = self._worker.telemetry
@@ -153,6 +166,8 @@ class _Script:
             events.Progress,
             step=self.step,
             epoch=epoch,
+            trial=self._trial.number if self._trial else None,
+            trials=self._trial.of if self._trial else None,
             metrics=self.metrics,
             learning_rate=self._learning_rate(),
             precision=self.policy,
@@ -253,6 +268,38 @@ class _Script:
                 "mixed_bfloat16 or float32 in the script",
                 level="Warning",
             )
+
+    def on_best(self, model: Any, metrics: Mapping[str, float]) -> None:
+        self.policy, self.metrics = policy_of(model, self.keras_of(model)), dict(metrics)
+
+    def check_stop(self) -> None:
+        if self.stop_requested():
+            raise Stop
+
+    def wait(self, seconds: float) -> bool:
+        return self._worker.preemption.wait(seconds)
+
+    def on_trial(self, trial: TrialNumber | None, folder: TunerFolder) -> None:
+        # Steps of earlier attempts count, as after a resume from a checkpoint.
+        if not self._steps_read:
+            self._steps_read = True
+            self.first_step = max(self.first_step, folder.read_steps())
+        else:
+            folder.write_steps(self.step)
+        self._trial = trial
+
+    def on_oracle(self, ended: int, trials: TrialNumber, metrics: Mapping[str, float]) -> None:
+        self.first_step = self.step = ended
+        self.metrics = dict(metrics)
+        self._worker.telemetry.emit(
+            events.Progress,
+            step=ended,
+            total_steps=trials.of,
+            epoch=max(1, ended),
+            trial=trials.number,
+            trials=trials.of,
+            metrics=self.metrics,
+        )
 
     def report_failure(self, what: Addition, error: Exception) -> None:
         if isinstance(error, Superseded | ResumeRefused | Preempted):

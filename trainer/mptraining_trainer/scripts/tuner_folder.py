@@ -1,0 +1,89 @@
+"""Folder of KerasTuner's state in the run folder; with a bucket, a local copy that is kept equal to it.
+
+KerasTuner writes its state with TensorFlow's file system, whose access to buckets has settings and credentials of its
+own. So a tuner writes to a local folder, and the trainer copies what has changed with its own storage.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mptraining_api import run_folder
+from mptraining_records.storage import storage
+
+_PART = ".part"
+
+
+class TunerFolder:
+    """The folder `tuner/` of a run folder, as KerasTuner sees it in `local`.
+
+    Several workers write to it: the oracle its own state and that of the trials, each tuner its own file and the
+    weights of its trials. No two of them write the same file.
+    """
+
+    def __init__(self, run: str, worker: int) -> None:
+        self.uri = storage.join(run, run_folder.TUNER)
+        self._remote = storage.is_remote(self.uri)
+        self.local = Path(tempfile.mkdtemp(prefix="tuner-")) if self._remote else storage.local_path(self.uri).resolve()
+        self._steps = self.local / f"steps-{worker}.json"
+        # Version of each file in the bucket, and time and size of its local copy: the state when they were equal.
+        self._versions: dict[str, str] = {}
+        self._copies: dict[str, tuple[int, int]] = {}
+
+    def download(self, below: str = "") -> None:
+        """Copy new files of the bucket below the folder `below` to `local`. Raise StorageUnavailable."""
+        if not self._remote:
+            return
+        for stored in storage.list_objects(storage.join(self.uri, below) if below else self.uri):
+            name = stored.uri.removeprefix(f"{self.uri}/")
+            if self._versions.get(name) == stored.version:
+                continue
+            path = self.local / PurePosixPath(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            storage.download(stored.uri, path)
+            self._versions[name], self._copies[name] = stored.version, _state(path)
+
+    def upload(self) -> None:
+        """Copy changed local files to the bucket, the oracle's state last. Raise StorageUnavailable."""
+        if not self._remote:
+            return
+        files = {path.relative_to(self.local).as_posix(): path for path in self.local.rglob("*") if path.is_file()}
+        # A trial counts as complete by the oracle's state, so its files must be there first.
+        for name in sorted(files, key=lambda name: (PurePosixPath(name).name == "oracle.json", name)):
+            if name.endswith(_PART):
+                continue
+            state = _state(files[name])
+            if self._copies.get(name) != state:
+                self._versions[name] = storage.upload(files[name], storage.join(self.uri, name)).version
+                self._copies[name] = state
+
+    def directory(self, written: str, ordinal: int) -> Path:
+        """Return the directory of a tuner with this relative directory; `ordinal` counts its overwrites from 1."""
+        base = self.local / written
+        return base if ordinal == 1 else base.with_name(f"{base.name}-{ordinal}")
+
+    def read_steps(self) -> int:
+        """Return the training steps of this worker's trials in earlier attempts."""
+        return int(json.loads(self._steps.read_bytes())["steps"]) if self._steps.exists() else 0
+
+    def write_steps(self, steps: int) -> None:
+        """Store the training steps of this worker's trials so far."""
+        self.local.mkdir(parents=True, exist_ok=True)
+        write_json(str(self._steps), {"steps": steps})
+
+
+def write_json(path: str, content: Any) -> str:
+    """Write JSON to a local file and return it, as KerasTuner's `save_json`, which may leave half of a file."""
+    text = json.dumps(content)
+    part = Path(f"{path}{_PART}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+    return text
+
+
+def _state(path: Path) -> tuple[int, int]:
+    about = path.stat()
+    return about.st_mtime_ns, about.st_size

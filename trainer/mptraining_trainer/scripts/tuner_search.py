@@ -1,0 +1,260 @@
+"""KerasTuner inside a script: its state in the run folder, the number of the trial, and its own distributed mode.
+
+KerasTuner resumes by itself: it stores every trial, and a search that is started again with the same directory runs
+the interrupted trials from their beginning and then the missing ones. So the trainer neither saves nor restores the
+fits of a trial. It gives the tuners directories in the run folder, ignores `overwrite=True` (nothing in a run folder
+is of another run), and reports which trial runs. `KERASTUNER_TUNER_ID`, `KERASTUNER_ORACLE_IP` and
+`KERASTUNER_ORACLE_PORT` are documented in KerasTuner's guide "Distributed hyperparameter tuning"; a tuner reads them
+whenever it needs them (keras_tuner/distribute/utils.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple, Protocol
+
+from mptraining_api.launch import WorkerIdentity
+from mptraining_trainer.scripts.after_import import after_import
+from mptraining_trainer.scripts.tuner_folder import TunerFolder, write_json
+
+PACKAGE = "keras_tuner"
+TUNER_ID = "KERASTUNER_TUNER_ID"
+ORACLE_IP = "KERASTUNER_ORACLE_IP"
+ORACLE_PORT = "KERASTUNER_ORACLE_PORT"
+_POLL_SECONDS = 0.5
+
+
+class SearchEnded(BaseException):
+    """Ends the script of a tuner worker after its search; its own `except Exception` does not catch it."""
+
+
+class TrialNumber(NamedTuple):
+    """A trial of a search, counted from 1, and the number of trials in all if the tuner has a limit."""
+
+    number: int
+    of: int | None
+
+
+class SearchContext(Protocol):
+    """The trainer's callbacks for searches."""
+
+    def check_stop(self) -> None:
+        """Raise if this worker is being preempted."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait `seconds`, or until this worker is preempted."""
+
+    def on_trial(self, trial: TrialNumber | None, folder: TunerFolder) -> None:
+        """Called with the trial that begins; None as a search ends."""
+
+    def on_oracle(self, ended: int, trials: TrialNumber, metrics: Mapping[str, float]) -> None:
+        """Called in the oracle's process when a trial has begun or ended, with the metrics of the last that ended."""
+
+    def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
+        """See `Telemetry.notice`."""
+
+
+class TunerSearch:
+    """The tuners of one script. `identity` is this worker's if the workers of the job search together, else None."""
+
+    def __init__(self, folder: TunerFolder, identity: WorkerIdentity | None, context: SearchContext) -> None:
+        self._folder = folder
+        self._identity = identity
+        self._context = context
+        # Whether a search runs, and the tuner of the last one.
+        self.searching = False
+        self.tuner: Any = None
+        self._package = ""
+        self._overwrites: dict[str, int] = {}
+        self._downloaded = False
+
+    @contextmanager
+    def around_script(self) -> Iterator[None]:
+        """Change KerasTuner in the block, as soon as the script imports it."""
+        with ExitStack() as stack:
+            if self._identity is not None:
+                stack.enter_context(_variables(oracle_variables(self._identity)))
+            stack.enter_context(after_import(PACKAGE, lambda module: self._change(module, stack)))
+            yield
+
+    def best_model(self) -> tuple[Any, dict[str, float]]:
+        """Return the model of the last search's best trial with the weights of its best epoch, and its metrics."""
+        trial = self.tuner.oracle.get_best_trials(1)[0]
+        return self.tuner.get_best_models(1)[0], _metrics(trial)
+
+    def _change(self, module: ModuleType, stack: ExitStack) -> None:
+        # Neither the class nor its package has the same name in every version.
+        base = next(each for each in module.Tuner.__mro__ if each.__name__ == "BaseTuner")
+        self._package = base.__module__.partition(".engine.")[0]
+        files = importlib.import_module(f"{self._package}.utils")
+        for owner, name, changed in (
+            (base, "__init__", self._with_own_directory),
+            (base, "search", self._as_search),
+            (base, "_try_run_and_update_trial", self._as_trial),
+            (base, "save", self._with_upload),
+            (files, "save_json", _whole_json),
+        ):
+            original = getattr(owner, name)
+            stack.callback(setattr, owner, name, original)
+            setattr(owner, name, functools.wraps(original)(changed(original)))
+
+    def _with_own_directory(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+
+        def init(tuner: Any, *args: Any, **kwargs: Any) -> None:
+            if not self._downloaded:
+                self._downloaded = True
+                self._folder.download()
+            try:
+                call = signature.bind(tuner, *args, **kwargs)
+            except TypeError:
+                # KerasTuner's own message names its function.
+                return original(tuner, *args, **kwargs)
+            call.apply_defaults()
+            self._set_directory(call.arguments)
+            return original(*call.args, **call.kwargs)
+
+        return init
+
+    def _set_directory(self, given: dict[str, Any]) -> None:
+        """Replace a directory below the script's by the same one in the run folder, which is never overwritten."""
+        written = str(given["directory"] or ".")
+        below = written if "://" in written else os.path.relpath(written)
+        if "://" in written or below.split(os.sep, 1)[0] == os.pardir:
+            self._context.notice(
+                "TunerDirectory",
+                f"KerasTuner's state is in {written}, as the script says, and not in the run folder: a restart "
+                "continues the search only if that directory still exists and overwrite is not True",
+                level="Warning",
+            )
+            return
+        project = os.path.join(below, str(given["project_name"]))
+        if given["overwrite"]:
+            # A tuner that overwrites an earlier one's directory gets one of its own, so that a restart finds both.
+            self._overwrites[project] = self._overwrites.get(project, 0) + 1
+            given["overwrite"] = False
+        given["directory"] = str(self._folder.directory(below, self._overwrites.get(project, 1)))
+
+    def _as_search(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def search(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            self.searching, self.tuner = True, tuner
+            distributed = self._identity is not None and ORACLE_IP in os.environ
+            try:
+                if distributed and self._identity is not None and self._identity.is_chief:
+                    with self._oracle_clock(tuner):
+                        found = original(tuner, *args, **kwargs)
+                    self._folder.download()
+                    # The other workers have ended: what follows, a second search too, runs in this process.
+                    for name in (ORACLE_IP, ORACLE_PORT):
+                        os.environ.pop(name, None)
+                else:
+                    found = original(tuner, *args, **kwargs)
+            finally:
+                self.searching = False
+                self._context.on_trial(None, self._folder)
+            if distributed and self._identity is not None and not self._identity.is_chief:
+                raise SearchEnded
+            return found
+
+        return search
+
+    @contextmanager
+    def _oracle_clock(self, tuner: Any) -> Iterator[None]:
+        """In the block, let the oracle's server, which only sleeps in this thread, report trials and end early."""
+        server = importlib.import_module(f"{self._package}.distribute.oracle_chief")
+        original, seen = server.time, (-1, -1)
+
+        def sleep(seconds: float) -> None:
+            nonlocal seen
+            left = seconds
+            while left > 0:
+                self._context.wait(min(left, _POLL_SECONDS))
+                left -= _POLL_SECONDS
+                self._context.check_stop()
+                seen = self._report_oracle(tuner.oracle, seen)
+                # KerasTuner looks every 20 s whether the other workers have ended.
+                if seconds > 1 and server.exit_chief(tuner.oracle):
+                    return
+
+        server.time = SimpleNamespace(sleep=sleep)
+        try:
+            yield
+        finally:
+            server.time = original
+            self._report_oracle(tuner.oracle, seen)
+            self._folder.upload()
+
+    def _report_oracle(self, oracle: Any, seen: tuple[int, int]) -> tuple[int, int]:
+        # The lists only grow, in the server's thread.
+        begun, ended = len(oracle.start_order), len(oracle.end_order)
+        if (begun, ended) != seen:
+            self._folder.upload()
+            last = _metrics(oracle.trials[oracle.end_order[ended - 1]]) if ended else {}
+            self._context.on_oracle(ended, TrialNumber(max(1, begun), oracle.max_trials), last)
+        return begun, ended
+
+    def _as_trial(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(tuner: Any, trial: Any, *args: Any, **kwargs: Any) -> Any:
+            self._context.check_stop()
+            # Hyperband continues a trial that another worker may have run.
+            earlier = trial.hyperparameters.values.get("tuner/trial_id")
+            if earlier is not None:
+                directory = Path(tuner.get_trial_dir(earlier))
+                if directory.is_relative_to(self._folder.local):
+                    self._folder.download(directory.relative_to(self._folder.local).as_posix())
+            name = str(trial.trial_id)
+            if name.isdecimal():
+                self._context.on_trial(TrialNumber(int(name) + 1, tuner.oracle.max_trials), self._folder)
+            return original(tuner, trial, *args, **kwargs)
+
+        return run
+
+    def _with_upload(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def save(tuner: Any) -> Any:
+            found = original(tuner)
+            self._folder.upload()
+            return found
+
+        return save
+
+
+def oracle_variables(identity: WorkerIdentity) -> dict[str, str]:
+    """Return KerasTuner's variables: worker 0 is the chief with the oracle, on its own port; the others are tuners."""
+    host, _, port = identity.hosts[0].rpartition(":")
+    name = "chief" if identity.is_chief else f"tuner{identity.index}"
+    return {TUNER_ID: name, ORACLE_IP: host, ORACLE_PORT: port}
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _whole_json(original: Callable[[str, Any], str]) -> Callable[[str, Any], str]:
+    """KerasTuner truncates a file before it writes it: a kill in between would leave no state to continue from."""
+
+    def save_json(path: str, obj: Any) -> str:
+        return original(path, obj) if "://" in str(path) else write_json(str(path), obj)
+
+    return save_json
+
+
+def _metrics(trial: Any) -> dict[str, float]:
+    found = {name: trial.metrics.get_best_value(name) for name in trial.metrics.metrics}
+    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
