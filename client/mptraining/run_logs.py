@@ -10,6 +10,7 @@ from mptraining.display.text import with_worker_prefix
 from mptraining_api import events, run_folder
 from mptraining_api.events import Finished
 from mptraining_api.problems import InvalidData
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import storage
 
 _LOG_FILE = re.compile(r"(\d+)-(.+)-(\d+)-(\d+)\.log")
@@ -51,8 +52,9 @@ def follow_lines(
     """Yield the lines as `log_lines`, and new ones until worker 0 of the attempt has finished.
 
     A run that was killed has no such end. `wait` sleeps for a number of seconds. Raises InvalidData for a folder
-    without a run.
+    without a run, and for a worker that the run does not have.
     """
+    _require_worker(folder, worker)
     if not _parts(folder) and not storage.list_objects(storage.join(folder, run_folder.EVENTS)):
         raise _nothing(folder, attempt, worker)
     read: dict[str, int] = {}
@@ -72,6 +74,20 @@ def follow_lines(
         # The lines of the end are written after the event: they are read once more.
         over = bool(found) and _is_finished(folder, found[-1])
         wait(FOLLOW_SECONDS)
+
+
+def _require_worker(folder: str, worker: int | None) -> None:
+    job_file = storage.join(folder, run_folder.JOB)
+    if worker is None or not storage.exists(job_file):
+        return
+    try:
+        processes = ResolvedJob.read(storage.read(job_file)).processes
+    except ValueError:
+        # Of another version, whose number of workers is unknown.
+        return
+    if worker >= processes:
+        last = processes - 1
+        raise InvalidData(folder, f"the run has no worker {worker}", expected=f"0 to {last}" if last else "0")
 
 
 def _parts(folder: str) -> list[Part]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from bench.client.board_runs import write_run
 from mptraining.cli.main import app
 from mptraining.run_logs import follow_lines, log_lines
 from mptraining_api.events import Finished
@@ -88,3 +90,16 @@ def test_following_shows_new_lines_until_worker_0_has_finished(tmp_path: Path) -
 def test_mptj_logs_takes_a_run_folder(run: str) -> None:
     shown = CliRunner().invoke(app, ["logs", run, "--attempt", "1"])
     assert (shown.exit_code, shown.stdout) == (0, "first attempt\n")
+
+
+def test_the_output_of_a_worker_that_the_run_does_not_have_is_not_waited_for(tmp_path: Path) -> None:
+    write_run(tmp_path, 0, 20, random.Random(0))
+    for follow in ([], ["--follow"]):
+        storage.write(str(tmp_path / log_file(1, UUID, 0, 0)), b"one\n")
+        shown = CliRunner().invoke(app, ["logs", str(tmp_path), "--worker", "1", *follow])
+        assert isinstance(shown.exception, InvalidData)
+        assert "worker 1; expected" in str(shown.exception)
+    # A job.json of another version tells nothing.
+    (tmp_path / "job.json").write_text("{}")
+    followed = follow_lines(str(tmp_path), worker=0, wait=lambda _: pytest.fail("it has finished"))
+    assert next(followed) == "one"

@@ -160,6 +160,9 @@ def test_every_job_can_work(block: Block) -> None:
         (written,) = read_yaml(block.text, file=block.document)
         assert sweep_problems(written.content, ClusterSettings()).problems == ()
         return
+    if block.file == "values.yaml":
+        ChartValues.parse(document)
+        return
     if document.get("kind", KIND) != KIND:
         _check_other_object(document)
         return
@@ -225,6 +228,7 @@ def _look_at_helm(arguments: list[str]) -> None:
                 "--create-namespace",
                 "--take-ownership",
                 "--reset-then-reuse-values",
+                "--values",
             ), word
 
 

@@ -78,6 +78,21 @@ def is_token(given: str | None, token: str) -> bool:
     return given is not None and compare_digest(given.encode("utf-8", "surrogatepass"), token.encode())
 
 
+class OneTimeToken:
+    """A token that is accepted once: the browser's history, and the command line that opened it, hold no valid one."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self._used = False
+
+    def take(self, given: str) -> bool:
+        """Return whether the token is the right one and was not used before. For one thread."""
+        if self._used or not is_token(given, self.token):
+            return False
+        self._used = True
+        return True
+
+
 def cookie_name(port: int) -> str:
     """Return the cookie's name; cookies are shared by all ports of a host, and two boards may run there."""
     return f"mptj-board-{port}"

@@ -57,7 +57,9 @@ def url(host: str, port: int, token: str) -> str:
     return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?token={token}"
 
 
-def server_for(board: Board, listening: socket.socket, *, host: str, token: str) -> uvicorn.Server:
+def server_for(
+    board: Board, listening: socket.socket, *, host: str, token: str, once: access.OneTimeToken | None = None
+) -> uvicorn.Server:
     """Return the server of a board, which `run` serves on the socket and `should_exit` ends."""
     names = set() if access.is_loopback(host) else {host, socket.gethostname()}
     server: BoardServer
@@ -65,7 +67,8 @@ def server_for(board: Board, listening: socket.socket, *, host: str, token: str)
     def stopping() -> bool:
         return server.should_exit
 
-    app = application(board, token=token, port=int(listening.getsockname()[1]), hosts=names, stopping=stopping)
+    port = int(listening.getsockname()[1])
+    app = application(board, token=token, once=once, port=port, hosts=names, stopping=stopping)
     config = uvicorn.Config(
         app, log_level="error", lifespan="off", timeout_graceful_shutdown=STOP_SECONDS, server_header=False
     )
@@ -73,13 +76,17 @@ def server_for(board: Board, listening: socket.socket, *, host: str, token: str)
     return server
 
 
-def serve(board: Board, listening: socket.socket, *, host: str, ready: Callable[[str], None]) -> None:
-    """Serve the board until SIGINT or SIGTERM; `ready` gets the URL as soon as it can be opened."""
-    token = secrets.token_urlsafe(24)
-    server = server_for(board, listening, host=host, token=token)
+def serve(board: Board, listening: socket.socket, *, host: str, ready: Callable[[str, str], None]) -> None:
+    """Serve the board until SIGINT or SIGTERM.
+
+    As soon as it can be opened `ready` gets its URL, and another one that can be opened once.
+    """
+    token, once = secrets.token_urlsafe(24), access.OneTimeToken(secrets.token_urlsafe(24))
+    server = server_for(board, listening, host=host, token=token, once=once)
+    port = int(listening.getsockname()[1])
     board.start()
     try:
-        ready(url(host, int(listening.getsockname()[1]), token))
+        ready(url(host, port, token), url(host, port, once.token))
         server.run(sockets=[listening])
     finally:
         board.stop()

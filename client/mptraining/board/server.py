@@ -106,11 +106,20 @@ class Everything:
 
 
 def application(
-    board: Board, *, token: str, port: int, hosts: Collection[str] = (), stopping: Callable[[], bool] = lambda: False
+    board: Board,
+    *,
+    token: str,
+    port: int,
+    once: access.OneTimeToken | None = None,
+    hosts: Collection[str] = (),
+    stopping: Callable[[], bool] = lambda: False,
 ) -> ASGIApp:
-    """Return a user's own board. `hosts` are further allowed names; streams end when `stopping` returns True."""
+    """Return a user's own board. `hosts` are further allowed names; streams end when `stopping` returns True.
+
+    The first address has `token`, or `once`.
+    """
     inner = pages(board, Everything(), stopping)
-    return with_security_headers(_Guard(inner, token=token, cookie=access.cookie_name(port), hosts=hosts))
+    return with_security_headers(_Guard(inner, token=token, once=once, cookie=access.cookie_name(port), hosts=hosts))
 
 
 def pages(board: Board, permissions: Permissions, stopping: Callable[[], bool]) -> ASGIApp:
@@ -167,9 +176,12 @@ def method_refused() -> Response:
 class _Guard:
     """Checks host, token and method of every request before any route sees it."""
 
-    def __init__(self, app: ASGIApp, *, token: str, cookie: str, hosts: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, token: str, once: access.OneTimeToken | None, cookie: str, hosts: Collection[str]
+    ) -> None:
         self._app = app
         self._token = token
+        self._once = once
         self._cookie = cookie
         self._hosts = hosts
 
@@ -181,7 +193,7 @@ class _Guard:
             return self._refuse(request, access.WRONG_HOST)
         given = request.query_params.get("token")
         if request.method == "GET" and request.url.path == "/" and given is not None:
-            if not access.is_token(given, self._token):
+            if not access.is_token(given, self._token) and not (self._once and self._once.take(given)):
                 return self._refuse(request, access.NO_TOKEN)
             response = RedirectResponse("/", status_code=303)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")

@@ -53,13 +53,13 @@ def board(
         typer.echo(text, err=True)
     listening = serve.bind(host, port)
 
-    def ready(url: str) -> None:
+    def ready(url: str, once: str) -> None:
         typer.echo(f"board: {url}")
         typer.echo("Ctrl-C ends it.")
         if open_browser:
             import webbrowser
 
-            webbrowser.open(url)
+            webbrowser.open(once)
 
     if not tensorboard:
         serve.serve(shown, listening, host=host, ready=ready)

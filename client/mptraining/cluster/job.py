@@ -144,7 +144,7 @@ class Job(dict[str, str | None]):
     ) -> Iterator[str]:
         """Yield the lines that `logs` prints, of one `attempt` (default: the last). `raw` keeps events as JSON.
 
-        Raises NoLogs if no pod has such a log, unless it follows.
+        Raises NoLogs if no pod has such a log; if it follows, only for a worker that the job does not have.
         """
         from mptraining.cluster.follow import JobFollower, Line
 
@@ -160,6 +160,8 @@ class Job(dict[str, str | None]):
         first = attempt or self.status().status.current_attempt or 0
         with JobFollower(self.server, self.name, self.uid, worker=worker) as following:
             for update in following.updates():
+                if isinstance(update, JobView):
+                    logs.require_worker(update, worker)
                 if isinstance(update, Line) and update.pod.attempt >= first:
                     yield from logs.format_line(update.pod, update.text, raw=raw)
 

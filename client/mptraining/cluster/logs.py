@@ -15,6 +15,8 @@ from mptraining_api.events import Event, Finished
 from mptraining_api.kubernetes_api import PODS
 from mptraining_api.status import ATTEMPT, COMPLETION_INDEX, JOB_UID, TRAINER_CONTAINER
 
+# Workers that a message lists one by one.
+_MOST_NAMED = 8
 # (seconds, nanoseconds), both as text; empty before the first line.
 Stamp = tuple[str, ...]
 
@@ -61,6 +63,14 @@ def select_pods(found: Sequence[WorkerPod], *, attempt: int | None, worker: int 
     """Return the pods of one attempt (default: the last) and one worker (default: all)."""
     last = max((each.attempt for each in found), default=0) if attempt is None else attempt
     return [each for each in found if each.attempt == last and worker in (None, each.index)]
+
+
+def require_worker(seen: JobView, worker: int | None) -> None:
+    """Raise NoLogs if the job does not have this worker, as far as its number of workers is known yet."""
+    workers = seen.status.workers
+    if worker is not None and workers is not None and worker >= workers:
+        known = ", ".join(map(str, range(workers))) if workers <= _MOST_NAMED else f"0 to {workers - 1}"
+        raise NoLogs(seen.name, f"the job has no worker {worker}", expected=f"one of {known}")
 
 
 def explain_no_logs(found: Sequence[WorkerPod], seen: JobView, *, attempt: int | None, worker: int | None) -> NoLogs:

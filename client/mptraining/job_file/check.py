@@ -23,12 +23,15 @@ from mptraining_api.validation.yaml_text import YamlDocument
 
 @dataclass(frozen=True, slots=True)
 class CheckedJob:
-    """A job file without mistakes: `written` as in the file, `job` with Keras by its code, `notes` for its author."""
+    """A job file without mistakes: `written` as in it, `resolved` with Keras by its code, `notes` for its author."""
 
     written: MPTrainingJob
-    job: MPTrainingJob
     resolved: ResolvedJob
     notes: tuple[str, ...]
+
+
+def _unchanged(job: MPTrainingJob) -> MPTrainingJob:
+    return job
 
 
 def check_job_file(
@@ -36,13 +39,14 @@ def check_job_file(
     *,
     here: bool = False,
     settings: Callable[[str], ClusterSettings] = lambda _: ClusterSettings(),
+    complete: Callable[[MPTrainingJob], MPTrainingJob] = _unchanged,
 ) -> CheckedJob:
     """Check the job in the file at `path`; with `here` as a job that will run on this machine.
 
-    `settings` returns the settings for an accelerator's type. Raises InvalidJobFile with every mistake, and InvalidSpec
-    for a file that cannot be read.
+    `settings` returns the settings for an accelerator's type, `complete` the job to resolve, such as one with absolute
+    paths. Raises InvalidJobFile with every mistake, and InvalidSpec for a file that cannot be read.
     """
-    return _check(load_job_text(path), path.absolute().parent, here=here, settings=settings)
+    return _check(load_job_text(path), path.absolute().parent, here=here, settings=settings, complete=complete)
 
 
 def check_document(
@@ -51,12 +55,20 @@ def check_document(
     *,
     here: bool = False,
     settings: Callable[[str], ClusterSettings] = lambda _: ClusterSettings(),
+    complete: Callable[[MPTrainingJob], MPTrainingJob] = _unchanged,
 ) -> CheckedJob:
     """Check a job that was not written as a file, like `check_job_file`; its relative paths begin in `folder`."""
-    return _check(YamlDocument("", document, {}), folder, here=here, settings=settings)
+    return _check(YamlDocument("", document, {}), folder, here=here, settings=settings, complete=complete)
 
 
-def _check(text: YamlDocument, folder: Path, *, here: bool, settings: Callable[[str], ClusterSettings]) -> CheckedJob:
+def _check(
+    text: YamlDocument,
+    folder: Path,
+    *,
+    here: bool,
+    settings: Callable[[str], ClusterSettings],
+    complete: Callable[[MPTrainingJob], MPTrainingJob],
+) -> CheckedJob:
     chosen = settings(str(value_at(text.content, ("spec", "accelerator", "type"))))
     written, _ = MPTrainingJob.validate_document(text.content)
     document, notes = text.content, list[str]()
@@ -69,8 +81,8 @@ def _check(text: YamlDocument, folder: Path, *, here: bool, settings: Callable[[
     notes += [f"line {line}: {about}" for line, about in text.ambiguous]
     notes += [f"{each.where}: {each.found}, unless the program registers it. {each.next_step}" for each in found.doubts]
     assert written is not None
-    job = MPTrainingJob.parse(document)
-    return CheckedJob(written, job, resolve(job, chosen), (*notes, *data.notes))
+    job = complete(MPTrainingJob.parse(document))
+    return CheckedJob(written, resolve(job, chosen), (*notes, *data.notes))
 
 
 def _has_other_keras() -> bool:

@@ -110,18 +110,19 @@ def run_local(
     document = {"apiVersion": API_VERSION, "kind": KIND, **job_document(job)}
     here = Path.cwd()
     try:
-        parsed = MPTrainingJob.parse(document)
-        name = parsed.metadata.name
-        given = output or (parsed.spec.output.uri if parsed.spec.output else str(Path("runs", name)))
         code = local_run.run_local(
-            here / f"{name}.yaml",
-            job=parsed,
+            here / "job.yaml",
+            document=document,
             output=output,
             display=display,
             **{"again": "the same call of run_local", **options},
         )
     except InvalidSpec as problem:
         raise in_python(problem, job) from None
+    # It has no mistakes: it was trained.
+    parsed = MPTrainingJob.parse(document)
+    name = parsed.metadata.name
+    given = output or (parsed.spec.output.uri if parsed.spec.output else str(Path("runs", name)))
     folder = absolute_path(given, here)
     if code:
         raise failed(name, folder, code)

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
@@ -49,7 +49,7 @@ from mptraining_api.launch import (
 from mptraining_api.model import Model
 from mptraining_api.outcomes import SUCCEEDED
 from mptraining_api.problems import InvalidProgram, ResumeRefused
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
 from mptraining_api.run_folder import Result
 from mptraining_api.spec import MPTrainingJob
@@ -157,12 +157,13 @@ def run_local(
     now: Callable[[], float] = time.time,
     again: str | None = None,
     shown: Callable[[str], str] = str,
-    job: MPTrainingJob | None = None,
+    document: Mapping[str, Any] | None = None,
     first_line: str | None = None,
 ) -> int:
     """Train the job in the file at `path` and return the exit code for a shell.
 
-    With `job` that job is trained; of `path` only the folder counts, in which its relative paths begin.
+    With `document`, an MPTrainingJob as a mapping, that job is trained; of `path` only the folder counts, in which its
+    relative paths begin.
 
     The exit code is 0 if the job is finished (also if it already was), a worker's own code if one failed, and 128 plus
     the signal number if the run was interrupted or a worker was killed. `output` overrides the job's run folder,
@@ -174,7 +175,9 @@ def run_local(
     if the run folder belongs to another job.
     """
     display = display or display_here()
-    resolved, notes = resolve_for_machine(Path(path), job=job, output=output, machine=machine or this_machine())
+    resolved, notes = resolve_for_machine(
+        Path(path), document=document, output=output, machine=machine or this_machine()
+    )
     again = again or shlex.join(["mptj", "run", str(path), *(["--output", output] if output else [])])
     attempt = _attempt(resolved, display)
     if attempt is None:
@@ -257,11 +260,11 @@ def _before_workers(display: Display, again: str) -> Iterator[None]:
 
 
 def resolve_for_machine(
-    path: Path, *, output: str | None, machine: Machine, job: MPTrainingJob | None = None
+    path: Path, *, output: str | None, machine: Machine, document: Mapping[str, Any] | None = None
 ) -> tuple[ResolvedJob, list[str]]:
     """Return the job, resolved for this machine, and notes on settings detected in its program.
 
-    It is the one in the file at `path`, or `job`, whose relative paths begin in the folder of `path`. Raises
+    It is the one in the file at `path`, or `document`, whose relative paths begin in the folder of `path`. Raises
     InvalidJobFile with every mistake.
     """
 
@@ -270,14 +273,16 @@ def resolve_for_machine(
         return ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
 
     folder, here = path.absolute().parent, Path.cwd()
-    if job is None:
-        checked = check_job_file(path, here=True, settings=settings)
+
+    def complete(job: MPTrainingJob) -> MPTrainingJob:
+        job = with_absolute_paths(job, folder=folder, output=str(here / "runs" / job.metadata.name))
+        return job if output is None else with_output(job, absolute_path(output, here))
+
+    if document is None:
+        checked = check_job_file(path, here=True, settings=settings, complete=complete)
     else:
-        checked = check_document(job.to_document(), folder, here=True, settings=settings)
-    job = with_absolute_paths(checked.job, folder=folder, output=str(here / "runs" / checked.job.metadata.name))
-    if output is not None:
-        job = with_output(job, absolute_path(output, here))
-    return resolve(job, settings(job.spec.accelerator.type)), list(checked.notes)
+        checked = check_document(document, folder, here=True, settings=settings, complete=complete)
+    return checked.resolved, list(checked.notes)
 
 
 def _kept_output(job: ResolvedJob, attempt: int, incarnation: str, display: Display) -> list[LogWriter]:

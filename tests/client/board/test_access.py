@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
 from bench.client.board_runs import write_run
-from mptraining.board import access
-from tests.client.board.conftest import TOKEN, Served, served
+from mptraining.board import access, serve
+from mptraining.cli.main import app
+from tests.client.board.conftest import TOKEN, Answer, Served, served
 
 PATHS = ("/", "/api/runs", "/api/run/x", "/api/series?run=x&name=loss", "/api/live", "/static/main.js", "/nothing")
 
@@ -56,6 +63,52 @@ def test_a_wrong_or_absent_token_sees_nothing(board: Served, path: str) -> None:
 def test_a_token_in_the_address_of_another_page_is_not_taken(board: Served) -> None:
     """Addresses of the API are in logs and histories; the token is in that of the first visit alone."""
     assert board.request(f"/api/runs?token={TOKEN}", headers={}).status == 403
+
+
+def test_the_address_that_is_opened_for_the_user_works_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `mptj board --open` does it; the printed address works again and again."""
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    process = threading.Thread(target=CliRunner().invoke, args=(app, ["board", str(tmp_path), "--open", "--port", "0"]))
+    servers: list[Any] = []
+    made = serve.server_for
+
+    def server_for(*arguments: Any, **options: Any) -> Any:
+        servers.append(made(*arguments, **options))
+        return servers[-1]
+
+    monkeypatch.setattr(serve, "server_for", server_for)
+    process.start()
+    try:
+        end = time.monotonic() + 30
+        while not opened:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        address = urlsplit(opened[0])
+        served = Served(int(address.port or 0), lambda: None)
+        first = eventually_answered(served, f"/?{address.query}")
+        assert first.status == 303
+        cookie = first.headers["Set-Cookie"].split(";")[0]
+        assert served.request("/api/runs", headers={"Cookie": cookie}).status == 200
+        assert served.request(f"/?{address.query}", headers={}).status == 403
+        token = cookie.partition("=")[2]
+        assert token not in opened[0]
+        assert [served.request(f"/?token={token}", headers={}).status for _ in range(2)] == [303, 303]
+        wrong = {"Cookie": f"{access.cookie_name(served.port)}={address.query.partition('=')[2]}"}
+        assert served.request("/api/runs", headers=wrong).status == 403
+    finally:
+        servers[0].should_exit = True
+        process.join(20)
+
+
+def eventually_answered(served: Served, path: str) -> Answer:
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return served.request(path, headers={})
+        except ConnectionError:
+            assert time.monotonic() < end
+            time.sleep(0.02)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8666", "127.0.0.1.evil.example", "localhost.evil", ""])
