@@ -81,9 +81,9 @@ def with_started(status: SweepStatus, digest: str, now: float, generation: int) 
 
 
 def with_running(status: SweepStatus, now: float, generation: int) -> SweepStatus:
-    """Record that the sweep is under way: Running once one of its trials runs."""
-    runs = bool(status.running)
-    phase = SweepPhase.RUNNING if runs or _is_true(status, "Running") else SweepPhase.PENDING
+    """Record that the sweep is under way: Running once one of its trials has run."""
+    began = any((status.running, status.succeeded, status.stopped, status.failed))
+    phase = SweepPhase.RUNNING if began else SweepPhase.PENDING
     status = status.model_copy(update={"phase": phase})
     if _condition(status, "Suspended") is not None:
         status = _with_condition(status, "Suspended", False, "Resumed", "", now, generation)
@@ -137,11 +137,6 @@ def _reconciling(status: SweepStatus, now: float, generation: int) -> SweepStatu
 
 def _condition(status: SweepStatus, type: str) -> Condition | None:
     return next((each for each in status.conditions or () if each.type == type), None)
-
-
-def _is_true(status: SweepStatus, type: str) -> bool:
-    found = _condition(status, type)
-    return found is not None and found.status == "True"
 
 
 def _with_condition(
