@@ -27,7 +27,7 @@ class Replica:
     def __init__(self, api: Any, clock: Clock) -> None:
         self.registry = CollectorRegistry()
         self.events = EventRecorder(api, host="operator-0", clock=clock)
-        self.jobs = Cache(time.monotonic, lambda uid: self.sweeps.trial_changed(uid))
+        self.jobs = Cache(time.monotonic, self._trial_changed)
         self.sweeps = Sweeps(
             api,
             api,
@@ -44,6 +44,9 @@ class Replica:
             clock=clock,
             monotonic=time.monotonic,
         )
+
+    def _trial_changed(self, sweep_uid: str) -> None:
+        self.sweeps.trial_changed(sweep_uid)
 
     def lines(self) -> set[str]:
         return set(generate_latest(self.registry).decode().splitlines())
