@@ -234,7 +234,7 @@ class SweepReconciler(TermWorkers):
             elif not added:
                 # It has nothing to start before one of its trials ends: the others need not wait for it.
                 self._turns.leave(stored.uid)
-        times = [each for each in (plan.wake_at, memory.refusals.next_try()) if each is not None]
+        times = [each for each in (plan.wake_at, memory.refusals.next_try(now)) if each is not None]
         if times:
             self._queue.add(stored.key, max(0.0, min(times) - now))
 
