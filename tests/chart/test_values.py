@@ -99,8 +99,23 @@ def test_the_rights_hold_in_the_whole_cluster_or_in_some_namespaces_alone() -> N
 
 # What the operator asks the API server for, by the module that does: whoever adds a call adds its right, and no other.
 CALLS = {
-    "mptrainingjobs": {"get": "apply", "list": "watch.informer", "watch": "watch.kopf_streams", "delete": "apply"},
+    "mptrainingjobs": {
+        "get": "apply",
+        "list": "watch.informer",
+        "watch": "watch.kopf_streams",
+        "create": "sweeps.apply",
+        "patch": "sweeps.apply",
+        "delete": "apply",
+    },
     "mptrainingjobs/status": {"patch": "apply"},
+    "mptrainingsweeps": {
+        "get": "sweeps.apply",
+        "list": "watch.informer",
+        "watch": "watch.reflector",
+        "delete": "sweeps.apply",
+    },
+    "mptrainingsweeps/status": {"patch": "sweeps.apply"},
+    "mptrainingsweeps/finalizers": {"update": "sweeps.apply"},
     # The API server's own check of blockOwnerDeletion.
     "mptrainingjobs/finalizers": {"update": "resources.job_objects"},
     "jobs": {

@@ -67,9 +67,9 @@ class Refusals:
         """Forget refusals of other jobs."""
         self._refused = {name: each for name, each in self._refused.items() if name in names}
 
-    def next_try(self) -> float | None:
-        """Return when the next job is tried again, or None."""
-        return min((at for refusal, _, at in self._refused.values() if not refusal.final), default=None)
+    def next_try(self, now: float) -> float | None:
+        """Return when the next job is tried again, or None; the plan of a suspended sweep tries none."""
+        return min((at for refusal, _, at in self._refused.values() if not refusal.final and at > now), default=None)
 
     def in_force(self, now: float) -> Mapping[str, Refusal]:
         """Return the refusals of jobs that are not to be created now."""

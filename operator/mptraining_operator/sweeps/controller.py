@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from mptraining_api.kubernetes_api import ApiProblem
@@ -77,11 +78,12 @@ class _Memory:
     refusals: Refusals = field(default_factory=Refusals)
     tokens: float = _MOST_SAVED
     counted_at: float = 0.0
-    # By generation: the parsed spec, the result of the check, and the nodes of a trial.
+    # By generation: the parsed spec, and the nodes of a trial.
     generation: int = -1
     sweep: MPTrainingSweep | None = None
-    invalid: str | None = None
     nodes: int = 1
+    # Of the last proposal.
+    proposal_seconds: float = _FIRST_PROPOSAL_SECONDS
     # The status by its version.
     status: tuple[int, SweepStatus] | None = None
     # Ends of trials, in seconds since 1970, that no creation has followed yet.
@@ -134,7 +136,6 @@ class SweepReconciler(TermWorkers):
         self._observe_gap = observe_gap
         self._observe_proposal = observe_proposal
         self._memories: dict[Key, _Memory] = {}
-        self._proposal_seconds = _FIRST_PROPOSAL_SECONDS
 
     def paused_sweeps(self) -> int:
         """Return the number of sweeps that their annotation pauses."""
@@ -188,10 +189,11 @@ class SweepReconciler(TermWorkers):
             status,
             jobs,
             now,
-            propose=self._timed,
+            propose=partial(self._timed, memory),
             new_trials=most,
             refusals=memory.refusals.in_force(now),
-            invalid=memory.invalid if status.start_time is None else None,
+            # A sweep is checked before its first trial.
+            invalid=self._check(sweep.to_document()) if status.start_time is None else None,
         )
         changed = plan.status != status
         ends = plan.status.completion_time is not None
@@ -232,7 +234,7 @@ class SweepReconciler(TermWorkers):
             elif not added:
                 # It has nothing to start before one of its trials ends: the others need not wait for it.
                 self._turns.leave(stored.uid)
-        times = [each for each in (plan.wake_at, memory.refusals.next_try()) if each is not None]
+        times = [each for each in (plan.wake_at, memory.refusals.next_try(now)) if each is not None]
         if times:
             self._queue.add(stored.key, max(0.0, min(times) - now))
 
@@ -252,7 +254,7 @@ class SweepReconciler(TermWorkers):
             self._turns.forget(memory.uid)
 
     def _read(self, stored: StoredSweep, memory: _Memory) -> None:
-        """Parse the spec of a new generation, and check it."""
+        """Parse the spec of a new generation."""
         if memory.generation == stored.generation:
             return
         sweep, problem = parsed_sweep(stored)
@@ -260,7 +262,6 @@ class SweepReconciler(TermWorkers):
             self._applier.emit(stored, EventRecord("SpecUnreadable", problem, "Warning"))
         memory.sweep, memory.generation = sweep, stored.generation
         if sweep is not None:
-            memory.invalid = self._check(sweep.to_document())
             memory.nodes = _nodes(sweep.spec, self._settings)
 
     def _status(self, stored: StoredSweep, memory: _Memory) -> SweepStatus | None:
@@ -310,7 +311,7 @@ class SweepReconciler(TermWorkers):
         self, stored: StoredSweep, memory: _Memory, spec: SweepSpec, status: SweepStatus, jobs: Mapping[str, TrialJob]
     ) -> int:
         """Return how many trials the sweep may add in this turn."""
-        budget = max(1, int(_PROPOSING_SECONDS / max(self._proposal_seconds, 1e-6)))
+        budget = max(1, int(_PROPOSING_SECONDS / max(memory.proposal_seconds, 1e-6)))
         memory.wants = _wants_trials(spec, status, jobs)
         if not memory.wants:
             self._turns.leave(stored.uid)
@@ -318,11 +319,11 @@ class SweepReconciler(TermWorkers):
         granted = self._turns.grant(stored, memory.nodes)
         return budget if granted is None else min(budget, granted)
 
-    def _timed(self, spec: SweepSpec, trials: Sequence[Trial]) -> dict[str, Any] | None:
+    def _timed(self, memory: _Memory, spec: SweepSpec, trials: Sequence[Trial]) -> dict[str, Any] | None:
         began = self._stopwatch()
         found = self._propose(spec, trials)
-        self._proposal_seconds = self._stopwatch() - began
-        self._observe_proposal(self._proposal_seconds)
+        memory.proposal_seconds = self._stopwatch() - began
+        self._observe_proposal(memory.proposal_seconds)
         return found
 
     def _report_waiting(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> None:

@@ -136,6 +136,21 @@ def test_a_refused_job_is_tried_again_and_its_trial_says_why(api: Any, clock: Cl
     assert [reason for _, reason in bench.said].count("TrialNotCreated") == 1
 
 
+def test_a_refused_job_of_a_suspended_sweep_is_not_tried_again(api: Any, clock: Clock) -> None:
+    bench = Bench(api, clock, document())
+    api.refuse("create", JOBS, ApiProblem(403, "Forbidden", "exceeded quota"))
+    bench.run(1.0)
+    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 2}
+    bench.change(spec={**document()["spec"], "runPolicy": {"suspend": True}}, metadata=meta)
+    bench.run(100.0)
+    assert bench.made() == ["lr-1"]
+    assert bench.queue.depth() <= 1
+    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 3}
+    bench.change(spec=document()["spec"], metadata=meta)
+    bench.run(5.0)
+    assert bench.made() == ["lr-1", "lr-1"]
+
+
 def test_a_job_that_the_api_server_calls_invalid_fails_its_trial(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, document(trials={"parallel": 1, "maxFailed": 3}))
     api.refuse("create", JOBS, ApiProblem(422, "Invalid", "spec.nodes: too many", causes=("FieldValueInvalid",)))
