@@ -336,7 +336,7 @@ def _key(record: bytes, name: str) -> Any:
             f"the feature {name!r} of a record has {len(values)} values",
             expected=f"one value in each record; this one has {', '.join(sorted(found))}",
         )
-    value = values[0]
+    value: Any = values[0]
     return bytes(value).decode("utf-8", errors="replace") if kind == "bytes" else value.item()
 
 
