@@ -173,13 +173,9 @@ def ensemble(
     from mptraining_api.spec import MPTrainingJob
 
     here = Path.cwd()
-    chosen = choose(
-        [load_run(absolute_path(each, here)) for each in runs],
-        monitor=monitor,
-        mode=_one_of("--mode", mode, ("min", "max")),
-        top=top,
-    )
     by_score = _one_of("--weights", weights, ("equal", "score")) == "score"
+    better = _one_of("--mode", mode, ("min", "max"))
+    chosen = choose([load_run(absolute_path(each, here)) for each in runs], monitor=monitor, mode=better, top=top)
     shares = score_weights(chosen) if by_score else None
     folder = absolute_path(output or f"runs/{name}", here)
     document = ensemble_document(name, chosen, shares, folder)
