@@ -17,9 +17,9 @@ import tensorflow as tf
 from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import InvalidData, InvalidSpec, Preempted
+from mptraining_api.programs.fields import Prediction
 from mptraining_api.resolve.batch_size import PREDICTION_BATCH_SIZE
 from mptraining_api.resolved_job import ResolvedData, ResolvedJob
-from mptraining_api.spec import Prediction
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import example as records
 from mptraining_trainer.checkpoints.claim import claim_folder
