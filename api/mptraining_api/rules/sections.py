@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mptraining_api.outputs.fields import Export, MLflow, Profile
+from mptraining_api.programs.fields import Ensemble
 from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import (
     Accelerator,
     BatchSize,
-    Ensemble,
     LearningRateScaling,
     LossScale,
     Precision,

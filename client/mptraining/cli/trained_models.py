@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mptraining.cli.jobs import Plain, follow_until_ended, print_documents
+from mptraining.cli.jobs import Format, Plain, follow_until_ended, print_documents
 from mptraining.cli.shell import completion
 
 if TYPE_CHECKING:
@@ -72,8 +73,10 @@ def predict(
     from mptraining.prediction_job import accelerator_of, prediction_document
     from mptraining_api.accelerators import canonical_name
 
-    here = Path.cwd()
-    located = (lambda path: path) if submit else (lambda path: absolute_path(path, here))
+    def located(path: str) -> str:
+        # The paths of a job are those of its pods.
+        return path if submit else absolute_path(path, Path.cwd())
+
     target = located(to)
     document = prediction_document(
         located(model),
@@ -87,7 +90,6 @@ def predict(
         output=f"{target}{_RUN}",
     )
     if dry_run:
-        from mptraining.cli.jobs import Format
         from mptraining.cluster.submit import check
 
         print_documents([check(document).document], Format.YAML, many=False)
@@ -171,21 +173,15 @@ def ensemble(
     from mptraining_api.spec import MPTrainingJob
 
     here = Path.cwd()
-    chosen = choose(
-        [load_run(absolute_path(each, here)) for each in runs],
-        monitor=monitor,
-        mode=_one_of("--mode", mode, ("min", "max")),
-        top=top,
-    )
     by_score = _one_of("--weights", weights, ("equal", "score")) == "score"
+    better = _one_of("--mode", mode, ("min", "max"))
+    chosen = choose([load_run(absolute_path(each, here)) for each in runs], monitor=monitor, mode=better, top=top)
     shares = score_weights(chosen) if by_score else None
     folder = absolute_path(output or f"runs/{name}", here)
     document = ensemble_document(name, chosen, shares, folder)
     for run, reason in chosen.skipped:
         typer.echo(f"note: {run.folder} {reason}", err=True)
     if dry_run:
-        from mptraining.cli.jobs import Format
-
         print_documents([document], Format.YAML, many=False)
         return
     for place, (run, value) in enumerate(chosen.members):
@@ -224,8 +220,6 @@ def _one_of(option: str, value: str | None, known: tuple[str, ...]) -> Any:
 
 def _given() -> list[str]:
     """Return the arguments of this process, for the line that says how to continue."""
-    import sys
-
     return sys.argv[1:]
 
 

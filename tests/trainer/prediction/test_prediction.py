@@ -23,6 +23,7 @@ pytestmark = pytest.mark.training
 
 X = {"x": tf.io.FixedLenFeature([8], tf.float32)}
 LABELLED = {**X, "label": tf.io.FixedLenFeature([], tf.int64)}
+LENGTH = {"length": tf.io.FixedLenFeature([], tf.float32)}
 GENERATIONS = pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
 
 
@@ -102,6 +103,9 @@ def test_two_outputs_over_sequences_are_columns_by_name(
     labels = np.concatenate([row["topic"].numpy() for row in topics])
     right = np.mean(np.argmax(table(tmp_path / "judged")["topic"], axis=1) == labels)
     assert judged.result.metrics["topic_accuracy"] == pytest.approx(right, abs=1e-6)
+    each = np.concatenate([row["length"].numpy() for row in dataset(f"{folder}/text-*.tfrecord", LENGTH)])
+    errors = (np.array(table(tmp_path / "judged")["length"]) - each) ** 2
+    assert judged.result.metrics["length_loss"] == pytest.approx(np.mean(errors), rel=1e-5)
 
 
 def test_two_workers_write_the_file_of_one(trained: Trained, numbers: Path, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidSpec, Problem, StorageUnavailable, nearest
+from mptraining_api.programs.fields import Application
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import Application
 from mptraining_records.storage import storage
 from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.keras_backend import Keras

@@ -38,7 +38,8 @@ def output_losses(compiled: CompiledModel | None) -> dict[str, OutputLoss]:
     if compiled is None:
         return {}
     named = _tf_keras_losses(compiled.model) if compiled.keras.legacy else _keras_3_losses(compiled.model)
-    several = len(named) > 1
+    # One of several outputs may be the only one with a loss.
+    several = max(len(named), len(getattr(compiled.model, "output_names", None) or ())) > 1
     return {name if several else "": found for name, loss in named if (found := _of_loss(loss)) is not None}
 
 

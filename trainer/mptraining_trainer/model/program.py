@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mptraining_api.problems import InvalidProgram, nearest
+from mptraining_api.programs.fields import Function
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import Function
 from mptraining_trainer.data.batch_spec import zeros
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec

@@ -80,7 +80,7 @@ class Evaluator:
             return
         kept = tf.constant(rows, tf.bool)
         batch = tf.nest.map_structure(lambda each: _rows(each, kept), (inputs, labels, weights))
-        self._loss += float(self._step(*batch)) * count
+        self._loss += float(self._step(*batch, tf.constant(count, tf.float32))) * count
         self._examples += count
 
     @property
@@ -99,11 +99,13 @@ class Evaluator:
         # As in training, results hold finite numbers only.
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
-    def _graph(self, inputs: Any, labels: Any, weights: Any) -> Any:
+    def _graph(self, inputs: Any, labels: Any, weights: Any, rows: Any) -> Any:
         compiled = self._compiled
         inputs, labels, weights = compiled.keras_arguments((inputs, labels, weights))
         predictions = compiled.predictions(inputs, training=False)
-        loss = compiled.loss(inputs, labels, predictions, weights, training=False)
+        # Keras' own means of the losses of several outputs count batches of unequal size alike otherwise.
+        with compiled.weight_output_losses(rows):
+            loss = compiled.loss(inputs, labels, predictions, weights, training=False)
         compiled.update_metrics(inputs, labels, predictions, weights)
         return loss
 

@@ -61,7 +61,7 @@ class Location:
     def download(self, folder: Path) -> Path:
         """Return the local path of the model; one in a bucket is downloaded into `folder`."""
         if not storage.is_remote(self.uri):
-            return storage.local_path(self.uri) if self.kind == "keras" else storage.local_folder(self.uri)
+            return storage.local_path(self.uri)
         if self.kind == "keras":
             storage.download(self.uri, folder / "model.keras")
             return folder / "model.keras"

@@ -44,7 +44,7 @@ class Classifier:
             if self.activation:
                 values = np.exp(values - values.max(axis=1, keepdims=True))
                 values /= values.sum(axis=1, keepdims=True)
-            classes = values.argmax(axis=1)
+            classes = values.argmax(axis=1).astype(np.int64)
             probability = values.max(axis=1)
         named = classes if self.names is None else np.array(self.names, object)[classes]
         return named, probability.astype(np.float32)

@@ -92,7 +92,8 @@ class PartFiles:
         Raises InvalidData if a part has other columns.
         """
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            path, writer = Path(scratch, "predictions.parquet"), None
+            path = Path(scratch, "predictions.parquet")
+            writer: Any = None
             try:
                 for part in parts:
                     uri = self._uri(part, "parquet")

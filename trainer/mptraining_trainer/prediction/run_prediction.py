@@ -17,9 +17,9 @@ import tensorflow as tf
 from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import InvalidData, InvalidSpec, Preempted
+from mptraining_api.programs.fields import Prediction
 from mptraining_api.resolve.batch_size import PREDICTION_BATCH_SIZE
 from mptraining_api.resolved_job import ResolvedData, ResolvedJob
-from mptraining_api.spec import Prediction
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import example as records
 from mptraining_trainer.checkpoints.claim import claim_folder
@@ -41,6 +41,7 @@ from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
 _MODEL = "spec.program.prediction.model"
+_KEY = "spec.program.prediction.key"
 _RECORDS = "spec.data.predict"
 # Columns that identify a record without a key, and the cause of a missing prediction.
 FILE, RECORD, PROBLEM = "file", "record", "problem"
@@ -293,7 +294,15 @@ class _Work:
                 )
         places = [row if mask[row] > 0 else None for row in range(len(mask))]
         columns = self._identity(first, len(mask))
-        columns |= output_columns.table(named, self._classifiers, places)
+        outputs = output_columns.table(named, self._classifiers, places)
+        if taken := outputs.keys() & {*columns, PROBLEM}:
+            raise InvalidSpec(
+                _KEY if self._wanted.key in taken else _MODEL,
+                f"{min(taken)!r} is the name of a column of the outputs, too",
+                expected="different names",
+                next_step="Choose another key.",
+            )
+        columns |= outputs
         if self._split.reader.bad_records.action == "Skip":
             causes = [self._problem(first + row, sound=mask[row] > 0) for row in range(len(mask))]
             columns[PROBLEM] = pa.array(causes, pa.string())
@@ -301,7 +310,14 @@ class _Work:
 
     def _identity(self, first: int, count: int) -> dict[str, pa.Array]:
         if self._wanted.key is not None:
-            return {self._wanted.key: pa.array(self._keys.popleft()[:count])}
+            keys = self._keys.popleft()[:count]
+            try:
+                return {self._wanted.key: pa.array(keys)}
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                kinds = sorted({type(each).__name__ for each in keys if each is not None})
+                raise InvalidSpec(
+                    _KEY, f"{self._wanted.key!r} has values of the types {kinds}", expected="one type"
+                ) from None
         numbers = [self._split.dataset.bad_record(number, "") for number in range(first, first + count)]
         return {
             FILE: pa.array([each.uri for each in numbers], pa.string()),
@@ -323,7 +339,7 @@ class _Work:
 
 
 def _key(record: bytes, name: str) -> Any:
-    """Return the only value of the feature. Raise InvalidData if a record has none, or several."""
+    """Return the only value of the feature. Raise InvalidSpec if a record has none, or several."""
     try:
         found = records.parse(record)
     except InvalidData:
@@ -332,11 +348,11 @@ def _key(record: bytes, name: str) -> Any:
     kind, values = found.get(name, ("bytes", []))
     if len(values) != 1:
         raise InvalidSpec(
-            "spec.program.prediction.key",
+            _KEY,
             f"the feature {name!r} of a record has {len(values)} values",
             expected=f"one value in each record; this one has {', '.join(sorted(found))}",
         )
-    value = values[0]
+    value: Any = values[0]
     return bytes(value).decode("utf-8", errors="replace") if kind == "bytes" else value.item()
 
 

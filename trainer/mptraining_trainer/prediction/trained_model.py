@@ -12,8 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidData, InvalidProgram, InvalidSpec
+from mptraining_api.programs.fields import Function
 from mptraining_api.resolved_job import ResolvedData
-from mptraining_api.spec import Feature, Function
+from mptraining_api.spec import Feature
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import Column, Columns, ExampleSpec
 from mptraining_trainer.export import export

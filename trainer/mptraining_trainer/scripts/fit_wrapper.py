@@ -28,8 +28,8 @@ import tensorflow as tf
 
 from mptraining_api.keras_2.source_code import detect_in_source
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
+from mptraining_api.programs.fields import Script
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import Script
 from mptraining_api.tensorflow_cloud import inside_job
 from mptraining_trainer.checkpoints.state import FitState
 from mptraining_trainer.export.float32_model import policy_of, warn_about_rounded_ids

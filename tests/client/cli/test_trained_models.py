@@ -1,0 +1,143 @@
+"""`mptj predict` and `mptj ensemble`: their jobs, what they print, and the files that they leave; no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mptraining.cli.main import main
+from mptraining.local import run as local_run
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from tests.client.test_ensemble_job import run as run_of
+
+
+class FakeRun:
+    """Takes the place of a local run: keeps the job, and writes what the trainer would."""
+
+    def __init__(self, code: int = 0, **metrics: float) -> None:
+        self.code = code
+        self.metrics = metrics
+        self.jobs: list[MPTrainingJob] = []
+
+    def __call__(self, path: Path, *, job: MPTrainingJob, **_: Any) -> int:
+        self.jobs.append(job)
+        assert job.spec.output is not None
+        result = run_of("p", **self.metrics).result
+        assert result is not None
+        folder = Path(job.spec.output.uri)
+        folder.mkdir(parents=True)
+        (folder / "job.json").write_text(resolve(job, ClusterSettings()).to_json())
+        if self.code == 0:
+            (folder / "result.json").write_text(result.to_json())
+        return self.code
+
+
+def mptj(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_prediction_is_a_job_whose_run_folder_is_deleted_at_the_end(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeRun(loss=0.25)
+    monkeypatch.setattr(local_run, "run_local", fake)
+
+    assert mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet", "--evaluate", "--skip-bad", "3") == 0
+
+    (job,) = fake.jobs
+    document = job.spec.to_document()
+    assert document["program"]["prediction"] == {
+        "model": str(here / "runs/flowers"),
+        "to": str(here / "p.parquet"),
+        "evaluate": True,
+    }
+    assert document["data"] == {
+        "predict": [str(here / "test-*")],
+        "badRecords": {"action": "Skip", "maxSkipped": 3},
+    }
+    assert document["output"]["uri"] == str(here / "p.parquet.run")
+    assert not (here / "p.parquet.run").exists()
+    printed = capsys.readouterr().out
+    assert "metrics: loss 0.25" in printed
+    assert f"predictions: {here / 'p.parquet'}" in printed
+
+
+def test_a_prediction_that_failed_keeps_its_parts_and_its_exit_code(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_run, "run_local", FakeRun(code=130))
+
+    assert mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet") == 130
+    assert (here / "p.parquet.run").is_dir()
+
+
+def test_a_prediction_takes_the_accelerator_of_the_run_and_the_records_of_a_job_file(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = {
+        "apiVersion": "mptraining.dev/v1alpha1",
+        "kind": "MPTrainingJob",
+        "metadata": {"name": "flowers"},
+        "spec": {
+            "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 2},
+            "program": {"application": {"name": "mlp", "classes": 3}},
+            "data": {"train": ["train-*"], "label": "kind"},
+        },
+    }
+    (here / "flowers.yaml").write_text(yaml.safe_dump(job))
+    (here / "flowers").mkdir()
+    (here / "flowers" / "job.json").write_text(resolve(MPTrainingJob.parse(job), ClusterSettings()).to_json())
+
+    arguments = ("predict", "flowers", "test-*", "--to", "gs://b/p.parquet", "--job", "flowers.yaml", "--submit")
+    assert mptj(*arguments, "--dry-run", "--nodes", "2") == 0
+
+    printed = yaml.safe_load(capsys.readouterr().out)["spec"]
+    assert printed["accelerator"] == {"type": "nvidia-tesla-t4", "countPerNode": 2}
+    assert printed["data"] == {"predict": ["test-*"], "label": "kind"}
+    assert printed["nodes"] == 2
+    assert printed["output"] == {"uri": "gs://b/p.parquet.run"}
+
+
+def test_an_ensemble_shows_its_members_and_compares_itself_with_the_best(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, loss in (("a", 0.3), ("b", 0.1), ("c", 0.2)):
+        run = run_of(name, val_loss=loss)
+        assert run.job is not None
+        assert run.result is not None
+        (here / name).mkdir()
+        (here / name / "job.json").write_text(run.job.to_json())
+        (here / name / "result.json").write_text(run.result.to_json())
+    fake = FakeRun(val_loss=0.05, best_member_val_loss=0.1)
+    monkeypatch.setattr(local_run, "run_local", fake)
+
+    assert mptj("ensemble", "a", "b", "c", "--top", "2", "--weights", "score") == 0
+
+    (job,) = fake.jobs
+    assert job.spec.program.ensemble is not None
+    assert job.spec.program.ensemble.members == [str(here / "b"), str(here / "c")]
+    assert job.spec.program.ensemble.weights == pytest.approx([2 / 3, 1 / 3])
+    assert job.spec.output is not None
+    assert job.spec.output.uri == str(here / "runs" / "ensemble")
+    printed = capsys.readouterr().out
+    assert f"member: {here / 'b'}  val_loss 0.1  weight 0.667" in printed
+    assert "val_loss: 0.05, best member 0.1" in printed
+    assert json.loads((here / "runs" / "ensemble" / "result.json").read_text())["metrics"]["val_loss"] == 0.05
+
+
+def test_a_wrong_value_of_an_option_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert mptj("ensemble", "a", "b", "--weights", "best") == 2
+    assert "--weights: 'best'; expected equal or score" in capsys.readouterr().err
