@@ -16,7 +16,7 @@ from mptraining_api.launch import INDEX
 
 pytest.importorskip("keras_tuner", reason="keras-tuner is not installed")
 # A start of TensorFlow takes seconds, on a busy machine tens of them.
-PATIENCE = 600.0
+PATIENCE = 900.0
 pytestmark = [pytest.mark.training, pytest.mark.timeout(3 * PATIENCE)]
 
 TRIALS = 6
