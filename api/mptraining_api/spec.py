@@ -252,7 +252,8 @@ class Script(Model):
         None, description="Command line arguments of the script."
     )
     tuner: Literal["KerasTuner"] | None = Field(
-        None, description="On several nodes: KerasTuner's distributed search, its oracle on node 0, tuners on the others."
+        None,
+        description="On several nodes: KerasTuner's distributed search, its oracle on node 0, tuners on the others.",
     )
 
 

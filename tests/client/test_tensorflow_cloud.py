@@ -178,7 +178,10 @@ def test_one_tuner_is_a_job_on_one_node(here: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("from {} import CloudTuner", "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.BayesianOptimization.*tuner: KerasTuner"),
+        (
+            "from {} import CloudTuner",
+            "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.BayesianOptimization.*tuner: KerasTuner",
+        ),
         ("from {} import CloudOracle", "CloudOracle here: it needs AI Platform Vizier.*BayesianOptimizationOracle"),
         ("from {}.tuner.tuner import DistributingCloudTuner", "tuner.tuner here: it needs AI Platform Vizier"),
         ("from {}.tuner import utils", "tuner.utils here: it translates studies"),

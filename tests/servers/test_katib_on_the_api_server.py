@@ -1,4 +1,4 @@
-"""The Katib experiment of manifests/katib: Katib's types and CRDs, the job of a trial, its conditions, metrics, rights."""
+"""The Katib experiment of manifests/katib: Katib's types and CRDs, the job of a trial, conditions, metrics, rights."""
 
 from __future__ import annotations
 
@@ -62,7 +62,12 @@ def trial_job(experiment: Json, values: dict[str, str], name: str = "digits-abcd
 
 def gjson(document: Json, expression: str) -> Any:
     ended = subprocess.run(
-        [KATIB / "gjson", expression], input=json.dumps(document), capture_output=True, text=True, check=True, timeout=60
+        [KATIB / "gjson", expression],
+        input=json.dumps(document),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     return json.loads(ended.stdout or "[]")
 

@@ -1,4 +1,4 @@
-"""Hyperparameters that a program's function asks for, as `python -m mptraining_trainer hyperparameters` reports them."""
+"""Hyperparameters that a program's function asks for, from `python -m mptraining_trainer hyperparameters`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Hyperparameter(Model):
     """One hyperparameter of KerasTuner.
 
     `path` is the place of its value in the job's spec, `default` the value that the function gets if there is none.
-    `low`, `high` (both possible values), `step` and `sampling` are those of an int or a float. With log sampling, `step`
-    is a factor and not a difference. `values` are those of a choice, a boolean or a fixed value. The hyperparameter
-    counts only if all conditions in `when` hold.
+    `low`, `high` (both possible values), `step` and `sampling` are those of an int or a float. With log sampling, the
+    step is a factor and not a difference. `values` are those of a choice, a boolean or a fixed value. The
+    hyperparameter counts only if all conditions in `when` hold.
     """
 
     path: str

@@ -152,7 +152,7 @@ def test_functions_without_a_search_space_are_refused(name: str, text: str) -> N
 def test_a_missing_keras_tuner_is_named(monkeypatch: pytest.MonkeyPatch, keras3: Keras) -> None:
     monkeypatch.setitem(sys.modules, "keras_tuner", None)
     assert call_function(function("plain", units=4), keras3)["model"].layers[-1].units == 4
-    with pytest.raises(InvalidProgram, match="keras-tuner to source.requirements"):
+    with pytest.raises(InvalidProgram, match=r"keras-tuner to source\.requirements"):
         call_function(function("build"), keras3)
 
 

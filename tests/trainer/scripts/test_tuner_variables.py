@@ -13,14 +13,17 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.scripts.tuner_search import ORACLE_IP, ORACLE_PORT, TUNER_ID, oracle_variables
 
 
-def resolved(settings: ClusterSettings = ClusterSettings(), tuner: str | None = "KerasTuner", **spec: Any) -> ResolvedJob:
+def resolved(*, cpu_fallback: bool = False, tuner: str | None = "KerasTuner", **spec: Any) -> ResolvedJob:
     document = {
         "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 4},
         "nodes": 3,
         "program": {"script": {"path": "tune.py"} | ({"tuner": tuner} if tuner else {})},
         "output": {"uri": "gs://bucket/run"},
     } | spec
-    return resolve(MPTrainingJob.parse({"metadata": {"name": "tune"}, "spec": document}), settings)
+    return resolve(
+        MPTrainingJob.parse({"metadata": {"name": "tune"}, "spec": document}),
+        ClusterSettings(cpu_fallback=cpu_fallback),
+    )
 
 
 def identity(index: int) -> WorkerIdentity:
@@ -41,7 +44,7 @@ def test_each_tuner_trains_on_its_own_devices() -> None:
 def test_a_tuner_with_one_device_has_no_strategy_without_accelerators_too() -> None:
     one = {"type": "nvidia-tesla-t4", "countPerNode": 1}
     assert resolved(accelerator=one).strategy == "None"
-    fallback = resolved(ClusterSettings(cpu_fallback=True), accelerator=one)
+    fallback = resolved(cpu_fallback=True, accelerator=one)
     assert (fallback.processes, fallback.replicas, fallback.strategy) == (3, 1, "None")
 
 

@@ -17,8 +17,8 @@ from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import applications
 from mptraining_trainer.model.compile import compile_model
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.model.supported_callbacks import check_callbacks
 from mptraining_trainer.model.hyperparameters import takes_hyperparameters, with_hyperparameters
+from mptraining_trainer.model.supported_callbacks import check_callbacks
 from mptraining_trainer.source.user_code import describe_error, import_entry_point
 
 _ENTRY_POINT = "spec.program.function.entryPoint"

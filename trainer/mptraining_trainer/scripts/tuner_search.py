@@ -136,7 +136,7 @@ class TunerSearch:
                 level="Warning",
             )
             return
-        project = os.path.join(below, str(given["project_name"]))
+        project = f"{below}/{given['project_name']}"
         if given["overwrite"]:
             # A tuner that overwrites an earlier one's directory gets one of its own, so that a restart finds both.
             self._overwrites[project] = self._overwrites.get(project, 0) + 1
