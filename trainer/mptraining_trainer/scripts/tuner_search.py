@@ -69,7 +69,7 @@ class TunerSearch:
         self._folder = folder
         self._identity = identity
         self._context = context
-        # Whether a search runs, and the tuner of the last one.
+        # Whether a search runs; the tuner of the last one, None again once the script trains a model after it.
         self.searching = False
         self.tuner: Any = None
         self._package = ""
@@ -92,7 +92,14 @@ class TunerSearch:
 
     def _change(self, module: ModuleType, stack: ExitStack) -> None:
         # Neither the class nor its package has the same name in every version.
-        base = next(each for each in module.Tuner.__mro__ if each.__name__ == "BaseTuner")
+        base = next((each for each in module.Tuner.__mro__ if each.__name__ == "BaseTuner"), None)
+        if base is None:
+            self._context.notice(
+                "TunerUnknown",
+                f"keras_tuner {module.__version__} has no BaseTuner: its state stays where the script puts it",
+                level="Warning",
+            )
+            return
         self._package = base.__module__.partition(".engine.")[0]
         files = importlib.import_module(f"{self._package}.utils")
         for owner, name, changed in (
@@ -112,7 +119,12 @@ class TunerSearch:
         def init(tuner: Any, *args: Any, **kwargs: Any) -> None:
             if not self._downloaded:
                 self._downloaded = True
-                self._folder.download()
+                if self._identity is None or self._identity.is_chief:
+                    self._folder.download()
+                else:
+                    # The oracle has the state of the trials.
+                    for name in (f"{tuner_id(self._identity)}.json", self._folder.steps_file):
+                        self._folder.download(only=name)
             try:
                 call = signature.bind(tuner, *args, **kwargs)
             except TypeError:
@@ -229,8 +241,12 @@ class TunerSearch:
 def oracle_variables(identity: WorkerIdentity) -> dict[str, str]:
     """Return KerasTuner's variables: worker 0 is the chief with the oracle, on its own port; the others are tuners."""
     host, _, port = identity.hosts[0].rpartition(":")
-    name = "chief" if identity.is_chief else f"tuner{identity.index}"
-    return {TUNER_ID: name, ORACLE_IP: host, ORACLE_PORT: port}
+    return {TUNER_ID: tuner_id(identity), ORACLE_IP: host, ORACLE_PORT: port}
+
+
+def tuner_id(identity: WorkerIdentity) -> str:
+    """Return KerasTuner's name of this worker; that of the oracle must contain `chief`."""
+    return "chief" if identity.is_chief else f"tuner{identity.index}"
 
 
 @contextmanager
