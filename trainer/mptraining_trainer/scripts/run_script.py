@@ -61,6 +61,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
                 TunerFolder(worker.folder, worker.identity.index),
                 worker.identity if job.searches_together else None,
                 context,
+                nodes=1 if job.searches_together else job.processes,
             ),
         )
     finally:

@@ -22,6 +22,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 from mptraining_api.launch import WorkerIdentity
+from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.scripts.after_import import after_import
 from mptraining_trainer.scripts.tuner_folder import TunerFolder, write_json
 
@@ -63,12 +64,19 @@ class SearchContext(Protocol):
 
 
 class TunerSearch:
-    """The tuners of one script. `identity` is this worker's if the workers of the job search together, else None."""
+    """The tuners of one script.
 
-    def __init__(self, folder: TunerFolder, identity: WorkerIdentity | None, context: SearchContext) -> None:
+    `identity` is this worker's if the workers of the job search together, else None. `nodes` is the number of nodes
+    that train each model.
+    """
+
+    def __init__(
+        self, folder: TunerFolder, identity: WorkerIdentity | None, context: SearchContext, *, nodes: int = 1
+    ) -> None:
         self._folder = folder
         self._identity = identity
         self._context = context
+        self._nodes = nodes
         # Whether a search runs; the tuner of the last one, None again once the script trains a model after it.
         self.searching = False
         self.tuner: Any = None
@@ -157,6 +165,15 @@ class TunerSearch:
 
     def _as_search(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def search(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            # With its own variables a script starts KerasTuner's distributed mode itself.
+            if self._nodes > 1 and ORACLE_IP not in os.environ:
+                raise InvalidProgram(
+                    "spec.program.script",
+                    f"the script searches with KerasTuner, which trains a trial on one node, and the job has "
+                    f"{self._nodes}",
+                    next_step="Set program.script.tuner: KerasTuner, so that the nodes run trials at the same time, "
+                    "or nodes: 1.",
+                )
             self.searching, self.tuner = True, tuner
             distributed = self._identity is not None and ORACLE_IP in os.environ
             try:
