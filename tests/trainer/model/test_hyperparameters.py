@@ -18,6 +18,7 @@ from mptraining_api.outputs.search_space import Hyperparameter
 from mptraining_api.problems import InvalidProgram
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import Function, MPTrainingJob
+from mptraining_trainer.export.export import build_model
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.hyperparameters import search_space
 from mptraining_trainer.model.program import call_function
@@ -118,6 +119,8 @@ def test_arguments_are_the_values_of_the_hyperparameters(keras3: Keras) -> None:
     model = call_function(given, keras3)["model"]
     assert [layer.units for layer in model.layers] == [256, 7]
     assert float(model.optimizer.learning_rate) == pytest.approx(0.01)
+    again = build_model(keras3.module, {"builder": "function", "arguments": given.to_document(), "inputs": []})
+    assert [layer.units for layer in again.layers] == [256, 7], "the exported model is rebuilt with the same values"
     defaults = call_function(function("build"), keras3)["model"]
     assert [layer.units for layer in defaults.layers] == [8, 3]
 

@@ -6,6 +6,7 @@ KerasTuner is imported only for such a function.
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -43,14 +44,27 @@ def with_hyperparameters(
     defaults. The check raises InvalidProgram for a value that the function did not ask for, or that is not in the
     range that it asked for.
     """
-    own, values = _split(function, arguments)
-    hp = _new_hyperparameters(entry_point)
-    hp.values = dict(values)
+    _import_keras_tuner(entry_point)
+    filled = fill_hyperparameters(function, arguments)
+    values = {name: value for name, value in arguments.items() if name not in filled}
 
     def check() -> None:
-        _check_values(hp, values, entry_point)
+        _check_values(filled[PARAMETER], values, entry_point)
 
-    return {**own, PARAMETER: hp}, check
+    return filled, check
+
+
+def fill_hyperparameters(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of a function: values for which it has no parameter become those of its `hp`.
+
+    `rebuild.py` of an exported model contains this function too.
+    """
+    parameters = inspect.signature(function).parameters
+    if "hp" not in parameters or "hp" in arguments:
+        return dict(arguments)
+    hp = importlib.import_module("keras_tuner").HyperParameters()
+    hp.values = {name: value for name, value in arguments.items() if name not in parameters}
+    return {name: value for name, value in arguments.items() if name in parameters} | {"hp": hp}
 
 
 def search_space(function: Function) -> tuple[Hyperparameter, ...]:
@@ -68,14 +82,17 @@ def search_space(function: Function) -> tuple[Hyperparameter, ...]:
             expected=f"a function such as build({PARAMETER})",
             next_step="Name the parameters in the sweep, by their paths.",
         )
-    own, _ = _split(build, arguments)
-    space = _new_hyperparameters(function.entry_point)
+    _import_keras_tuner(function.entry_point)
+    filled = fill_hyperparameters(build, arguments)
+    # The job's own values decide nothing about the space.
+    space = filled.pop(PARAMETER)
+    space.values = {}
     active: list[Sequence[Any]] = []
     inactive: list[Sequence[Any]] = []
     hp = space.copy()
     for _ in range(_MOST_BUILDS):
         try:
-            build(**own, **{PARAMETER: hp})
+            build(**filled, **{PARAMETER: hp})
         except Exception as error:
             raise InvalidProgram(ENTRY_POINT, describe_error(function.entry_point, error)) from error
         space.merge(hp.space, overwrite=False)
@@ -95,23 +112,15 @@ def search_space(function: Function) -> tuple[Hyperparameter, ...]:
     )
 
 
-def _split(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments that are parameters of the function, and the values of hyperparameters."""
-    parameters = inspect.signature(function).parameters
-    own = {name: value for name, value in arguments.items() if name in parameters}
-    return own, {name: value for name, value in arguments.items() if name not in parameters}
-
-
-def _new_hyperparameters(entry_point: str) -> Any:
+def _import_keras_tuner(entry_point: str) -> None:
     try:
-        from keras_tuner import HyperParameters
+        importlib.import_module("keras_tuner")
     except ImportError:
         raise InvalidProgram(
             ENTRY_POINT,
             f"{entry_point} takes {PARAMETER!r}, and KerasTuner is not installed",
             next_step="Add keras-tuner to source.requirements or to the image.",
         ) from None
-    return HyperParameters()
 
 
 def _check_values(hp: Any, values: Mapping[str, Any], entry_point: str) -> None:

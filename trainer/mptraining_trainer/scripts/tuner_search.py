@@ -117,7 +117,10 @@ class TunerSearch:
             (base, "save", self._with_upload),
             (files, "save_json", _whole_json),
         ):
-            original = getattr(owner, name)
+            original = getattr(owner, name, None)
+            if original is None:
+                # An older version runs a trial within `search`, so that its number is not known.
+                continue
             stack.callback(setattr, owner, name, original)
             setattr(owner, name, functools.wraps(original)(changed(original)))
 
