@@ -20,6 +20,8 @@ KUBECONFORM := v0.7.0
 KUBE_SCORE := v1.20.0
 # Kubeflow's operator, which `make bench-operator` measures against.
 PEER := v1.9.3
+# The newest Katib that Go's checksum database knows.
+KATIB := v0.14.0
 OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
@@ -159,7 +161,7 @@ test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.ins
 
 .PHONY: servers
 servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok; and what checks the chart (needs Go)
-	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages \
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages build/katib/gjson \
 	    build/bin/helm build/bin/helm-docs build/bin/kubeconform build/bin/kube-score; \
 	  else echo "no Go here: the tests against a storage server are left out"; fi
 	@$(PYTHON) kind/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
@@ -182,6 +184,14 @@ build/peer-crds: build/bin/training-operator.v1
 	@mkdir -p $@
 	@cp "$$(go list -m -f '{{.Dir}}' github.com/kubeflow/training-operator@$(PEER))"/manifests/base/crds/kubeflow.org_*.yaml $@/
 	@chmod u+w $@/*
+
+# Katib's CRDs, the OpenAPI schema of its types, and GJSON, in which it states conditions.
+build/katib/gjson: tests/servers/gjson/main.go tests/servers/gjson/go.mod
+	@mkdir -p $(@D)
+	@folder="$$(go mod download -json github.com/kubeflow/katib@$(KATIB) | sed -n 's/^.*"Dir": "\(.*\)",*$$/\1/p')"; \
+	  cp "$$folder"/manifests/v1beta1/components/crd/[!k]*.yaml "$$folder"/pkg/apis/v1beta1/swagger.json $(@D)/
+	@chmod u+w $(@D)/*
+	@cd $(<D) && go build -o $(CURDIR)/$@ .
 
 build/bin/fake-gcs-server:
 	@echo "building fake-gcs-server, about a minute"

@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from mptraining_api.model import Model
 from mptraining_api.model_report import ModelFacts
+from mptraining_api.outputs.search_space import Hyperparameter
 
 
 class Trial(Model):
@@ -184,6 +185,13 @@ class Inspected(_Event):
     model: ModelFacts
 
 
+class SearchSpace(_Event):
+    """The hyperparameters that the program's function asks KerasTuner's `hp` for; nothing is trained."""
+
+    kind: Literal["SearchSpace"] = "SearchSpace"
+    hyperparameters: tuple[Hyperparameter, ...]
+
+
 class Finished(_Event):
     """The process is about to exit; `reason` and `exit_code` are those of `outcomes`."""
 
@@ -208,7 +216,7 @@ class Finished(_Event):
     hand_over: Literal["Fetched", "NotFetched"] | None = None
 
 
-Event = Started | Progress | Notice | Saved | Recovered | Inspected | Finished
+Event = Started | Progress | Notice | Saved | Recovered | Inspected | SearchSpace | Finished
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 
 

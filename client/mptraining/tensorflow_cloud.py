@@ -10,7 +10,6 @@ tensorflow-cloud"). No image is built: the program's source is packaged and runs
 
 from __future__ import annotations
 
-import secrets
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -126,22 +125,25 @@ def run(
 
 
 def run_cloudtuner(num_jobs: int = 1, **kwargs: Any) -> dict[str, Any]:
-    """Submit the same job `num_jobs` times, each with a different KERASTUNER_TUNER_ID in its environment.
+    """Submit one job in which `num_jobs` tuners of KerasTuner search together, each on a node of its own.
 
-    Takes the arguments of `run`. Returns a dict with `job_ids`, `docker_image`, and the job objects under `jobs`.
+    With several tuners, one more node runs the oracle (docs/guide/train.md, "KerasTuner"). Takes the arguments of `run`
+    but no `worker_count`, since KerasTuner trains a trial on one node. Returns a dict with `job_ids`, `docker_image`,
+    and the job object under `jobs`.
     """
     if remote():
         return InsideJob()
     if num_jobs < 1:
         raise ValueError("num_jobs must be greater than 0.")
-    jobs: list[Any] = []
-    name, spec = kwargs.pop("name", None), dict(kwargs.pop("spec", None) or {})
-    template = dict(spec.get("podTemplate") or {})
-    for number in range(num_jobs):
-        tuner = {"name": "KERASTUNER_TUNER_ID", "value": f"TUNER_ID_{secrets.token_hex(16)}"}
-        spec["podTemplate"] = {**template, "env": [*(template.get("env") or ()), tuner]}
-        jobs.append(run(**kwargs, name=f"{name}-{number}" if name else None, spec=spec))
-    return {"job_ids": [job["job_id"] for job in jobs], "docker_image": jobs[0]["docker_image"], "jobs": jobs}
+    if num_jobs > 1:
+        if kwargs.get("worker_count"):
+            raise ValueError("Invalid `worker_count` input. Expected 0: KerasTuner trains a trial on one node.")
+        from mptraining.tensorflow_cloud_compat.job import merge
+
+        together = {"nodes": num_jobs + 1, "program": {"script": {"tuner": "KerasTuner"}}}
+        kwargs["spec"] = merge(together, kwargs.get("spec") or {})
+    job: Any = run(**kwargs)
+    return {"job_ids": [job["job_id"]], "docker_image": job["docker_image"], "jobs": [job]}
 
 
 def cloud_fit(

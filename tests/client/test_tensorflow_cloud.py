@@ -20,6 +20,7 @@ from mptraining.cluster import submit
 from mptraining.packaging import notebooks, program
 from mptraining.tensorflow_cloud_compat import local, run
 from mptraining_api.problems import InvalidProgram, InvalidSpec
+from mptraining_api.spec import MPTrainingJob
 from mptraining_api.tensorflow_cloud import inside_job
 from mptraining_api.tensorflow_cloud import package as tensorflow_cloud_package
 
@@ -145,21 +146,26 @@ def test_functions(here: Path) -> None:
         tfc.run(run.launch, entry_point_args=["a"])
 
 
-def test_tuners_have_an_id_of_their_own_each(here: Path) -> None:
+def test_tuners_search_together_in_one_job(here: Path) -> None:
     spec = {"podTemplate": {"env": [{"name": "A", "value": "b"}]}}
-    found = tfc.run_cloudtuner(2, entry_point="train.py", spec=spec, name="search")
-    assert found["job_ids"] == ["search-0", "search-1"]
+    found = tfc.run_cloudtuner(2, entry_point="train.py", spec=spec, name="search", output="gs://bucket/search")
+    assert found["job_ids"] == ["search"]
     assert found["docker_image"] is None
-    # Not as an argument, which a script's argparse would refuse.
-    assert all("arguments" not in job.document["spec"]["program"]["script"] for job in found["jobs"])
-    environments = [job.document["spec"]["podTemplate"]["env"] for job in found["jobs"]]
-    assert [env[0]["name"] for env in environments] == ["A", "A"]
-    ids = [env[1]["value"] for env in environments]
-    assert len({*ids}) == 2
-    assert all(each.startswith("TUNER_ID_") for each in ids)
-    assert spec["podTemplate"]["env"] == [{"name": "A", "value": "b"}]
+    (job,) = found["jobs"]
+    assert job.document["spec"]["nodes"] == 3, "two tuners, and the oracle"
+    assert job.document["spec"]["program"] == {"script": {"path": "train.py", "tuner": "KerasTuner"}}
+    assert job.document["spec"]["podTemplate"]["env"] == spec["podTemplate"]["env"]
+    MPTrainingJob.parse(job.document)
     with pytest.raises(ValueError, match=r"num_jobs must be greater than 0\."):
         tfc.run_cloudtuner(0, entry_point="train.py")
+    with pytest.raises(ValueError, match=r"`worker_count` input\. Expected 0"):
+        tfc.run_cloudtuner(2, entry_point="train.py", worker_count=1)
+
+
+def test_one_tuner_is_a_job_on_one_node(here: Path) -> None:
+    (job,) = tfc.run_cloudtuner(entry_point="train.py")["jobs"]
+    assert "nodes" not in job.document["spec"]
+    assert "tuner" not in job.document["spec"]["program"]["script"]
 
 
 # The other modules of its package.
@@ -172,7 +178,10 @@ def test_tuners_have_an_id_of_their_own_each(here: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("from {} import CloudTuner", "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.RandomSearch"),
+        (
+            "from {} import CloudTuner",
+            "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.BayesianOptimization.*tuner: KerasTuner",
+        ),
         ("from {} import CloudOracle", "CloudOracle here: it needs AI Platform Vizier.*BayesianOptimizationOracle"),
         ("from {}.tuner.tuner import DistributingCloudTuner", "tuner.tuner here: it needs AI Platform Vizier"),
         ("from {}.tuner import utils", "tuner.utils here: it translates studies"),

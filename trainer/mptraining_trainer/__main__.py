@@ -1,6 +1,7 @@
 """`python -m mptraining_trainer VERB`: one worker of a launch, from its environment to its exit code.
 
-`train` trains. `source` prepares the source code in an init container. `inspect` reports the facts of the model.
+`train` trains. `source` prepares the source code in an init container. `inspect` reports the facts of the model,
+`hyperparameters` the search space of a function that takes KerasTuner's HyperParameters.
 `keep`, `files`, `send` and `fetched` serve a folder to `mptj fetch`.
 """
 
@@ -10,27 +11,31 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import InvalidSpec, Preempted, Problem
 from mptraining_api.resolved_job import ResolvedJob
 
+if TYPE_CHECKING:
+    from mptraining_trainer.reporting.telemetry import Telemetry
+
 _NOISE = (b"absl::InitializeLog()", b"oneDNN custom operations are on", b"could not find cuda drivers")
 _USAGE = (
-    "usage: python -m mptraining_trainer train|source|inspect   (the job comes from the environment: "
+    "usage: python -m mptraining_trainer train|source|inspect|hyperparameters   (the job comes from the environment: "
     "mptraining_api.launch)   or: keep FOLDER SECONDS | files FOLDER | send FOLDER [FIRST] | fetched"
 )
 
 
 def main(arguments: list[str]) -> int:
     """Run one verb and return the exit code of `outcomes`."""
-    verbs = {"train": _train, "source": _source, "inspect": _inspect}
+    verbs = {"train": _train, "source": _source, "inspect": _inspect, "hyperparameters": _hyperparameters}
     match arguments:
-        case [("train" | "source" | "inspect") as verb]:
+        case [("train" | "source" | "inspect" | "hyperparameters") as verb]:
             return verbs[verb](os.environ)
         case ["keep", folder, seconds]:
             return _keep(folder, float(seconds), os.environ)
@@ -116,23 +121,48 @@ def _source(environment: MutableMapping[str, str]) -> int:
 
 
 def _inspect(environment: MutableMapping[str, str]) -> int:
+    def facts(job: ResolvedJob, telemetry: Telemetry) -> None:
+        from mptraining_trainer.model import inspect
+
+        found = inspect.inspect(job, environment, telemetry.notice, telemetry.now)
+        telemetry.emit(events.Inspected, model=found)
+
+    return _answer(environment, facts)
+
+
+def _hyperparameters(environment: MutableMapping[str, str]) -> int:
+    def space(job: ResolvedJob, telemetry: Telemetry) -> None:
+        from mptraining_trainer.keras_backend import load
+        from mptraining_trainer.model.hyperparameters import search_space
+
+        function = job.program.function
+        if function is None:
+            raise InvalidSpec("spec.program", "has no function", expected="a function such as build(hp)")
+        load(job.keras)
+        if source := environment.get(launch.SOURCE_FOLDER):
+            sys.path.insert(0, source)
+        telemetry.emit(events.SearchSpace, hyperparameters=search_space(function))
+
+    return _answer(environment, space)
+
+
+def _answer(environment: Mapping[str, str], answer: Callable[[ResolvedJob, Telemetry], None]) -> int:
+    """Answer a question about the job in Events, without training; return the exit code."""
     try:
         job = _job(environment.get(launch.JOB_FILE))
     except Problem as problem:
         return _failed(environment, problem).exit_code
     with _quiet_start():
-        from mptraining_trainer.model import inspect
-    from mptraining_trainer.reporting.errors import to_problem
-    from mptraining_trainer.reporting.telemetry import Telemetry
+        from mptraining_trainer.reporting.errors import to_problem
+        from mptraining_trainer.reporting.telemetry import Telemetry
 
     telemetry = Telemetry(launch.WorkerIdentity.from_environment({}), None)
     try:
-        facts = inspect.inspect(job, environment, telemetry.notice, telemetry.now)
+        answer(job, telemetry)
     except Exception as error:
         if environment.get(launch.DEBUG):
             raise
         return _failed(environment, error if isinstance(error, Problem) else to_problem(error, job)).exit_code
-    telemetry.emit(events.Inspected, model=facts)
     outcome = outcomes.SUCCEEDED
     telemetry.emit(events.Finished, reason=outcome.reason, exit_code=outcome.exit_code, message="nothing was trained")
     return outcome.exit_code

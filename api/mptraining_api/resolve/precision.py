@@ -51,7 +51,7 @@ def keras_generation(spec: JobSpec, requested: Devices) -> tuple[Keras, Choice]:
             "Keras 3 has no TPUStrategy" if tpu else "a script's model.fit on several hosts works in tf_keras only"
         )
     elif requested.independent:
-        picked, because = "Keras3", "KerasTuner uses the current Keras"
+        picked, because = "Keras3", "each tuner trains on one host, where the current Keras works"
     else:
         picked, because = "Keras3", "the current Keras works here"
     return picked, Choice(field="spec.keras", value=picked, because=because)

@@ -164,19 +164,9 @@ def _tpu_compiles(spec: JobSpec) -> bool:
     return not is_tpu(spec.accelerator) or spec.jit_compile != "Never"
 
 
-def _tuner_keras(spec: JobSpec) -> bool:
-    script = spec.program.script
-    return script is None or script.tuner is None or spec.keras != "Legacy"
-
-
 def _tuner_nodes(spec: JobSpec) -> bool:
     script = spec.program.script
     return script is None or script.tuner is None or (spec.nodes is not None and spec.nodes > 1)
-
-
-def _tuner_output(spec: JobSpec) -> bool:
-    script = spec.program.script
-    return script is None or script.tuner is None or spec.output is not None
 
 
 CROSS_FIELD_RULES: tuple[Rule, ...] = (
@@ -365,22 +355,6 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
         "at least two nodes, one for the oracle of KerasTuner and the others for its tuners",
         "Set nodes, or remove tuner: on one node a script with KerasTuner needs no setting.",
         _tuner_nodes,
-    ),
-    Rule(
-        "spec",
-        "spec.output",
-        "!has(self.program.script) || !has(self.program.script.tuner) || has(self.output)",
-        "output.uri, the folder that the oracle and the tuners share",
-        "Name a bucket or a volume that every node mounts under output.uri.",
-        _tuner_output,
-    ),
-    Rule(
-        "spec",
-        "spec.keras",
-        "!has(self.program.script) || !has(self.program.script.tuner) || !has(self.keras) || self.keras != 'Legacy'",
-        "Auto or Keras3 with KerasTuner, which uses Keras 3",
-        "Remove keras, and import keras or tf.keras of Keras 3 in the script.",
-        _tuner_keras,
     ),
     Rule(
         "spec",

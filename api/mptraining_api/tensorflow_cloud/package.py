@@ -28,8 +28,9 @@ SUBMODULES: dict[str, tuple[str, ...]] = {
     "version": ("__version__",),
 }
 _TUNER = (
-    "write keras_tuner.RandomSearch(build_model, objective=…, max_trials=…, hyperparameters=…, directory=…), or "
-    "another tuner of keras_tuner, in the script; project_id, region and study_id go"
+    "write keras_tuner.BayesianOptimization(build_model, objective=…, max_trials=…, hyperparameters=…, directory=…), "
+    "or another tuner of keras_tuner, in the script, without project_id, region and study_id. For several nodes, add "
+    "nodes: N and program: {script: {path: …, tuner: KerasTuner}} to the job, as run_cloudtuner(num_jobs=…) does"
 )
 _VIZIER = "it needs AI Platform Vizier, which is shut down"
 _IMAGES = "it builds or deploys container images for AI Platform, which is shut down: tfc.run ships the program as text"

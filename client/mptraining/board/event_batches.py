@@ -22,7 +22,7 @@ from mptraining_api import events as api_events
 Column = NDArray[np.float64]
 
 # Numeric fields of Progress that are no curves, or that have their own columns.
-_NO_CURVES = {"mptraining", "time", "attempt", "worker", "step", "epoch", "total_steps"}
+_NO_CURVES = {"mptraining", "time", "attempt", "worker", "step", "epoch", "total_steps", "trial", "trials"}
 GAUGES = tuple(
     name
     for name, field in api_events.Progress.model_fields.items()

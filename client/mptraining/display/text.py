@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol, TextIO, runtime_checkable
 
-from mptraining_api.events import Event, Finished, Inspected, Notice, Progress, Recovered, Saved, Started
+from mptraining_api.events import Event, Finished, Inspected, Notice, Progress, Recovered, Saved, SearchSpace, Started
 from mptraining_api.resolved_job import ResolvedJob
 
 PLAIN_SECONDS = 10.0
@@ -175,7 +175,7 @@ def event_lines(event: Event, before: Progress | None = None) -> list[str]:
     """Return the event as plain lines; `before` is the previous Progress event shown.
 
     Finished has none, because `mptraining.local.outcome.final_text` and `mptraining.cluster.wait.final_lines` report
-    it, and Inspected has none, because `mptraining.cli.deep_check` reports it.
+    it, and Inspected and SearchSpace have none, because those who asked for them report them.
     """
     match event:
         case Started():
@@ -209,7 +209,7 @@ def event_lines(event: Event, before: Progress | None = None) -> list[str]:
         case Recovered():
             back = f"recovered: back from step {event.from_step} to {event.to_step} under {event.precision}"
             return [f"{back}: {event.message}"]
-        case Inspected() | Finished():
+        case Inspected() | SearchSpace() | Finished():
             return []
 
 

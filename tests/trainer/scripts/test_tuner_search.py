@@ -26,7 +26,8 @@ x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 y = x.sum(1, keepdims=True)
 
 def build_model(hp):
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(hp.Int("units", 4, 32, step=4)), keras.layers.Dense(1)])
+    units = hp.Int("units", 4, 32, step=4)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(hp.Float("lr", 1e-4, 1e-1, sampling="log")), "mse")
     return model
 

@@ -36,6 +36,7 @@ from mptraining_trainer.data.schema import Columns, ExampleSpec, to_features
 from mptraining_trainer.export.float32_model import rebuild_from_config, switch_to_float32
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.applications import cnn, mlp, pretrained
+from mptraining_trainer.model.hyperparameters import fill_hyperparameters
 from mptraining_trainer.model.output_losses import output_losses
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.worker import Worker
@@ -216,7 +217,8 @@ def build_model(keras: Any, rebuild: Mapping[str, Any]) -> Any:
     if rebuild["builder"] in builders:
         return builders[rebuild["builder"]](keras, **rebuild["arguments"])
     module, _, name = rebuild["arguments"]["entryPoint"].partition(":")
-    returned = getattr(importlib.import_module(module), name)(**rebuild["arguments"].get("arguments", {}))
+    function = getattr(importlib.import_module(module), name)
+    returned = function(**fill_hyperparameters(function, rebuild["arguments"].get("arguments", {})))
     model = returned["model"] if isinstance(returned, dict) else returned
     if not model.built or not model.weights:
         batch = {
@@ -324,9 +326,9 @@ def _rebuild_source() -> str:
     head = (
         '"""Builds the trained model of this folder with plain Keras: `from rebuild import load_model`."""\n\n'
         "from __future__ import annotations\n\n"
-        "import importlib\nimport json\nimport sys\nfrom pathlib import Path\n\nimport numpy as np\n"
+        "import importlib\nimport inspect\nimport json\nimport sys\nfrom pathlib import Path\n\nimport numpy as np\n"
     )
-    parts = (mlp, cnn, pretrained, build_model, average_models, takes_list, load_model)
+    parts = (mlp, cnn, pretrained, fill_hyperparameters, build_model, average_models, takes_list, load_model)
     functions = "\n\n".join(inspect.getsource(each) for each in parts)
     return f'{head}\n\n{functions}\n\nif __name__ == "__main__":\n    load_model().summary()\n'
 

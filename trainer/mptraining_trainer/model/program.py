@@ -17,6 +17,7 @@ from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import applications
 from mptraining_trainer.model.compile import compile_model
 from mptraining_trainer.model.compiled import CompiledModel
+from mptraining_trainer.model.hyperparameters import takes_hyperparameters, with_hyperparameters
 from mptraining_trainer.model.supported_callbacks import check_callbacks
 from mptraining_trainer.source.user_code import describe_error, import_entry_point
 
@@ -98,7 +99,9 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
     Raises InvalidProgram that names the entry point and, for an error inside the function, its file and line.
     """
     builder = import_entry_point(function.entry_point, _ENTRY_POINT)
-    arguments = function.arguments or {}
+    arguments, check = function.arguments or {}, _no_check
+    if takes_hyperparameters(builder, arguments):
+        arguments, check = with_hyperparameters(builder, function.entry_point, arguments)
     try:
         signature = inspect.signature(builder)
         signature.bind(**arguments)
@@ -112,6 +115,7 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
         returned = builder(**arguments)
     except Exception as error:
         raise InvalidProgram(_ENTRY_POINT, describe_error(function.entry_point, error)) from error
+    check()
     parts = dict(returned) if isinstance(returned, Mapping) else {"model": returned}
     for key in parts:
         if key not in _ENTRIES:
@@ -122,6 +126,10 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
     given = given if isinstance(given, (list, tuple)) else [given] if given is not None else []
     parts["callbacks"] = check_callbacks(given, package="tf_keras" if keras.legacy else "keras")
     return parts
+
+
+def _no_check() -> None:
+    """Accept the arguments of a function without hyperparameters: its signature has checked them."""
 
 
 def _per_example(parts: Mapping[str, Any], named: str) -> Callable[..., Any] | None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
@@ -35,10 +35,13 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != self._package:
             return None
-        found = PathFinder.find_spec(fullname, path, target)
-        if found is not None and found.loader is not None:
-            found.loader = _Loader(found.loader, self._call)
-        return found
+        for finder in sys.meta_path:
+            found = None if finder is self else finder.find_spec(fullname, path, target)
+            if found is not None:
+                if found.loader is not None:
+                    found.loader = _Loader(found.loader, self._call)
+                return found
+        return None
 
 
 @contextmanager

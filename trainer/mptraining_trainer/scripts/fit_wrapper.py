@@ -168,7 +168,7 @@ class Fits:
 
     def trained_model(self) -> Any:
         """Return the model of the last fit, or the best one of the last search if no fit came after it."""
-        if self.tuners is None or self.tuners.tuner is None or self.model is not None:
+        if self.tuners is None or self.tuners.tuner is None:
             return self.model
         return self._call_guarded(Addition.BEST, self._best_of_search, None)
 
@@ -283,8 +283,10 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         if replicas > 1:
             fits.run_addition(Addition.BUILD, lambda: _built_by_its_parts(model, keras))
         if fits.in_search:
-            fits.model, skipped, before = None, 0, FitState(epochs=0)
+            skipped, before = 0, FitState(epochs=0)
         else:
+            if fits.tuners is not None:
+                fits.tuners.tuner = None
             skipped, before = fits.begin(model, planned, lambda: _build_from(model, given["x"]))
         given["initial_epoch"] = first + skipped
         given["callbacks"] = _add_callback(given["callbacks"], _callback(keras, fits, in_search=fits.in_search))

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
-from mptraining_api.problems import Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
+from mptraining_api.problems import InvalidSpec, Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
 from mptraining_records.storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, LoadedCheckpoint
 from mptraining_trainer.checkpoints.state import CheckpointState, FitState
@@ -39,6 +39,13 @@ _LONGEST_ERROR = 500
 def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> TrainingResult:
     """Run the script to its end and export the model that its last `fit` trained. Raise Problem."""
     job, telemetry = worker.job, worker.telemetry
+    if job.searches_together and job.output is None:
+        raise InvalidSpec(
+            "spec.output",
+            "missing",
+            expected="a folder that the oracle and the tuners of KerasTuner share",
+            next_step="Name a bucket or a volume that every node mounts under output.uri.",
+        )
     telemetry.emit(events.Started, **started_fields(job, keras, strategy), start_up_seconds=telemetry.process_seconds())
     context = _Script(worker, keras, strategy)
     worker.preemption.unblock_for_children()
@@ -54,6 +61,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
                 TunerFolder(worker.folder, worker.identity.index),
                 worker.identity if job.searches_together else None,
                 context,
+                nodes=1 if job.searches_together else job.processes,
             ),
         )
     finally:

@@ -6,6 +6,7 @@ own. So a tuner writes to a local folder, and the trainer copies what has change
 
 from __future__ import annotations
 
+import functools
 import json
 import tempfile
 from pathlib import Path, PurePosixPath
@@ -27,19 +28,28 @@ class TunerFolder:
     def __init__(self, run: str, worker: int) -> None:
         self.uri = storage.join(run, run_folder.TUNER)
         self._remote = storage.is_remote(self.uri)
-        self.local = Path(tempfile.mkdtemp(prefix="tuner-")) if self._remote else storage.local_path(self.uri).resolve()
-        self._steps = self.local / f"steps-{worker}.json"
+        self.steps_file = f"steps-{worker}.json"
         # Version of each file in the bucket, and time and size of its local copy: the state when they were equal.
         self._versions: dict[str, str] = {}
         self._copies: dict[str, tuple[int, int]] = {}
 
-    def download(self, below: str = "") -> None:
-        """Copy new files of the bucket below the folder `below` to `local`. Raise StorageUnavailable."""
+    @functools.cached_property
+    def local(self) -> Path:
+        """The folder as KerasTuner sees it; created with the first tuner."""
+        if not self._remote:
+            return storage.local_path(self.uri).resolve()
+        return Path(tempfile.mkdtemp(prefix="tuner-"))
+
+    def download(self, below: str = "", *, only: str = "") -> None:
+        """Copy what has changed in the bucket below the folder `below` to `local`, with `only` files of that name.
+
+        Raise StorageUnavailable.
+        """
         if not self._remote:
             return
         for stored in storage.list_objects(storage.join(self.uri, below) if below else self.uri):
             name = stored.uri.removeprefix(f"{self.uri}/")
-            if self._versions.get(name) == stored.version:
+            if self._versions.get(name) == stored.version or (only and stored.name != only):
                 continue
             path = self.local / PurePosixPath(name)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,12 +77,13 @@ class TunerFolder:
 
     def read_steps(self) -> int:
         """Return the training steps of this worker's trials in earlier attempts."""
-        return int(json.loads(self._steps.read_bytes())["steps"]) if self._steps.exists() else 0
+        path = self.local / self.steps_file
+        return int(json.loads(path.read_bytes())["steps"]) if path.exists() else 0
 
     def write_steps(self, steps: int) -> None:
         """Store the training steps of this worker's trials so far."""
         self.local.mkdir(parents=True, exist_ok=True)
-        write_json(str(self._steps), {"steps": steps})
+        write_json(str(self.local / self.steps_file), {"steps": steps})
 
 
 def write_json(path: str, content: Any) -> str:

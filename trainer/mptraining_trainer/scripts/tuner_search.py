@@ -22,6 +22,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 from mptraining_api.launch import WorkerIdentity
+from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.scripts.after_import import after_import
 from mptraining_trainer.scripts.tuner_folder import TunerFolder, write_json
 
@@ -63,13 +64,20 @@ class SearchContext(Protocol):
 
 
 class TunerSearch:
-    """The tuners of one script. `identity` is this worker's if the workers of the job search together, else None."""
+    """The tuners of one script.
 
-    def __init__(self, folder: TunerFolder, identity: WorkerIdentity | None, context: SearchContext) -> None:
+    `identity` is this worker's if the workers of the job search together, else None. `nodes` is the number of nodes
+    that train each model.
+    """
+
+    def __init__(
+        self, folder: TunerFolder, identity: WorkerIdentity | None, context: SearchContext, *, nodes: int = 1
+    ) -> None:
         self._folder = folder
         self._identity = identity
         self._context = context
-        # Whether a search runs, and the tuner of the last one.
+        self._nodes = nodes
+        # Whether a search runs; the tuner of the last one, None again once the script trains a model after it.
         self.searching = False
         self.tuner: Any = None
         self._package = ""
@@ -92,7 +100,14 @@ class TunerSearch:
 
     def _change(self, module: ModuleType, stack: ExitStack) -> None:
         # Neither the class nor its package has the same name in every version.
-        base = next(each for each in module.Tuner.__mro__ if each.__name__ == "BaseTuner")
+        base = next((each for each in module.Tuner.__mro__ if each.__name__ == "BaseTuner"), None)
+        if base is None:
+            self._context.notice(
+                "TunerUnknown",
+                f"keras_tuner {module.__version__} has no BaseTuner: its state stays where the script puts it",
+                level="Warning",
+            )
+            return
         self._package = base.__module__.partition(".engine.")[0]
         files = importlib.import_module(f"{self._package}.utils")
         for owner, name, changed in (
@@ -102,7 +117,10 @@ class TunerSearch:
             (base, "save", self._with_upload),
             (files, "save_json", _whole_json),
         ):
-            original = getattr(owner, name)
+            original = getattr(owner, name, None)
+            if original is None:
+                # An older version runs a trial within `search`, so that its number is not known.
+                continue
             stack.callback(setattr, owner, name, original)
             setattr(owner, name, functools.wraps(original)(changed(original)))
 
@@ -112,7 +130,12 @@ class TunerSearch:
         def init(tuner: Any, *args: Any, **kwargs: Any) -> None:
             if not self._downloaded:
                 self._downloaded = True
-                self._folder.download()
+                if self._identity is None or self._identity.is_chief:
+                    self._folder.download()
+                else:
+                    # The oracle has the state of the trials.
+                    for name in (f"{tuner_id(self._identity)}.json", self._folder.steps_file):
+                        self._folder.download(only=name)
             try:
                 call = signature.bind(tuner, *args, **kwargs)
             except TypeError:
@@ -136,7 +159,7 @@ class TunerSearch:
                 level="Warning",
             )
             return
-        project = os.path.join(below, str(given["project_name"]))
+        project = f"{below}/{given['project_name']}"
         if given["overwrite"]:
             # A tuner that overwrites an earlier one's directory gets one of its own, so that a restart finds both.
             self._overwrites[project] = self._overwrites.get(project, 0) + 1
@@ -145,6 +168,15 @@ class TunerSearch:
 
     def _as_search(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def search(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            # With its own variables a script starts KerasTuner's distributed mode itself.
+            if self._nodes > 1 and ORACLE_IP not in os.environ:
+                raise InvalidProgram(
+                    "spec.program.script",
+                    f"the script searches with KerasTuner, which trains a trial on one node, and the job has "
+                    f"{self._nodes}",
+                    next_step="Set program.script.tuner: KerasTuner, so that the nodes run trials at the same time, "
+                    "or nodes: 1.",
+                )
             self.searching, self.tuner = True, tuner
             distributed = self._identity is not None and ORACLE_IP in os.environ
             try:
@@ -229,8 +261,12 @@ class TunerSearch:
 def oracle_variables(identity: WorkerIdentity) -> dict[str, str]:
     """Return KerasTuner's variables: worker 0 is the chief with the oracle, on its own port; the others are tuners."""
     host, _, port = identity.hosts[0].rpartition(":")
-    name = "chief" if identity.is_chief else f"tuner{identity.index}"
-    return {TUNER_ID: name, ORACLE_IP: host, ORACLE_PORT: port}
+    return {TUNER_ID: tuner_id(identity), ORACLE_IP: host, ORACLE_PORT: port}
+
+
+def tuner_id(identity: WorkerIdentity) -> str:
+    """Return KerasTuner's name of this worker; that of the oracle must contain `chief`."""
+    return "chief" if identity.is_chief else f"tuner{identity.index}"
 
 
 @contextmanager

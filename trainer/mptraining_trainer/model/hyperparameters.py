@@ -1,0 +1,162 @@
+"""Functions with a parameter `hp`, KerasTuner's HyperParameters: their search space, and their values at training.
+
+KerasTuner is imported only for such a function.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mptraining_api.outputs.search_space import Hyperparameter, HyperparameterCondition
+from mptraining_api.problems import InvalidProgram, nearest
+from mptraining_api.spec import Function
+from mptraining_trainer.source.user_code import describe_error, import_entry_point
+
+PARAMETER = "hp"
+ENTRY_POINT = "spec.program.function.entryPoint"
+ARGUMENTS = "spec.program.function.arguments"
+# As a path into a sweep's job.
+_PATH = ARGUMENTS.removeprefix("spec.")
+# Each build activates a conditional scope that no earlier one has activated.
+_MOST_BUILDS = 200
+
+
+def takes_hyperparameters(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
+    """Return whether the function has a parameter `hp` that the job's arguments do not set."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        # A callable without a signature, such as some of C.
+        return False
+    return PARAMETER in parameters and PARAMETER not in arguments
+
+
+def with_hyperparameters(
+    function: Callable[..., Any], entry_point: str, arguments: Mapping[str, Any]
+) -> tuple[dict[str, Any], Callable[[], None]]:
+    """Return the function's keyword arguments with `hp`, and a check to call after it has returned.
+
+    Arguments that are no parameters of the function are values of hyperparameters; those that are absent have their
+    defaults. The check raises InvalidProgram for a value that the function did not ask for, or that is not in the
+    range that it asked for.
+    """
+    _import_keras_tuner(entry_point)
+    filled = fill_hyperparameters(function, arguments)
+    values = {name: value for name, value in arguments.items() if name not in filled}
+
+    def check() -> None:
+        _check_values(filled[PARAMETER], values, entry_point)
+
+    return filled, check
+
+
+def fill_hyperparameters(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of a function: values for which it has no parameter become those of its `hp`.
+
+    `rebuild.py` of an exported model contains this function too.
+    """
+    parameters = inspect.signature(function).parameters
+    if "hp" not in parameters or "hp" in arguments:
+        return dict(arguments)
+    hp = importlib.import_module("keras_tuner").HyperParameters()
+    hp.values = {name: value for name, value in arguments.items() if name not in parameters}
+    return {name: value for name, value in arguments.items() if name in parameters} | {"hp": hp}
+
+
+def search_space(function: Function) -> tuple[Hyperparameter, ...]:
+    """Return the hyperparameters that the function asks for, those of all its conditional scopes.
+
+    The function is called with the job's own arguments, once for each combination that activates another scope, as
+    KerasTuner's tuners do. Raises InvalidProgram if it takes no `hp`, or raises an error.
+    """
+    build = import_entry_point(function.entry_point, ENTRY_POINT)
+    arguments = function.arguments or {}
+    if not takes_hyperparameters(build, arguments):
+        raise InvalidProgram(
+            ENTRY_POINT,
+            f"{function.entry_point} has no parameter {PARAMETER!r}",
+            expected=f"a function such as build({PARAMETER})",
+            next_step="Name the parameters in the sweep, by their paths.",
+        )
+    _import_keras_tuner(function.entry_point)
+    filled = fill_hyperparameters(build, arguments)
+    # The job's own values decide nothing about the space.
+    space = filled.pop(PARAMETER)
+    space.values = {}
+    active: list[Sequence[Any]] = []
+    inactive: list[Sequence[Any]] = []
+    hp = space.copy()
+    for _ in range(_MOST_BUILDS):
+        try:
+            build(**filled, **{PARAMETER: hp})
+        except Exception as error:
+            raise InvalidProgram(ENTRY_POINT, describe_error(function.entry_point, error)) from error
+        space.merge(hp.space, overwrite=False)
+        active += [copy.deepcopy(scope) for scope in hp.active_scopes if scope not in active]
+        inactive += [copy.deepcopy(scope) for scope in hp.inactive_scopes if scope not in inactive]
+        inactive = [scope for scope in inactive if scope not in active]
+        if not inactive:
+            return tuple(_describe(each) for each in space.space)
+        hp = space.copy()
+        hp.values.update({condition.name: condition.values[0] for condition in inactive[0]})
+        hp.ensure_active_values()
+    names = sorted({condition.name for scope in inactive for condition in scope})
+    raise InvalidProgram(
+        ENTRY_POINT,
+        f"{function.entry_point} has conditional scopes that no value of {', '.join(names)} activates",
+        next_step="Correct the values of hp.conditional_scope, or remove it.",
+    )
+
+
+def _import_keras_tuner(entry_point: str) -> None:
+    try:
+        importlib.import_module("keras_tuner")
+    except ImportError:
+        raise InvalidProgram(
+            ENTRY_POINT,
+            f"{entry_point} takes {PARAMETER!r}, and KerasTuner is not installed",
+            next_step="Add keras-tuner to source.requirements or to the image.",
+        ) from None
+
+
+def _check_values(hp: Any, values: Mapping[str, Any], entry_point: str) -> None:
+    known: dict[str, list[Any]] = {}
+    for each in hp.space:
+        known.setdefault(each.name, []).append(each)
+    for name, value in values.items():
+        if name not in known:
+            hint = nearest(name, known) or f"It has {', '.join(known) or 'none'}."
+            raise InvalidProgram(
+                f"{ARGUMENTS}.{name}", f"{entry_point} asks for no hyperparameter {name!r}", next_step=hint
+            )
+        # A name may have another range in another conditional scope.
+        described = [_describe(each) for each in known[name]]
+        if not any(each.accepts(value) for each in described):
+            raise InvalidProgram(
+                f"{ARGUMENTS}.{name}", repr(value), expected=" or ".join(each.range_text() for each in described)
+            )
+
+
+def _describe(each: Any) -> Hyperparameter:
+    when = tuple(
+        HyperparameterCondition(path=f"{_PATH}.{condition.name}", values=tuple(condition.values))
+        for condition in each.conditions
+    )
+    kind = type(each).__name__.lower()
+    of_a_range = kind in ("int", "float")
+    return Hyperparameter(
+        path=f"{_PATH}.{each.name}",
+        kind=kind,
+        low=each.min_value if of_a_range else None,
+        high=each.max_value if of_a_range else None,
+        step=each.step if of_a_range else None,
+        sampling=each.sampling if of_a_range else None,
+        ordered=each.ordered if kind == "choice" else None,
+        values=() if of_a_range else tuple(each.values),
+        default=each.default,
+        when=when,
+    )
