@@ -11,6 +11,7 @@ from typing import Literal
 from mptraining_api.events import Recovery, Trial
 from mptraining_api.model import Model
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.sweep.names import trial_name
 
 JOB = "job.json"
 EVENTS = "events"

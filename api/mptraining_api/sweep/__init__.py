@@ -1,0 +1,1 @@
+"""Hyperparameter sweeps: the MPTrainingSweep resource, its proposals, and the plan of its trials."""

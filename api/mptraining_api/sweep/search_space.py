@@ -1,0 +1,122 @@
+"""Parameters of a sweep: values at paths of the job's spec, conditions, and the size of the search."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mptraining_api.sweep.spec import IntegerRange, Parameter
+from mptraining_api.validation.mistakes import FieldPath
+
+_PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+def path_parts(path: str) -> FieldPath:
+    """Return the names and indices of a parameter's path."""
+    return tuple(int(index) if index else name for name, index in _PART.findall(path))
+
+
+def with_value(spec: Mapping[str, Any], path: str, value: object) -> dict[str, Any]:
+    """Return a copy of the job's spec with `value` at `path`; mappings on the way are created.
+
+    Raises KeyError, with the part of the path, for an item that a list does not have, or a field below a scalar.
+    """
+    copied: dict[str, Any] = copy.deepcopy(dict(spec))
+    _set(copied, path_parts(path), value)
+    return copied
+
+
+def _set(node: Any, parts: FieldPath, value: object) -> None:
+    part, rest = parts[0], parts[1:]
+    if isinstance(part, int):
+        if not isinstance(node, list) or part >= len(node):
+            raise KeyError(f"[{part}]")
+    elif not isinstance(node, dict):
+        raise KeyError(part)
+    if not rest:
+        node[part] = copy.deepcopy(value)
+        return
+    if isinstance(part, str) and node.get(part) is None and isinstance(rest[0], str):
+        node[part] = {}
+    _set(node.get(part) if isinstance(part, str) else node[part], rest, value)
+
+
+def trial_spec(spec: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job's spec with the values of a trial's parameters. Raises KeyError as `with_value` does."""
+    copied: dict[str, Any] = copy.deepcopy(dict(spec))
+    for path, value in parameters.items():
+        _set(copied, path_parts(path), value)
+    return copied
+
+
+def same_value(one: object, other: object) -> bool:
+    """Return whether two JSON values are equal; 1 and 1.0 are, 1 and true are not."""
+    return json.dumps(_number(one), sort_keys=True) == json.dumps(_number(other), sort_keys=True)
+
+
+def _number(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def is_active(parameter: Parameter, values: Mapping[str, Any]) -> bool:
+    """Return whether the parameter is searched, given the values of the earlier ones."""
+    when = parameter.when
+    if when is None:
+        return True
+    return when.path in values and any(same_value(values[when.path], each) for each in when.values)
+
+
+def choices(parameter: Parameter) -> list[Any] | None:
+    """Return the values of a parameter that has finitely many, in order; None for real numbers."""
+    if parameter.values is not None:
+        return list(parameter.values)
+    if parameter.int_ is not None:
+        return list(integers(parameter.int_))
+    return None
+
+
+def integers(bounds: IntegerRange) -> range:
+    """Return the integers of a range, from low in steps, up to high."""
+    return range(bounds.low, bounds.high + 1, bounds.step or 1)
+
+
+def grid(parameters: Sequence[Parameter]) -> Iterator[dict[str, Any]]:
+    """Yield every combination of values, the last parameter varying fastest. Raises ValueError for real numbers."""
+    yield from _combinations(parameters, {})
+
+
+def _combinations(parameters: Sequence[Parameter], values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if not parameters:
+        yield values
+        return
+    first, rest = parameters[0], parameters[1:]
+    if not is_active(first, values):
+        yield from _combinations(rest, values)
+        return
+    options = choices(first)
+    if options is None:
+        raise ValueError(f"{first.path}: a range of real numbers has no grid")
+    for value in options:
+        yield from _combinations(rest, values | {first.path: value})
+
+
+def grid_size(parameters: Sequence[Parameter], *, most: int) -> int | None:
+    """Return the number of combinations, at most `most`; None if a parameter has infinitely many values."""
+    if any(choices_count(each) is None for each in parameters):
+        return None
+    if not any(each.when for each in parameters):
+        size = 1
+        for each in parameters:
+            size *= choices_count(each) or 0
+        return min(size, most)
+    return sum(1 for _, _ in zip(range(most), grid(parameters), strict=False))
+
+
+def choices_count(parameter: Parameter) -> int | None:
+    """Return the number of values of a parameter; None for real numbers."""
+    if parameter.values is not None:
+        return len(parameter.values)
+    return len(integers(parameter.int_)) if parameter.int_ is not None else None
