@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -299,28 +298,9 @@ def print_documents(documents: Sequence[Mapping[str, Any]], format: Format, *, m
     if format is Format.JSON:
         typer.echo(json.dumps(whole, indent=2))
         return
+    from mptraining.job_file.yaml_writer import to_yaml
+
     typer.echo(to_yaml(whole), nl=False)
-
-
-# What YAML 1.2 reads as a number, and YAML 1.1 as text: 1e-3.
-_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-
-
-def to_yaml(document: Mapping[str, Any]) -> str:
-    """Return YAML that readers of 1.1 (kubectl) and of 1.2 (`mptj`) read alike: text that either takes for something
-    else is quoted.
-    """
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        pass
-
-    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        style = "'" if _NUMBER.fullmatch(value) else None
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-    Dumper.add_representer(str, text)
-    return yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
 def columns(table: Sequence[Sequence[str]]) -> list[str]:
