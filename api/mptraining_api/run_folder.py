@@ -105,9 +105,9 @@ def difference(before: ResolvedJob, now: ResolvedJob) -> str | None:
     """Return the first field that forbids `now` to resume in the folder of `before`; None if it may resume.
 
     A job may resume with other epochs, batch size, precision or number of workers, but not with another name, program
-    or data.
+    or data. The jobs of one trial of a sweep have names of their own and share the folder.
     """
-    if before.name != now.name:
+    if trial_name(before.name) != trial_name(now.name):
         return f"metadata.name was {before.name!r} and is {now.name!r}"
     if before.program != now.program:
         return "spec.program is another one"

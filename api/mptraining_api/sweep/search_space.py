@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mptraining_api.sweep.spec import IntegerRange, Parameter
+from mptraining_api.sweep.defaults import TRIALS
+from mptraining_api.sweep.spec import MOST_TRIALS, IntegerRange, Parameter, SweepSpec
 from mptraining_api.validation.mistakes import FieldPath
 
 _PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
@@ -120,3 +121,12 @@ def choices_count(parameter: Parameter) -> int | None:
     if parameter.values is not None:
         return len(parameter.values)
     return len(integers(parameter.int_)) if parameter.int_ is not None else None
+
+
+def max_trials(spec: SweepSpec) -> int:
+    """Return the number of trials of a sweep: `trials.max`, and for Grid at most every combination."""
+    written = spec.trials.max if spec.trials else None
+    if spec.algorithm.name != "Grid":
+        return written or TRIALS
+    most = written or MOST_TRIALS
+    return grid_size(spec.parameters, most=most) or most
