@@ -56,6 +56,7 @@ class Resource:
 
 
 JOBS = Resource(GROUP, VERSION, "mptrainingjobs")
+SWEEPS = Resource(GROUP, VERSION, "mptrainingsweeps")
 BATCH_JOBS = Resource("batch", "v1", "jobs")
 PODS = Resource("", "v1", "pods")
 EVENTS = Resource("", "v1", "events")

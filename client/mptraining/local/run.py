@@ -270,6 +270,16 @@ def _before_workers(display: Display, again: str) -> Iterator[None]:
         sys.exit(128 + signal.SIGINT)
 
 
+def machine_settings(machine: Machine) -> Callable[[str], ClusterSettings]:
+    """Return the settings for a type of accelerator: one that the machine lacks falls back to the CPU."""
+
+    def settings(type: str) -> ClusterSettings:
+        accelerator = catalogue().get(type)
+        return ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
+
+    return settings
+
+
 def resolve_for_machine(
     path: Path, *, output: str | None, machine: Machine, job: MPTrainingJob | None = None
 ) -> tuple[ResolvedJob, list[str]]:
@@ -279,11 +289,7 @@ def resolve_for_machine(
     InvalidJobFile with every mistake.
     """
 
-    def settings(type: str) -> ClusterSettings:
-        accelerator = catalogue().get(type)
-        return ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
-
-    folder, here = path.absolute().parent, Path.cwd()
+    settings, folder, here = machine_settings(machine), path.absolute().parent, Path.cwd()
     if job is None:
         checked = check_job_file(path, here=True, settings=settings)
     else:

@@ -16,7 +16,7 @@ from typing import Protocol
 from mptraining.local.processes import Signals
 from mptraining.local.run import VISIBLE_GPUS
 from mptraining.sweeps.folder import JobRecord, SweepFolder
-from mptraining.sweeps.trial_runs import Machine, TrialRun, gpu_count
+from mptraining.sweeps.trial_runs import Machine, TrialRun
 from mptraining.sweeps.view import SweepView, best_text, counts_text, newly_ended
 from mptraining_api.accelerators import catalogue
 from mptraining_api.events import Progress
@@ -260,7 +260,12 @@ def _observed(record: JobRecord, *, runs: bool) -> TrialJob:
         return TrialJob(record.name, "Running" if runs else "Pending", start=record.created)
     end = record.end
     return TrialJob(
-        record.name, end.state, message=end.message, metrics=end.metrics, start=record.created, completion=end.time
+        record.name,
+        end.state,
+        message=end.message,
+        metrics=end.metrics or {},
+        start=record.created,
+        completion=end.time,
     )
 
 

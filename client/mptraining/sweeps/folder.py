@@ -37,7 +37,7 @@ class JobEnd(Model):
     state: Literal["Succeeded", "Failed"]
     time: float
     message: str = ""
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] | None = None
 
 
 class JobRecord(Model):

@@ -13,7 +13,8 @@ from typing import Any
 from mptraining.display.text import duration, number
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.status import Condition, parse_time
-from mptraining_api.sweep.spec import MOST_TRIALS, MPTrainingSweep
+from mptraining_api.sweep.search_space import most_trials
+from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepPhase, SweepStatus, Trial, TrialState
 
 OPEN = (TrialState.PROPOSED, TrialState.RUNNING)
@@ -70,8 +71,7 @@ class SweepView:
     @property
     def most(self) -> int:
         """Return the number of trials that the sweep may have."""
-        limits = self.sweep.spec.trials
-        return (limits.max if limits else None) or MOST_TRIALS
+        return most_trials(self.sweep.spec)
 
     @property
     def phase(self) -> str:
@@ -97,7 +97,9 @@ class SweepView:
 
     def condition(self, type: str) -> Condition | None:
         """Return the condition if it is true."""
-        return next((each for each in self.status.conditions or () if each.type == type and each.status == "True"), None)
+        return next(
+            (each for each in self.status.conditions or () if each.type == type and each.status == "True"), None
+        )
 
     def trial(self, number: int) -> Trial:
         """Return a trial by its number. Raises InvalidSpec."""
@@ -153,6 +155,21 @@ def one_line(view: SweepView) -> str:
     """Return the sweep in one line."""
     best = best_text(view)
     return f"{view.name}: {view.phase}, {counts_text(view)}" + (f"; best {best}" if best else "")
+
+
+HEADINGS = ("SWEEP", "PHASE", "TRIALS", "RUNNING", "BEST")
+
+
+def summary_row(view: SweepView) -> list[str]:
+    """Return a sweep's cells below HEADINGS."""
+    found, best = counts(view), view.status.best
+    return [
+        view.name,
+        view.phase,
+        f"{found['ended']}/{view.most}",
+        str(found["running"]),
+        "" if best is None else f"{view.metric} {number(best.objective)}",
+    ]
 
 
 def lines(view: SweepView) -> list[str]:
