@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mptraining.display.text import duration, number
 from mptraining.sweeps.view import value_text
 from mptraining_api.sweep.early_stopping import Rungs, job_epochs, rungs
-from mptraining_api.sweep.search_space import choices_count, grid_size, integers, most_trials
+from mptraining_api.sweep.search_space import choices_count, grid_size, integers, max_trials
 from mptraining_api.sweep.spec import Parameter, SweepSpec
 
 # Combinations are counted no further.
@@ -41,7 +41,7 @@ class Cost:
 
 def cost(spec: SweepSpec) -> Cost:
     """Return the cost of a valid sweep."""
-    trials, combinations = most_trials(spec), grid_size(spec.parameters, most=_MOST_COMBINATIONS)
+    trials, combinations = max_trials(spec), grid_size(spec.parameters, most=_MOST_COMBINATIONS)
     try:
         whole = job_epochs(spec.job)
     except ValueError:

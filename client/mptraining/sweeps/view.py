@@ -13,7 +13,7 @@ from typing import Any
 from mptraining.display.text import duration, number
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.status import Condition, parse_time
-from mptraining_api.sweep.search_space import most_trials
+from mptraining_api.sweep.search_space import max_trials
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepPhase, SweepStatus, Trial, TrialState
 
@@ -71,7 +71,7 @@ class SweepView:
     @property
     def most(self) -> int:
         """Return the number of trials that the sweep may have."""
-        return most_trials(self.sweep.spec)
+        return max_trials(self.sweep.spec)
 
     @property
     def phase(self) -> str:
