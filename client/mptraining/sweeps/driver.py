@@ -141,7 +141,8 @@ class Driver:
                 while True:
                     if self._reap() or (wake_at is not None and self.machine.clock() >= wake_at):
                         wake_at = self._replan()
-                        self._start_waiting()
+                        if self._start_waiting():
+                            wake_at = self._replan()
                     self.display.update(self.view, self._progress())
                     if self._stops or self._fault() is not None:
                         return self._stop()
@@ -188,8 +189,9 @@ class Driver:
     def _observed(self) -> dict[str, TrialJob]:
         return {name: _observed(record, runs=name in self._runs) for name, record in self._records.items()}
 
-    def _start_waiting(self) -> None:
-        """Start the jobs that have not ended, as many as there are places."""
+    def _start_waiting(self) -> bool:
+        """Start the jobs that have not ended, as many as there are places; return whether any was started."""
+        started = False
         for name, record in self._records.items():
             taken = [each.environment for each in (*self._runs.values(), *self._leaving)]
             free = [each for each in self.slots if each not in taken or not each]
@@ -197,6 +199,8 @@ class Driver:
                 run = TrialRun(record, self.machine, free[0], self._changed)
                 self._runs[name] = run
                 run.start()
+                started = True
+        return started
 
     def _reap(self) -> bool:
         """Record the ends of runs; return whether there were any."""
