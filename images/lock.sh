@@ -8,12 +8,12 @@ compile() { "${UV:-.venv/bin/uv}" pip compile --quiet --python-version 3.11 --ge
 # The images are Debian 12 or later on amd64: glibc 2.36. libtpu has no wheel for an older one.
 tensorflow() { compile --python-platform x86_64-manylinux_2_36 "$@" -; }
 
-# The operator reads no data: what the records and the client stand on, 300 MB, is left out.
-compile --universal --extra operator -c requirements.lock -o images/operator.lock pyproject.toml \
+# The operator reads no data: what the records and the client stand on, 300 MB, is left out. NumPy is Optuna's.
+compile --universal --extra operator --extra sweep -c requirements.lock -o images/operator.lock pyproject.toml \
   --no-emit-package google-cloud-storage --no-emit-package google-api-core --no-emit-package google-cloud-core \
   --no-emit-package google-resumable-media --no-emit-package googleapis-common-protos \
   --no-emit-package opentelemetry-api --no-emit-package proto-plus \
-  --no-emit-package google-crc32c --no-emit-package numpy --no-emit-package pillow --no-emit-package pyarrow
+  --no-emit-package google-crc32c --no-emit-package pillow --no-emit-package pyarrow
 # The trainer speaks to no cluster: the client's kubernetes, and what it alone stands on, is left out. tensorboard goes
 # with the TensorFlow of each variant, which must have its number.
 compile --universal --extra trainer -c requirements.lock -o images/trainer.lock pyproject.toml \

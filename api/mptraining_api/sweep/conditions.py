@@ -1,0 +1,157 @@
+"""Conditions, phase and counts of a sweep's status. Times are in seconds since 1970."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mptraining_api.status import Condition, format_time
+from mptraining_api.sweep.actions import TrialJob
+from mptraining_api.sweep.spec import SweepSpec
+from mptraining_api.sweep.status import BestTrial, SweepPhase, SweepStatus, Trial, TrialState
+
+# As those of a job, so that one `kubectl wait` and kstatus (Flux, Argo) understand both.
+SWEEP_CONDITION_TYPES = (
+    *("Running", "Suspended", "Finished", "Succeeded", "Complete", "Failed", "Reconciling", "Stalled"),
+)
+ACTIVE = (TrialState.PROPOSED, TrialState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a sweep: the reason of its conditions, and whether it succeeded."""
+
+    reason: Literal[
+        "MaxTrials", "SearchExhausted", "TargetReached", "TimeLimit", "TooManyFailures", "NoResult", "InvalidSpec"
+    ]
+    message: str
+    succeeded: bool
+
+
+def is_finished(status: SweepStatus) -> bool:
+    """Return whether the sweep has ended."""
+    return any(each.type == "Finished" and each.status == "True" for each in status.conditions or ())
+
+
+def with_trials(
+    status: SweepStatus, spec: SweepSpec, trials: Sequence[Trial], jobs: Mapping[str, TrialJob], most: int
+) -> SweepStatus:
+    """Return the status with these trials, their counts and the best of them. `most`: the number of trials in all."""
+    states = [each.state for each in trials]
+    running = sum(
+        1
+        for each in trials
+        if each.state == TrialState.RUNNING and each.job in jobs and jobs[each.job].state == "Running"
+    )
+    succeeded, stopped = states.count(TrialState.SUCCEEDED), states.count(TrialState.STOPPED)
+    return status.model_copy(
+        update={
+            "trials": list(trials) or None,
+            "pending": sum(state in ACTIVE for state in states) - running,
+            "running": running,
+            "succeeded": succeeded,
+            "stopped": stopped,
+            "failed": states.count(TrialState.FAILED),
+            "completed": f"{succeeded + stopped}/{most}",
+            "best": best_trial(spec, trials),
+        }
+    )
+
+
+def best_trial(spec: SweepSpec, trials: Sequence[Trial]) -> BestTrial | None:
+    """Return the trial with the best objective; of equal ones, the first. None if no trial has one."""
+    sign = -1.0 if spec.objective.direction == "Maximize" else 1.0
+    best: Trial | None = None
+    lowest = math.inf
+    for each in trials:
+        if each.objective is not None and each.state != TrialState.FAILED and sign * each.objective < lowest:
+            best, lowest = each, sign * each.objective
+    if best is None or best.objective is None:
+        return None
+    return BestTrial(number=best.number, objective=best.objective, parameters=best.parameters)
+
+
+def with_started(status: SweepStatus, now: float, generation: int) -> SweepStatus:
+    """Record that the sweep has been accepted."""
+    if status.start_time is None:
+        status = status.model_copy(update={"start_time": format_time(now)})
+    return status.model_copy(update={"observed_generation": generation})
+
+
+def with_running(status: SweepStatus, now: float, generation: int) -> SweepStatus:
+    """Record that the sweep is under way: Running once one of its trials runs."""
+    runs = bool(status.running)
+    phase = SweepPhase.RUNNING if runs or _is_true(status, "Running") else SweepPhase.PENDING
+    status = status.model_copy(update={"phase": phase})
+    if _condition(status, "Suspended") is not None:
+        status = _with_condition(status, "Suspended", False, "Resumed", "", now, generation)
+    if phase == SweepPhase.RUNNING:
+        status = _with_condition(status, "Running", True, "Running", "trials run", now, generation)
+    else:
+        status = _with_condition(status, "Running", False, "Starting", "no trial runs yet", now, generation)
+    return _reconciling(status, now, generation)
+
+
+def with_suspended(status: SweepStatus, now: float, generation: int) -> SweepStatus:
+    """Record the suspension by the user."""
+    message = "suspended by spec.runPolicy.suspend; set it to false to continue"
+    status = status.model_copy(update={"phase": SweepPhase.SUSPENDED})
+    status = _with_condition(status, "Running", False, "Suspended", message, now, generation)
+    status = _with_condition(status, "Suspended", True, "Suspended", message, now, generation)
+    return _reconciling(status, now, generation)
+
+
+def with_finished(status: SweepStatus, end: End, now: float, generation: int) -> SweepStatus:
+    """Record the end of the sweep."""
+    status = status.model_copy(
+        update={
+            "phase": SweepPhase.SUCCEEDED if end.succeeded else SweepPhase.FAILED,
+            "observed_generation": generation,
+            "completion_time": format_time(now),
+            "conditions": [each for each in status.conditions or () if each.type != "Reconciling"],
+        }
+    )
+    status = _with_condition(status, "Running", False, end.reason, "the sweep has ended", now, generation)
+    for type in ("Succeeded", "Complete") if end.succeeded else ("Failed", "Stalled"):
+        status = _with_condition(status, type, True, end.reason, end.message, now, generation)
+    return _with_condition(status, "Finished", True, end.reason, end.message, now, generation)
+
+
+def _reconciling(status: SweepStatus, now: float, generation: int) -> SweepStatus:
+    # kstatus reports InProgress while it is true.
+    message = "the sweep has not ended: see the condition Running"
+    return _with_condition(status, "Reconciling", True, "NotFinished", message, now, generation)
+
+
+def _condition(status: SweepStatus, type: str) -> Condition | None:
+    return next((each for each in status.conditions or () if each.type == type), None)
+
+
+def _is_true(status: SweepStatus, type: str) -> bool:
+    found = _condition(status, type)
+    return found is not None and found.status == "True"
+
+
+def _with_condition(
+    status: SweepStatus, type: str, value: bool, reason: str, message: str, now: float, generation: int
+) -> SweepStatus:
+    """Return the status with that condition set; `lastTransitionTime` changes only with the condition's status."""
+    before = _condition(status, type)
+    word: Literal["True", "False"] = "True" if value else "False"
+    kept = before is not None and before.status == word
+    after = Condition(
+        type=type,
+        status=word,
+        reason=reason,
+        message=message[:2000],
+        last_transition_time=before.last_transition_time if kept and before else format_time(now),
+        observed_generation=generation,
+    )
+    conditions = list(status.conditions or ())
+    if before is None:
+        conditions.append(after)
+    else:
+        conditions[conditions.index(before)] = after
+    return status.model_copy(update={"conditions": conditions})

@@ -1,0 +1,244 @@
+"""The plan of a sweep: the spec, the status and the observed jobs give the next status and the actions.
+
+A trial is recorded in the status before its job is created, under a name that follows from the status alone. A process
+that is killed between any two writes therefore neither loses a trial nor starts one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from mptraining_api.status import format_time, parse_time
+from mptraining_api.sweep import conditions, defaults, proposals
+from mptraining_api.sweep.actions import (
+    Action,
+    CreateJob,
+    DeleteJob,
+    DeleteSweep,
+    EventRecord,
+    Refusal,
+    SuspendJob,
+    SweepPlan,
+    TrialJob,
+)
+from mptraining_api.sweep.conditions import ACTIVE, End
+from mptraining_api.sweep.early_stopping import promotable, rungs
+from mptraining_api.sweep.names import job_name
+from mptraining_api.sweep.proposals import Propose
+from mptraining_api.sweep.search_space import max_trials
+from mptraining_api.sweep.spec import MPTrainingSweep
+from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
+from mptraining_api.sweep.trial_job import job_document
+from mptraining_api.sweep.trial_transitions import Observation, failed_trial, promoted, stopped_at_end, trial_after_job
+
+# A refused job is created again after this time: a quota may have been freed.
+REFUSAL_RETRY_SECONDS = 30.0
+
+
+def plan(
+    sweep: MPTrainingSweep,
+    status: SweepStatus | None,
+    jobs: Mapping[str, TrialJob],
+    now: float,
+    *,
+    propose: Propose = proposals.propose,
+    new_trials: int | None = None,
+    refusals: Mapping[str, Refusal] = MappingProxyType({}),
+    invalid: str | None = None,
+) -> SweepPlan:
+    """Return the next status and the actions of a sweep.
+
+    `jobs`: the sweep's jobs by name. `new_trials`: the most trials that this plan may start or continue; None for as
+    many as `trials.parallel` permits. `refusals`: jobs by name whose creation was refused. `invalid`: the message of
+    `check`, with which a sweep that has not started fails. Raises Problem if Optuna is needed and not installed.
+    """
+    status = status or SweepStatus()
+    if sweep.metadata.deletion_timestamp is not None:
+        return SweepPlan(status)
+    if conditions.is_finished(status):
+        return _after_end(sweep, status, jobs, now)
+    generation = sweep.metadata.generation or 0
+    if invalid is not None and status.start_time is None:
+        refused = End("InvalidSpec", invalid, succeeded=False)
+        status = conditions.with_finished(status, refused, now, generation)
+        return SweepPlan(status, event_records=(_end_event(refused),))
+
+    spec = sweep.spec
+    about = Observation(sweep, jobs, refusals, rungs(spec), max_trials(spec), now)
+    status = conditions.with_started(status, now, generation)
+    before = list(status.trials or ())
+    trials = [trial_after_job(about, each) for each in before]
+    suspended = bool(spec.run_policy and spec.run_policy.suspend)
+    end = _early_end(about, status, trials)
+    if end is None and not suspended:
+        trials, exhausted = _with_new_trials(about, trials, propose, new_trials)
+        end = _exhausted(about, trials) if exhausted else None
+    if end is not None:
+        trials = [stopped_at_end(each, end, now) for each in trials]
+
+    events = _trial_events(before, trials)
+    actions: list[Action] = _deletions(trials, jobs)
+    if end is None:
+        trials, more = _job_actions(about, trials, suspended=suspended)
+        actions += more
+    status = conditions.with_trials(status, spec, trials, jobs, about.most)
+    if end is not None:
+        status = conditions.with_finished(status, end, now, generation)
+        events.append(_end_event(end))
+    elif suspended:
+        status = conditions.with_suspended(status, now, generation)
+    else:
+        status = conditions.with_running(status, now, generation)
+    return SweepPlan(status, tuple(actions), tuple(events), _wake_at(about, status, trials, ended=end is not None))
+
+
+def _with_new_trials(
+    about: Observation, trials: Sequence[Trial], propose: Propose, limit: int | None
+) -> tuple[list[Trial], bool]:
+    """Fill the free places; return all trials, and whether the search is exhausted: no trial runs, none can start."""
+    spec, found = about.sweep.spec, list(trials)
+    places = defaults.parallel(spec) - sum(each.state in ACTIVE for each in found)
+    allowed = places if limit is None else min(places, limit)
+    while True:
+        # Promotions and proposals are looked for even where none is allowed: only their absence ends the sweep.
+        continued = None if about.rungs is None else promotable(found, about.rungs)
+        grows = continued is None and len(found) < about.most
+        active = any(each.state in ACTIVE for each in found)
+        if continued is None and not grows and not active and about.rungs is not None:
+            # Of few trials no rung has the reduction's number; the best trains to the end all the same.
+            continued = promotable(found, about.rungs, at_least=1)
+        if continued is None and not grows:
+            return found, not active
+        if allowed <= 0:
+            return found, False
+        if continued is not None:
+            found[continued.number - 1] = promoted(about, continued)
+        else:
+            if spec.algorithm.reproducible and _waits_for_older(about, found):
+                return found, False
+            parameters = propose(spec, found)
+            if parameters is None:
+                return found, not active
+            number = len(found) + 1
+            found.append(
+                Trial(
+                    number=number,
+                    job=job_name(about.name, number),
+                    state=TrialState.PROPOSED,
+                    parameters=parameters,
+                    start_time=format_time(about.now),
+                )
+            )
+        allowed -= 1
+
+
+def _waits_for_older(about: Observation, trials: Sequence[Trial]) -> bool:
+    """Return whether a trial that the next proposal depends on has not ended."""
+    return any(each.state in ACTIVE for each in proposals.told(about.sweep.spec, trials))
+
+
+def _early_end(about: Observation, status: SweepStatus, trials: Sequence[Trial]) -> End | None:
+    """Return the end of a sweep that has trials left to try."""
+    spec = about.sweep.spec
+    best = conditions.best_trial(spec, trials)
+    failed = [each for each in trials if each.state == TrialState.FAILED]
+    if spec.stop is not None and spec.stop.target is not None and best is not None:
+        sign = 1 if spec.objective.direction == "Maximize" else -1
+        if sign * best.objective >= sign * spec.stop.target:
+            return End("TargetReached", f"trial {best.number} reached {best.objective:g}", succeeded=True)
+    if len(failed) > defaults.max_failed(spec):
+        message = (
+            f"{len(failed)} trials failed, trials.maxFailed is {defaults.max_failed(spec)}; the last: "
+            f"trial {failed[-1].number}: {failed[-1].message}"
+        )
+        return End("TooManyFailures", message, succeeded=False)
+    limit = _time_limit(about, status)
+    if limit is not None and about.now >= limit:
+        seconds = spec.stop.after_seconds if spec.stop else 0
+        end = End("TimeLimit", f"stop.afterSeconds: {seconds} s have passed", succeeded=True)
+        return _with_result(end, best is not None)
+    return None
+
+
+def _exhausted(about: Observation, trials: Sequence[Trial]) -> End:
+    spec = about.sweep.spec
+    best = conditions.best_trial(spec, trials)
+    if spec.algorithm.name == "Grid" and not (spec.trials and spec.trials.max and len(trials) >= spec.trials.max):
+        end = End("SearchExhausted", f"all {len(trials)} combinations were tried", succeeded=True)
+    else:
+        end = End("MaxTrials", f"{len(trials)} trials were tried", succeeded=True)
+    return _with_result(end, best is not None)
+
+
+def _with_result(end: End, has_result: bool) -> End:
+    return end if has_result else End("NoResult", f"{end.message}, and none of them has a result", succeeded=False)
+
+
+def _job_actions(about: Observation, trials: Sequence[Trial], *, suspended: bool) -> tuple[list[Trial], list[Action]]:
+    """Return the trials, and the actions that create, suspend and resume the jobs of active ones."""
+    found: list[Trial] = []
+    actions: list[Action] = []
+    for each in trials:
+        trial = each
+        job = about.jobs.get(each.job)
+        if each.state in ACTIVE and job is not None and job.suspended != suspended:
+            actions.append(SuspendJob(each.job, suspended))
+        elif each.state == TrialState.PROPOSED and job is None and not suspended and each.job not in about.refusals:
+            epochs = None if about.rungs is None else about.rungs.epochs[min(each.rung or 0, about.rungs.last)]
+            try:
+                actions.append(CreateJob(each.job, each.number, job_document(about.sweep, each, epochs=epochs)))
+            except KeyError as error:
+                trial = failed_trial(
+                    each, f"spec.job has no {error.args[0]}, which a parameter's path names", about.now
+                )
+        found.append(trial)
+    return found, actions
+
+
+def _deletions(trials: Sequence[Trial], jobs: Mapping[str, TrialJob]) -> list[Action]:
+    """Return the deletion of each job that still runs although its trial has ended."""
+    over = (jobs.get(each.job) for each in trials if each.state not in ACTIVE)
+    return [DeleteJob(job.name) for job in over if job is not None and job.state in ("Pending", "Running")]
+
+
+def _after_end(sweep: MPTrainingSweep, status: SweepStatus, jobs: Mapping[str, TrialJob], now: float) -> SweepPlan:
+    actions = _deletions(status.trials or (), jobs)
+    seconds = sweep.spec.run_policy.ttl_seconds_after_finished if sweep.spec.run_policy else None
+    if seconds is None or status.completion_time is None:
+        return SweepPlan(status, tuple(actions))
+    at = parse_time(status.completion_time) + seconds
+    if now >= at:
+        return SweepPlan(status, (*actions, DeleteSweep()))
+    return SweepPlan(status, tuple(actions), wake_at=at)
+
+
+def _time_limit(about: Observation, status: SweepStatus) -> float | None:
+    stop = about.sweep.spec.stop
+    if stop is None or stop.after_seconds is None or status.start_time is None:
+        return None
+    return parse_time(status.start_time) + stop.after_seconds
+
+
+def _wake_at(about: Observation, status: SweepStatus, trials: Sequence[Trial], *, ended: bool) -> float | None:
+    if ended:
+        return _after_end(about.sweep, status, {}, about.now).wake_at
+    times = [_time_limit(about, status)]
+    if any(each.state == TrialState.PROPOSED and each.job in about.refusals for each in trials):
+        times.append(about.now + REFUSAL_RETRY_SECONDS)
+    return min((each for each in times if each is not None), default=None)
+
+
+def _trial_events(before: Sequence[Trial], after: Sequence[Trial]) -> list[EventRecord]:
+    events = []
+    for old, new in zip(before, after, strict=False):
+        if new.state == TrialState.FAILED != old.state:
+            events.append(EventRecord("TrialFailed", f"trial {new.number}: {new.message}", "Warning"))
+        elif (new.retries or 0) > (old.retries or 0):
+            text = f"trial {new.number} continues as {new.job}: {new.message or 'its job was lost'}"
+            events.append(EventRecord("TrialRetried", text))
+    return events
+
+
+def _end_event(end: End) -> EventRecord:
+    return EventRecord(end.reason, end.message, "Normal" if end.succeeded else "Warning")

@@ -1,0 +1,121 @@
+"""Transitions of one trial: what its job shows, its next rung, its end. Each returns the next trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mptraining_api.status import format_time
+from mptraining_api.sweep.actions import Refusal, TrialJob
+from mptraining_api.sweep.conditions import ACTIVE, End
+from mptraining_api.sweep.early_stopping import Rungs
+from mptraining_api.sweep.names import job_name
+from mptraining_api.sweep.spec import MPTrainingSweep
+from mptraining_api.sweep.status import LONGEST_TRIAL_MESSAGE, RungValue, Trial, TrialState
+from mptraining_api.sweep.trial_job import rounded
+
+# Jobs that failures of machines may end in one rung of a trial; each has retried by its own runPolicy before.
+MOST_RETRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A sweep as it is observed at one time; `most` is the number of trials in all."""
+
+    sweep: MPTrainingSweep
+    jobs: Mapping[str, TrialJob]
+    refusals: Mapping[str, Refusal]
+    rungs: Rungs | None
+    most: int
+    now: float
+
+    @property
+    def name(self) -> str:
+        return self.sweep.metadata.name
+
+    @property
+    def generation(self) -> int:
+        return self.sweep.metadata.generation or 0
+
+
+def trial_after_job(about: Observation, trial: Trial) -> Trial:
+    """Return the trial after what its job shows."""
+    if trial.state not in ACTIVE:
+        return trial
+    job = about.jobs.get(trial.job)
+    if job is None:
+        return _without_job(about, trial)
+    if job.state == "Succeeded":
+        return _ended(about, trial, job)
+    if job.state == "Failed":
+        return _after_failure(about, trial, job)
+    return trial.model_copy(update={"state": TrialState.RUNNING, "message": None})
+
+
+def _without_job(about: Observation, trial: Trial) -> Trial:
+    if trial.state == TrialState.RUNNING:
+        return failed_trial(trial, "its job was deleted", about.now)
+    refusal = about.refusals.get(trial.job)
+    if refusal is not None and refusal.final:
+        return failed_trial(trial, refusal.message, about.now)
+    return trial if refusal is None else trial.model_copy(update={"message": _brief(refusal.message)})
+
+
+def _after_failure(about: Observation, trial: Trial, job: TrialJob) -> Trial:
+    retries = trial.retries or 0
+    if not job.infrastructure or retries >= MOST_RETRIES:
+        return failed_trial(trial, job.message or "its job failed", job.completion or about.now)
+    name = job_name(about.name, trial.number, trial.rung or 0, retries + 1)
+    again = {"state": TrialState.PROPOSED, "job": name, "retries": retries + 1, "message": _brief(job.message)}
+    return trial.model_copy(update=again)
+
+
+def _ended(about: Observation, trial: Trial, job: TrialJob) -> Trial:
+    """Return the trial whose job has succeeded, with its objective."""
+    metric = about.sweep.spec.objective.metric
+    value = rounded(job.metrics).get(metric)
+    if value is None or not math.isfinite(value):
+        known = ", ".join(sorted(job.metrics)) or "no metrics"
+        found = f"its job reports {known}, not {metric}" if value is None else f"{metric} is {value}"
+        return failed_trial(trial, found, job.completion or about.now)
+    ended: dict[str, object] = {
+        "state": TrialState.SUCCEEDED,
+        "objective": value,
+        "completion_time": format_time(job.completion or about.now),
+        "message": None,
+    }
+    if about.rungs is not None:
+        rung = min(trial.rung or 0, about.rungs.last)
+        ended["values"] = [*(trial.values or ()), RungValue(epoch=about.rungs.epochs[rung], value=value)]
+        if rung < about.rungs.last:
+            ended["state"] = TrialState.STOPPED
+    return trial.model_copy(update=ended)
+
+
+def failed_trial(trial: Trial, message: str, at: float) -> Trial:
+    ended = {"state": TrialState.FAILED, "message": _brief(message), "completion_time": format_time(at)}
+    return trial.model_copy(update=ended)
+
+
+def _brief(message: str) -> str | None:
+    line = " ".join(message.split())
+    return (line if len(line) <= LONGEST_TRIAL_MESSAGE else line[: LONGEST_TRIAL_MESSAGE - 1] + "…") or None
+
+
+def promoted(about: Observation, trial: Trial) -> Trial:
+    rung = (trial.rung or 0) + 1
+    name = job_name(about.name, trial.number, rung)
+    update = {"state": TrialState.PROPOSED, "rung": rung, "job": name, "retries": None, "completion_time": None}
+    return trial.model_copy(update=update)
+
+
+def stopped_at_end(trial: Trial, end: End, now: float) -> Trial:
+    if trial.state not in ACTIVE:
+        return trial
+    update = {
+        "state": TrialState.STOPPED,
+        "message": f"the sweep ended: {end.reason}",
+        "completion_time": format_time(now),
+    }
+    return trial.model_copy(update=update)
