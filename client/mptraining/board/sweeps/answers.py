@@ -37,9 +37,7 @@ def row(shown: ShownSweep) -> dict[str, Any]:
         "algorithm": view.sweep.spec.algorithm.name,
         "max": view.most,
         "counts": counts(view),
-        "best": None
-        if best is None
-        else {"number": best.number, "objective": best.objective, "values": best.parameters},
+        "best": best,
         "seconds": view.seconds,
         "commands": [{"title": title, "command": each} for title, each in zip(_TITLES, shown.commands, strict=True)],
     }
