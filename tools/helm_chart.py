@@ -4,7 +4,7 @@
 
 values.yaml           all values with default and description, in the comments that helm-docs reads
 values.schema.json    their types, which `helm install` checks
-files/crd.yaml        the CustomResourceDefinition, as in manifests/crd.yaml
+files/crd*.yaml       the CustomResourceDefinitions, as in manifests/
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class ChartValues(Model):
     fullname_override: FullName = Field("", description="Name of the objects. Empty: `<release>-operator`.")
     common_labels: OtherLabels = Field({}, description="Extra labels of all objects.")
     namespace: NamespaceValues = Field(NamespaceValues(), description="The operator's namespace.")
-    crds: Crds = Field(Crds(), description="The CustomResourceDefinition.")
+    crds: Crds = Field(Crds(), description="The CustomResourceDefinitions.")
     replicas: Annotated[int, Field(ge=1, le=10)] = Field(
         2, description="Number of replicas; one leads, all receive progress reports."
     )
@@ -268,7 +268,7 @@ def values_schema() -> str:
 
 def files() -> dict[str, str]:
     """Return the text of each generated file by its path in the chart."""
-    return {"values.yaml": values_yaml(), "values.schema.json": values_schema(), "files/crd.yaml": crd.to_yaml()}
+    return {"values.yaml": values_yaml(), "values.schema.json": values_schema(), "files/crd.yaml": crd.to_yaml(), "files/crd-sweeps.yaml": crd.sweeps_to_yaml()}
 
 
 def main(arguments: list[str] | None = None) -> int:

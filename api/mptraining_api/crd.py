@@ -1,4 +1,4 @@
-"""CustomResourceDefinition generated from the models and rules; `python -m mptraining_api.crd` writes crd.yaml.
+"""CustomResourceDefinitions generated from models and rules; `python -m mptraining_api.crd` writes their files.
 
 The API server requires a structural schema: no references, no unions, a type for every field, and bounds from which
 it estimates the cost of the CEL rules. The spec has no defaults: the stored object stays as the user wrote it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ import yaml
 
 from mptraining_api import editor_schema
 from mptraining_api.model import Model
-from mptraining_api.resolve.field_defaults import DEFAULTS, Default
+from mptraining_api.resolve.field_defaults import DEFAULTS
 from mptraining_api.rules.check import Rule, rules
 from mptraining_api.spec import GROUP, KIND, VERSION, JobSpec
 from mptraining_api.status import NOT_OBSERVED, JobStatus
+from mptraining_api.sweep import resource
+from mptraining_api.sweep.defaults import DEFAULT_TEXTS
+from mptraining_api.sweep.spec import SWEEP_KIND, SWEEP_PLURAL, SWEEP_SHORT_NAME, SweepSpec
+from mptraining_api.sweep.status import SweepStatus
 
 SCHEMA_FILE = "mptrainingjob.schema.json"
+SWEEPS_FILE = "crd-sweeps.yaml"
 PLURAL = "mptrainingjobs"
 SHORT_NAME = "mptj"
 # `kubectl apply` without --server-side stores the whole object in an annotation; annotations are limited to 256 KiB.
@@ -33,6 +39,8 @@ _SAME_KEYWORDS = (
     *("minItems", "maxItems", "minProperties", "maxProperties"),
     *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
 )
+
+_PRESERVE = "x-kubernetes-preserve-unknown-fields"
 
 _COLUMNS = (
     ("Phase", "string", ".status.phase", "Summary in one word."),
@@ -52,43 +60,68 @@ _COLUMNS = (
 
 
 def custom_resource_definition() -> dict[str, Any]:
-    """Return the CustomResourceDefinition (apiextensions.k8s.io/v1) as plain mappings and lists."""
-    root: dict[str, Any] = {
+    """Return the CustomResourceDefinition of jobs (apiextensions.k8s.io/v1) as plain mappings and lists."""
+    about = "A Keras training job: a program, TFRecords, an accelerator."
+    spec = with_defaults(structural(JobSpec), {field: each.text for field, each in DEFAULTS.items()})
+    root = _object(KIND, about, spec, structural(JobStatus))
+    return _definition(KIND, PLURAL, SHORT_NAME, root, rules(), _COLUMNS)
+
+
+def sweep_definition() -> dict[str, Any]:
+    """Return the CustomResourceDefinition of sweeps as plain mappings and lists."""
+    about = "A search over the fields of a training job: an objective, parameters, the job of a trial."
+    spec = with_defaults(structural(SweepSpec), DEFAULT_TEXTS)
+    root = _object(SWEEP_KIND, about, spec, structural(SweepStatus))
+    return _definition(SWEEP_KIND, SWEEP_PLURAL, SWEEP_SHORT_NAME, root, resource.RULES, resource.COLUMNS)
+
+
+def _object(kind: str, about: str, spec: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
+    return {
         "type": "object",
-        "description": "A Keras training job: a program, TFRecords, an accelerator.",
+        "description": about,
         "properties": {
             "apiVersion": {"type": "string", "maxLength": 253, "description": f"{GROUP}/{VERSION}"},
-            "kind": {"type": "string", "maxLength": 63, "description": KIND},
+            "kind": {"type": "string", "maxLength": 63, "description": kind},
             "metadata": {"type": "object"},
-            "spec": with_defaults(structural(JobSpec)),
-            # For kstatus a job without observedGeneration is complete, also before the operator has seen it.
-            "status": structural(JobStatus) | {"default": {"observedGeneration": NOT_OBSERVED}},
+            "spec": spec,
+            # For kstatus an object without observedGeneration is complete, also before the operator has seen it.
+            "status": status | {"default": {"observedGeneration": NOT_OBSERVED}},
         },
         "required": ["spec"],
     }
-    for rule in rules():
+
+
+def _definition(
+    kind: str,
+    plural: str,
+    short_name: str,
+    root: dict[str, Any],
+    validations: Iterable[Rule],
+    columns: Iterable[tuple[str, str, str, str]],
+) -> dict[str, Any]:
+    for rule in validations:
         _add_validation(root, rule)
     version = {
         "name": VERSION,
         "served": True,
         "storage": True,
         "subresources": {"status": {}},
-        "additionalPrinterColumns": [_column(*column) for column in _COLUMNS],
+        "additionalPrinterColumns": [_column(*column) for column in columns],
         "schema": {"openAPIV3Schema": root},
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "shortNames": [SHORT_NAME],
+                "plural": plural,
+                "singular": kind.lower(),
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "shortNames": [short_name],
                 "categories": ["all"],
             },
             "versions": [version],
@@ -113,6 +146,9 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
     node = _merged(node, definitions)
     if node.get("x-kubernetes-int-or-string"):
         return {"x-kubernetes-int-or-string": True}
+    if "type" not in node and node.get(_PRESERVE):
+        # A value of any type, which the API server stores as it is and CEL cannot read.
+        return {key: node[key] for key in ("description", _PRESERVE) if key in node}
     if "type" not in node:
         raise ValueError(f"no structural schema for {node}")
     result = {key: node[key] for key in _SAME_KEYWORDS if key in node}
@@ -132,7 +168,7 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
     elif node["type"] == "object" and isinstance(node.get("additionalProperties"), dict):
         result["additionalProperties"] = _structural(node["additionalProperties"], definitions)
     if node["type"] == "object" and node.get("additionalProperties") is True:
-        result["x-kubernetes-preserve-unknown-fields"] = True
+        result[_PRESERVE] = True
     return result
 
 
@@ -151,21 +187,21 @@ def _merged(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]
     return node
 
 
-def with_defaults(schema: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(schema: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
     """Add each field's default to its description, for `kubectl explain`. Raises ValueError for unknown fields."""
-    rest = dict(DEFAULTS)
+    rest = dict(texts)
     _add_defaults(schema, "", rest)
     if rest:
-        raise ValueError(f"resolve.field_defaults: no such fields: {', '.join(rest)}")
+        raise ValueError(f"defaults of no such fields: {', '.join(rest)}")
     return schema
 
 
-def _add_defaults(node: dict[str, Any], path: str, rest: dict[str, Default]) -> None:
+def _add_defaults(node: dict[str, Any], path: str, rest: dict[str, str]) -> None:
     for name, inner in node.get("properties", {}).items():
         field = f"{path}.{name}".removeprefix(".")
         default = rest.pop(field, None)
         if default is not None:
-            inner["description"] = f"{inner['description']} Default: {default.text}."
+            inner["description"] = f"{inner['description']} Default: {default}."
         _add_defaults(inner, field, rest)
     if isinstance(node.get("items"), dict):
         _add_defaults(node["items"], f"{path}[]", rest)
@@ -197,22 +233,36 @@ class _Text(yaml.SafeDumper):
 
 def to_yaml() -> str:
     """Return the text of `manifests/crd.yaml`."""
-    text = yaml.dump(custom_resource_definition(), Dumper=_Text, sort_keys=False, width=110)
+    return _text(custom_resource_definition())
+
+
+def sweeps_to_yaml() -> str:
+    """Return the text of `manifests/crd-sweeps.yaml`."""
+    return _text(sweep_definition())
+
+
+def _text(definition: dict[str, Any]) -> str:
+    text = yaml.dump(definition, Dumper=_Text, sort_keys=False, width=110)
     return f"# Generated by `python -m mptraining_api.crd`: edit the models and the rules, not this file.\n{text}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the CRD and the schema for editors; with --check, return 1 if one is stale; with `-`, print the CRD."""
+    """Write both CRDs and the schema for editors; with --check, return 1 if one is stale; with `-`, print the CRDs."""
     parser = argparse.ArgumentParser(prog="python -m mptraining_api.crd", description=__doc__)
     parser.add_argument("path", nargs="?", default="manifests/crd.yaml", help="file to write; - for standard output")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is stale")
     chosen = parser.parse_args(arguments)
     if chosen.path == "-":
-        sys.stdout.write(to_yaml())
+        sys.stdout.write(f"{to_yaml()}---\n{sweeps_to_yaml()}")
         return 0
     file = Path(chosen.path)
     stale = 0
-    for each, text in ((file, to_yaml()), (file.with_name(SCHEMA_FILE), editor_schema.to_json())):
+    written = {
+        file: to_yaml(),
+        file.with_name(SWEEPS_FILE): sweeps_to_yaml(),
+        file.with_name(SCHEMA_FILE): editor_schema.to_json(),
+    }
+    for each, text in written.items():
         if not chosen.check:
             each.write_text(text, encoding="utf-8")
         elif not each.exists() or each.read_text(encoding="utf-8") != text:

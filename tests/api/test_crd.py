@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.crd import CLIENT_SIDE_APPLY_BYTES, custom_resource_definition, main, structural, to_yaml
+from mptraining_api.crd import (
+    CLIENT_SIDE_APPLY_BYTES,
+    custom_resource_definition,
+    main,
+    structural,
+    sweeps_to_yaml,
+    to_yaml,
+)
 from mptraining_api.model import Model
 from mptraining_api.rules.check import rules
 from mptraining_api.status import CONDITION_TYPES
@@ -128,4 +135,4 @@ def test_check_reports_a_stale_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main([str(file)]) == 0
     assert main([str(file), "--check"]) == 0
     assert main(["-"]) == 0
-    assert capsys.readouterr().out == to_yaml()
+    assert capsys.readouterr().out == f"{to_yaml()}---\n{sweeps_to_yaml()}"

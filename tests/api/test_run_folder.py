@@ -53,5 +53,12 @@ def test_other_work_is_named_by_its_field(other: ResolvedJob, said: str) -> None
     assert said in found
 
 
+def test_the_jobs_of_one_trial_share_a_run_folder() -> None:
+    assert difference(job("flowers-7"), job("flowers-7-r1")) is None
+    assert difference(job("flowers-7-r1"), job("flowers-7-r2-x1")) is None
+    assert difference(job("flowers-7"), job("flowers-8")) is not None
+    assert difference(job("flowers"), job("flowers-7")) is not None
+
+
 def test_events_of_attempts_workers_and_parts_are_separate() -> None:
     assert events_file(2, "uid", 1, 0) == "events/2-uid-1-0.jsonl"

@@ -100,6 +100,7 @@ def train(data: Path, tmp_path: Path) -> RunJob:
     def attempt(
         folder: str = "run",
         *,
+        name: str = "numbers",
         sections: dict[str, Any] | None = None,
         validate: bool = False,
         preemption: Preemption | None = None,
@@ -113,11 +114,11 @@ def train(data: Path, tmp_path: Path) -> RunJob:
             "data": {"train": [f"{data}/train-*.tfrecord"]} | (validated if validate else {}),
             "output": {"uri": str(tmp_path / folder)},
         }
-        for name, section in (sections or {}).items():
-            spec[name] = spec.get(name, {}) | section if name == "data" else section
+        for field, section in (sections or {}).items():
+            spec[field] = spec.get(field, {}) | section if field == "data" else section
         spec["training"] = {"batchSize": {"global": BATCH}, "epochs": 2, "seed": 7} | training
-        spec["training"] = {name: value for name, value in spec["training"].items() if value is not None}
-        job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
+        spec["training"] = {field: value for field, value in spec["training"].items() if value is not None}
+        job = resolve(MPTrainingJob.parse({"metadata": {"name": name}, "spec": spec}), ClusterSettings())
         identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=number, incarnation="a")
         environment = {"MPTRAINING_PROGRESS_SECONDS": "0"}
         preemption = preemption or Preemption(lambda: None)
@@ -399,6 +400,53 @@ def test_a_function_program_keeps_what_it_compiled_with(
     assert whole.finished.metrics["val_accuracy"] > 0.55
     train("parts", sections=program, epochs=None, totalSteps=20)
     assert same(train("parts", sections=program, epochs=3), whole)
+
+
+CALLBACKS = """
+import keras
+
+def build():
+    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dropout(0.1), keras.layers.Dense(16, "relu"),
+                              keras.layers.BatchNormalization(), keras.layers.Dense(3)])
+    model.compile(keras.optimizers.SGD(0.5, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                  metrics=["accuracy"])
+    callbacks = [keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=0.05),
+                 keras.callbacks.EarlyStopping(patience=6, min_delta=0.05, restore_best_weights=True)]
+    return {"model": model, "callbacks": callbacks}
+"""
+DECAY = {
+    "class_name": "CosineDecay",
+    "config": {"initial_learning_rate": 0.3, "decay_steps": 6 * STEPS, "warmup_target": 0.5, "warmup_steps": 2 * STEPS},
+}
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {
+            "optimizer": {"className": "SGD", "config": {"learning_rate": DECAY, "momentum": 0.9}},
+            "learningRateScaling": {"rule": "None", "warmupSteps": 20},
+        },
+        {"optimizer": {"className": "Adam", "config": {"learning_rate": 0.01, "use_ema": True}}},
+        {"sections": {"program": {"function": {"entryPoint": "with_callbacks:build"}}}},
+    ],
+    ids=["schedule-and-warmup", "moving-average", "callbacks"],
+)
+def test_the_rungs_of_a_trial_are_one_longer_training(
+    train: RunJob, training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep's job of each rung has its own name and more epochs, in the same run folder."""
+    (tmp_path / "with_callbacks.py").write_text(CALLBACKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    whole = train("whole", epochs=9, validate=True, **training)
+    parts = [
+        train("parts", name=name, epochs=epochs, validate=True, **training)
+        for name, epochs in (("digits-4", 1), ("digits-4-r1", 3), ("digits-4-r2-x1", 9))
+    ]
+    assert [each.outcome for each in parts] == [outcomes.SUCCEEDED] * 3
+    assert [each.started.first_step for each in parts] == [0, STEPS, 3 * STEPS]
+    assert same(parts[-1], whole)
+    assert parts[-1].finished.metrics == whole.finished.metrics
 
 
 def test_a_profile_holds_the_steps_it_was_asked_for(train: RunJob) -> None:

@@ -73,10 +73,10 @@ def best_trial(spec: SweepSpec, trials: Sequence[Trial]) -> BestTrial | None:
     return BestTrial(number=best.number, objective=best.objective, parameters=best.parameters)
 
 
-def with_started(status: SweepStatus, now: float, generation: int) -> SweepStatus:
-    """Record that the sweep has been accepted."""
+def with_started(status: SweepStatus, digest: str, now: float, generation: int) -> SweepStatus:
+    """Record that the sweep has been accepted, with the digest of its search."""
     if status.start_time is None:
-        status = status.model_copy(update={"start_time": format_time(now)})
+        status = status.model_copy(update={"start_time": format_time(now), "search_digest": digest})
     return status.model_copy(update={"observed_generation": generation})
 
 
@@ -91,6 +91,16 @@ def with_running(status: SweepStatus, now: float, generation: int) -> SweepStatu
         status = _with_condition(status, "Running", True, "Running", "trials run", now, generation)
     else:
         status = _with_condition(status, "Running", False, "Starting", "no trial runs yet", now, generation)
+    return _reconciling(status, now, generation)
+
+
+def with_search_changed(status: SweepStatus, now: float, generation: int) -> SweepStatus:
+    """Record that the trials wait: their values could not be compared with those of the earlier ones."""
+    message = (
+        "the sweep's objective, algorithm, parameters or job changed after its first trial, so that its trials "
+        "wait; restore them, or create another sweep"
+    )
+    status = _with_condition(status, "Running", False, "SearchChanged", message, now, generation)
     return _reconciling(status, now, generation)
 
 

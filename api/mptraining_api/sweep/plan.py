@@ -26,6 +26,7 @@ from mptraining_api.sweep.conditions import ACTIVE, End
 from mptraining_api.sweep.early_stopping import promotable, rungs
 from mptraining_api.sweep.names import job_name
 from mptraining_api.sweep.proposals import Propose
+from mptraining_api.sweep.resource import search_digest
 from mptraining_api.sweep.search_space import max_trials
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
@@ -65,8 +66,12 @@ def plan(
         return SweepPlan(status, event_records=(_end_event(refused),))
 
     spec = sweep.spec
+    digest = search_digest(spec)
+    status = conditions.with_started(status, digest, now, generation)
+    if status.search_digest != digest:
+        # CEL cannot compare values of unknown type with the old ones.
+        return SweepPlan(conditions.with_search_changed(status, now, generation))
     about = Observation(sweep, jobs, refusals, rungs(spec), max_trials(spec), now)
-    status = conditions.with_started(status, now, generation)
     before = list(status.trials or ())
     trials = [trial_after_job(about, each) for each in before]
     suspended = bool(spec.run_policy and spec.run_policy.suspend)

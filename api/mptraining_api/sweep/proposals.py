@@ -97,6 +97,8 @@ def rebuilt_study(spec: SweepSpec, trials: Sequence[Trial]) -> optuna.Study:
             study.sampler = sampler(spec, each.number)
             study.enqueue_trial(_internal(spec.parameters, each))
             asked = study.ask()
+            # Optuna would not sample for a trial with given parameters, and the evolution advances as it samples.
+            _ = asked.relative_params
             _suggest(asked, spec.parameters)
             if each.number in known and each.state == TrialState.SUCCEEDED:
                 study.tell(asked, each.objective)

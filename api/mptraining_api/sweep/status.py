@@ -9,7 +9,7 @@ from pydantic import Field
 
 from mptraining_api.model import Model, Name, NonNegative, Word
 from mptraining_api.spec import GROUP
-from mptraining_api.status import NOT_OBSERVED, Condition, Message, Time
+from mptraining_api.status import NOT_OBSERVED, Condition, Digest, Message, Time
 from mptraining_api.sweep.spec import MOST_TRIALS
 
 # Labels of a trial's job: name and uid of the sweep, number of the trial.
@@ -91,6 +91,9 @@ class SweepStatus(Model):
         None,
         description="As metav1.Condition.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    search_digest: Digest | None = Field(
+        None, description="SHA-256 of objective, algorithm, parameters and job, which may not change."
     )
     completed: Word | None = Field(None, description="Trials that succeeded or were stopped, and trials.max: 12/50.")
     pending: NonNegative | None = Field(None, description="Trials that are proposed and do not run yet.")

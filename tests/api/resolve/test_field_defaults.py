@@ -83,4 +83,4 @@ def test_the_requests_of_the_pods_are_those_of_the_operator() -> None:
 
 def test_a_default_of_a_field_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"no such fields: .*runPolicy\.backoffLimit"):
-        with_defaults({"type": "object", "properties": {}})
+        with_defaults({"type": "object", "properties": {}}, {"runPolicy.backoffLimit": "3"})

@@ -24,7 +24,8 @@ from tests.testbed.nodes.nodes import Nodes
 from tests.testbed.nodes.pods import Pods
 from tests.testbed.processes import NotStarted, Server, free_ports
 
-CRD = Path(__file__).resolve().parents[3] / "manifests" / "crd.yaml"
+_MANIFESTS = Path(__file__).resolve().parents[3] / "manifests"
+CRDS = (_MANIFESTS / "crd.yaml", _MANIFESTS / "crd-sweeps.yaml")
 
 _MANAGER_TOKEN = "testbed-controller-manager"
 _SCHEDULER_TOKEN = "testbed-scheduler"
@@ -90,7 +91,8 @@ class ControlPlane:
             if self.options.scheduler:
                 self._start_scheduler()
             if self.options.crd:
-                self.apply_crd(CRD)
+                for file in CRDS:
+                    self.apply_crd(file)
         except BaseException:
             self.stop()
             raise

@@ -1,0 +1,204 @@
+"""Every mistake in a sweep's document at once, with the field of each: the search, its limits, and its trials' jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mptraining_api.problems import InvalidSpec, nearest
+from mptraining_api.resolve.document_problems import DocumentProblems, document_problems
+from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.spec import API_VERSION, KIND
+from mptraining_api.sweep.defaults import parallel
+from mptraining_api.sweep.early_stopping import early_stopping
+from mptraining_api.sweep.search_space import integers, is_active, max_trials, trial_spec
+from mptraining_api.sweep.spec import MOST_TRIALS, SWEEP_KIND, SWEEP_NAME, MPTrainingSweep, Parameter, SweepSpec
+from mptraining_api.sweep.validation.parameters import parameter_problems
+from mptraining_api.sweep.validation.reported_metrics import has_validation, reported_metrics
+from mptraining_api.sweep.validation.rungs import rung_problems
+from mptraining_api.validation.mistakes import value_at
+
+# Of 1 MiB; the rest is for the spec, the conditions and Kubernetes' own fields.
+_MOST_STATUS_BYTES = 900_000
+# A trial without its parameters: numbers, names, times, messages and the values of four rungs.
+_TRIAL_BYTES = 450
+# More mistakes of one parameter's values tell nothing new.
+_MOST_VALUE_PROBLEMS = 3
+
+
+def sweep_problems(document: Mapping[str, Any], settings: ClusterSettings) -> DocumentProblems:
+    """Return every mistake of a sweep that can be found in its document. `settings` are those of its jobs' cluster.
+
+    A job is checked for each value of each parameter and both ends of each range, the others at their first value.
+    """
+    kind = (document.get("apiVersion"), document.get("kind"))
+    if kind != (API_VERSION, SWEEP_KIND):
+        found = f"apiVersion and kind are {kind[0]!r}, {kind[1]!r}"
+        field = "apiVersion" if kind[0] != API_VERSION else "kind"
+        return DocumentProblems((InvalidSpec(field, found, expected=f"{API_VERSION!r}, {SWEEP_KIND!r}"),))
+    written = {key: value for key, value in document.items() if key != "status"}
+    sweep, invalid = MPTrainingSweep.validate_document(written)
+    if sweep is None:
+        return DocumentProblems(tuple(each.problem for each in invalid))
+    spec = sweep.spec
+    problems = [
+        *_name_problems(sweep.metadata.name),
+        *parameter_problems(spec),
+        *_limit_problems(spec),
+        *rung_problems(spec),
+    ]
+    doubts: list[InvalidSpec] = []
+    metric, certain = _metric_problem(spec)
+    if metric is not None:
+        (problems if certain else doubts).append(metric)
+    # The jobs of a search that cannot be enumerated would be other jobs than the user means.
+    if not problems:
+        jobs = _job_problems(sweep, settings)
+        problems += jobs.problems
+        doubts += jobs.doubts
+    return DocumentProblems(tuple(problems), tuple(doubts))
+
+
+def _name_problems(name: str) -> list[InvalidSpec]:
+    if SWEEP_NAME.fullmatch(name):
+        return []
+    expected = "at most 37 characters of a-z, 0-9 and -, beginning with a letter: trials add their number"
+    return [InvalidSpec("metadata.name", repr(name), expected=expected)]
+
+
+def _limit_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
+    trials = max_trials(spec)
+    size = _TRIAL_BYTES + sum(_longest_value(each) for each in spec.parameters)
+    if trials * size > _MOST_STATUS_BYTES:
+        yield InvalidSpec(
+            "spec.trials.max",
+            f"{trials} trials of {len(spec.parameters)} parameters make a status of about {trials * size // 1000} kB",
+            expected=f"at most {_MOST_STATUS_BYTES // size} trials",
+            next_step="Search fewer parameters, or shorter values.",
+        )
+    if spec.algorithm.reproducible and early_stopping(spec) and parallel(spec) > 1:
+        yield InvalidSpec(
+            "spec.algorithm.reproducible",
+            "early stopping compares trials in the order in which they end",
+            expected="trials.parallel: 1, or no early stopping",
+        )
+    if spec.algorithm.name == "CMA-ES" and early_stopping(spec):
+        yield InvalidSpec(
+            "spec.algorithm.name",
+            "CMA-ES learns from trials that trained to the end alone",
+            expected="TPE, Random or Hyperband with early stopping",
+        )
+    if spec.algorithm.name == "Grid" and max_trials(spec) == MOST_TRIALS and not (spec.trials and spec.trials.max):
+        yield InvalidSpec(
+            "spec.parameters",
+            f"the grid has {MOST_TRIALS} combinations or more",
+            expected="fewer, or trials.max",
+            next_step="Use larger steps, or an algorithm that samples.",
+        )
+
+
+def _longest_value(parameter: Parameter) -> int:
+    """Return the bytes of the parameter in a trial's status."""
+    values = [len(json.dumps(each)) for each in parameter.values or ()]
+    return len(parameter.path) + max(values, default=22) + 4
+
+
+def _metric_problem(spec: SweepSpec) -> tuple[InvalidSpec | None, bool]:
+    """Return what is wrong with the objective's metric, and whether it is certain."""
+    where, metric = "spec.objective.metric", spec.objective.metric
+    script = value_at(spec.job, ("program", "script")) is not None
+    if script or any(each.path.startswith("training.metrics") for each in spec.parameters):
+        return None, False
+    if metric.startswith("val_") and not has_validation(spec.job):
+        found = f"{metric!r}, and the job has no validation data"
+        step = f"Add spec.job.data.validation, or use {metric.removeprefix('val_')}."
+        return InvalidSpec(where, found, next_step=step), True
+    known, others = reported_metrics(spec.job)
+    if metric in known:
+        return None, False
+    found = f"the job's training.metrics do not include {metric!r}" if others else f"the job reports no {metric!r}"
+    return InvalidSpec(where, found, expected=" or ".join(known), next_step=nearest(metric, known)), not others
+
+
+def _job_problems(sweep: MPTrainingSweep, settings: ClusterSettings) -> DocumentProblems:
+    """Return what is wrong with the jobs of trials, at the value of a parameter if only that value is wrong."""
+    parameters = sweep.spec.parameters
+    first = _first_values(parameters, {})
+    base = _problems_of(sweep, first, settings)
+    problems = [_moved(each, first, parameters) for each in base.problems]
+    doubts = [_moved(each, first, parameters) for each in base.doubts]
+    known = set(map(str, base.problems))
+    for number, parameter in enumerate(parameters):
+        new: list[InvalidSpec] = []
+        for field, value in _checked_values(parameter):
+            values = _first_values(parameters, {parameter.path: value})
+            if parameter.path not in values:
+                values = _first_values(parameters, _activating(parameter, parameters) | {parameter.path: value})
+            found = (each for each in _problems_of(sweep, values, settings).problems if str(each) not in known)
+            new += [_at_value(each, f"spec.parameters[{number}].{field}", parameter, value) for each in found]
+        problems += new[:_MOST_VALUE_PROBLEMS]
+        if len(new) > _MOST_VALUE_PROBLEMS:
+            count = len(new) - _MOST_VALUE_PROBLEMS
+            problems.append(InvalidSpec(f"spec.parameters[{number}]", f"{count} more mistakes of its values"))
+    return DocumentProblems(tuple(problems), tuple(doubts))
+
+
+def _problems_of(sweep: MPTrainingSweep, values: Mapping[str, Any], settings: ClusterSettings) -> DocumentProblems:
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": sweep.metadata.name},
+        "spec": trial_spec(sweep.spec.job, values),
+    }
+    return document_problems(document, settings)
+
+
+def _first_values(parameters: Sequence[Parameter], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chosen values, and the first value of every other parameter that is active."""
+    values: dict[str, Any] = {}
+    for each in parameters:
+        if is_active(each, values):
+            values[each.path] = chosen[each.path] if each.path in chosen else next(_checked_values(each))[1]
+    return values
+
+
+def _activating(parameter: Parameter, parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """Return values of other parameters with which this one is active."""
+    if parameter.when is None:
+        return {}
+    other = next(each for each in parameters if each.path == parameter.when.path)
+    return {other.path: parameter.when.values[0]} | _activating(other, parameters)
+
+
+def _checked_values(parameter: Parameter) -> Iterator[tuple[str, Any]]:
+    """Yield the field below the parameter, and its value: every one of a list, both ends of a range."""
+    if parameter.values is not None:
+        for index, value in enumerate(parameter.values):
+            yield f"values[{index}]", value
+    elif parameter.int_ is not None:
+        numbers = integers(parameter.int_)
+        yield "int.low", numbers[0]
+        yield "int.high", numbers[-1]
+    else:
+        bounds = parameter.log_uniform or parameter.uniform
+        name = "logUniform" if parameter.log_uniform else "uniform"
+        assert bounds is not None
+        yield f"{name}.low", bounds.low
+        yield f"{name}.high", bounds.high
+
+
+def _moved(problem: InvalidSpec, values: Mapping[str, Any], parameters: Iterable[Parameter]) -> InvalidSpec:
+    """Return the problem of a job at its field of the sweep."""
+    field = problem.where.removeprefix("spec.")
+    for number, each in enumerate(parameters):
+        if each.path in values and (field == each.path or field.startswith((f"{each.path}.", f"{each.path}["))):
+            place, value = next(_checked_values(each))
+            return _at_value(problem, f"spec.parameters[{number}].{place}", each, value)
+    where = f"spec.job.{field}" if problem.where.startswith("spec.") else "spec.job" if field == "spec" else field
+    return InvalidSpec(where, problem.found, expected=problem.expected, next_step=problem.next_step)
+
+
+def _at_value(problem: InvalidSpec, where: str, parameter: Parameter, value: object) -> InvalidSpec:
+    found = f"with {parameter.path}: {json.dumps(value)} a trial's job is refused: {problem.where}: {problem.found}"
+    return InvalidSpec(where, found, expected=problem.expected, next_step=problem.next_step)

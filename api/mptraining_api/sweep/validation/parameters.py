@@ -1,0 +1,103 @@
+"""Mistakes in the parameters of a sweep: their paths, ranges, conditions, and what the algorithm can search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mptraining_api.problems import InvalidSpec, nearest
+from mptraining_api.sweep.search_space import choices, same_value
+from mptraining_api.sweep.spec import Parameter, SweepSpec
+from mptraining_api.sweep.validation.paths import path_problem
+from mptraining_api.validation.messages import quote
+
+_KINDS = "values, int, uniform or logUniform"
+
+
+def parameter_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
+    """Yield every mistake of the parameters."""
+    for number, each in enumerate(spec.parameters):
+        where = f"spec.parameters[{number}]"
+        found = path_problem(each.path, spec.job, where=f"{where}.path")
+        if found is not None:
+            yield found
+        yield from _path_again(each, spec.parameters[:number], where)
+        yield from _range_problems(each, where)
+        yield from _when_problems(each, spec.parameters[:number], where)
+        if spec.algorithm.name == "Grid" and (each.uniform or each.log_uniform):
+            step = "Write values, or use an algorithm that samples: TPE."
+            name = "uniform" if each.uniform else "logUniform"
+            yield InvalidSpec(f"{where}.{name}", "Grid cannot enumerate real numbers", next_step=step)
+    if spec.algorithm.name == "CMA-ES" and not any(_searched_by_cma(each) for each in spec.parameters):
+        yield InvalidSpec(
+            "spec.algorithm.name",
+            "CMA-ES searches ranges of numbers without a condition, and there is none",
+            next_step="Use TPE, or write int, uniform or logUniform.",
+        )
+
+
+def _searched_by_cma(parameter: Parameter) -> bool:
+    return parameter.values is None and parameter.when is None
+
+
+def _path_again(parameter: Parameter, earlier: Sequence[Parameter], where: str) -> Iterator[InvalidSpec]:
+    for number, other in enumerate(earlier):
+        longer, shorter = sorted((parameter.path, other.path), key=len, reverse=True)
+        if longer == shorter or longer.startswith((f"{shorter}.", f"{shorter}[")):
+            found = f"{parameter.path!r} sets what spec.parameters[{number}] sets, {other.path!r}"
+            yield InvalidSpec(f"{where}.path", found, expected="each field in one parameter")
+            return
+
+
+def _range_problems(parameter: Parameter, where: str) -> Iterator[InvalidSpec]:
+    kinds = {
+        "values": parameter.values,
+        "int": parameter.int_,
+        "uniform": parameter.uniform,
+        "logUniform": parameter.log_uniform,
+    }
+    given = [name for name, value in kinds.items() if value is not None]
+    if len(given) != 1:
+        found = f"has {' and '.join(given)}" if given else "has no values to search"
+        yield InvalidSpec(where, found, expected=f"exactly one of {_KINDS}")
+    if parameter.values is not None:
+        if not parameter.values:
+            yield InvalidSpec(f"{where}.values", "empty", expected="at least one value")
+        for index, value in enumerate(parameter.values):
+            if value is None:
+                step = "Leave the field out of spec.job and search it under a condition (when)."
+                yield InvalidSpec(f"{where}.values[{index}]", "empty", expected="a value", next_step=step)
+            elif any(same_value(value, other) for other in parameter.values[:index]):
+                yield InvalidSpec(f"{where}.values[{index}]", f"{quote(value)} twice", expected="each value once")
+    for name in ("int", "uniform", "logUniform"):
+        bounds = kinds[name]
+        if bounds is None or isinstance(bounds, list):
+            continue
+        if bounds.low > bounds.high:
+            found = f"the range is empty: low {bounds.low:g} is above high {bounds.high:g}"
+            yield InvalidSpec(f"{where}.{name}", found, next_step="Exchange low and high.")
+        elif name == "logUniform" and bounds.low <= 0:
+            found = f"{bounds.low:g} has no logarithm"
+            yield InvalidSpec(f"{where}.logUniform.low", found, expected="more than 0", next_step="Or use uniform.")
+
+
+def _when_problems(parameter: Parameter, earlier: Sequence[Parameter], where: str) -> Iterator[InvalidSpec]:
+    when = parameter.when
+    if when is None:
+        return
+    other = next((each for each in earlier if each.path == when.path), None)
+    if other is None:
+        step = nearest(when.path, [each.path for each in earlier]) or "Move that parameter before this one."
+        found = f"{when.path!r} is no parameter before this one"
+        yield InvalidSpec(f"{where}.when.path", found, expected="the path of an earlier parameter", next_step=step)
+        return
+    if not when.values:
+        yield InvalidSpec(f"{where}.when.values", "empty", expected="at least one value of the other parameter")
+    options = choices(other)
+    if options is None:
+        found = f"{when.path!r} is a range of real numbers"
+        yield InvalidSpec(f"{where}.when.path", found, expected="a parameter with values or int")
+        return
+    for index, value in enumerate(when.values):
+        if not any(same_value(value, each) for each in options):
+            found = f"{quote(value)} is no value of {when.path!r}"
+            yield InvalidSpec(f"{where}.when.values[{index}]", found, expected="one of its values")
