@@ -55,7 +55,7 @@ def test_a_sweep_is_found_by_its_folder_its_name_and_its_file(
 def test_the_best_trial(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("sweep", "best", str(folder)) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "trial 4: val_sparse_categorical_accuracy 1",
+        "trial 4: val_accuracy 1",
         "  training.optimizer.config.learning_rate   0.004",
         "  training.batchSize.global                 32",
         f"  run folder                                {folder}/trials/4",
@@ -69,7 +69,7 @@ def test_the_comparison_has_the_best_trials_first_and_the_importance(
 ) -> None:
     assert call("sweep", "compare", str(folder), "--most", "2") == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[1].split() == ["trial", "state", "val_sparse_categorical_accuracy", "learning_rate", "global", "time"]
+    assert out[1].split() == ["trial", "state", "val_accuracy", "learning_rate", "global", "time"]
     assert [line.split()[0] for line in out[2:4]] == ["4", "3"]
     assert out[4] == "and 8 more: --most 10"
     shares = [line.split() for line in out[6:]]
@@ -84,7 +84,7 @@ def test_apply_writes_a_job_that_check_accepts(folder: Path, capsys: pytest.Capt
     assert captured.out.splitlines()[0] == "wrote flowers-best.yaml"
     assert captured.err == ""
     text = Path("flowers-best.yaml").read_text()
-    assert text.startswith("# Trial 4 of the sweep flowers: val_sparse_categorical_accuracy 1.\n")
+    assert text.startswith("# Trial 4 of the sweep flowers: val_accuracy 1.\n")
     job = check_job_file(Path("flowers-best.yaml")).job
     assert job.metadata.name == "flowers-best"
     assert job.spec.training is not None

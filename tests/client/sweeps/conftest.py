@@ -18,7 +18,7 @@ apiVersion: mptraining.dev/v1alpha1
 kind: MPTrainingSweep
 metadata: {name: flowers}
 spec:
-  objective: {metric: val_sparse_categorical_accuracy, direction: Maximize}
+  objective: {metric: val_accuracy, direction: Maximize}
   algorithm: {name: ALGORITHM, seed: 7}
   parameters:
     - {path: training.optimizer.config.learning_rate, PARAMETER}
@@ -40,7 +40,7 @@ os.makedirs(folder + "/events", exist_ok=True)
 json.dump(job, open(folder + "/job.json", "w"))
 rate = job["training"]["optimizer"]["config"]["learning_rate"]
 epochs = job["training"]["epochs"]
-name = "val_sparse_categorical_accuracy"
+name = "val_accuracy"
 value = 1 - abs(math.log10(rate) + 2) / 10 - 0.1 / epochs
 file = open(f"{folder}/events/{attempt}-{incarnation}-{index}-0.jsonl", "w")
 def both(kind, **fields):

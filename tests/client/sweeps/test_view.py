@@ -39,21 +39,20 @@ def test_the_text_of_a_sweep() -> None:
         completionTime="2026-01-01T00:03:00Z",
     )
     assert one_line(view) == (
-        "flowers: Succeeded, 3 of 20 trials (1 failed); best val_sparse_categorical_accuracy 0.75 "
-        "(trial 2: learning_rate 0.02, global 32)"
+        "flowers: Succeeded, 3 of 20 trials (1 failed); best val_accuracy 0.75 (trial 2: learning_rate 0.02, global 32)"
     )
     assert lines(view) == [
         "flowers: Succeeded  (runs/flowers)",
         "  algorithm   TPE",
-        "  objective   val_sparse_categorical_accuracy, Maximize",
+        "  objective   val_accuracy, Maximize",
         "  trials      3 of 20 trials (1 failed)",
-        "  best        val_sparse_categorical_accuracy 0.75 (trial 2: learning_rate 0.02, global 32)",
+        "  best        val_accuracy 0.75 (trial 2: learning_rate 0.02, global 32)",
         "  time        3 min 0 s",
         "  ended       MaxTrials: 3 of 3 trials have ended",
         "  failed      trial 3: Diverged: the loss is NaN",
     ]
     assert trial_line(view, view.trials[1]) == (
-        "trial 2  succeeded  val_sparse_categorical_accuracy 0.75  learning_rate 0.02, global 32  1 min 0 s"
+        "trial 2  succeeded  val_accuracy 0.75  learning_rate 0.02, global 32  1 min 0 s"
     )
 
 
