@@ -268,7 +268,12 @@ def values_schema() -> str:
 
 def files() -> dict[str, str]:
     """Return the text of each generated file by its path in the chart."""
-    return {"values.yaml": values_yaml(), "values.schema.json": values_schema(), "files/crd.yaml": crd.to_yaml(), "files/crd-sweeps.yaml": crd.sweeps_to_yaml()}
+    return {
+        "values.yaml": values_yaml(),
+        "values.schema.json": values_schema(),
+        "files/crd.yaml": crd.to_yaml(),
+        "files/crd-sweeps.yaml": crd.sweeps_to_yaml(),
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:

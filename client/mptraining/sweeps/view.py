@@ -20,12 +20,17 @@ from mptraining_api.sweep.status import SweepPhase, SweepStatus, Trial, TrialSta
 OPEN = (TrialState.PROPOSED, TrialState.RUNNING)
 
 
+_VAGUE = ("global", "perReplica", "className", "name", "type", "policy", "mode", "rule", "value")
+
+
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Return the shortest end of each path that no other path has: training.batchSize.global -> global."""
+    """Return the shortest end of each path that no other path has: training.optimizer.config.learning_rate ->
+    learning_rate. A last part that says little by itself keeps the one before it: batchSize.global.
+    """
     parts = {path: path.split(".") for path in paths}
     found: dict[str, str] = {}
     for path, own in parts.items():
-        for length in range(1, len(own) + 1):
+        for length in range(2 if own[-1] in _VAGUE and len(own) > 1 else 1, len(own) + 1):
             end = own[-length:]
             if sum(other[-length:] == end for other in parts.values()) == 1 or length == len(own):
                 found[path] = ".".join(end)

@@ -69,7 +69,7 @@ def test_the_comparison_has_the_best_trials_first_and_the_importance(
 ) -> None:
     assert call("sweep", "compare", str(folder), "--most", "2") == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[1].split() == ["trial", "state", "val_accuracy", "learning_rate", "global", "time"]
+    assert out[1].split() == ["trial", "state", "val_accuracy", "learning_rate", "batchSize.global", "time"]
     assert [line.split()[0] for line in out[2:4]] == ["4", "3"]
     assert out[4] == "and 8 more: --most 10"
     shares = [line.split() for line in out[6:]]

@@ -14,6 +14,7 @@ from tests.client.sweeps.conftest import trial, view_of
     ("paths", "names"),
     [
         pytest.param(["training.optimizer.config.learning_rate"], ["learning_rate"], id="one path: its last part"),
+        pytest.param(["training.batchSize.global"], ["batchSize.global"], id="a last part that says little"),
         pytest.param(["a.size", "b.size"], ["a.size", "b.size"], id="as many parts as tell them apart"),
         pytest.param(["size", "a.size"], ["size", "a.size"], id="a path that is the end of another"),
     ],
@@ -39,20 +40,20 @@ def test_the_text_of_a_sweep() -> None:
         completionTime="2026-01-01T00:03:00Z",
     )
     assert one_line(view) == (
-        "flowers: Succeeded, 3 of 20 trials (1 failed); best val_accuracy 0.75 (trial 2: learning_rate 0.02, global 32)"
+        "flowers: Succeeded, 3 of 20 trials (1 failed); best val_accuracy 0.75 (trial 2: learning_rate 0.02, batchSize.global 32)"
     )
     assert lines(view) == [
         "flowers: Succeeded  (runs/flowers)",
         "  algorithm   TPE",
         "  objective   val_accuracy, Maximize",
         "  trials      3 of 20 trials (1 failed)",
-        "  best        val_accuracy 0.75 (trial 2: learning_rate 0.02, global 32)",
+        "  best        val_accuracy 0.75 (trial 2: learning_rate 0.02, batchSize.global 32)",
         "  time        3 min 0 s",
         "  ended       MaxTrials: 3 of 3 trials have ended",
         "  failed      trial 3: Diverged: the loss is NaN",
     ]
     assert trial_line(view, view.trials[1]) == (
-        "trial 2  succeeded  val_accuracy 0.75  learning_rate 0.02, global 32  1 min 0 s"
+        "trial 2  succeeded  val_accuracy 0.75  learning_rate 0.02, batchSize.global 32  1 min 0 s"
     )
 
 

@@ -49,7 +49,7 @@ export class SweepView {
     const part = (title, content, note = "") => h("section", { class: "part" }, h("h2", {}, title), note ? h("p", { class: "chart-note" }, note) : "", content);
     this.root.replaceChildren(
       h("div", { class: "run-title" }, h("h1", {}, sweep.name), h("span", { class: `badge ${sweep.state.toLowerCase()}` }, sweep.phase)),
-      h("p", { class: "where" }, sweep.folder ?? `namespace ${sweep.namespace}`),
+      h("p", { class: "where" }, sweep.folder ? h("code", {}, sweep.folder) : `namespace ${sweep.namespace}`),
       sweep.message ? h("p", { class: `reason ${sweep.state === "Failed" ? "failed" : ""}` }, sweep.message) : "",
       this.facts(sweep, objective, parameters),
       part("Best so far", bestCurve(runs, objective)),
