@@ -37,6 +37,9 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import KIND, PAUSED, MPTrainingJob
 from mptraining_api.status import CONDITION_TYPES, JobStatus, Phase
+from mptraining_api.sweep.check import sweep_problems
+from mptraining_api.sweep.spec import SWEEP_KIND
+from mptraining_api.validation.yaml_text import read_yaml
 from mptraining_operator.plan.waiting import NAMESPACE_FULL, NODE_NOT_READY
 from mptraining_operator.settings import OperatorSettings
 from tools.helm_chart import ChartValues
@@ -151,6 +154,10 @@ def test_every_block_has_a_known_language() -> None:
 @pytest.mark.parametrize("block", of("yaml"))
 def test_every_job_can_work(block: Block) -> None:
     document = yaml.safe_load(block.text)
+    if document.get("kind") == SWEEP_KIND:
+        (written,) = read_yaml(block.text, file=block.document)
+        assert sweep_problems(written.content, ClusterSettings()).problems == ()
+        return
     if document.get("kind", KIND) != KIND:
         _check_other_object(document)
         return

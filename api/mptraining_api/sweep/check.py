@@ -12,7 +12,7 @@ from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import API_VERSION, KIND
 from mptraining_api.sweep.defaults import parallel
 from mptraining_api.sweep.early_stopping import early_stopping
-from mptraining_api.sweep.search_space import integers, is_active, max_trials, trial_spec
+from mptraining_api.sweep.search_space import integers, is_active, max_trials, path_parts, trial_spec
 from mptraining_api.sweep.spec import MOST_TRIALS, SWEEP_KIND, SWEEP_NAME, MPTrainingSweep, Parameter, SweepSpec
 from mptraining_api.sweep.validation.parameters import parameter_problems
 from mptraining_api.sweep.validation.reported_metrics import has_validation, reported_metrics
@@ -126,8 +126,8 @@ def _job_problems(sweep: MPTrainingSweep, settings: ClusterSettings) -> Document
     parameters = sweep.spec.parameters
     first = _first_values(parameters, {})
     base = _problems_of(sweep, first, settings)
-    problems = [_moved(each, first, parameters) for each in base.problems]
-    doubts = [_moved(each, first, parameters) for each in base.doubts]
+    problems = [_moved(each, first, parameters, sweep.spec.job) for each in base.problems]
+    doubts = [_moved(each, first, parameters, sweep.spec.job) for each in base.doubts]
     known = set(map(str, base.problems))
     for number, parameter in enumerate(parameters):
         new: list[InvalidSpec] = []
@@ -145,13 +145,13 @@ def _job_problems(sweep: MPTrainingSweep, settings: ClusterSettings) -> Document
 
 
 def _problems_of(sweep: MPTrainingSweep, values: Mapping[str, Any], settings: ClusterSettings) -> DocumentProblems:
-    document = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": sweep.metadata.name},
-        "spec": trial_spec(sweep.spec.job, values),
-    }
-    return document_problems(document, settings)
+    try:
+        spec = trial_spec(sweep.spec.job, values)
+    except KeyError as error:
+        found = f"has no section {error.args[0]!r}, which a parameter's path goes through"
+        return DocumentProblems((InvalidSpec("spec", found, expected="a mapping there, or nothing"),))
+    metadata = {"name": sweep.metadata.name}
+    return document_problems({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}, settings)
 
 
 def _first_values(parameters: Sequence[Parameter], chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,11 +188,16 @@ def _checked_values(parameter: Parameter) -> Iterator[tuple[str, Any]]:
         yield f"{name}.high", bounds.high
 
 
-def _moved(problem: InvalidSpec, values: Mapping[str, Any], parameters: Iterable[Parameter]) -> InvalidSpec:
+def _moved(
+    problem: InvalidSpec, values: Mapping[str, Any], parameters: Iterable[Parameter], job: dict[str, Any]
+) -> InvalidSpec:
     """Return the problem of a job at its field of the sweep."""
     field = problem.where.removeprefix("spec.")
     for number, each in enumerate(parameters):
-        if each.path in values and (field == each.path or field.startswith((f"{each.path}.", f"{each.path}["))):
+        below = field == each.path or field.startswith((f"{each.path}.", f"{each.path}["))
+        # A section that is not in the job is there because of the parameter.
+        above = each.path.startswith(f"{field}.") and value_at(job, path_parts(field)) is None
+        if each.path in values and (below or above):
             place, value = next(_checked_values(each))
             return _at_value(problem, f"spec.parameters[{number}].{place}", each, value)
     where = f"spec.job.{field}" if problem.where.startswith("spec.") else "spec.job" if field == "spec" else field

@@ -90,6 +90,9 @@ def rebuilt_study(spec: SweepSpec, trials: Sequence[Trial]) -> optuna.Study:
     import optuna
 
     study = optuna.create_study(direction="maximize" if spec.objective.direction == "Maximize" else "minimize")
+    if spec.algorithm.name in ("Random", "Hyperband"):
+        # What is drawn at random depends on no trial, and a study of a thousand trials takes time to build.
+        return study
     known = {each.number for each in told(spec, trials)}
     if spec.algorithm.name == "CMA-ES":
         # The state of the evolution is not in the trials: it follows from asking for each of them again.

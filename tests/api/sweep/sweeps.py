@@ -17,7 +17,7 @@ JOB: dict[str, Any] = {
     "accelerator": {"type": "cpu"},
     "program": {"application": {"name": "mlp", "classes": 10}},
     "data": {"train": ["gs://bucket/train-*"], "validation": ["gs://bucket/validation-*"]},
-    "training": {"epochs": 9, "batchSize": {"global": 64}},
+    "training": {"epochs": 9, "batchSize": {"global": 64}, "optimizer": {"className": "Adam"}},
     "output": {"uri": "gs://bucket/digits"},
 }
 RATE = {"path": "training.optimizer.config.learning_rate", "logUniform": {"low": 1e-5, "high": 1e-1}}

@@ -1,0 +1,1 @@
+"""Figures of hyperparameter sweeps on scikit-learn's digits."""
