@@ -40,7 +40,8 @@ def test_the_text_of_a_sweep() -> None:
         completionTime="2026-01-01T00:03:00Z",
     )
     assert one_line(view) == (
-        "flowers: Succeeded, 3 of 20 trials (1 failed); best val_accuracy 0.75 (trial 2: learning_rate 0.02, batchSize.global 32)"
+        "flowers: Succeeded, 3 of 20 trials (1 failed); best val_accuracy 0.75 "
+        "(trial 2: learning_rate 0.02, batchSize.global 32)"
     )
     assert lines(view) == [
         "flowers: Succeeded  (runs/flowers)",
