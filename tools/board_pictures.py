@@ -23,6 +23,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from mptraining.sweeps.folder import SweepFolder
 from tests.testbed.run_folders import RunFolder, Story, flowers, write_story
 from tests.testbed.sweep_folders import write_sweep
 
@@ -115,7 +116,9 @@ def places(runs: str, folder: Path) -> Iterator[list[Path]]:
     if runs == "stories":
         yield [stories(folder / "flowers")]
     elif runs == "sweep":
-        yield [sweep(folder / "runs" / "digits")]
+        shown = sweep(folder / "runs" / "digits")
+        with SweepFolder(shown / "digits").lock():
+            yield [shown]
     elif not (DEMO / "digits-float32.yaml").exists():
         sys.exit("no build/demo: make demo")
     elif runs == "demo":

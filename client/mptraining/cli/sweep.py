@@ -98,6 +98,20 @@ def status(sweep: Sweep, as_json: Json = False, *, where: Where) -> None:
         return
     for text in view.lines(found):
         typer.echo(text)
+    if found.finished is None and (file := stopped_sweep(found)) is not None:
+        typer.echo(f"  {'stopped':<10}  to continue it: mptj sweep {file}")
+
+
+def stopped_sweep(found: SweepView) -> str | None:
+    """Return the file of a sweep in a folder in which no driver is at work; None for others."""
+    from mptraining.sweeps.best_job import SWEEP_FILE
+    from mptraining.sweeps.folder import SweepFolder, is_sweep_folder
+
+    folder = Path(found.place)
+    if not is_sweep_folder(folder) or SweepFolder(folder).is_driven():
+        return None
+    file = (found.sweep.metadata.annotations or {}).get(SWEEP_FILE)
+    return _shown(Path(file)) if file else "FILE"
 
 
 def best(sweep: Sweep, as_json: Json = False, *, where: Where) -> None:

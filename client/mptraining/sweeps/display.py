@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from mptraining.display.notebook import SECONDS, Show, is_notebook, show_in_cell
+from mptraining.display.notebook import Show, is_notebook, show_in_cell
 from mptraining.display.text import metrics, position_text, time_left
 from mptraining.sweeps.cell import html
 from mptraining.sweeps.driver import SweepDisplay
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # Ended trials in the live table, the best ones: it must fit a terminal.
 MOST_ROWS = 10
+# The table of a cell is long: it is drawn again at once when a trial changes, and for progress alone less often.
+REDRAW_SECONDS = 1.0
 
 
 def sweep_display_here(*, plain: bool = False) -> SweepDisplay:
@@ -57,7 +60,8 @@ class LiveTable:
         self._live.update(live_table(view, running))
         self._live.start()
 
-    def ended(self, view: SweepView, trial: Trial) -> None: ...
+    def ended(self, view: SweepView, trial: Trial) -> None:
+        self.say(trial_line(view, trial))
 
     def say(self, text: str) -> None:
         from rich.text import Text
@@ -105,27 +109,34 @@ class CellDisplay:
         self._show = show
         self._clock = clock
         self._update: Callable[[str], None] | None = None
-        self._drawn: tuple[float, object] | None = None
+        self._drawn = -math.inf
+        self._view: SweepView | None = None
+        self._running: Mapping[int, Progress | None] = {}
         self._said: list[str] = []
 
     def update(self, view: SweepView, running: Mapping[int, Progress | None]) -> None:
-        now = self._clock()
-        if self._drawn is not None and now - self._drawn[0] < 4 * SECONDS and self._drawn[1] is view.status:
-            return
-        self._drawn = (now, view.status)
-        texts = [f"trial {number}: {progress_text(each)}" for number, each in sorted(running.items())]
-        self._draw(html(view, lines=[*self._said, *texts]))
+        changed = self._view is None or self._view.status is not view.status
+        self._view, self._running = view, running
+        if changed or self._clock() - self._drawn >= REDRAW_SECONDS:
+            self._draw()
 
     def ended(self, view: SweepView, trial: Trial) -> None: ...
 
     def say(self, text: str) -> None:
         self._said.append(text)
-        if self._update is None:
-            print(text, flush=True)
+        self._draw()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._running = {}
+        self._draw()
 
-    def _draw(self, content: str) -> None:
+    def _draw(self) -> None:
+        """Replace the cell's content; what is said before the first view is shown with it."""
+        if self._view is None:
+            return
+        self._drawn = self._clock()
+        texts = [f"trial {number}: {progress_text(each)}" for number, each in sorted(self._running.items())]
+        content = html(self._view, lines=[*self._said, *texts])
         if self._update is None:
             self._update = self._show(content)
         else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,9 @@ from mptraining_records.storage import local
 SWEEP = "sweep.json"
 _JOBS = "jobs"
 _LOCK = "sweep.lock"
+# `is_driven` holds the lock for a moment, so that a driver looks more than once.
+_LOOKS, _LOOK_SECONDS = 5, 0.1
+_pause = threading.Event()
 
 
 class JobEnd(Model):
@@ -108,16 +112,33 @@ class SweepFolder:
             file = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise InvalidSpec(str(self.path), error.strerror or str(error)) from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not any(_locked(file, fcntl.LOCK_EX) or _pause.wait(_LOOK_SECONDS) for _ in range(_LOOKS)):
             os.close(file)
             step = "Wait for its end, or stop it with Ctrl-C; `mptj sweep status` shows it."
-            raise InvalidSpec(str(self.path), "another mptj sweep is at work here", next_step=step) from None
+            raise InvalidSpec(str(self.path), "another mptj sweep is at work here", next_step=step)
         try:
             yield
         finally:
             os.close(file)
+
+    def is_driven(self) -> bool:
+        """Return whether a driver is at work here."""
+        try:
+            file = os.open(self.path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return not _locked(file, fcntl.LOCK_SH)
+        finally:
+            os.close(file)
+
+
+def _locked(file: int, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def is_sweep_folder(path: Path) -> bool:

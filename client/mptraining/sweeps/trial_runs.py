@@ -24,6 +24,9 @@ from mptraining_api.problems import Problem
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep.trial_job import rounded
 
+# The command in the last line of a local run, which a trial does not show.
+_AGAIN = "the same command"
+
 
 class TrialDisplay:
     """Display of a run that keeps the last progress and prints nothing: the run folder has the output."""
@@ -111,24 +114,24 @@ class TrialRun:
             job=job,
             display=self.display,
             command=self.machine.command,
-            again="the same command",
+            again=_AGAIN,
             signals=self._signals,
             environment=self.environment,
             error=messages.append,
         )
         assert job.spec.output is not None
-        found = load_run(job.spec.output.uri)
         if code == 0:
-            metrics = {name: value for name, value in rounded(found.metrics).items() if math.isfinite(value)}
-            self.end = JobEnd(state="Succeeded", time=self.machine.clock(), metrics=metrics)
+            metrics = rounded(load_run(job.spec.output.uri).metrics)
+            finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+            self.end = JobEnd(state="Succeeded", time=self.machine.clock(), metrics=finite)
         elif self._signals:
             self.stopped = ""
         else:
-            message = found.message or " ".join(messages) or f"exit code {code}"
+            message = _why(job.spec.output.uri, messages) or f"exit code {code}"
             if outcomes.by_exit_code(code).budget is Budget.INFRASTRUCTURE_RETRIES:
                 self.stopped = message
             else:
-                self.end = JobEnd(state="Failed", time=self.machine.clock(), message=f"{found.reason}: {message}")
+                self.end = JobEnd(state="Failed", time=self.machine.clock(), message=message)
 
     def _failed(self, problem: Problem) -> None:
         if outcomes.by_reason(problem.reason).budget is Budget.INFRASTRUCTURE_RETRIES:
@@ -136,6 +139,18 @@ class TrialRun:
         else:
             message = f"{problem.reason}: {problem}"
             self.end = JobEnd(state="Failed", time=self.machine.clock(), message=message)
+
+
+def _why(folder: str, messages: Sequence[str]) -> str:
+    """Return why a run failed: as its trainer reported it, else as it ended."""
+    try:
+        found = load_run(folder)
+    except Problem:
+        # It may have ended before it wrote anything.
+        found = None
+    if found is not None and found.message:
+        return f"{found.reason}: {found.message}"
+    return " ".join(messages).partition(f" `{_AGAIN}`")[0]
 
 
 def gpu_count() -> int:

@@ -113,6 +113,17 @@ def test_failed_trials_count_and_too_many_end_the_sweep(
 
 
 @pytest.mark.integration
+def test_a_trainer_that_is_killed_before_it_writes_anything_is_a_failed_trial(
+    sweep_file: SweepFile, stub: Stub
+) -> None:
+    code, view = run(sweep_file(trials=1), stub("os.kill(os.getpid(), 9)"))
+    assert code == 1
+    assert view.trials[0].message == (
+        "ProgramFailed: the trainer was killed (SIGKILL), perhaps because memory ran out."
+    )
+
+
+@pytest.mark.integration
 def test_a_fault_of_the_machine_stops_the_sweep_and_the_same_command_continues(
     sweep_file: SweepFile, stub: Stub, trainer: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,7 +131,7 @@ def test_a_fault_of_the_machine_stops_the_sweep_and_the_same_command_continues(
     code, view = run(sweep_file(trials=2), stub(TRAINER + fault))
     assert code == 75
     assert [each.state for each in view.trials] == [TrialState.RUNNING]
-    assert "stopped by a fault of this machine: trial 1: no answer" in capsys.readouterr().out
+    assert "stopped by a fault of this machine: trial 1: StorageUnavailable: no answer" in capsys.readouterr().out
     code, view = run(sweep_file(trials=2), stub(TRAINER + "\nsucceed()"))
     assert code == 0
     assert len(view.trials) == 2
@@ -229,6 +240,14 @@ def test_a_second_driver_of_the_same_folder_is_refused(sweep_file: SweepFile, tr
         pytest.raises(InvalidSpec, match="another mptj sweep is at work here"),
     ):
         run(path, trainer)
+
+
+def test_whether_a_driver_is_at_work() -> None:
+    folder = SweepFolder(Path("runs/flowers"))
+    assert not folder.is_driven()
+    with folder.lock():
+        assert folder.is_driven()
+    assert not folder.is_driven()
 
 
 def test_another_search_in_the_same_folder_is_refused(sweep_file: SweepFile, trainer: tuple[str, str]) -> None:

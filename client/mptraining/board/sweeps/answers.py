@@ -1,13 +1,15 @@
-"""Answers of the board's API about sweeps: pure functions."""
+"""Answers of the board's API about sweeps."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from mptraining.board.rows import RunFacts
 from mptraining.board.sweeps.shown import ShownSweep
+from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.view import SweepView, counts, short_names, state_text, value_text
 from mptraining_api.status import parse_time
 from mptraining_api.sweep.status import SweepPhase, Trial, TrialState
@@ -25,13 +27,14 @@ def row(shown: ShownSweep) -> dict[str, Any]:
     found, phase = view.status.best, view.status.phase or SweepPhase.PENDING
     best = None if found is None else {"number": found.number, "objective": found.objective, "values": found.parameters}
     ended = view.finished
+    interrupted = ended is None and shown.folder is not None and not SweepFolder(Path(shown.folder)).is_driven()
     return {
         "id": shown.id,
         "name": view.name,
         "folder": shown.folder,
         "namespace": shown.namespace,
-        "phase": str(phase),
-        "state": _OF_PHASE.get(phase, str(phase)),
+        "phase": "Interrupted" if interrupted else str(phase),
+        "state": "Stopped" if interrupted else _OF_PHASE.get(phase, str(phase)),
         "message": ended.message if ended is not None else "",
         "metric": view.metric,
         "algorithm": view.sweep.spec.algorithm.name,

@@ -43,6 +43,8 @@ def test_the_page_of_a_sweep_shows_its_best_its_plots_and_its_trials(
     open_sweep(opened)
     page = opened.page
     expect(page.locator(".facts")).to_contain_text("22 of 30 (2 running, 1 failed)")
+    # No driver holds the folder.
+    expect(page.locator(".run-title .badge")).to_have_text("Interrupted")
     assert page.locator("svg[data-points]").get_attribute("data-points") == "21"
     expect(page.locator(".parallel-line")).to_have_count(21)
     # Three parameters and the objective: 1 + 2 + 3 cells.
