@@ -31,8 +31,8 @@ def importance(view: SweepView) -> dict[str, float]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            # The samplers play no part in it, and CMA-ES would ask for every trial again.
-            algorithm = view.sweep.spec.algorithm.model_copy(update={"name": "Random", "reproducible": None})
+            # Of all algorithms TPE alone is told every trial as it is; its sampler plays no part in the importance.
+            algorithm = view.sweep.spec.algorithm.model_copy(update={"name": "TPE", "reproducible": None})
             spec = view.sweep.spec.model_copy(update={"algorithm": algorithm})
             return dict(optuna.importance.get_param_importances(rebuilt_study(spec, view.trials)))
     finally:

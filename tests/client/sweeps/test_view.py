@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
+import optuna
 import pytest
 
 from mptraining.sweeps import cell
+from mptraining.sweeps.importance import importance
 from mptraining.sweeps.view import lines, newly_ended, one_line, short_names, trial_line
 from mptraining_api.problems import InvalidSpec
 from tests.client.sweeps.conftest import trial, view_of
@@ -67,6 +72,29 @@ def test_trials_that_ended_since_the_last_look() -> None:
 def test_an_unknown_trial_is_refused_with_those_that_exist() -> None:
     with pytest.raises(InvalidSpec, match="there is no trial 9 in flowers; expected 1 to 1"):
         view_of([trial(1, 0.1, 0.5)]).trial(9)
+
+
+@pytest.mark.parametrize("algorithm", ["TPE", "Random", "CMA-ES", "Hyperband"])
+def test_the_importance_does_not_depend_on_the_algorithm(algorithm: Literal["TPE", "Random", "Hyperband"]) -> None:
+    view = view_of([trial(number, 0.001 * number, 1 - abs(number - 4) / 10) for number in range(1, 11)])
+    named = view.sweep.spec.algorithm.model_copy(update={"name": algorithm})
+    spec = view.sweep.spec.model_copy(update={"algorithm": named})
+    shares = importance(replace(view, sweep=view.sweep.model_copy(update={"spec": spec})))
+    assert next(iter(shares)) == "training.optimizer.config.learning_rate"
+    assert sum(shares.values()) == pytest.approx(1)
+    # Optuna's own call over a study of its own.
+    study = optuna.create_study(direction="maximize")
+    rate = optuna.distributions.FloatDistribution(1e-4, 1e-1, log=True)
+    batch = optuna.distributions.CategoricalDistribution((0, 1))
+    for each in view.trials:
+        params = {"training.optimizer.config.learning_rate": 0.001 * each.number, "training.batchSize.global": 0}
+        found = {"training.optimizer.config.learning_rate": rate, "training.batchSize.global": batch}
+        study.add_trial(optuna.trial.create_trial(value=each.objective, params=params, distributions=found))
+    assert shares == pytest.approx(optuna.importance.get_param_importances(study))
+
+
+def test_few_trials_have_no_importance() -> None:
+    assert importance(view_of([trial(number, 0.001 * number, 0.5) for number in range(1, 8)])) == {}
 
 
 def test_the_cell_of_a_notebook_has_the_curve_of_the_best_so_far() -> None:
