@@ -23,7 +23,9 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from mptraining.sweeps.folder import SweepFolder
 from tests.testbed.run_folders import RunFolder, Story, flowers, write_story
+from tests.testbed.sweep_folders import write_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
@@ -36,7 +38,10 @@ _WHERE = """for (const each of document.querySelectorAll('.where code'))
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`name`.png shows `fragment` of the board over `runs`: stories, demo or training. `act` comes before the shot."""
+    """`name`.png shows `fragment` of the board over `runs`: stories, sweep, demo or training.
+
+    `act` comes before the shot.
+    """
 
     name: str
     runs: str
@@ -52,6 +57,11 @@ def open_run(name: str) -> Callable[[Page], None]:
         page.locator("figure.chart[data-points]").first.wait_for()
 
     return act
+
+
+def open_sweep(page: Page) -> None:
+    page.get_by_role("link", name="digits", exact=True).click()
+    page.locator("svg.matrix").wait_for()
 
 
 def hover(page: Page) -> None:
@@ -75,6 +85,7 @@ TAKEN = (
     Picture("board-run", "stories", "#/runs", act=open_run("fp16-resumed")),
     Picture("board-diverged", "stories", "#/runs", scheme="dark", act=open_run("fp16-lr-1e-1")),
     Picture("board-phone", "stories", "#/runs", size=PHONE, scheme="dark", act=open_run("fp16-on-spot")),
+    Picture("board-sweep", "sweep", "#/sweeps", size=(1280, 1500), act=open_sweep),
     Picture("board-demo", "demo", "#/compare"),
     Picture("board-training", "training", "#/runs", act=open_run("training")),
 )
@@ -104,6 +115,10 @@ def places(runs: str, folder: Path) -> Iterator[list[Path]]:
     """Yield the folders that the board shows; a training job runs until they are no longer needed."""
     if runs == "stories":
         yield [stories(folder / "flowers")]
+    elif runs == "sweep":
+        shown = sweep(folder / "runs" / "digits")
+        with SweepFolder(shown / "digits").lock():
+            yield [shown]
     elif not (DEMO / "digits-float32.yaml").exists():
         sys.exit("no build/demo: make demo")
     elif runs == "demo":
@@ -128,6 +143,15 @@ def stories(folder: Path) -> Path:
     run.begin()
     run.advance(2300)
     return folder
+
+
+def sweep(folder: Path) -> Path:
+    """Write a sweep of 24 trials with their runs, two of which are under way; return the folder above it."""
+    begin = time.time() - 3000
+    for number in range(1, 23):
+        write_story(folder / "trials" / str(number), Story(f"digits-{number}"), start=begin, every=300)
+    write_sweep(folder, start=begin, running=(23, 24))
+    return folder.parent
 
 
 @contextlib.contextmanager

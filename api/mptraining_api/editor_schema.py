@@ -1,6 +1,7 @@
-"""JSON schema of a job file for editors: fields with descriptions and defaults, names to complete.
+"""JSON schemas of a job file and of a sweep's file for editors: fields with descriptions and defaults, names.
 
-`python -m mptraining_api.crd` writes it to manifests/mptrainingjob.schema.json, `mptj schema` prints it.
+`python -m mptraining_api.crd` writes the first to manifests/mptrainingjob.schema.json; `mptj schema` prints it, and
+`mptj schema --sweep` the other one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 from mptraining_api.accelerators import catalogue
 from mptraining_api.resolve.field_defaults import DEFAULTS
 from mptraining_api.spec import MPTrainingJob
+from mptraining_api.sweep.defaults import DEFAULT_TEXTS as SWEEP_DEFAULTS
+from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.validation.keras_names import Kind, table
 from mptraining_api.validation.messages import inlined
 
@@ -31,6 +34,34 @@ def editor_schema() -> dict[str, Any]:
     for field, default in DEFAULTS.items():
         _describe_default(schema, f"spec.{field}", default.text)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def sweep_editor_schema() -> dict[str, Any]:
+    """Return the JSON schema of an MPTrainingSweep, whose job is checked as that of a job file.
+
+    A field that the job needs may come from a parameter, so that none of the job's own is required.
+    """
+    schema = MPTrainingSweep.model_json_schema(by_alias=True)
+    job = editor_schema()["$defs"]
+    definitions: dict[str, Any] = schema["$defs"]
+    definitions["SweepMetadata"]["additionalProperties"] = True
+    for name, each in job.items():
+        definitions.setdefault(name, each)
+    definitions["JobSpec"].pop("required", None)
+    properties = definitions["SweepSpec"]["properties"]
+    properties["job"] = {"$ref": "#/$defs/JobSpec", "description": properties["job"]["description"]}
+    kinds = ("values", "int", "uniform", "logUniform")
+    definitions["Parameter"]["oneOf"] = [{"required": [kind]} for kind in kinds]
+    schema["properties"]["status"] = {"type": "object", "description": "Written by the operator."}
+    schema["required"] = ["apiVersion", "kind", "metadata", "spec"]
+    for field, default in SWEEP_DEFAULTS.items():
+        _describe_default(schema, f"spec.{field}", default)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def sweep_to_json() -> str:
+    """Return the text that `mptj schema --sweep` prints."""
+    return json.dumps(sweep_editor_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def to_json() -> str:

@@ -1,9 +1,9 @@
 """Python client for training Keras models on Kubernetes: submit a job, follow it, fetch its model.
 
 `__all__` is the public API. `training_job` is a job as Python objects; `packaging` packages a program; `cluster` runs a
-job on Kubernetes, `local` on this machine; `display` shows it; `runs` reads a run folder and `comparison` compares
-several; `cli` is `mptj`; `colab` and `tensorflow_cloud` (implemented in `tensorflow_cloud_compat`) run programs that
-were written for tensorflow-cloud.
+job on Kubernetes, `local` on this machine, and `sweeps` searches its hyperparameters on either; `display` shows it;
+`runs` reads a run folder and `comparison` compares several; `cli` is `mptj`; `colab` and `tensorflow_cloud`
+(implemented in `tensorflow_cloud_compat`) run programs that were written for tensorflow-cloud.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mptraining.comparison import Comparison, compare
     from mptraining.local.job import LocalJob, run_local
     from mptraining.runs import History, Run, load_run
+    from mptraining.sweeps.result import Sweep, sweep
     from mptraining.training_job import (
         Accelerator,
         Application,
@@ -87,6 +88,7 @@ __all__ = [
     "Script",
     "Shuffle",
     "Source",
+    "Sweep",
     "Tracking",
     "Training",
     "TrainingJob",
@@ -97,6 +99,7 @@ __all__ = [
     "load_run",
     "run_local",
     "submit",
+    "sweep",
 ]
 
 # The module of each public name, imported on first use, so that `import mptraining` is fast.
@@ -112,6 +115,8 @@ _MODULE_OF = {
     "attach": "mptraining.cluster.job",
     "Where": "mptraining.cluster.connection",
     "submit": "mptraining.cluster.submit",
+    "Sweep": "mptraining.sweeps.result",
+    "sweep": "mptraining.sweeps.result",
 }
 # The classes of a job's sections.
 _MODULE_OF |= dict.fromkeys(set(__all__) - set(_MODULE_OF), "mptraining.training_job")

@@ -108,8 +108,8 @@ def test_no_file_names_a_place_of_one_machine() -> None:
 
 
 def test_public_names() -> None:
-    values = {"Comparison", "History", "Job", "LocalJob", "Run", "Where"}
-    functions = {"attach", "compare", "load_run", "run_local", "submit"}
+    values = {"Comparison", "History", "Job", "LocalJob", "Run", "Sweep", "Where"}
+    functions = {"attach", "compare", "load_run", "run_local", "submit", "sweep"}
     # Every class that a field of TrainingJob can have: tests/client/test_training_job.py.
     sections = {each for each in mptraining.__all__ if getattr(mptraining, each).__module__.endswith(".training_job")}
     assert set(mptraining.__all__) == values | functions | sections

@@ -1,4 +1,4 @@
-"""The one MPTrainingJob in a YAML file, which may have other objects beside it."""
+"""The one MPTrainingJob, or MPTrainingSweep, in a YAML file, which may have other objects beside it."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from mptraining_api.validation.yaml_text import YamlDocument, read_yaml
 
 KIND: Literal["MPTrainingJob"] = "MPTrainingJob"
 API_VERSION: Literal["mptraining.dev/v1alpha1"] = "mptraining.dev/v1alpha1"
+_SWEEP = "MPTrainingSweep"
 
 
-def load_job_text(path: Path | str) -> YamlDocument:
-    """Read the job's document from the file at `path`, without its status. Raises InvalidSpec."""
+def load_job_text(path: Path | str, *, kind: str = KIND) -> YamlDocument:
+    """Read the document of that kind from the file at `path`, without its status. Raises InvalidSpec."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "not a text file"
-        raise InvalidSpec(str(path), cause, expected="an MPTrainingJob in YAML") from None
-    return read_job_text(text, file=str(path))
+        raise InvalidSpec(str(path), cause, expected=f"an {kind} in YAML") from None
+    return read_job_text(text, file=str(path), kind=kind)
 
 
-def read_job_text(text: str, *, file: str) -> YamlDocument:
-    """Return the job's document in `text`, without its status; objects of other kinds are ignored.
+def read_job_text(text: str, *, file: str, kind: str = KIND) -> YamlDocument:
+    """Return the document of that kind in `text`, without its status; objects of other kinds are ignored.
 
-    Raises InvalidSpec for text that is not YAML, and if there is not exactly one job.
+    Raises InvalidSpec for text that is not YAML, and if there is not exactly one such document.
     """
     documents = read_yaml(text, file=file)
-    jobs = [each for each in documents if _is_mapping(each) and each.content.get("kind") == KIND] or documents
+    jobs = [each for each in documents if _is_mapping(each) and each.content.get("kind") == kind] or documents
     if not jobs or not any(_is_mapping(each) and {"kind", "apiVersion", "spec"} & set(each.content) for each in jobs):
         raise InvalidJobFile([Mistake(file, None, not_a_job(text, file))])
     if len(jobs) != 1:
-        raise InvalidSpec(file, f"{len(jobs)} documents", expected="exactly one MPTrainingJob")
+        raise InvalidSpec(file, f"{len(jobs)} documents", expected=f"exactly one {kind}")
     job = jobs[0]
     found: dict[str, Any] = job.content
-    if found.get("kind") != KIND or found.get("apiVersion") != API_VERSION:
-        raise job.located([_wrong_kind(found)])
+    if found.get("kind") != kind or found.get("apiVersion") != API_VERSION:
+        raise job.located([_wrong_kind(found, kind)])
     return YamlDocument(file, {key: value for key, value in found.items() if key != "status"}, job.lines, job.ambiguous)
 
 
@@ -46,7 +47,21 @@ def _is_mapping(document: YamlDocument) -> bool:
     return isinstance(document.content, dict)
 
 
-def _wrong_kind(found: dict[str, Any]) -> InvalidSpec:
+def holds_sweep(path: Path | str) -> bool:
+    """Return whether the file at `path` has an MPTrainingSweep; False for a file that cannot be read."""
+    try:
+        documents = read_yaml(Path(path).read_text(encoding="utf-8"), file=str(path))
+    except (OSError, UnicodeDecodeError, InvalidSpec):
+        return False
+    return any(_is_mapping(each) and each.content.get("kind") == _SWEEP for each in documents)
+
+
+def _wrong_kind(found: dict[str, Any], kind: str) -> InvalidSpec:
     given = f"{found.get('apiVersion')!r}, {found.get('kind')!r}"
     field = "apiVersion" if found.get("apiVersion") != API_VERSION else "kind"
-    return InvalidSpec(field, f"apiVersion and kind are {given}", expected=f"{API_VERSION!r}, {KIND!r}")
+    step = ""
+    if found.get("kind") == _SWEEP:
+        step = "A sweep runs here with `mptj sweep FILE`, and on a cluster with `mptj submit FILE`."
+    elif kind == _SWEEP and found.get("kind") == KIND:
+        step = "One job runs with `mptj run FILE`; a sweep has it below spec.job."
+    return InvalidSpec(field, f"apiVersion and kind are {given}", expected=f"{API_VERSION!r}, {kind!r}", next_step=step)

@@ -14,7 +14,9 @@ from mptraining.board import rows
 from mptraining.board.rows import JobFacts, RunFacts
 from mptraining.board.run_reader import RunReader
 from mptraining.board.series import groups
-from mptraining.board.sources import JobSource, Source
+from mptraining.board.sources import JobSource, Source, SweepSource
+from mptraining.board.sweeps import answers
+from mptraining.board.sweeps.shown import ShownSweep
 from mptraining_api.problems import Problem
 from mptraining_records.storage import storage
 
@@ -214,6 +216,21 @@ class Board:
         """Return the answer of /api/job; None for an unknown job. Raises Problem."""
         answers = (each.job(namespace, name) for each in self._job_sources)
         return next((each for each in answers if each is not None), None)
+
+    def shown_sweeps(self) -> dict[str, ShownSweep]:
+        """Return the sweeps of all sources, by identifier."""
+        sources = (each for each in self.sources if isinstance(each, SweepSource))
+        return {id: sweep for source in sources for id, sweep in source.sweeps().items()}
+
+    def sweeps(self) -> dict[str, Any]:
+        """Return the answer of /api/sweeps, the newest first."""
+        found = sorted(self.shown_sweeps().values(), key=lambda each: each.view.status.start_time or "", reverse=True)
+        return {"sweeps": [answers.row(each) for each in found], "version": self.version}
+
+    def sweep(self, id: str) -> dict[str, Any] | None:
+        """Return the answer of /api/sweep/ID; None for an unknown sweep."""
+        found = self.shown_sweeps().get(id)
+        return None if found is None else answers.details(found, self.facts())
 
     def runs(self, listed: Collection[str] | None = None) -> dict[str, Any]:
         """Return the answer of /api/runs, with those of the runs alone if `listed` has their identifiers."""

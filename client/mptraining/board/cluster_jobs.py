@@ -15,12 +15,14 @@ from mptraining.board.listing import MemoryFiles
 from mptraining.board.rows import JobFacts
 from mptraining.board.run_reader import RunReader, run_id
 from mptraining.board.sources import Source, folder_source
+from mptraining.board.sweeps.shown import ShownSweep, cluster_sweep
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotFound
 from mptraining.cluster.job import Job, job_events
 from mptraining.cluster.job_view import JobView, advice, no_operator_text, reason_text, view
 from mptraining.cluster.logs import chief_events
 from mptraining.cluster.submit import waiting_job_warning
+from mptraining.sweeps.cluster import list_sweeps
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import JOBS, PODS, Raw
 from mptraining_api.problems import Problem
@@ -63,6 +65,7 @@ class ClusterJobs:
         # job.json of each job by its uid; it never changes.
         self._resolved: dict[str, Mapping[str, Any]] = {}
         self._folders: dict[str, Source] = {}
+        self._sweeps: dict[str, ShownSweep] = {}
 
     def runs(self) -> Mapping[str, RunReader]:
         found = {id: each for folder in list(self._folders.values()) for id, each in folder.runs().items()}
@@ -72,10 +75,14 @@ class ClusterJobs:
         """Return the jobs by the identifiers of their rows: that of the run folder if the job has one."""
         return self._jobs
 
+    def sweeps(self) -> Mapping[str, ShownSweep]:
+        return self._sweeps
+
     def refresh(self) -> set[str]:
         """Read the jobs and those of their run folders that are reachable; return the changed rows."""
         try:
             documents = self._documents()
+            changed_sweeps = self._read_sweeps()
         except Problem as problem:
             self.problem = str(problem)
             return set()
@@ -88,7 +95,7 @@ class ClusterJobs:
             if id in found:
                 found[run_id(_place(found[id]))] = found[id]
             found[id], uids[id] = facts, str(document["metadata"]["uid"])
-        changed = {id for id in {*found, *self._jobs} if found.get(id) != self._jobs.get(id)}
+        changed = changed_sweeps | {id for id in {*found, *self._jobs} if found.get(id) != self._jobs.get(id)}
         self._jobs = found
         changed |= self._refresh_folders({each.folder for each in found.values() if each.folder})
         if self._read_logs:
@@ -98,6 +105,16 @@ class ClusterJobs:
                 with suppress(Problem):
                     self._from_logs[id] = self._reader_of_logs(found[id], uids[id])
         return changed
+
+    def _read_sweeps(self) -> set[str]:
+        """Read the sweeps, unless the board shows chosen jobs alone; return the changed ones."""
+        if self._names:
+            return set()
+        before = self._sweeps
+        documents = list_sweeps(self._server, everywhere=self._everywhere)
+        found = (cluster_sweep(each, self._server.name, before, self._flags) for each in documents)
+        self._sweeps = {each.id: each for each in found}
+        return {id for id in {*before, *self._sweeps} if before.get(id) is not self._sweeps.get(id)}
 
     def job(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Return the answer of /api/job; None for a job that is not among those of this source. Raises Problem."""

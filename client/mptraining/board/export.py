@@ -50,6 +50,8 @@ def data(board: Board) -> dict[str, Any]:
         "runs": board.runs(),
         "run": {id: details.details(each, readers.get(id), board.clock()) for id, each in facts.items()},
         "series": series,
+        "sweeps": board.sweeps(),
+        "sweep": {id: board.sweep(id) for id in board.shown_sweeps()},
         "logs": {id: _logs(each) for id, each in readers.items()},
     }
 

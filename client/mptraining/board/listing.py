@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from mptraining.sweeps.folder import SWEEP
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData
 from mptraining_records.storage import storage
@@ -114,10 +115,10 @@ class MemoryFiles:
         return self._content[name][start : start + length]
 
 
-def local_run_folders(top: str, known: Container[str] = ()) -> Iterator[str]:
+def local_run_folders(top: str, known: Container[str] = (), sweeps: list[str] | None = None) -> Iterator[str]:
     """Yield the run folders at or below `top`; symbolic links to folders are not followed, hidden ones not entered.
 
-    Of the `known` run folders it is enough that they exist.
+    Of the `known` run folders it is enough that they exist. The folders of sweeps are added to `sweeps`.
 
     Raises InvalidData if there are more than `FOLDERS` folders.
     """
@@ -138,6 +139,8 @@ def local_run_folders(top: str, known: Container[str] = ()) -> Iterator[str]:
         except OSError:
             continue
         names = {each.name for each in below}
+        if sweeps is not None and SWEEP in names:
+            sweeps.append(folder)
         if names & {run_folder.JOB, run_folder.RESULT, run_folder.EVENTS} and is_run(folder, names):
             yield folder
             continue

@@ -129,6 +129,8 @@ def pages(board: Board, permissions: Permissions, stopping: Callable[[], bool]) 
         Route("/", answers.page),
         Route("/api/runs", answers.runs),
         Route("/api/run/{id}", answers.run),
+        Route("/api/sweeps", answers.sweeps),
+        Route("/api/sweep/{id}", answers.sweep),
         Route("/api/series", answers.series),
         Route("/api/logs/{id}/{name}", answers.logs),
         Route("/api/job/{namespace}/{name}", answers.job),
@@ -231,6 +233,19 @@ class _Answers:
         await run_in_threadpool(self._board.wait_until_read)
         listed = await self._permissions.listed(request)
         return JSONResponse(await self._compute(self._board.runs, listed))
+
+    async def sweeps(self, _: Request) -> Response:
+        def answer() -> Any:
+            self._board.wait_until_read()
+            return self._board.sweeps()
+
+        return JSONResponse(await self._compute(answer))
+
+    async def sweep(self, request: Request) -> Response:
+        found = await self._compute(self._board.sweep, request.path_params["id"])
+        if found is None:
+            raise HTTPException(404, f"no sweep {request.path_params['id']}")
+        return JSONResponse(found)
 
     async def run(self, request: Request) -> Response:
         id = request.path_params["id"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from mptraining.board.listing import BucketFiles, LocalFiles, bucket_run_folders, local_run_folders
 from mptraining.board.rows import JobFacts
 from mptraining.board.run_reader import RunReader
+from mptraining.board.sweeps.shown import ShownSweep, read_sweep
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_records.storage import storage
 
@@ -31,6 +32,14 @@ class Source(Protocol):
 
     def runs(self) -> Mapping[str, RunReader]:
         """Return the runs with a folder by identifier."""
+
+
+@runtime_checkable
+class SweepSource(Protocol):
+    """A source that has sweeps, too."""
+
+    def sweeps(self) -> Mapping[str, ShownSweep]:
+        """Return the sweeps by identifier."""
 
 
 class JobSource(Source, Protocol):
@@ -55,15 +64,29 @@ class LocalRuns:
         self._runs: dict[str, RunReader] = {}
         self._files: dict[str, tuple[RunReader, LocalFiles]] = {}
         self._touched: dict[str, tuple[int, ...]] = {}
+        self._sweep_folders: list[str] = []
+        self._sweeps: dict[str, ShownSweep] = {}
         self._turn = 0
 
     def runs(self) -> Mapping[str, RunReader]:
         return self._runs
 
+    def sweeps(self) -> Mapping[str, ShownSweep]:
+        return self._sweeps
+
     def refresh(self) -> set[str]:
         changed = self._find() if self._turn % _FIND == 0 else set()
         self._turn += 1
         problems = []
+        before, self._sweeps = self._sweeps, {}
+        for folder in self._sweep_folders:
+            try:
+                sweep = read_sweep(folder, before)
+            except Problem as problem:
+                problems.append(str(problem))
+                continue
+            self._sweeps[sweep.id] = sweep
+        changed |= {id for id in {*before, *self._sweeps} if before.get(id) is not self._sweeps.get(id)}
         for reader, files in list(self._files.values()):
             # A run that has ended changes only by a new attempt, or by a new result.
             touched = None if reader.result is None else files.touched()
@@ -85,8 +108,9 @@ class LocalRuns:
         found: dict[str, RunReader] = {}
         known = {each.folder: each for each in self._runs.values()}
         self.problem = None
+        sweeps: list[str] = []
         try:
-            for folder in local_run_folders(self._top, known):
+            for folder in local_run_folders(self._top, known, sweeps):
                 reader = known.get(folder)
                 if reader is None:
                     files = LocalFiles(folder)
@@ -97,6 +121,7 @@ class LocalRuns:
             self.problem = str(problem)
         if not found and self.problem is None:
             self.problem = "no runs yet" if os.path.isdir(self._top) else "no such folder"  # noqa: PTH112
+        self._sweep_folders = sweeps
         gone = self._runs.keys() - found.keys()
         for id in gone:
             del self._files[id]

@@ -94,16 +94,18 @@ def _still_missing(path: Path) -> list[str]:
     return []
 
 
-def schema() -> None:
+def schema(
+    sweep: Annotated[bool, typer.Option("--sweep", help="The schema of a sweep's file instead.")] = False,
+) -> None:
     """Print the JSON schema of a job file, for editors that complete and check YAML."""
-    typer.echo(schema_text(), nl=False)
+    typer.echo(schema_text(sweep=sweep), nl=False)
 
 
-def schema_text() -> str:
-    """Return the JSON schema as manifests/mptrainingjob.schema.json has it."""
-    from mptraining_api.editor_schema import to_json
+def schema_text(*, sweep: bool = False) -> str:
+    """Return the JSON schema of a job file, as manifests/mptrainingjob.schema.json has it, or of a sweep's file."""
+    from mptraining_api.editor_schema import sweep_to_json, to_json
 
-    return to_json()
+    return sweep_to_json() if sweep else to_json()
 
 
 def _program(program: str) -> tuple[Kind, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -16,13 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from mptraining_api.validation.job_text import KIND
+
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Where
     from mptraining.cluster.job import Job
     from mptraining.comparison import Comparison
+    from mptraining.sweeps.cluster import ClusterSweep
 
 
-_KIND = "mptrainingjob.mptraining.dev/"
+_KIND = f"{KIND.lower()}.mptraining.dev/"
 _OPTIONS = {
     "context": typer.Option("--context", help="Context of the kubeconfig.", metavar="NAME"),
     "namespace": typer.Option("--namespace", "-n", help="Namespace; default: the context's.", metavar="NAME"),
@@ -99,17 +101,25 @@ def show_list(
     *,
     where: Where,
 ) -> None:
-    """List the jobs of a namespace, the newest last."""
+    """List the jobs of a namespace, the newest last, and its sweeps."""
     from mptraining.cluster.connection import connect
     from mptraining.cluster.job_view import HEADINGS, row, view
+    from mptraining.sweeps.cluster import list_sweeps
     from mptraining_api.kubernetes_api import JOBS
 
+    def by_time(document: Mapping[str, Any]) -> tuple[str, str]:
+        return str(document["metadata"].get("creationTimestamp")), str(document["metadata"]["name"])
+
     server = connect(where)
-    found = server.items(JOBS, everywhere=everywhere)
-    found.sort(key=lambda each: (str(each["metadata"].get("creationTimestamp")), str(each["metadata"]["name"])))
+    found = sorted(server.items(JOBS, everywhere=everywhere), key=by_time)
+    sweeps = sorted(list_sweeps(server, everywhere=everywhere), key=by_time)
     if output is not None:
-        print_documents(found, output, many=True)
+        print_documents([*found, *sweeps], output, many=True)
         return
+    if sweeps:
+        for text in columns(_sweep_table(sweeps, server.name, everywhere=everywhere)):
+            typer.echo(text)
+        typer.echo()
     if not found:
         there = "any namespace" if everywhere else f"namespace {server.namespace!r}"
         typer.echo(f"no jobs in {there} of {server.name}")
@@ -125,18 +135,40 @@ def show_list(
         typer.echo(text)
 
 
+def _sweep_table(documents: Sequence[Mapping[str, Any]], cluster: str, *, everywhere: bool) -> list[list[str]]:
+    """Return the table of the sweeps on a cluster, with its headings."""
+    from mptraining.cluster.job_view import age
+    from mptraining.sweeps.cluster import view
+    from mptraining.sweeps.view import HEADINGS, summary_row
+
+    table = [[*HEADINGS, "AGE"]]
+    table += [[*summary_row(view(each, cluster)), age(each["metadata"], time.time())] for each in documents]
+    if not everywhere:
+        return table
+    return [
+        [place, *each]
+        for place, each in zip(
+            ["NAMESPACE", *(str(each["metadata"].get("namespace")) for each in documents)], table, strict=True
+        )
+    ]
+
+
 def show_status(
     name: Name,
     output: OutputFormat = None,
     *,
     where: Where,
 ) -> None:
-    """Show a job's phase, its reason, progress, attempts and advice."""
+    """Show a job's phase, its reason, progress, attempts and advice; of a sweep, its best trial."""
     from mptraining.cluster.errors import ClusterProblem
+    from mptraining.cluster.job import Job
     from mptraining.cluster.job_view import lines, no_operator_text
     from mptraining.cluster.submit import waiting_job_warning
 
-    job = attach_job(name, where)
+    job = job_or_sweep(name, where)
+    if not isinstance(job, Job):
+        _show_sweep(job, output)
+        return
     seen = job.status()
     if output is not None:
         print_documents([seen.document], output, many=False)
@@ -208,8 +240,14 @@ def wait(
     *,
     where: Where,
 ) -> None:
-    """Follow a job until it has ended; the exit code is the job's."""
-    job = attach_job(name, where)
+    """Follow a job or a sweep until it has ended; the exit code is the job's."""
+    from mptraining.cli.sweep import follow_sweep
+    from mptraining.cluster.job import Job
+
+    job = job_or_sweep(name, where)
+    if not isinstance(job, Job):
+        follow_sweep(job, where, timeout=timeout)
+        return
     follow_until_ended(job, timeout=timeout, model=model, plain=plain)
 
 
@@ -218,9 +256,15 @@ def cancel(
     *,
     where: Where,
 ) -> None:
-    """Delete jobs: their workers save a checkpoint and exit. Run folders are kept."""
+    """Delete jobs or sweeps: their workers save a checkpoint and exit. Run folders are kept."""
+    from mptraining.cluster.job import Job
+
     for name in names:
-        job = attach_job(name, where)
+        job = job_or_sweep(name, where)
+        if not isinstance(job, Job):
+            job.cancel()
+            typer.echo(f"cancelled: sweep {job.name}, with the jobs of its trials")
+            continue
         folder = job.status().output
         job.cancel()
         typer.echo(f"cancelled: {name}" + (f"; its run folder stays: {folder}" if folder else ""))
@@ -231,9 +275,9 @@ def suspend(
     *,
     where: Where,
 ) -> None:
-    """Suspend jobs until `mptj resume`. They save a checkpoint and release their machines."""
+    """Suspend jobs or sweeps until `mptj resume`. They save a checkpoint and release their machines."""
     for name in names:
-        job = attach_job(name, where)
+        job = job_or_sweep(name, where)
         _refuse_ended(job)
         job.suspend()
         typer.echo(f"suspended: {name}; to continue it: mptj resume {name}")
@@ -244,9 +288,9 @@ def resume(
     *,
     where: Where,
 ) -> None:
-    """Resume suspended jobs from their last checkpoint."""
+    """Resume suspended jobs or sweeps from their last checkpoint."""
     for name in names:
-        job = attach_job(name, where)
+        job = job_or_sweep(name, where)
         _refuse_ended(job)
         job.resume()
         typer.echo(f"resumed: {name}")
@@ -293,34 +337,15 @@ def print_documents(documents: Sequence[Mapping[str, Any]], format: Format, *, m
     """Print objects in kubectl's formats; with `many` as a List."""
     if format is Format.NAME:
         for each in documents:
-            typer.echo(f"{_KIND}{each['metadata']['name']}")
+            typer.echo(f"{str(each.get('kind', KIND)).lower()}.mptraining.dev/{each['metadata']['name']}")
         return
     whole = {"apiVersion": "v1", "kind": "List", "items": list(documents)} if many else documents[0]
     if format is Format.JSON:
         typer.echo(json.dumps(whole, indent=2))
         return
+    from mptraining.job_file.yaml_writer import to_yaml
+
     typer.echo(to_yaml(whole), nl=False)
-
-
-# What YAML 1.2 reads as a number, and YAML 1.1 as text: 1e-3.
-_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-
-
-def to_yaml(document: Mapping[str, Any]) -> str:
-    """Return YAML that readers of 1.1 (kubectl) and of 1.2 (`mptj`) read alike: text that either takes for something
-    else is quoted.
-    """
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        pass
-
-    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        style = "'" if _NUMBER.fullmatch(value) else None
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-    Dumper.add_representer(str, text)
-    return yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
 def columns(table: Sequence[Sequence[str]]) -> list[str]:
@@ -337,13 +362,54 @@ def register_commands(app: typer.Typer) -> None:
         app.command()(with_cluster_options(command))
 
 
-def _refuse_ended(job: Job) -> None:
+def _refuse_ended(job: Job | ClusterSweep) -> None:
     from mptraining.cluster.errors import ClusterProblem
+    from mptraining.cluster.job import Job
 
-    seen = job.status()
-    if seen.finished:
+    if isinstance(job, Job):
+        seen = job.status()
+        ended, phase = seen.finished, seen.phase
         step = f"To run it again: mptj cancel {job.name}, then submit it; with output.uri it resumes from a checkpoint."
-        raise ClusterProblem(job.name, f"the job has ended ({seen.phase})", next_step=step)
+    else:
+        found = job.view()
+        ended, phase = found.finished is not None, found.phase
+        step = f"`mptj sweep compare {job.name}` shows its trials."
+    if ended:
+        raise ClusterProblem(
+            job.name, f"the {'job' if isinstance(job, Job) else 'sweep'} has ended ({phase})", next_step=step
+        )
+
+
+def _show_sweep(sweep: ClusterSweep, output: Format | None) -> None:
+    from mptraining.sweeps.view import lines
+
+    if output is not None:
+        print_documents([sweep.document()], output, many=False)
+        return
+    seen = sweep.view()
+    for text in lines(seen):
+        typer.echo(text)
+    if seen.finished is None:
+        typer.echo(f"  {'next':<10}  mptj wait mpts/{sweep.name}   mptj sweep compare {sweep.name}")
+
+
+def job_or_sweep(name: str, where: Where) -> Job | ClusterSweep:
+    """Return the job of that name, and if there is none the sweep; with `mpts/` before it, the sweep.
+
+    Raises ClusterProblem.
+    """
+    from mptraining.cluster.errors import ClusterProblem, NotFound
+    from mptraining.sweeps.cluster import attach_sweep, sweep_name
+
+    if sweep_name(name) is not None:
+        return attach_sweep(name, where)
+    try:
+        return attach_job(name, where)
+    except NotFound as no_job:
+        try:
+            return attach_sweep(name, where)
+        except ClusterProblem:
+            raise no_job from None
 
 
 def attach_job(name: str, where: Where) -> Job:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mptraining.cli import accelerators, board, export, fetch, init, jobs, records, submit, trained_models
+from mptraining.cli import accelerators, board, export, fetch, init, jobs, records, submit, sweep, trained_models
 from mptraining.cli.jobs import with_cluster_options
 from mptraining.cli.shell import completion, help_text, verbs
 from mptraining_api import outcomes
@@ -42,6 +42,7 @@ app = typer.Typer(
     help="Mixed-precision Keras training jobs: on this machine or on Kubernetes.",
 )
 app.add_typer(records.app, name="records")
+app.add_typer(sweep.app, name="sweep")
 app.command()(with_cluster_options(submit.submit))
 app.command()(with_cluster_options(board.board))
 app.command()(with_cluster_options(trained_models.predict))
@@ -116,7 +117,7 @@ def check(
     deep: Annotated[bool, typer.Option("--deep", help="Build the model and inspect every layer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per job.")] = False,
 ) -> None:
-    """Validate jobs and show their resolved defaults with reasons. Needs no cluster.
+    """Validate jobs and show their resolved defaults with reasons; of a sweep, its search. Needs no cluster.
 
     With --deep the trainer builds each model without training it, and reports the precision of each layer, padding,
     and the largest batch that fits. Needs TensorFlow, no accelerator, and no data if the job lists its features.
@@ -124,6 +125,7 @@ def check(
     from rich.console import Console
 
     from mptraining.cli import check as checking
+    from mptraining_api.validation.job_text import holds_sweep
 
     console = _wide(Console(highlight=False))
     found: list[tuple[str, Problem]] = []
@@ -131,6 +133,9 @@ def check(
         if number and not as_json:
             typer.echo()
         try:
+            if holds_sweep(file):
+                _check_sweep(file, deep=deep, as_json=as_json)
+                continue
             report = checking.check(file)
             if not as_json:
                 checking.show(report, console)
@@ -156,6 +161,24 @@ def _deep_check(file: str, console: Console, *, quiet: bool) -> Report:
     if not quiet:
         deep_check.show(found, console)
     return found
+
+
+def _check_sweep(file: str, *, deep: bool, as_json: bool) -> None:
+    from mptraining.sweeps.start import explain, open_checked
+    from mptraining.sweeps.sweep_file import check_sweep_file
+    from mptraining_api.problems import InvalidSpec
+
+    if deep:
+        step = "`mptj sweep apply` writes the job of a trial, which it can inspect."
+        raise InvalidSpec(file, "is a sweep, and --deep inspects the model of one job", next_step=step)
+    checked = check_sweep_file(Path(file))
+    if as_json:
+        typer.echo(json.dumps({"file": file, "sweep": checked.sweep.to_document(), "advice": list(checked.notes)}))
+        return
+    for text in explain(open_checked(Path(file), checked)):
+        typer.echo(text)
+    for text in checked.notes:
+        typer.echo(f"advice: {text}")
 
 
 @app.command()
@@ -240,6 +263,7 @@ def _in_flags(message: str) -> str:
 
 help_text.use_plain_help(app)
 help_text.use_plain_help(records.app)
+help_text.use_plain_help(sweep.app)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -74,7 +74,7 @@ def submit(
     *,
     where: Where,
 ) -> None:
-    """Submit a job to the cluster: a job file, or a program with flags.
+    """Submit a job to the cluster: a job file, a sweep's file, or a program with flags.
 
     mptj submit job.yaml
 
@@ -82,8 +82,10 @@ def submit(
 
     mptj submit flowers.model:build --data "gs://bucket/train-*" --epochs 5
     """
+    from mptraining.cli import submit_flags
     from mptraining.cli.submit_flags import Flags
     from mptraining.cluster import submit as cluster_submit
+    from mptraining_api.validation.job_text import holds_sweep
 
     flags = Flags(
         name=name,
@@ -105,6 +107,10 @@ def submit(
         source=source,
         arguments=tuple(arguments or ()),
     )
+    if submit_flags.target_kind(target) == "file" and holds_sweep(target):
+        submit_flags.refuse_flags_with_file(target, flags)
+        _submit_sweep(target, where, follow=follow, dry_run=dry_run, output=output)
+        return
     document, package = _document(target, flags)
     notes = list(package.notes) if package is not None else []
     if package is not None:
@@ -129,6 +135,31 @@ def submit(
     elif output is None:
         named = shlex.join([job.name, *where.flags()])
         typer.echo(f"  mptj wait {named}      follow it to the end\n  mptj status {named}    its phase, and the reason")
+
+
+def _submit_sweep(target: str, where: Where, *, follow: bool, dry_run: bool, output: Format | None) -> None:
+    from mptraining.cli.sweep import follow_sweep
+    from mptraining.sweeps.cluster import submit_sweep
+    from mptraining.sweeps.sweep_file import check_sweep_file
+    from mptraining_api.resolve.resolve import ClusterSettings
+
+    checked = check_sweep_file(Path(target), settings=lambda _: ClusterSettings(experimental_multi_host_tpu=True))
+    document = checked.sweep.to_document()
+    if dry_run:
+        print_documents([document], output or Format.YAML, many=False)
+        return
+    for note in checked.notes:
+        typer.echo(f"note: {note}", err=True)
+    sweep = submit_sweep(document, where)
+    if output is not None:
+        print_documents([sweep.document()], output, many=False)
+    else:
+        typer.echo(f"submitted: sweep {sweep.name} (namespace {sweep.server.namespace})")
+    if follow:
+        follow_sweep(sweep, where)
+    elif output is None:
+        named = shlex.join([f"mpts/{sweep.name}", *where.flags()])
+        typer.echo(f"  mptj wait {named}           follow it to the end\n  mptj sweep status {named}   its best trial")
 
 
 def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None]:

@@ -24,9 +24,10 @@ from mptraining_api.problems import Problem
 
 INSTALL = "kubectl apply -f manifests/install.yaml"
 # `mptj` replaces it by its flag (`mptraining.cli.main`).
+_NOUNS = {"mptrainingjobs": "job", "mptrainingsweeps": "sweep"}
 _OTHER_NAMESPACE = "where=mptraining.Where(namespace=…)"
 _USER = re.compile(r'User "([^"]+)"')
-_INVALID = re.compile(r'^MPTrainingJob\.\S+ "[^"]*" is invalid: ')
+_INVALID = re.compile(r'^MPTraining(?:Job|Sweep)\.\S+ "[^"]*" is invalid: ')
 
 
 class ClusterProblem(Problem):
@@ -100,7 +101,8 @@ def cluster_problem(request: Request, problem: ApiProblem) -> ClusterProblem:
 
 def _converted(request: Request, status: int, reason: str, message: str, kind: str) -> ClusterProblem:
     message = " ".join(message.split())
-    job = request.resource.startswith("mptrainingjobs")
+    resource = request.resource.partition("/")[0]
+    noun = _NOUNS.get(resource, "")
     if status == 0:
         return Unreachable(
             request.cluster,
@@ -116,11 +118,11 @@ def _converted(request: Request, status: int, reason: str, message: str, kind: s
             "google.colab.auth.authenticate_user()",
         )
     if status == 404:
-        return _not_found(request, kind, job=job)
-    if status == 403 and not (job and "cannot" not in message):
+        return _not_found(request, kind, noun)
+    if status == 403 and not (noun and "cannot" not in message):
         return _forbidden(request, message)
-    if job and status in (400, 403, 409, 422):
-        return _job_refused(request, reason, message)
+    if noun and status in (400, 403, 409, 422):
+        return _refused(request, reason, message, noun)
     return ClusterProblem(request.cluster, f"{request.verb} {request.resource}: HTTP {status} {reason}: {message}")
 
 
@@ -135,23 +137,24 @@ def _forbidden(request: Request, message: str) -> ClusterProblem:
     )
 
 
-def _job_refused(request: Request, reason: str, message: str) -> ClusterProblem:
+def _refused(request: Request, reason: str, message: str, noun: str) -> ClusterProblem:
     if reason == "AlreadyExists":
         return AlreadyExists(
             request.name,
-            f"a job of this name exists in namespace {request.namespace!r}",
+            f"a {noun} of this name exists in namespace {request.namespace!r}",
             next_step=f"Look at it with `mptj status {request.name}`; delete it with `mptj cancel {request.name}`, "
             "or choose another name.",
         )
-    return ClusterProblem(request.name, _INVALID.sub("", message), next_step="Fix the job and submit it again.")
+    return ClusterProblem(request.name, _INVALID.sub("", message), next_step=f"Fix the {noun} and submit it again.")
 
 
-def _not_found(request: Request, kind: str, *, job: bool) -> ClusterProblem:
+def _not_found(request: Request, kind: str, noun: str) -> ClusterProblem:
     """Return the problem for HTTP 404: the kind, the namespace or the object is missing, by the response's details."""
-    if job and not kind:
+    if noun and not kind:
+        older = ", or an older version without sweeps is" if noun == "sweep" else ""
         return NotInstalled(
             request.cluster,
-            "this cluster does not know MPTrainingJob: mptraining is not installed there",
+            f"this cluster does not know MPTraining{noun.title()}: mptraining is not installed there{older}",
             next_step=f"An administrator installs it once, from a copy of the project: {INSTALL}",
         )
     if kind == "namespaces":
@@ -160,12 +163,11 @@ def _not_found(request: Request, kind: str, *, job: bool) -> ClusterProblem:
             f"there is no namespace {request.namespace!r}",
             next_step=f"Name another, {_OTHER_NAMESPACE}, or make it: kubectl create namespace {request.namespace}",
         )
-    what = "job" if job else request.resource
     return NotFound(
         request.name,
-        f"no {what} of this name in namespace {request.namespace!r} of {request.cluster}",
+        f"no {noun or request.resource} of this name in namespace {request.namespace!r} of {request.cluster}",
         next_step="`mptj list` shows those that exist; another namespace: where=mptraining.Where(namespace=…)."
-        if job
+        if noun
         else "",
     )
 

@@ -312,9 +312,14 @@ def row(seen: JobView, now: float) -> tuple[str, ...]:
     progress = seen.status.progress
     percent = "" if progress is None or progress.percent_complete is None else f"{progress.percent_complete}%"
     metrics = "  ".join(f"{each.name} {_number(each.value)}" for each in (progress.metrics or () if progress else ()))
-    created = seen.document["metadata"].get("creationTimestamp")
-    age = duration(max(0.0, now - parse_time(str(created)))) if created else ""
-    return (seen.name, seen.phase, f"{count} x {accelerator.get('type', '')}", percent, metrics, age)
+    name = f"{count} x {accelerator.get('type', '')}"
+    return (seen.name, seen.phase, name, percent, metrics, age(seen.document["metadata"], now))
+
+
+def age(metadata: Mapping[str, Any], now: float) -> str:
+    """Return the time since an object was created; empty if it is not in a cluster."""
+    created = metadata.get("creationTimestamp")
+    return duration(max(0.0, now - parse_time(str(created)))) if created else ""
 
 
 HEADINGS = ("NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE")

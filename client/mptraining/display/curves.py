@@ -49,10 +49,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart; all its curves are against the training step."""
+    """One chart; all its curves are against the same quantity, by default the training step."""
 
     title: str
     curves: tuple[Curve, ...]
+    against: str = "step"
 
     @property
     def logarithmic(self) -> bool:
@@ -111,7 +112,7 @@ def svg(panel: Panel) -> str:
         return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
     bottom = _HEIGHT - _BOTTOM
-    title = escape(f"{panel.title}, {number(low)} to {number(high)}, until step {right:g}")
+    title = escape(f"{panel.title}, {number(low)} to {number(high)}, until {panel.against} {right:g}")
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{title}" '
         'style="max-width:100%;font:10px sans-serif;overflow:visible">',
@@ -119,12 +120,12 @@ def svg(panel: Panel) -> str:
         _text(_LEFT - 4, _TOP + 7, "end", number(high)),
         *([_text(_LEFT - 4, bottom, "end", number(low))] if high > low else []),
         *([_text(_LEFT - 4, (_TOP + bottom) / 2 + 3, "end", "log")] if logarithmic else []),
-        _text(_LEFT, _HEIGHT - 3, "start", f"step {left:g}"),
+        _text(_LEFT, _HEIGHT - 3, "start", f"{panel.against} {left:g}"),
         *([_text(_WIDTH - _RIGHT, _HEIGHT - 3, "end", f"{right:g}")] if right > left else []),
     ]
     for curve in curves:
         placed = [(x_at(x), y_at(y)) for x, y in downsampled(curve.points)]
-        hover = escape(f"{curve.label}: {number(curve.points[-1][1])} at step {curve.points[-1][0]:g}")
+        hover = escape(f"{curve.label}: {number(curve.points[-1][1])} at {panel.against} {curve.points[-1][0]:g}")
         if len(placed) == 1:
             shape = f'<circle cx="{placed[0][0]:.1f}" cy="{placed[0][1]:.1f}" r="3" fill="{curve.colour}">'
             parts.append(f"{shape}<title>{hover}</title></circle>")

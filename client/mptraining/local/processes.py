@@ -84,11 +84,11 @@ class _Member:
             os.killpg(self.process.pid, number)
 
 
-class _Signals:
+class Signals:
     """Context manager that records SIGINT, SIGTERM and SIGHUP; a signal that was ignored (nohup) stays ignored."""
 
-    def __init__(self) -> None:
-        self.received: list[int] = []
+    def __init__(self, received: list[int]) -> None:
+        self.received = received
         self._stack = ExitStack()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
@@ -208,21 +208,23 @@ def run_gang(
     on_stop: Callable[[int], float | None],
     timeouts: Timeouts,
     clock: Callable[[], float] = time.monotonic,
+    signals: list[int] | None = None,
 ) -> GangEnd:
     """Start the workers and return when all have ended; no worker outlives this call, even after an exception.
 
     `on_line` gets (worker, stream, line without its end) for all output. `on_stop` is called with the number of each
     signal that this program receives (SIGINT, SIGTERM, SIGHUP): after the first, the workers get SIGTERM, and SIGKILL
     `timeouts.stop` seconds later, or after the seconds that `on_stop` returns; after the second, they get SIGKILL at
-    once.
+    once. Outside the main thread, which alone receives signals, the main thread appends them to `signals`.
     """
+    received = [] if signals is None else signals
     watching = subprocess.Popen(  # noqa: S603 - our own file
         [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), str(timeouts.stop)],
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
     assert watching.stdin
-    with _Signals() as signals, selectors.DefaultSelector() as selector, watching, watching.stdin:
+    with Signals(received), selectors.DefaultSelector() as selector, watching, watching.stdin:
         gang = _Gang(on_line, timeouts, clock, watching.stdin, selector)
         handled = 0
         try:
@@ -230,7 +232,7 @@ def run_gang(
                 gang.start(worker)
             while gang.running():
                 gang.poll()
-                for number in signals.received[handled:]:
+                for number in received[handled:]:
                     handled += 1
                     seconds = on_stop(number)
                     if seconds is not None:
@@ -243,5 +245,5 @@ def run_gang(
                 gang.send(signal.SIGTERM)
             while gang.running():
                 gang.poll()
-                gang.send_due_signal(len(signals.received))
-        return GangEnd(tuple(gang.ends), signals.received[0] if handled else None)
+                gang.send_due_signal(len(received))
+        return GangEnd(tuple(gang.ends), received[0] if handled else None)

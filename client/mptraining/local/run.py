@@ -58,6 +58,8 @@ from mptraining_api.status import format_time
 if TYPE_CHECKING:
     from mptraining_records.storage.bounded_log import LogWriter
 
+# CUDA's own variable.
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _EVENTS_FILE = re.compile(r"(\d+)-.+-\d+-\d+\.jsonl")
 
 
@@ -123,7 +125,7 @@ def worker_environment(
     """Return the environment of worker `index`.
 
     `gpus` is the number of GPUs per worker if there are several workers, since workers on one machine must not share
-    GPUs; None for one worker, or without GPUs.
+    GPUs; None for one worker, or without GPUs. They are those that the inherited environment makes visible.
     """
     # A local run is watched: frequent progress moves the bar and gives a run of seconds enough points for its curves.
     environment = {PROGRESS_SECONDS: "0.5"} | inherited | launch.environment
@@ -134,7 +136,9 @@ def worker_environment(
         environment["no_grpc_proxy"] = ",".join(filter(None, [inherited.get("no_grpc_proxy"), "127.0.0.1"]))
         environment["no_proxy"] = ",".join(filter(None, [inherited.get("no_proxy"), "127.0.0.1"]))
     if gpus is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index * gpus + each) for each in range(gpus))
+        given = inherited.get(VISIBLE_GPUS)
+        visible = given.split(",") if given else [str(each) for each in range((index + 1) * gpus)]
+        environment[VISIBLE_GPUS] = ",".join(visible[index * gpus : (index + 1) * gpus])
     return environment
 
 
@@ -159,6 +163,9 @@ def run_local(
     shown: Callable[[str], str] = str,
     document: Mapping[str, Any] | None = None,
     first_line: str | None = None,
+    signals: list[int] | None = None,
+    environment: Mapping[str, str] | None = None,
+    error: Callable[[str], None] | None = None,
 ) -> int:
     """Train the job in the file at `path` and return the exit code for a shell.
 
@@ -169,7 +176,9 @@ def run_local(
     the signal number if the run was interrupted or a worker was killed. `output` overrides the job's run folder,
     `command` is the command of each worker, `incarnation` identifies this launch. `again` is the command that resumes
     the run, if it is not `mptj run` with this file; `shown` transforms lines of the workers before they are displayed;
-    `first_line` is displayed first, once the job is known to have no mistakes.
+    `first_line` is displayed first, once the job is known to have no mistakes. In a thread, `signals` gets the signals
+    that the main thread receives (`run_gang`). `environment` is added to the workers' environment. `error` gets the
+    line about a failure, which is otherwise printed on standard error.
 
     Raises Problem before any process starts: InvalidSpec, InvalidProgram if TensorFlow is not installed, ResumeRefused
     if the run folder belongs to another job.
@@ -206,11 +215,11 @@ def run_local(
             display.event(worker, event)
 
     show_waiting(display, "starting TensorFlow…")
-    signals: list[int] = []
+    stops: list[int] = []
 
     def on_stop(number: int) -> float | None:
-        signals.append(number)
-        if len(signals) > 1:
+        stops.append(number)
+        if len(stops) > 1:
             return None
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         if number == signal.SIGINT:
@@ -238,15 +247,20 @@ def run_local(
             incarnation=launched,
             created=format_time(now()),
             stopped_by_user=stopped_by_user,
+            inherited=os.environ | (environment or {}),
         )
-        end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=timeouts or Timeouts())
+        end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=timeouts or Timeouts(), signals=signals)
     decided = verdict(end)
     final = final_text(summary, end, decided, command=again, folder=folder)
     for text in final.output:
         display.say(text)
     if final.error is not None:
-        print(wrapped(f"mptj: {final.error}", sys.stderr), file=sys.stderr)
+        (error or _print_error)(final.error)
     return decided.exit_code
+
+
+def _print_error(text: str) -> None:
+    print(wrapped(f"mptj: {text}", sys.stderr), file=sys.stderr)
 
 
 @contextmanager
@@ -259,6 +273,16 @@ def _before_workers(display: Display, again: str) -> Iterator[None]:
         sys.exit(128 + signal.SIGINT)
 
 
+def machine_settings(machine: Machine) -> Callable[[str], ClusterSettings]:
+    """Return the settings for a type of accelerator: one that the machine lacks falls back to the CPU."""
+
+    def settings(type: str) -> ClusterSettings:
+        accelerator = catalogue().get(type)
+        return ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
+
+    return settings
+
+
 def resolve_for_machine(
     path: Path, *, output: str | None, machine: Machine, document: Mapping[str, Any] | None = None
 ) -> tuple[ResolvedJob, list[str]]:
@@ -268,11 +292,7 @@ def resolve_for_machine(
     InvalidJobFile with every mistake.
     """
 
-    def settings(type: str) -> ClusterSettings:
-        accelerator = catalogue().get(type)
-        return ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
-
-    folder, here = path.absolute().parent, Path.cwd()
+    settings, folder, here = machine_settings(machine), path.absolute().parent, Path.cwd()
 
     def complete(job: MPTrainingJob) -> MPTrainingJob:
         job = with_absolute_paths(job, folder=folder, output=str(here / "runs" / job.metadata.name))
@@ -347,6 +367,7 @@ def _workers(
     incarnation: str,
     created: str,
     stopped_by_user: Path,
+    inherited: Mapping[str, str],
 ) -> list[Worker]:
     hosts = [f"127.0.0.1:{port}" for port in _free_ports(job.processes)]
     launched = launch(
@@ -366,7 +387,7 @@ def _workers(
             worker_environment(
                 launched,
                 index,
-                inherited=inherited_environment(job, os.environ),
+                inherited=inherited_environment(job, inherited),
                 incarnation=incarnation,
                 folder=source_folder(job, path.absolute().parent),
                 gpus=job.accelerator.count_per_node if shares_gpus else None,

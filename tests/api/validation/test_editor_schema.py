@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from mptraining_api.editor_schema import editor_schema, to_json
+from mptraining_api.editor_schema import editor_schema, sweep_editor_schema, to_json
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
@@ -56,3 +56,37 @@ def test_names_are_suggested_and_not_enforced() -> None:
     assert list(VALIDATOR.iter_errors(document)) == []
     types = editor_schema()["$defs"]["Accelerator"]["properties"]["type"]["anyOf"][0]["enum"]
     assert "nvidia-tesla-t4" in types
+
+
+SWEEP: dict[str, Any] = {
+    "apiVersion": "mptraining.dev/v1alpha1",
+    "kind": "MPTrainingSweep",
+    "metadata": {"name": "digits", "labels": {"team": "vision"}},
+    "spec": {
+        "objective": {"metric": "val_accuracy", "direction": "Maximize"},
+        "algorithm": {"name": "TPE"},
+        "parameters": [{"path": "training.epochs", "int": {"low": 1, "high": 9}}],
+        # The epochs come from the parameter.
+        "job": {"accelerator": {"type": "cpu"}, "program": {"application": {"name": "mlp"}}, "training": {}},
+    },
+}
+SWEEP_VALIDATOR = jsonschema.Draft202012Validator(sweep_editor_schema())
+
+
+def test_the_schema_of_a_sweep_accepts_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(sweep_editor_schema())
+    assert list(SWEEP_VALIDATOR.iter_errors(SWEEP)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"parameters": [{"path": "training.epochs"}]}, ["spec", "parameters", 0]),
+        ({"parameters": [{"path": "a", "values": [1], "int": {"low": 1, "high": 2}}]}, ["spec", "parameters", 0]),
+        ({"algorithm": {"name": "Bayes"}}, ["spec", "algorithm", "name"]),
+        ({"job": {"traning": {}}}, ["spec", "job"]),
+    ],
+)
+def test_the_schema_of_a_sweep_refuses(change: dict[str, Any], path: list[str | int]) -> None:
+    errors = list(SWEEP_VALIDATOR.iter_errors({**SWEEP, "spec": SWEEP["spec"] | change}))
+    assert [list(each.path) for each in errors] == [path]

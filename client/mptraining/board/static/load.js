@@ -45,6 +45,8 @@ export function apiPath(...parts) {
 function fromPage(path, parameters) {
   const [, , kind, id, name] = path.split("/").map(decodeURIComponent);
   if (kind === "runs") return exported.runs;
+  if (kind === "sweeps") return exported.sweeps;
+  if (kind === "sweep" && exported.sweep[id]) return exported.sweep[id];
   if (kind === "run" && exported.run[id]) return exported.run[id];
   if (kind === "series") return { charts: [parameters.name].flat().map((each) => seriesFromPage(each, parameters)) };
   if (kind === "logs" && exported.logs?.[id]?.[name]) return { text: exported.logs[id][name], offset: 0, end: true };

@@ -8,6 +8,8 @@ import { CompareView } from "./views/compare_view.js";
 import { JobView } from "./views/job_view.js";
 import { RunView } from "./views/run_view.js";
 import { RunsView } from "./views/runs_view.js";
+import { SweepView } from "./views/sweep_view.js";
+import { SweepsView } from "./views/sweeps_view.js";
 
 const KEYS = [
   ["/", "write in the filter"],
@@ -36,6 +38,8 @@ export function route(fragment) {
   const parameters = new URLSearchParams(query);
   if (name === "compare") return { name, make: () => new CompareView(parameters) };
   if (name === "run" && parts[0]) return { name, make: () => new RunView(parts.join("/")) };
+  if (name === "sweep" && parts[0]) return { name, make: () => new SweepView(parts.join("/")) };
+  if (name === "sweeps") return { name, make: () => new SweepsView() };
   if (name === "job" && parts.length === 2) return { name, make: () => new JobView(parts[0], parts[1]) };
   return { name: "runs", make: () => new RunsView() };
 }
@@ -65,7 +69,7 @@ async function show() {
 
 function drawNavigation(active) {
   const link = (name, title) => h("a", { href: `#/${name}`, "aria-current": active === name ? "page" : null }, title);
-  document.getElementById("views").replaceChildren(link("runs", "Runs"), link("compare", "Compare"));
+  document.getElementById("views").replaceChildren(link("runs", "Runs"), link("compare", "Compare"), link("sweeps", "Sweeps"));
 }
 
 function notice(state, reason = NOTICES[state] ?? "") {

@@ -52,6 +52,16 @@ def run_folders(incomplete: str) -> list[str]:
     return _beginning(dict.fromkeys(found), incomplete)
 
 
+def sweeps(incomplete: str) -> list[str]:
+    """Return folders of sweeps, which have a sweep.json, in the folder that is being typed and in runs/; and files."""
+    try:
+        parents = [Path(incomplete).parent if "/" in incomplete else Path(), Path("runs")]
+        found = [str(each.parent) for parent in parents for each in sorted(parent.glob("*/sweep.json"))[:_MOST]]
+    except OSError:
+        return []
+    return [*_beginning(dict.fromkeys(found), incomplete), *job_files(incomplete)]
+
+
 def _files(incomplete: str, endings: tuple[str, ...]) -> list[str]:
     folder = Path(incomplete).parent if "/" in incomplete else Path()
     try:

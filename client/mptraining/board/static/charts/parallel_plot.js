@@ -22,11 +22,16 @@ export function parallelPlot(runs, columns, axes, choose) {
   const measured = [...new Set([usual.x, differing.find((each) => each.key === "peakMemoryBytes")])].filter((each) => each && each !== target && !settings.includes(each));
   const shown = [...settings.filter((each) => each !== target), ...measured, target];
   const menu = h("select", { "aria-label": "Coloured by", onchange: (event) => choose({ y: event.target.value }) }, differing.map((each) => h("option", { value: each.key, selected: each === target }, each.title)));
+  return parallelSection(runs, shown, target, h("label", { class: "inline" }, "Coloured by ", menu));
+}
+
+/** Return the plot with these columns as its axes, coloured by `target`; `control` stands before the advice. */
+export function parallelSection(runs, shown, target, control = "") {
   const told = h("p", { class: "chart-note", role: "status" });
   return h(
     "section",
     { class: "parallel" },
-    h("div", { class: "controls" }, h("label", { class: "inline" }, "Coloured by ", menu), h("span", { class: "chart-note" }, "Drag along an axis to keep the runs within a range; click it to clear.")),
+    h("div", { class: "controls" }, control, h("span", { class: "chart-note" }, "Drag along an axis to keep the runs within a range; click it to clear.")),
     h("div", { class: "plot wide" }, new ParallelPicture(runs, shown, target, told).element),
     told,
   );

@@ -18,8 +18,9 @@ export function runRow(run, columns, best, view) {
   );
 }
 
-/** Return the link to a run's page, or to its job's if it has no run folder. */
+/** Return the link to a run's page, or to its job's if it has no run folder; a trial brings its own. */
 export function runLink(run) {
+  if (run.link) return run.link;
   return run.folder || !run.job ? `#/run/${encodeURIComponent(run.id)}` : jobLink(run.job);
 }
 

@@ -1,0 +1,64 @@
+"""The job of a sweep's best trial, to train it once more or on a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mptraining.display.text import number
+from mptraining.job_file.yaml_writer import to_yaml
+from mptraining.sweeps.view import SweepView
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.spec import GROUP
+from mptraining_api.sweep.trial_job import job_document
+
+# The annotation of a sweep on this machine: the file it comes from, in whose folder relative paths begin.
+SWEEP_FILE = f"{GROUP}/sweep-file"
+
+
+def best_trial_number(view: SweepView) -> int:
+    """Return the number of the best trial. Raises InvalidSpec if no trial has ended."""
+    if view.status.best is None:
+        raise InvalidSpec(view.name, "no trial has ended yet", next_step=f"mptj sweep status {view.place}")
+    return view.status.best.number
+
+
+def trial_job(view: SweepView, trial: int | None = None) -> dict[str, Any]:
+    """Return the MPTrainingJob of a trial, by default the best one, with all its epochs and a run folder of its own.
+
+    Raises InvalidSpec for a trial that does not exist.
+    """
+    chosen = best_trial_number(view) if trial is None else trial
+    found = view.trial(chosen)
+    document = job_document(view.sweep, found)
+    suffix = "best" if trial is None else str(trial)
+    document["metadata"] = {"name": f"{view.name}-{suffix}"}
+    output = view.sweep.spec.job.get("output")
+    if isinstance(output, Mapping) and output.get("uri"):
+        document["spec"]["output"] = {"uri": f"{str(output['uri']).rstrip('/')}/{suffix}"}
+    return document
+
+
+def with_relative_output(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the job with a run folder relative to `folder`, that of its file, if it is below."""
+    spec = dict(document["spec"])
+    uri = str((spec.get("output") or {}).get("uri") or "")
+    if uri and "://" not in uri and Path(uri).is_relative_to(folder):
+        spec["output"] = {"uri": os.path.relpath(uri, folder)}
+    return {**document, "spec": spec}
+
+
+def text(view: SweepView, document: Mapping[str, Any], trial: int | None = None) -> str:
+    """Return the job file, which says in its first line where it comes from."""
+    found = view.trial(best_trial_number(view) if trial is None else trial)
+    reached = "" if found.objective is None else f": {view.metric} {number(found.objective)}"
+    return f"# Trial {found.number} of the sweep {view.name}{reached}.\n{to_yaml(document)}"
+
+
+def default_file(view: SweepView, document: Mapping[str, Any], here: Path) -> Path:
+    """Return the file to write: beside the file of the sweep, where its relative paths and its program are."""
+    origin = (view.sweep.metadata.annotations or {}).get(SWEEP_FILE)
+    folder = Path(origin).parent if origin and Path(origin).parent.is_dir() else here
+    return folder / f"{document['metadata']['name']}.yaml"

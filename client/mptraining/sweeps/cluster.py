@@ -1,0 +1,126 @@
+"""A sweep on a cluster: an MPTrainingSweep in the API server, whose operator runs the trials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from mptraining.cluster.api import WATCH_SECONDS, ApiServer
+from mptraining.cluster.connection import HERE, Where, connect
+from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
+from mptraining.sweeps.view import SweepView
+from mptraining_api.kubernetes_api import SWEEPS, Raw
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.sweep.spec import MPTrainingSweep
+from mptraining_api.sweep.status import SweepStatus
+
+# Prefixes of a sweep's name, as `kubectl get -o name` and `mptj list` print it.
+_KINDS = ("mptrainingsweep.mptraining.dev/", "mptrainingsweeps/", "mpts/", "sweep/")
+
+
+class ClusterSweep:
+    """One MPTrainingSweep. It caches no state: every method asks the API server. Raises ClusterProblem."""
+
+    def __init__(self, server: ApiServer, name: str, uid: str) -> None:
+        self.server = server
+        self.name = name
+        self.uid = uid
+
+    def view(self) -> SweepView:
+        return view(self.document(), self.server.name)
+
+    def document(self) -> Raw:
+        return self.server.get(SWEEPS, self.name)
+
+    def changes(self, seconds: int = WATCH_SECONDS) -> Iterator[SweepView]:
+        """Yield the sweep now, after each change and every `seconds`, until it has ended.
+
+        Raises NotFound if it was deleted, Unreachable if the API server does not answer.
+        """
+        while True:
+            document = self.document()
+            if document["metadata"]["uid"] != self.uid:
+                raise self._gone()
+            seen = view(document, self.server.name)
+            yield seen
+            if seen.finished is not None:
+                return
+            for change in self.server.watch(SWEEPS, self.name, str(document["metadata"]["resourceVersion"]), seconds):
+                if change["type"] == "DELETED":
+                    raise self._gone()
+                # ERROR: the resourceVersion is too old; the next GET returns a current one.
+                if change["type"] == "ERROR":
+                    break
+                seen = view(change["object"], self.server.name)
+                yield seen
+                if seen.finished is not None:
+                    return
+
+    def cancel(self) -> None:
+        """Delete the sweep with the jobs of its trials; their run folders are kept."""
+        self.server.delete(SWEEPS, self.name, uid=self.uid)
+
+    def suspend(self) -> None:
+        """Suspend the running trials until `resume`: they save a checkpoint and release their machines."""
+        self._suspend(True)
+
+    def resume(self) -> None:
+        self._suspend(False)
+
+    def _suspend(self, value: bool) -> None:
+        patch = {"metadata": {"uid": self.uid}, "spec": {"runPolicy": {"suspend": value}}}
+        self.server.patch(SWEEPS, self.name, patch)
+
+    def _gone(self) -> NotFound:
+        return NotFound(self.name, "the sweep was deleted while it was followed")
+
+
+def view(document: Mapping[str, Any], cluster: str) -> SweepView:
+    """Return the view of an object in the API server. Raises ClusterProblem for one that this version cannot read."""
+    metadata = document["metadata"]
+    try:
+        body = {key: value for key, value in document.items() if key != "status"}
+        sweep = MPTrainingSweep.read(json.dumps(body))
+        status = SweepStatus.read(json.dumps(document.get("status") or {}))
+    except ValidationError:
+        step = "Its operator may be newer: update mptraining here."
+        raise ClusterProblem(str(metadata.get("name")), "the sweep cannot be read", next_step=step) from None
+    return SweepView(sweep, status, f"namespace {metadata.get('namespace')} of {cluster}")
+
+
+def sweep_name(text: str) -> str | None:
+    """Return the name of a sweep that is written with its kind, such as mpts/digits; None for other text."""
+    return next((text.removeprefix(kind) for kind in _KINDS if text.startswith(kind)), None)
+
+
+def attach_sweep(name: str, where: Where = HERE) -> ClusterSweep:
+    """Return the existing sweep of that name. Raises NotFound."""
+    server = connect(where)
+    plain = sweep_name(name) or name
+    return ClusterSweep(server, plain, str(server.get(SWEEPS, plain)["metadata"]["uid"]))
+
+
+def submit_sweep(document: Mapping[str, Any], where: Where = HERE) -> ClusterSweep:
+    """Create the MPTrainingSweep of a checked document. Raises ClusterProblem if the cluster rejects it."""
+    server = connect(where)
+    body = {**document, "metadata": dict(document["metadata"])}
+    namespace = body["metadata"].setdefault("namespace", server.namespace)
+    if where.namespace and namespace != where.namespace:
+        found = f"{namespace!r} in the sweep, {where.namespace!r} asked for"
+        raise InvalidSpec("metadata.namespace", found, expected="one namespace")
+    made = server.in_namespace(namespace).create(SWEEPS, body)
+    return ClusterSweep(server.in_namespace(namespace), made["metadata"]["name"], made["metadata"]["uid"])
+
+
+def list_sweeps(server: ApiServer, *, everywhere: bool = False) -> list[Raw]:
+    """Return the sweeps of the namespace, or of all; none for a cluster that has no sweeps, or does not show them."""
+    try:
+        return server.items(SWEEPS, everywhere=everywhere)
+    except Unreachable:
+        raise
+    except ClusterProblem:
+        # An older operator has no such resource, and a user may list jobs alone.
+        return []

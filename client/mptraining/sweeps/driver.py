@@ -1,0 +1,289 @@
+"""Driver of a sweep on this machine: observes the trials' jobs, asks the plan, and applies it, until the sweep ends.
+
+The order is that of the operator on a cluster: the status is written first, then a job is created. A driver that is
+killed anywhere, even with SIGKILL, therefore loses no trial and repeats none; its successor resumes the jobs that have
+not ended from their checkpoints.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mptraining.local.processes import Signals
+from mptraining.local.run import VISIBLE_GPUS
+from mptraining.sweeps.folder import JobRecord, SweepFolder
+from mptraining.sweeps.trial_runs import Machine, TrialRun
+from mptraining.sweeps.view import SweepView, best_text, counts_text, newly_ended
+from mptraining_api.accelerators import catalogue
+from mptraining_api.events import Progress
+from mptraining_api.problems import InvalidSpec, ResumeRefused
+from mptraining_api.sweep.actions import CreateJob, DeleteJob, SweepPlan, TrialJob
+from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec, Trials
+from mptraining_api.sweep.status import TRIAL, SweepPhase, SweepStatus, Trial
+
+# How often the display gets the progress of the trials.
+TICK_SECONDS = 0.25
+INTERRUPTED = 128 + signal.SIGINT
+MACHINE_FAULT = 75
+
+Planner = Callable[[MPTrainingSweep, SweepStatus, Mapping[str, TrialJob], float], SweepPlan]
+
+
+class SweepDisplay(Protocol):
+    """The display of a sweep that runs here."""
+
+    def update(self, view: SweepView, running: Mapping[int, Progress | None]) -> None:
+        """Show the sweep; `running` has the last progress of each trial that runs, by its number."""
+
+    def ended(self, view: SweepView, trial: Trial) -> None:
+        """Show a trial that has just ended."""
+
+    def say(self, text: str) -> None:
+        """Show a permanent line."""
+
+    def close(self) -> None: ...
+
+
+def continued(
+    stored: tuple[MPTrainingSweep, SweepStatus] | None, sweep: MPTrainingSweep, folder: SweepFolder
+) -> SweepStatus:
+    """Return the status from which the sweep continues in its folder: an empty one if it is new.
+
+    Limits may change between two starts; a sweep that had reached one continues if they allow more. Raises
+    ResumeRefused if the folder belongs to another search.
+    """
+    if stored is None:
+        return SweepStatus()
+    before, status = stored
+    for name in ("objective", "algorithm", "parameters", "job"):
+        if getattr(before.spec, name) != getattr(sweep.spec, name):
+            raise ResumeRefused(
+                str(folder.path),
+                f"the sweep there has another spec.{name}, and its trials cannot be compared",
+                next_step="Choose another folder with --output, or delete this one.",
+            )
+    limits = ("trials", "stop")
+    if all(getattr(before.spec, name) == getattr(sweep.spec, name) for name in limits):
+        return status
+    open_again = [each for each in status.conditions or () if each.type not in _OF_THE_END]
+    return status.model_copy(
+        update={"conditions": open_again or None, "completion_time": None, "phase": SweepPhase.RUNNING}
+    )
+
+
+_OF_THE_END = ("Finished", "Succeeded", "Complete", "Failed", "Stalled")
+
+
+def on_this_machine(sweep: MPTrainingSweep, *, parallel: int, output: str) -> MPTrainingSweep:
+    """Return the sweep with `parallel` trials at a time and the folder `output`, an absolute path or URI.
+
+    What suspends or deletes it on a cluster is left out.
+    """
+    spec = sweep.spec
+    trials = (spec.trials or Trials()).model_copy(update={"parallel": parallel})
+    job = {**spec.job, "output": {"uri": output}}
+    found = spec.model_copy(update={"trials": trials, "job": job, "run_policy": None})
+    return sweep.model_copy(update={"spec": found})
+
+
+def gpus_of_slots(spec: SweepSpec, parallel: int, gpus: int) -> list[Mapping[str, str]]:
+    """Return the environment of each of `parallel` places for a trial, so that no two trials share a GPU.
+
+    `gpus` is the number of this machine's GPUs. Raises InvalidSpec if there are too few.
+    """
+    wanted = spec.job.get("accelerator") or {}
+    known = catalogue().get(str(wanted.get("type")))
+    if parallel == 1 or not gpus or known is None or known.kind != "gpu":
+        return [{}] * parallel
+    nodes = spec.job.get("nodes")
+    each = int(wanted.get("countPerNode") or 1) * (nodes if isinstance(nodes, int) else 1)
+    if each * parallel > gpus:
+        found = f"{parallel}: each trial needs {each} GPU{'s' if each > 1 else ''}, and this machine has {gpus}"
+        raise InvalidSpec("--parallel", found, expected=f"at most {max(1, gpus // each)}")
+    return [{VISIBLE_GPUS: ",".join(str(at * each + gpu) for gpu in range(each))} for at in range(parallel)]
+
+
+@dataclass
+class Driver:
+    """One drive of a sweep, under the lock of its folder. `run` is for the main thread, which receives signals."""
+
+    sweep: MPTrainingSweep
+    status: SweepStatus
+    folder: SweepFolder
+    machine: Machine
+    display: SweepDisplay
+    plan: Planner
+    slots: list[Mapping[str, str]]
+    _records: dict[str, JobRecord] = field(default_factory=dict)
+    _runs: dict[str, TrialRun] = field(default_factory=dict)
+    # Runs of deleted jobs, which are still saving.
+    _leaving: list[TrialRun] = field(default_factory=list)
+    _changed: threading.Event = field(default_factory=threading.Event)
+    _stops: list[int] = field(default_factory=list)
+
+    @property
+    def view(self) -> SweepView:
+        return SweepView(self.sweep, self.status, str(self.folder.path))
+
+    def run(self) -> int:
+        """Run the sweep to its end, and return the exit code for a shell: 0, 1 if it failed, 130 after Ctrl-C.
+
+        75 is a fault of the machine, such as a full disk, after which the same command continues.
+        """
+        self._records = self.folder.jobs()
+        wake_at: float | None = 0.0
+        try:
+            with Signals(self._stops):
+                while True:
+                    if self._reap() or (wake_at is not None and self.machine.clock() >= wake_at):
+                        wake_at = self._replan()
+                        if self._start_waiting():
+                            wake_at = self._replan()
+                    self.display.update(self.view, self._progress())
+                    if self._stops or self._fault() is not None:
+                        return self._stop()
+                    if self.view.finished is not None and not self._runs and not self._leaving:
+                        return 0 if self.view.succeeded else 1
+                    self._changed.wait(TICK_SECONDS)
+                    self._changed.clear()
+        finally:
+            self._end_runs(signal.SIGTERM)
+            self.display.close()
+
+    def _replan(self) -> float | None:
+        """Apply plans until one changes nothing; return when to plan again."""
+        while True:
+            found = self.plan(self.sweep, self.status, self._observed(), self.machine.clock())
+            ended = newly_ended(self.view.trials, found.status.trials or ())
+            changed = found.status != self.status
+            if changed:
+                self.folder.write(self.sweep, found.status)
+                self.status = found.status
+            for each in ended:
+                self.display.ended(self.view, each)
+            actions = [each for each in found.actions if self._apply(each)]
+            if not actions and not changed:
+                return found.wake_at
+
+    def _apply(self, action: object) -> bool:
+        """Apply an action; return whether it changed anything. Nothing suspends or deletes a sweep of this machine."""
+        if isinstance(action, CreateJob) and action.name not in self._records:
+            record = JobRecord(document=action.document, created=self.machine.clock())
+            self.folder.write_job(record)
+            self._records[record.name] = record
+            return True
+        if isinstance(action, DeleteJob) and action.name in self._records:
+            self.folder.delete_job(action.name)
+            del self._records[action.name]
+            run = self._runs.pop(action.name, None)
+            if run is not None:
+                run.send(signal.SIGTERM)
+                self._leaving.append(run)
+            return True
+        return False
+
+    def _observed(self) -> dict[str, TrialJob]:
+        return {name: _observed(record, runs=name in self._runs) for name, record in self._records.items()}
+
+    def _start_waiting(self) -> bool:
+        """Start the jobs that have not ended, as many as there are places; return whether any was started."""
+        started = False
+        for name, record in self._records.items():
+            taken = [each.environment for each in (*self._runs.values(), *self._leaving)]
+            free = [each for each in self.slots if each not in taken or not each]
+            if record.end is None and name not in self._runs and len(taken) < len(self.slots) and free:
+                run = TrialRun(record, self.machine, free[0], self._changed)
+                self._runs[name] = run
+                run.start()
+                started = True
+        return started
+
+    def _reap(self) -> bool:
+        """Record the ends of runs; return whether there were any."""
+        over = [each for each in self._runs.values() if each.over and each.end is not None]
+        for run in over:
+            record = run.record.model_copy(update={"end": run.end})
+            self.folder.write_job(record)
+            self._records[run.name] = record
+            del self._runs[run.name]
+        gone = [each for each in self._leaving if each.over]
+        for each in gone:
+            self._leaving.remove(each)
+        return bool(over or gone)
+
+    def _fault(self) -> str | None:
+        """Return what keeps a run from ending here; raise what this program did wrong."""
+        for run in self._runs.values():
+            if run.error is not None:
+                raise run.error
+            if run.over and run.stopped:
+                return f"trial {_number(run.record)}: {run.stopped}"
+        return None
+
+    def _stop(self) -> int:
+        """Let the runs save and end; what they did stays, and the same command continues."""
+        fault = self._fault()
+        name = {signal.SIGINT: "Ctrl-C"}.get(signal.Signals(self._stops[0])) if self._stops else None
+        if fault is None:
+            what = name or signal.Signals(self._stops[0]).name
+            running = f"{len(self._runs)} running trial{'s' if len(self._runs) != 1 else ''}"
+            self.display.say(f"{what}: {running} will save and stop; a second Ctrl-C stops at once")
+        self._end_runs(self._stops[0] if self._stops else signal.SIGTERM)
+        # A trial may have ended meanwhile.
+        self._reap()
+        self.display.close()
+        if fault is not None:
+            self.display.say(f"stopped by a fault of this machine: {fault}")
+            return MACHINE_FAULT
+        return 128 + self._stops[0]
+
+    def _end_runs(self, number: int) -> None:
+        """Send a signal to all runs and wait for their end; further signals of the user go on to them."""
+        runs = [each for each in (*self._runs.values(), *self._leaving) if not each.over]
+        for run in runs:
+            run.send(number)
+        sent = len(self._stops)
+        while any(not each.over for each in runs):
+            self._changed.wait(TICK_SECONDS)
+            self._changed.clear()
+            for again in self._stops[sent:]:
+                for run in runs:
+                    run.send(again)
+            sent = len(self._stops)
+
+    def _progress(self) -> dict[int, Progress | None]:
+        return {_number(run.record): run.display.progress for run in self._runs.values()}
+
+
+def _observed(record: JobRecord, *, runs: bool) -> TrialJob:
+    if record.end is None:
+        return TrialJob(record.name, "Running" if runs else "Pending", start=record.created)
+    end = record.end
+    return TrialJob(
+        record.name,
+        end.state,
+        message=end.message,
+        metrics=end.metrics or {},
+        start=record.created,
+        completion=end.time,
+    )
+
+
+def _number(record: JobRecord) -> int:
+    return int(record.document["metadata"]["labels"][TRIAL])
+
+
+def final_lines(view: SweepView, folder: str) -> Iterable[str]:
+    """Return the last lines of a sweep that has ended; `folder` as the user may type it."""
+    ended = view.finished
+    yield f"{view.phase}: {counts_text(view)}" + (f"; {ended.message}" if ended is not None and ended.message else "")
+    best = best_text(view)
+    if best:
+        yield f"  best    {best}"
+    yield f"  folder  {folder}"
+    if best:
+        yield f"  next    mptj sweep compare {folder}   mptj sweep apply {folder}"

@@ -1,0 +1,172 @@
+"""A sweep on this machine from its file or document: checked, in its folder, and driven to its end."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mptraining_api.sweep.plan import plan
+
+from mptraining.job_file.paths import absolute_path
+from mptraining.local.run import TRAINER, machine_settings, this_machine
+from mptraining.runs import load_run
+from mptraining.sweeps import cost
+from mptraining.sweeps.best_job import SWEEP_FILE
+from mptraining.sweeps.display import sweep_display_here
+from mptraining.sweeps.driver import (
+    Driver,
+    Planner,
+    SweepDisplay,
+    continued,
+    final_lines,
+    gpus_of_slots,
+    on_this_machine,
+)
+from mptraining.sweeps.folder import SweepFolder
+from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
+from mptraining.sweeps.trial_runs import Machine, gpu_count
+from mptraining.sweeps.view import SweepView, counts, one_line
+from mptraining_api.problems import InvalidProgram, Problem
+from mptraining_api.resolve.resolve import resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_api.sweep.early_stopping import job_epochs
+from mptraining_api.sweep.spec import MPTrainingSweep
+from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
+from mptraining_api.sweep.trial_job import job_document, output_uri
+
+# Trials whose run folders are read for the time of an epoch.
+_MOST_MEASURED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSweep:
+    """A sweep as it runs on this machine: its file, its folder, and its status so far."""
+
+    file: Path
+    sweep: MPTrainingSweep
+    status: SweepStatus
+    folder: SweepFolder
+    parallel: int
+    notes: tuple[str, ...]
+
+    @property
+    def view(self) -> SweepView:
+        return SweepView(self.sweep, self.status, str(self.folder.path))
+
+    @property
+    def shown_folder(self) -> str:
+        """Return the folder as the user may type it."""
+        here = Path.cwd()
+        path = self.folder.path
+        return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)
+
+
+def open_sweep(path: Path, *, parallel: int = 1, output: str | None = None) -> LocalSweep:
+    """Return the sweep in the file at `path` as it runs on this machine.
+
+    The folder is `output`, else the job's output.uri, else runs/NAME; beside a bucket it is runs/NAME. Raises
+    InvalidJobFile with every mistake, ResumeRefused if the folder belongs to another sweep.
+    """
+    checked = check_sweep_file(path, here=True, settings=machine_settings(this_machine()))
+    return open_checked(path, checked, parallel=parallel, output=output)
+
+
+def open_checked(path: Path, checked: CheckedSweep, *, parallel: int = 1, output: str | None = None) -> LocalSweep:
+    """Return a checked sweep like `open_sweep`; its relative paths begin in the folder of `path`."""
+    sweep, here = checked.sweep, Path.cwd()
+    written = sweep.spec.job.get("output") or {}
+    default = str(here / "runs" / sweep.metadata.name)
+    folder_of_file = path.absolute().parent
+    uri = absolute_path(output, here) if output else absolute_path(written.get("uri") or default, folder_of_file)
+    folder = SweepFolder(Path(default if "://" in uri else uri))
+    annotations = (sweep.metadata.annotations or {}) | {SWEEP_FILE: str(path.absolute())}
+    metadata = sweep.metadata.model_copy(update={"annotations": annotations})
+    sweep = on_this_machine(sweep.model_copy(update={"metadata": metadata}), parallel=parallel, output=uri)
+    return LocalSweep(path, sweep, continued(folder.read(), sweep, folder), folder, parallel, checked.notes)
+
+
+def run_sweep(
+    opened: LocalSweep,
+    *,
+    display: SweepDisplay | None = None,
+    command: Sequence[str] = TRAINER,
+    clock: Callable[[], float] = time.time,
+    planner: Planner = plan,
+) -> tuple[int, SweepView]:
+    """Run the sweep to its end; return the exit code for a shell, and the sweep.
+
+    The code is 0, 1 if the sweep failed, 75 after a fault of this machine, and 130 after Ctrl-C; after the last two the
+    same call continues. `command` is the command of each worker. Raises Problem before any process starts.
+    """
+    if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
+        step = "Install it with: pip install 'mptraining[trainer]'"
+        raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
+    slots = gpus_of_slots(opened.sweep.spec, opened.parallel, gpu_count())
+    display = display or sweep_display_here()
+    with opened.folder.lock():
+        # Another driver may have ended between the first look and the lock.
+        status = continued(opened.folder.read(), opened.sweep, opened.folder)
+        driver = Driver(
+            opened.sweep, status, opened.folder, Machine(opened.file, command, clock), display, planner, slots
+        )
+        for each in opened.notes:
+            display.say(f"note: {each}")
+        begun = counts(driver.view)
+        if begun["ended"] or begun["running"] or begun["pending"]:
+            display.say(f"continues: {one_line(driver.view)}")
+        else:
+            display.say(
+                f"{opened.sweep.metadata.name}: {opened.sweep.spec.algorithm.name}, "
+                f"{driver.view.most} trials at most, {opened.parallel} at a time; folder {opened.shown_folder}"
+            )
+        code = driver.run()
+    if driver.view.finished is not None:
+        for text in final_lines(driver.view, opened.shown_folder):
+            display.say(text)
+    return code, driver.view
+
+
+def explain(opened: LocalSweep) -> list[str]:
+    """Return the size of the search and its cost in trials and device hours."""
+    spec = opened.sweep.spec
+    devices, device = _devices(opened.sweep)
+    measured = cost.measured_from(_measured_trials(opened))
+    return list(
+        cost.lines(
+            opened.sweep.metadata.name,
+            spec,
+            devices=devices,
+            device=device,
+            parallel=opened.parallel,
+            measured=measured,
+        )
+    )
+
+
+def _devices(sweep: MPTrainingSweep) -> tuple[int, str]:
+    """Return the number of devices that a trial uses, and their name."""
+    trial = Trial(number=1, job=f"{sweep.metadata.name}-1", state=TrialState.PROPOSED, parameters={})
+    parsed = MPTrainingJob.parse(job_document(sweep, trial))
+    job = resolve(parsed, machine_settings(this_machine())(parsed.spec.accelerator.type))
+    count = job.processes if job.accelerator.kind == "cpu" else job.processes * job.accelerator.count_per_node
+    return count, job.accelerator.title
+
+
+def _measured_trials(opened: LocalSweep) -> list[tuple[int, float]]:
+    """Return (epochs, seconds) of trials that have ended in the sweep's folder."""
+    found = []
+    ended = [each for each in opened.view.trials if each.state in (TrialState.SUCCEEDED, TrialState.STOPPED)]
+    for trial in ended[-_MOST_MEASURED:]:
+        uri = output_uri(opened.sweep, trial.number)
+        try:
+            epochs = trial.values[-1].epoch if trial.values else job_epochs(opened.sweep.spec.job)
+            seconds = load_run(uri or "").seconds
+        except (Problem, ValueError):
+            # A deleted run folder tells nothing, and the others are enough.
+            continue
+        if seconds is not None:
+            found.append((epochs, seconds))
+    return found

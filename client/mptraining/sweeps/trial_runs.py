@@ -1,0 +1,161 @@
+"""The runs of trials on this machine: each is a local run in a thread of its own.
+
+A thread, not a process: the watchdog of a local run ends its workers when this process dies, so that a killed driver
+leaves no run behind that its successor would start a second time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from mptraining.local.run import run_local
+from mptraining.runs import load_run
+from mptraining.sweeps.folder import JobEnd, JobRecord
+from mptraining_api import outcomes
+from mptraining_api.events import Event, Progress
+from mptraining_api.outcomes import Budget
+from mptraining_api.problems import Problem
+from mptraining_api.spec import MPTrainingJob
+from mptraining_api.sweep.trial_job import rounded
+
+# The command in the last line of a local run, which a trial does not show.
+_AGAIN = "the same command"
+
+
+class TrialDisplay:
+    """Display of a run that keeps the last progress and prints nothing: the run folder has the output."""
+
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
+
+    def say(self, text: str) -> None: ...
+
+    def waiting(self, text: str) -> None: ...
+
+    def event(self, worker: int, event: Event) -> None:
+        if worker == 0 and isinstance(event, Progress):
+            self.progress = event
+
+    def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """How this machine runs a trial: the file in whose folder relative paths begin, and the trainer's command."""
+
+    file: Path
+    command: Sequence[str]
+    clock: Callable[[], float]
+
+
+@dataclass
+class TrialRun:
+    """The run of one trial's job, which has one of three ends.
+
+    `end`: the job has ended. `stopped`: it has not, because of a signal (an empty text) or a fault of the machine (its
+    message). `error`: a fault of this program.
+    """
+
+    record: JobRecord
+    machine: Machine
+    environment: Mapping[str, str]
+    changed: threading.Event
+    display: TrialDisplay = field(default_factory=TrialDisplay)
+    end: JobEnd | None = None
+    stopped: str | None = None
+    error: Exception | None = None
+    _signals: list[int] = field(default_factory=list)
+    _thread: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self.name)
+        self._thread.start()
+
+    def send(self, number: int) -> None:
+        """Let the run save and stop; a second signal kills it."""
+        self._signals.append(number)
+
+    def join(self) -> None:
+        """Wait for the end of the run."""
+        assert self._thread is not None
+        self._thread.join()
+
+    @property
+    def over(self) -> bool:
+        return self._thread is not None and not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._train()
+        except Problem as problem:
+            self._failed(problem)
+        except Exception as error:  # noqa: BLE001 - the driver raises it in its own thread
+            self.error = error
+        finally:
+            self.changed.set()
+
+    def _train(self) -> None:
+        messages: list[str] = []
+        job = MPTrainingJob.parse(self.record.document)
+        code = run_local(
+            self.machine.file,
+            job=job,
+            display=self.display,
+            command=self.machine.command,
+            again=_AGAIN,
+            signals=self._signals,
+            environment=self.environment,
+            error=messages.append,
+        )
+        assert job.spec.output is not None
+        if code == 0:
+            metrics = rounded(load_run(job.spec.output.uri).metrics)
+            finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+            self.end = JobEnd(state="Succeeded", time=self.machine.clock(), metrics=finite)
+        elif self._signals:
+            self.stopped = ""
+        else:
+            message = _why(job.spec.output.uri, messages) or f"exit code {code}"
+            if outcomes.by_exit_code(code).budget is Budget.INFRASTRUCTURE_RETRIES:
+                self.stopped = message
+            else:
+                self.end = JobEnd(state="Failed", time=self.machine.clock(), message=message)
+
+    def _failed(self, problem: Problem) -> None:
+        if outcomes.by_reason(problem.reason).budget is Budget.INFRASTRUCTURE_RETRIES:
+            self.stopped = str(problem)
+        else:
+            message = f"{problem.reason}: {problem}"
+            self.end = JobEnd(state="Failed", time=self.machine.clock(), message=message)
+
+
+def _why(folder: str, messages: Sequence[str]) -> str:
+    """Return why a run failed: as its trainer reported it, else as it ended."""
+    try:
+        found = load_run(folder)
+    except Problem:
+        # It may have ended before it wrote anything.
+        found = None
+    if found is not None and found.message:
+        return f"{found.reason}: {found.message}"
+    return " ".join(messages).partition(f" `{_AGAIN}`")[0]
+
+
+def gpu_count() -> int:
+    """Return the number of this machine's NVIDIA GPUs, by the driver's files in /proc."""
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))  # noqa: PTH208 - names alone
+    except OSError:
+        return 0

@@ -1,0 +1,267 @@
+"""A sweep on this machine with real processes: neither kills nor interrupts change its trials or their order."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining.sweeps.display import PlainLines
+from mptraining.sweeps.driver import gpus_of_slots
+from mptraining.sweeps.folder import SweepFolder
+from mptraining.sweeps.start import open_sweep, run_sweep
+from mptraining.sweeps.view import SweepView
+from mptraining_api.problems import InvalidSpec, ResumeRefused
+from mptraining_api.sweep.status import TrialState
+from tests.client.sweeps.conftest import TRAINER, view_of
+
+SweepFile = Callable[..., Path]
+Stub = Callable[[str], tuple[str, str]]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(path: Path, command: tuple[str, str], **options: Any) -> tuple[int, SweepView]:
+    return run_sweep(open_sweep(path, **options), command=command, display=PlainLines())
+
+
+def proposals(view: SweepView) -> list[tuple[int, Mapping[str, Any]]]:
+    return [(each.number, each.parameters) for each in view.trials]
+
+
+def test_a_sweep_runs_its_trials_and_finds_the_best(
+    sweep_file: SweepFile, trainer: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, view = run(sweep_file(trials=5), trainer)
+    assert code == 0
+    assert [each.state for each in view.trials] == [TrialState.SUCCEEDED] * 5
+    assert view.status.best is not None
+    assert view.status.best.objective == max(each.objective or 0.0 for each in view.trials)
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "flowers: TPE, 5 trials at most, 1 at a time; folder runs/flowers"
+    assert [line.split()[:3] for line in out[1:6]] == [["trial", str(number), "succeeded"] for number in range(1, 6)]
+    assert out[-1] == "  next    mptj sweep compare runs/flowers   mptj sweep apply runs/flowers"
+    stored = SweepFolder(Path("runs/flowers")).read()
+    assert stored is not None
+    assert stored[1] == view.status
+    assert Path("runs/flowers/trials/5/result.json").is_file()
+
+
+@pytest.mark.integration
+def test_a_finished_sweep_is_not_run_again_and_higher_limits_continue_it(
+    sweep_file: SweepFile, trainer: tuple[str, str]
+) -> None:
+    _, first = run(sweep_file(trials=2), trainer)
+    _, again = run(sweep_file(trials=2), ("false", ""))
+    assert again.status == first.status
+    _, more = run(sweep_file(trials=4), trainer)
+    _, whole = run(sweep_file(trials=4), trainer, output="runs/whole")
+    assert proposals(more) == proposals(whole)
+    assert proposals(more)[:2] == proposals(first)
+
+
+@pytest.mark.integration
+def test_early_stopping_continues_the_best_trial_in_its_run_folder(
+    sweep_file: SweepFile, trainer: tuple[str, str]
+) -> None:
+    _, view = run(sweep_file(algorithm="Hyperband", trials=4), trainer)
+    assert [each.state for each in view.trials].count(TrialState.SUCCEEDED) >= 1
+    for each in view.trials:
+        assert [value.epoch for value in each.values or ()] == [1, 3, 4][: (each.rung or 0) + 1]
+    best = next(each for each in view.trials if each.state is TrialState.SUCCEEDED)
+    attempts = sorted(
+        path.name.partition("-")[0] for path in Path(f"runs/flowers/trials/{best.number}/events").iterdir()
+    )
+    assert attempts == ["1", "2", "3"]
+
+
+@pytest.mark.integration
+def test_trials_run_side_by_side(sweep_file: SweepFile, stub: Stub, tmp_path: Path) -> None:
+    # Each trial waits for another one: alone, the first would wait for ever.
+    command = stub(
+        f"from pathlib import Path\nmine = Path({str(tmp_path)!r})\n(mine / f'here-{{os.getpid()}}').touch()\n"
+        "while len(list(mine.glob('here-*'))) < 2: time.sleep(0.01)\n" + TRAINER + "\nsucceed()"
+    )
+    code, view = run(sweep_file(trials=2), command, parallel=2)
+    assert code == 0
+    assert view.status.succeeded == 2
+
+
+@pytest.mark.integration
+def test_failed_trials_count_and_too_many_end_the_sweep(
+    sweep_file: SweepFile, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, view = run(sweep_file(trials=9), stub(TRAINER + "\nboth('Finished', reason='Diverged', exit_code=3, "
+                                                          "message='the loss is NaN')\nsys.exit(3)"))  # fmt: skip
+    assert code == 1
+    assert [each.state for each in view.trials] == [TrialState.FAILED] * 3
+    assert view.trials[0].message == "Diverged: the loss is NaN"
+    assert "trials.maxFailed is 2" in capsys.readouterr().out
+
+
+@pytest.mark.integration
+def test_a_trainer_that_is_killed_before_it_writes_anything_is_a_failed_trial(
+    sweep_file: SweepFile, stub: Stub
+) -> None:
+    code, view = run(sweep_file(trials=1), stub("os.kill(os.getpid(), 9)"))
+    assert code == 1
+    assert view.trials[0].message == (
+        "ProgramFailed: the trainer was killed (SIGKILL), perhaps because memory ran out."
+    )
+
+
+@pytest.mark.integration
+def test_a_fault_of_the_machine_stops_the_sweep_and_the_same_command_continues(
+    sweep_file: SweepFile, stub: Stub, trainer: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = "\nboth('Finished', reason='StorageUnavailable', exit_code=75, message='no answer')\nsys.exit(75)"
+    code, view = run(sweep_file(trials=2), stub(TRAINER + fault))
+    assert code == 75
+    assert [each.state for each in view.trials] == [TrialState.RUNNING]
+    assert "stopped by a fault of this machine: trial 1: StorageUnavailable: no answer" in capsys.readouterr().out
+    code, view = run(sweep_file(trials=2), stub(TRAINER + "\nsucceed()"))
+    assert code == 0
+    assert len(view.trials) == 2
+
+
+DRIVER = """\
+import sys
+from pathlib import Path
+from mptraining.sweeps.display import PlainLines
+from mptraining.sweeps.start import open_sweep, run_sweep
+code, _ = run_sweep(open_sweep(Path(sys.argv[1]), parallel=int(sys.argv[4])), command=(sys.argv[2], sys.argv[3]),
+                    display=PlainLines())
+sys.exit(code)
+"""
+SLOW = TRAINER + "\ntime.sleep(0.15)\nsucceed()"
+
+
+def start_driver(
+    path: Path, command: tuple[str, str], environment: dict[str, str], *, parallel: int = 1
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(path), *command, str(parallel)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def stored_view(folder: str = "runs/flowers") -> SweepView:
+    stored = SweepFolder(Path(folder)).read()
+    assert stored is not None
+    return SweepView(*stored, folder)
+
+
+@pytest.mark.integration
+def test_ctrl_c_keeps_everything_and_the_same_command_continues(
+    sweep_file: SweepFile, stub: Stub, environment: Callable[..., dict[str, str]]
+) -> None:
+    path = sweep_file(trials=3)
+    command = stub(
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n" + TRAINER + "\n"
+        "both('Progress', step=1, total_steps=4, epoch=1, metrics={})\n"
+        f"while not os.path.exists({str(path.parent / 'go')!r}): time.sleep(0.01)\nsucceed()"
+    )
+    driver = start_driver(path, command, environment())
+    events = Path("runs/flowers/trials/1/events")
+    while not (events.is_dir() and any(each.stat().st_size for each in events.iterdir())):
+        assert driver.poll() is None
+        time.sleep(0.02)
+    driver.send_signal(signal.SIGINT)
+    out, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert "Ctrl-C: 1 running trial will save and stop" in out
+    interrupted = proposals(stored_view())
+    (path.parent / "go").touch()
+    driver = start_driver(path, command, environment())
+    out, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 0
+    assert out.startswith("continues: flowers: Running, 0 of 3 trials")
+    _, whole = run(path, stub(TRAINER + "\nsucceed()"), output="runs/whole")
+    assert proposals(stored_view()) == proposals(whole)
+    assert interrupted == proposals(whole)[:1]
+
+
+def kill_until_it_ends(path: Path, command: tuple[str, str], environment: dict[str, str], *, kills: int) -> int:
+    """Kill the driver with SIGKILL at random moments, then let it end; return the number of kills that hit it."""
+    moments = random.Random(19)
+    hit = 0
+    for _ in range(kills):
+        driver = start_driver(path, command, environment)
+        try:
+            driver.communicate(timeout=moments.uniform(0.3, 1.8))
+            break
+        except subprocess.TimeoutExpired:
+            driver.kill()
+            driver.communicate()
+            hit += 1
+    driver = start_driver(path, command, environment)
+    driver.communicate(timeout=120)
+    assert driver.returncode == 0
+    return hit
+
+
+@pytest.mark.integration
+def test_a_killed_driver_loses_no_trial_and_repeats_none(
+    sweep_file: SweepFile, stub: Stub, environment: Callable[..., dict[str, str]]
+) -> None:
+    path = sweep_file(trials=12)
+    command = stub(SLOW)
+    hit = kill_until_it_ends(path, command, environment(), kills=12)
+    assert hit >= 3, "the moments missed the sweep"
+    killed = stored_view()
+    _, whole = run(path, stub(TRAINER + "\nsucceed()"), output="runs/whole")
+    assert proposals(killed) == proposals(whole)
+    assert [each.objective for each in killed.trials] == [each.objective for each in whole.trials]
+    assert {each.state for each in killed.trials} == {TrialState.SUCCEEDED}
+    assert sorted(path.stem for path in Path("runs/flowers/jobs").iterdir()) == sorted(
+        each.job for each in whole.trials
+    )
+
+
+def test_a_second_driver_of_the_same_folder_is_refused(sweep_file: SweepFile, trainer: tuple[str, str]) -> None:
+    path = sweep_file()
+    with (
+        SweepFolder(Path("runs/flowers")).lock(),
+        pytest.raises(InvalidSpec, match="another mptj sweep is at work here"),
+    ):
+        run(path, trainer)
+
+
+def test_whether_a_driver_is_at_work() -> None:
+    folder = SweepFolder(Path("runs/flowers"))
+    assert not folder.is_driven()
+    with folder.lock():
+        assert folder.is_driven()
+    assert not folder.is_driven()
+
+
+def test_another_search_in_the_same_folder_is_refused(sweep_file: SweepFile, trainer: tuple[str, str]) -> None:
+    run(sweep_file(trials=1), trainer)
+    with pytest.raises(ResumeRefused, match=r"another spec\.parameters"):
+        open_sweep(sweep_file(trials=1, parameter="logUniform: {low: 1e-3, high: 1e-1}"))
+
+
+def test_parallel_trials_do_not_share_a_gpu() -> None:
+    spec = view_of([]).sweep.spec
+    job = spec.job | {"accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 2}}
+    on_gpus = spec.model_copy(update={"job": job})
+    assert gpus_of_slots(on_gpus, 2, 4) == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
+    assert gpus_of_slots(on_gpus, 1, 4) == [{}], "one trial has the whole machine"
+    assert gpus_of_slots(spec, 3, 4) == [{}, {}, {}], "a CPU job"
+    with pytest.raises(InvalidSpec, match="each trial needs 2 GPUs, and this machine has 4; expected at most 2"):
+        gpus_of_slots(on_gpus, 3, 4)

@@ -1,0 +1,87 @@
+"""`mptraining.sweep`: what it accepts, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import mptraining
+from mptraining.sweeps.display import PlainLines
+from mptraining_api.problems import InvalidSpec
+
+JobFile = Callable[..., Path]
+RATE = "training.optimizer.config.learning_rate"
+
+
+@pytest.fixture
+def job(job_file: JobFile, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The mapping of a job whose records are in the current folder."""
+    path = job_file()
+    monkeypatch.chdir(path.parent)
+    found: dict[str, Any] = yaml.safe_load(path.read_text())
+    found["spec"]["training"]["optimizer"] = {"className": "Adam"}
+    return found
+
+
+def test_a_search_over_one_job(
+    job: dict[str, Any], trainer: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def search(trials: int) -> mptraining.Sweep:
+        return mptraining.sweep(
+            job,
+            parameters={RATE: {"logUniform": {"low": 1e-4, "high": 1e-1}}, "training.batchSize.global": [32, 64]},
+            objective="val_accuracy",
+            seed=3,
+            trials=trials,
+            command=trainer,
+            display=PlainLines(),
+        )
+
+    found = search(2)
+    assert found.name == "flowers-sweep"
+    assert len(found.trials) == 2
+    assert found.best.objective == max(each.objective or 0.0 for each in found.trials)
+    assert set(found.best.parameters) == {RATE, "training.batchSize.global"}
+    assert repr(found).startswith("<Sweep flowers-sweep: Succeeded, 2 of 2 trials; best val_accuracy ")
+    assert "<svg" in found._repr_html_()
+    assert found.run().metrics["val_accuracy"] == pytest.approx(found.best.objective, rel=1e-5)
+    best = found.job()
+    assert best["spec"]["training"]["optimizer"]["config"]["learning_rate"] == found.best.parameters[RATE]
+    assert best["metadata"]["name"] == "flowers-sweep-best"
+    assert len(search(3).trials) == 3, "the same call with more trials continues"
+    assert "continues: flowers-sweep" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        pytest.param({"objective": "loss"}, r"sweep\(parameters=…\): missing", id="nothing to search"),
+        pytest.param({"parameters": {RATE: [0.1]}}, r"sweep\(objective=…\): missing", id="no objective"),
+        pytest.param(
+            {"parameters": {RATE: [0.1]}, "objective": "vibe"},
+            r"sweep\(direction=…\): missing; 'vibe' does not tell it",
+            id="a metric of an unknown direction",
+        ),
+        pytest.param(
+            {"parameters": {RATE: "0.1"}, "objective": "loss"}, r"'0\.1' for training\.optimizer", id="text for a list"
+        ),
+        pytest.param(
+            {"parameters": {"training.optimzer.config": [1]}, "objective": "loss"},
+            "optimzer",
+            id="a path that the job does not have",
+        ),
+    ],
+)
+def test_mistakes_are_reported_before_anything_runs(arguments: dict[str, Any], found: str, job: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSpec, match=found):
+        mptraining.sweep(job, command=("false", ""), **arguments)
+    assert not Path("runs").exists()
+
+
+def test_a_file_has_its_own_search(sweep_file: Callable[..., Path]) -> None:
+    with pytest.raises(InvalidSpec, match=r"sweep\(trials=…\): given beside a sweep's file"):
+        mptraining.sweep(sweep_file(), trials=3)
