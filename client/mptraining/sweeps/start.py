@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptraining_api.sweep.plan import plan
-
 from mptraining.job_file.paths import absolute_path
 from mptraining.local.run import TRAINER, machine_settings, this_machine
 from mptraining.runs import load_run
@@ -33,6 +31,7 @@ from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep.early_stopping import job_epochs
+from mptraining_api.sweep.plan import plan
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
 from mptraining_api.sweep.trial_job import job_document, output_uri
