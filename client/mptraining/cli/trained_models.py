@@ -118,7 +118,6 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None
     from mptraining.local.run import run_local
     from mptraining.runs import load_run
     from mptraining_api import run_folder
-    from mptraining_api.spec import MPTrainingJob
     from mptraining_records.storage import storage
 
     folder = document["spec"]["output"]["uri"]
@@ -127,7 +126,7 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None
         storage.delete_prefix(folder)
     code = run_local(
         Path.cwd() / "predict",
-        job=MPTrainingJob.parse(document),
+        document=document,
         display=display_here(plain=plain),
         again=shlex.join(["mptj", *_given()]),
     )
@@ -170,7 +169,6 @@ def ensemble(
     from mptraining.job_file.paths import absolute_path
     from mptraining.local.run import run_local
     from mptraining.runs import load_run
-    from mptraining_api.spec import MPTrainingJob
 
     here = Path.cwd()
     by_score = _one_of("--weights", weights, ("equal", "score")) == "score"
@@ -189,7 +187,7 @@ def ensemble(
         typer.echo(f"member: {run.folder}  {chosen.monitor} {value:.6g}  weight {share:.3f}")
     code = run_local(
         here / "ensemble",
-        job=MPTrainingJob.parse(document),
+        document=document,
         display=display_here(plain=plain),
         again=shlex.join(["mptj", *_given()]),
     )

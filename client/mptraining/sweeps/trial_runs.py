@@ -111,7 +111,7 @@ class TrialRun:
         job = MPTrainingJob.parse(self.record.document)
         code = run_local(
             self.machine.file,
-            job=job,
+            document=self.record.document,
             display=self.display,
             command=self.machine.command,
             again=_AGAIN,

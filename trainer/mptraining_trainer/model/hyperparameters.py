@@ -13,7 +13,7 @@ from typing import Any
 
 from mptraining_api.outputs.search_space import Hyperparameter, HyperparameterCondition
 from mptraining_api.problems import InvalidProgram, nearest
-from mptraining_api.spec import Function
+from mptraining_api.programs.fields import Function
 from mptraining_trainer.source.user_code import describe_error, import_entry_point
 
 PARAMETER = "hp"
