@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from mptraining_api.outputs.fields import Tracking
-from mptraining_api.resolve.batch_size import batch_choice, global_batch_size, learning_rate
+from mptraining_api.resolve.batch_size import (
+    PREDICTION_BATCH_SIZE,
+    batch_choice,
+    global_batch_size,
+    learning_rate,
+)
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
 from mptraining_api.resolve.devices import Devices, placement, requested_devices, strategy, without_accelerators
 from mptraining_api.resolve.precision import jit_compile, keras_generation, precision
@@ -135,7 +140,10 @@ def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bo
 
 
 def _program(program: Program) -> Program:
-    application = program.application
+    application, prediction = program.application, program.prediction
+    if prediction is not None:
+        decided = {"batch_size": prediction.batch_size or PREDICTION_BATCH_SIZE, "evaluate": bool(prediction.evaluate)}
+        return program.model_copy(update={"prediction": prediction.model_copy(update=decided)})
     if application is None:
         return program
     filled = application.model_copy(

@@ -24,6 +24,11 @@ JOB: dict[str, Any] = {
     "program": {"application": {"name": "ResNet50", "classes": 5}},
     "data": {"train": ["gs://bucket/train"], "validation": ["gs://bucket/validation"]},
 }
+PREDICTION: dict[str, Any] = {
+    "accelerator": {"type": "nvidia-tesla-t4"},
+    "program": {"prediction": {"model": "gs://bucket/model"}},
+    "data": {"predict": ["gs://bucket/test"]},
+}
 
 
 def optional_fields(node: dict[str, Any] = SPEC, path: str = "") -> Iterator[tuple[str, str]]:
@@ -65,8 +70,9 @@ def with_value(spec: dict[str, Any], path: list[str], value: Any) -> dict[str, A
 
 @pytest.mark.parametrize("field", [field for field, default in DEFAULTS.items() if default.value is not None])
 def test_a_field_with_its_default_means_the_same_as_without(field: str) -> None:
-    written = with_value(JOB, field.split("."), DEFAULTS[field].value)
-    before, after = (MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec}) for spec in (JOB, written))
+    base = PREDICTION if field.startswith("program.prediction") else JOB
+    written = with_value(base, field.split("."), DEFAULTS[field].value)
+    before, after = (MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec}) for spec in (base, written))
     assert after != before
     settings = ClusterSettings(default_image="trainer:1")
     without_reasons = {"choices": ()}

@@ -18,7 +18,6 @@ from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import InvalidData, InvalidSpec, Preempted
 from mptraining_api.programs.fields import Prediction
-from mptraining_api.resolve.batch_size import PREDICTION_BATCH_SIZE
 from mptraining_api.resolved_job import ResolvedData, ResolvedJob
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import example as records
@@ -53,7 +52,8 @@ def predict(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
     wanted, data = job.program.prediction, job.data
     assert wanted is not None
     assert data is not None
-    batch = wanted.batch_size or PREDICTION_BATCH_SIZE
+    assert wanted.batch_size is not None
+    batch = wanted.batch_size
     _require_output(job, wanted)
 
     # Devices must be set before any other use of TensorFlow.
