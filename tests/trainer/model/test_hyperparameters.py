@@ -49,8 +49,8 @@ def plain(units=3):
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(units)])
 
 def never(hp):
-    hp.Choice("kind", ["a"])
-    with hp.conditional_scope("kind", ["b"]):
+    hp.Choice("kind", ["a", "b"])
+    with hp.conditional_scope("kind", ["a"]), hp.conditional_scope("kind", ["b"]):
         hp.Int("units", 1, 2)
 
 def raises(hp):
@@ -76,8 +76,9 @@ def path(name: str) -> str:
 
 def test_the_search_space_has_every_conditional_scope() -> None:
     found = {each.path: each for each in search_space(function("build", classes=5))}
-    assert list(found) == [path(name) for name in ("kind", "units", "width", "bias", "lr", "momentum")]
-    kind, units, width, bias, rate, momentum = found.values()
+    # Those of the first scope, and then those that only the second has.
+    assert list(found) == [path(name) for name in ("kind", "units", "lr", "momentum", "width", "bias")]
+    kind, units, rate, momentum, width, bias = found.values()
     assert (kind.kind, kind.values, kind.default) == ("choice", ("mlp", "wide"), "mlp")
     assert (units.kind, units.low, units.high, units.step, units.sampling) == ("int", 8, 64, 8, "linear")
     assert [(each.path, each.values) for each in units.when] == [(path("kind"), ("mlp",))]

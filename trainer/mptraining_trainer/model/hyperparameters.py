@@ -37,19 +37,19 @@ def takes_hyperparameters(function: Callable[..., Any], arguments: Mapping[str, 
 
 def with_hyperparameters(
     function: Callable[..., Any], entry_point: str, arguments: Mapping[str, Any]
-) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Return the function's keyword arguments with `hp`, and a check to call after it has returned.
+) -> tuple[dict[str, Any], Callable[[bool], None]]:
+    """Return the function's keyword arguments with `hp`, and a check to call after it has ended.
 
     Arguments that are no parameters of the function are values of hyperparameters; those that are absent have their
-    defaults. The check raises InvalidProgram for a value that the function did not ask for, or that is not in the
-    range that it asked for.
+    defaults. The check raises InvalidProgram for a value that is not in the range that the function asked for, and
+    with True (the function has returned) for a value that it did not ask for.
     """
     _import_keras_tuner(entry_point)
     filled = fill_hyperparameters(function, arguments)
     values = {name: value for name, value in arguments.items() if name not in filled}
 
-    def check() -> None:
-        _check_values(filled[PARAMETER], values, entry_point)
+    def check(returned: bool) -> None:
+        _check_values(filled[PARAMETER], values, entry_point, returned=returned)
 
     return filled, check
 
@@ -123,11 +123,13 @@ def _import_keras_tuner(entry_point: str) -> None:
         ) from None
 
 
-def _check_values(hp: Any, values: Mapping[str, Any], entry_point: str) -> None:
+def _check_values(hp: Any, values: Mapping[str, Any], entry_point: str, *, returned: bool) -> None:
     known: dict[str, list[Any]] = {}
     for each in hp.space:
         known.setdefault(each.name, []).append(each)
     for name, value in values.items():
+        if name not in known and not returned:
+            continue
         if name not in known:
             hint = nearest(name, known) or f"It has {', '.join(known) or 'none'}."
             raise InvalidProgram(

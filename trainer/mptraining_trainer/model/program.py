@@ -114,8 +114,10 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
     try:
         returned = builder(**arguments)
     except Exception as error:
+        # A value outside of its range may be the cause.
+        check(False)
         raise InvalidProgram(_ENTRY_POINT, describe_error(function.entry_point, error)) from error
-    check()
+    check(True)
     parts = dict(returned) if isinstance(returned, Mapping) else {"model": returned}
     for key in parts:
         if key not in _ENTRIES:
@@ -128,7 +130,7 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
     return parts
 
 
-def _no_check() -> None:
+def _no_check(_returned: bool) -> None:
     """Accept the arguments of a function without hyperparameters: its signature has checked them."""
 
 
