@@ -85,7 +85,10 @@ class Acted:
 
 
 class SweepApplier:
-    """Executes plans. Thread-safe for different sweeps; `clock` is in seconds since 1970."""
+    """Executes plans. Thread-safe for different sweeps.
+
+    `wake_job` queues a job; `clock` is in seconds since 1970.
+    """
 
     def __init__(
         self,
@@ -93,10 +96,12 @@ class SweepApplier:
         sweeps: SweepCache,
         jobs: Cache,
         *,
+        wake_job: Callable[[Key], None],
         record_event: RecordEvent,
         clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
+        self._wake_job = wake_job
         self._sweeps = sweeps
         self._jobs = jobs
         self._record_event = record_event
@@ -142,7 +147,7 @@ class SweepApplier:
         """Read a job that the cache lacks although the sweep's status says that it runs. Raises ApiProblem."""
         found = self._cluster.get_if_exists(JOBS, sweep.key.namespace, name)
         if found is not None:
-            self._jobs.put_job(parse_jobs.job(found))
+            self._put_job(found)
 
     def _refresh(self, sweep: StoredSweep) -> None:
         found = self._cluster.get_if_exists(SWEEPS, sweep.key.namespace, sweep.key.name)
@@ -177,7 +182,7 @@ class SweepApplier:
                 self.emit(sweep, EventRecord("TrialNotCreated", f"{no}", "Warning"))
             return ""
         refusals.remove(action.name)
-        self._jobs.put_job(parse_jobs.job(created))
+        self._put_job(created)
         return action.name
 
     def _suspend(self, action: SuspendJob, sweep: StoredSweep) -> None:
@@ -193,7 +198,7 @@ class SweepApplier:
                 raise
             self._check_job(job)
             return
-        self._jobs.put_job(parse_jobs.job(answer))
+        self._put_job(answer)
 
     def _delete_job(self, job: StoredJob) -> None:
         try:
@@ -216,9 +221,15 @@ class SweepApplier:
         """Correct the cache about a job that a call did not find as the cache has it: a watch may have missed it."""
         found: Raw | None = self._cluster.get_if_exists(JOBS, job.key.namespace, job.key.name)
         if found is not None:
-            self._jobs.put_job(parse_jobs.job(found))
+            self._put_job(found)
         if found is None or found["metadata"]["uid"] != job.uid:
             self._jobs.remove_missing(job.key, job.uid)
+
+    def _put_job(self, raw: Raw) -> None:
+        job = parse_jobs.job(raw)
+        if self._jobs.put_job(job):
+            # The watch reports a version that the cache has already, and queues nothing.
+            self._wake_job(job.key)
 
     def _own_job(self, sweep: StoredSweep, name: str) -> StoredJob | None:
         job = self._jobs.stored(Key(sweep.key.namespace, name))

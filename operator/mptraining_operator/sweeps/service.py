@@ -96,7 +96,7 @@ class Sweeps:
             queue,
             cache,
             jobs,
-            SweepApplier(leader, cache, jobs, record_event=self._record, clock=clock),
+            SweepApplier(leader, cache, jobs, wake_job=wake_job, record_event=self._record, clock=clock),
             turns,
             cluster,
             plan=plan,

@@ -76,6 +76,7 @@ class Bench:
         self.gaps: list[float] = []
         self.proposed: list[tuple[str, int]] = []
         self.woken: list[Key] = []
+        self.queued_jobs: list[Key] = []
         self.held = False
         self.mistakes: str | None = None
         self.proposal_seconds = proposal_seconds
@@ -90,6 +91,7 @@ class Bench:
             self.api,
             self.sweeps,
             self.jobs,
+            wake_job=self.queued_jobs.append,
             record_event=lambda sweep, record: self.said.append((sweep.key.name, record.reason)),
             clock=self.clock,
         )

@@ -40,6 +40,17 @@ def test_a_sweep_runs_its_trials_one_after_the_other_to_its_end(api: Any, clock:
     assert ("lr", "SearchExhausted") in bench.said
 
 
+def test_a_job_that_a_sweep_creates_or_suspends_is_queued(api: Any, clock: Clock) -> None:
+    """The watch reports the job in a version that the cache has already."""
+    bench = Bench(api, clock, document())
+    bench.run()
+    assert bench.queued_jobs == [Key("team", "lr-1")]
+    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 2}
+    bench.change(spec={**document()["spec"], "runPolicy": {"suspend": True}}, metadata=meta)
+    bench.run(5.0)
+    assert bench.queued_jobs == [Key("team", "lr-1")] * 2
+
+
 def test_a_trial_is_recorded_before_its_job_is_created(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, document())
     bench.run()
