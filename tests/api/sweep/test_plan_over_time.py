@@ -32,7 +32,7 @@ def ends(status: SweepStatus, state: TrialState) -> int:
 PARAMETER = {"path": "training.seed", "int": {"low": 1, "high": 1000}}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=SEEDS, kills=st.sampled_from([0.0, 0.1, 0.4]), parallel=st.integers(1, 5), asha=st.booleans())
 def test_no_trial_is_lost_or_repeated(seed: int, kills: float, parallel: int, asha: bool) -> None:
     searched = sweep(
@@ -41,7 +41,15 @@ def test_no_trial_is_lost_or_repeated(seed: int, kills: float, parallel: int, as
         stop={"earlyStopping": {"rule": "Hyperband"}} if asha else None,
     )
     cluster = FakeCluster(
-        searched, random.Random(seed), score, by_number, kills=kills, failures=0.1, lost=0.15, refused=0.05
+        searched,
+        random.Random(seed),
+        score,
+        by_number,
+        kills=kills,
+        failures=0.1,
+        lost=0.15,
+        refused=0.05,
+        deleted=0.05,
     )
     status = cluster.run()
     trials = status.trials or []
@@ -67,7 +75,7 @@ def test_no_trial_is_lost_or_repeated(seed: int, kills: float, parallel: int, as
             assert [value.epoch for value in each.values or ()] == list(rung_epochs(1, 9, 3))[: len(each.values or ())]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=SEEDS)
 def test_a_disturbed_search_tries_the_same_parameters(seed: int) -> None:
     """Optuna's TPE with several trials at a time, reproducible: the order of ends and kills changes no proposal."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 from mptraining_api.sweep.proposals import propose, trial_seed
 from mptraining_api.sweep.spec import SweepSpec
 from mptraining_api.sweep.status import RungValue, Trial, TrialState
-from tests.api.sweep.sweeps import sweep
+from tests.api.sweep.sweeps import document, sweep
 
 RATE, WIDTH, DROPOUT, POLICY = "training.rate", "program.width", "program.dropout", "precision.policy"
 PARAMETERS: list[dict[str, Any]] = [
@@ -136,7 +139,7 @@ def test_a_conditional_parameter_is_proposed_where_its_condition_holds() -> None
     for name in ("Random", "TPE", "CMA-ES"):
         searched = spec(name, parameters=[*parameters, *PARAMETERS[:2]])
         trials: list[Trial] = []
-        for number in range(1, 25):
+        for number in range(1, 14):
             found = propose(searched, trials)
             assert found is not None
             assert ("precision.lossScale.value" in found) == (found[POLICY] == "mixed_float16")
@@ -159,3 +162,21 @@ def test_optuna_is_as_loud_as_before() -> None:
     optuna.logging.set_verbosity(optuna.logging.DEBUG)
     propose(spec("Random"), [])
     assert optuna.logging.get_verbosity() == optuna.logging.DEBUG
+
+
+def test_optuna_is_imported_by_the_first_proposal_alone() -> None:
+    """Neither the operator nor `mptj` pays for it before; a grid never does."""
+    program = (
+        "import sys\n"
+        "import mptraining_api.crd, mptraining_api.sweep.check\n"
+        "from mptraining_api.sweep.plan import plan\n"
+        "from mptraining_api.sweep.spec import MPTrainingSweep\n"
+        "import json\n"
+        "plan(MPTrainingSweep.parse_document(json.loads(sys.argv[1])), None, {}, 0.0)\n"
+        "print(sorted({'optuna', 'numpy', 'sqlalchemy', 'alembic'} & set(sys.modules)))\n"
+    )
+    grid = [{"path": "training.seed", "values": [1, 2]}]
+    for name, parameters, loaded in (("Grid", grid, "[]\n"), ("TPE", grid, "['numpy', 'optuna']\n")):
+        found = json.dumps(document(algorithm={"name": name}, parameters=parameters))
+        done = subprocess.run([sys.executable, "-c", program, found], capture_output=True, text=True, check=True)
+        assert done.stdout == loaded
