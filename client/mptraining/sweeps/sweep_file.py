@@ -49,13 +49,21 @@ def check_sweep_document(
 def _check(text: YamlDocument, folder: Path, *, here: bool, settings: Settings) -> CheckedSweep:
     document, notes = with_parameters_of_program(text.content, folder)
     type = str(value_at(document, ("spec", "job", "accelerator", "type")))
-    found = sweep_problems(document, settings(type))
+    found = sweep_problems(_with_folder(document) if here else document, settings(type))
     data = check_data(value_at(document, ("spec", "job")), folder, here=here)
     if found.problems or data.problems:
         raise text.located([*found.problems, *(_below_job(each) for each in data.problems)])
     about = [f"line {line}: {each}" for line, each in text.ambiguous]
     about += [f"{each.where}: {each.found}, unless the program registers it. {each.next_step}" for each in found.doubts]
     return CheckedSweep(MPTrainingSweep.parse_document(document), (*notes, *about, *data.notes))
+
+
+def _with_folder(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the document as it runs on this machine, where every sweep has a folder."""
+    job = value_at(document, ("spec", "job"))
+    if not isinstance(job, Mapping) or job.get("output") is not None:
+        return document
+    return {**document, "spec": {**document["spec"], "job": {**job, "output": {"uri": "runs"}}}}
 
 
 def _below_job(problem: Problem) -> Problem:
