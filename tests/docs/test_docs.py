@@ -39,6 +39,7 @@ from mptraining_api.spec import KIND, PAUSED, MPTrainingJob
 from mptraining_api.status import CONDITION_TYPES, JobStatus, Phase
 from mptraining_operator.plan.waiting import NAMESPACE_FULL, NODE_NOT_READY
 from mptraining_operator.settings import OperatorSettings
+from tests.jobs import parsed_job
 from tools.helm_chart import ChartValues
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +165,7 @@ def test_every_job_can_work(block: Block) -> None:
             "metadata": {"name": "part"},
             "spec": {**_BASE, **document},
         }
-    job = MPTrainingJob.parse_yaml(yaml.safe_dump(document))
+    job = parsed_job(yaml.safe_dump(document))
     assert resolve(job, ClusterSettings()).name == job.metadata.name
     assert resolve(job, ClusterSettings(cpu_fallback=True)).accelerator.kind == "cpu"
 
