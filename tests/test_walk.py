@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.jobs import parsed_job
+
 MOST_FILES = 12
 ROOT = Path(__file__).parents[1]
 YAML = """
@@ -66,7 +68,6 @@ def test_from_yaml_to_pods() -> None:
     from mptraining_api import launch
     from mptraining_api.resolve.resolve import ClusterSettings, resolve
     from mptraining_api.resolved_job import ResolvedJob
-    from mptraining_api.spec import MPTrainingJob
     from mptraining_api.status import JobStatus
     from mptraining_operator.plan.actions import StartAttempt
     from mptraining_operator.plan.plan import plan
@@ -76,7 +77,7 @@ def test_from_yaml_to_pods() -> None:
     from mptraining_operator.resources.job_objects import Owner, job_text
 
     # The user writes intent only.
-    job = MPTrainingJob.parse_yaml(YAML.replace("DATA", "gs://b/shapes").replace("OUTPUT", "gs://b/run"))
+    job = parsed_job(YAML.replace("DATA", "gs://b/shapes").replace("OUTPUT", "gs://b/run"))
     assert job.spec.accelerator.type == "nvidia-tesla-t4"
     assert (job.spec.precision, job.spec.strategy) == (None, None)
 
@@ -129,11 +130,10 @@ def test_from_yaml_to_the_exit_code_of_a_local_run(data: Path, tmp_path: Path) -
     from mptraining_api.launch import launch
     from mptraining_api.resolve.resolve import ClusterSettings, resolve
     from mptraining_api.resolved_job import ResolvedJob
-    from mptraining_api.spec import MPTrainingJob
 
     # The job file, with its paths made absolute; without GPUs the CPU takes their place, at the same batch size.
     output = tmp_path / "run"
-    written = MPTrainingJob.parse_yaml(YAML.replace("DATA", data.name).replace("OUTPUT", str(output)))
+    written = parsed_job(YAML.replace("DATA", data.name).replace("OUTPUT", str(output)))
     job = resolve(
         with_absolute_paths(written, folder=data.parent, output=str(output)), ClusterSettings(cpu_fallback=True)
     )
@@ -203,7 +203,6 @@ def test_one_record_from_bytes_to_a_tensor(tmp_path: Path) -> None:
     import tensorflow as tf
 
     from mptraining_api.resolve.resolve import ClusterSettings, resolve
-    from mptraining_api.spec import MPTrainingJob
     from mptraining_records.index import dataset_index
     from mptraining_records.reading.order import Order
     from mptraining_records.reading.reader import RecordReader
@@ -235,7 +234,7 @@ def test_one_record_from_bytes_to_a_tensor(tmp_path: Path) -> None:
     assert payloads == [records[number] for number in numbers]
 
     # The columns, and the tensors of a batch.
-    job = resolve(MPTrainingJob.parse_yaml(YAML), ClusterSettings())
+    job = resolve(parsed_job(YAML), ClusterSettings())
     assert job.data is not None
     columns = decide_columns(job.data, None, records, lambda _text: None)
     assert set(columns.describe()) == {"point: float32 [2]", "label: int64 [] (label)"}
@@ -252,7 +251,6 @@ def test_one_attempt_from_start_to_export(data: Path, tmp_path: Path, monkeypatc
 
     from mptraining_api.launch import WorkerIdentity
     from mptraining_api.resolve.resolve import ClusterSettings, resolve
-    from mptraining_api.spec import MPTrainingJob
     from mptraining_trainer import run, train
     from mptraining_trainer.checkpoints.checkpoint import Checkpointer
     from mptraining_trainer.distribution.preemption import Preemption
@@ -293,7 +291,7 @@ def test_one_attempt_from_start_to_export(data: Path, tmp_path: Path, monkeypatc
 
     output = str(tmp_path / "run")
     text = YAML.replace("DATA", str(data)).replace("OUTPUT", output)
-    job = resolve(MPTrainingJob.parse_yaml(text), ClusterSettings(cpu_fallback=True))
+    job = resolve(parsed_job(text), ClusterSettings(cpu_fallback=True))
     identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="walk")
     outcome = run.run(job, identity, output, Preemption(lambda: None), {})
 

@@ -451,18 +451,11 @@ class MPTrainingJob(Model):
 
         Raises InvalidSpec with the file or the field.
         """
-        return cls._parsed(job_text.load_job_text(path))
+        return cls.parse_written(job_text.load_job_text(path))
 
     @classmethod
-    def parse_yaml(cls, text: str, *, where: str = "job") -> Self:
-        """Parse the job in `text`; objects of other kinds, such as a PersistentVolumeClaim, are ignored.
-
-        Raises InvalidSpec.
-        """
-        return cls._parsed(job_text.read_job_text(text, file=where))
-
-    @classmethod
-    def _parsed(cls, written: YamlDocument) -> Self:
+    def parse_written(cls, written: YamlDocument) -> Self:
+        """Parse a job as it was written. Raises InvalidSpec with every mistake and its line."""
         job, invalid = cls.validate_document(written.content)
         if job is None:
             raise written.located(each.problem for each in invalid)

@@ -9,6 +9,7 @@ from pathlib import Path
 from mptraining_api import run_folder
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
+from mptraining_api.validation.job_text import read_job_text
 
 _JOB = """\
 apiVersion: mptraining.dev/v1alpha1
@@ -42,7 +43,9 @@ def write_run(folder: Path, number: int, points: int, draw: random.Random, *, fi
     policy, rate = _POLICIES[number % 2], _RATES[number // 2 % len(_RATES)]
     begin = BEGIN + 1000.0 * number
     text = _JOB.replace("NAME", f"run-{number}").replace("POLICY", policy).replace("SEED", str(number))
-    job = resolve(MPTrainingJob.parse_yaml(text.replace("RATE", f"{rate:.5f}")), ClusterSettings())
+    job = resolve(
+        MPTrainingJob.parse_written(read_job_text(text.replace("RATE", f"{rate:.5f}"), file="job")), ClusterSettings()
+    )
     (folder / run_folder.JOB).write_text(job.to_json())
     lines = [started(begin, policy, points)]
     loss = 2.5

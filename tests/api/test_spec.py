@@ -8,6 +8,7 @@ import pytest
 
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import JOB_NAME, MPTrainingJob
+from tests.jobs import parsed_job
 
 GOOD = """
 apiVersion: mptraining.dev/v1alpha1
@@ -23,7 +24,7 @@ status: {phase: Running}
 
 
 def test_a_job_file() -> None:
-    job = MPTrainingJob.parse_yaml(GOOD)
+    job = parsed_job(GOOD)
     assert (job.metadata.name, job.spec.accelerator.type) == ("digits", "cpu")
     assert job.spec.training is not None
     assert job.spec.training.batch_size is not None
@@ -32,7 +33,7 @@ def test_a_job_file() -> None:
 
 
 def test_a_job_goes_back_to_what_was_written() -> None:
-    job = MPTrainingJob.parse_yaml(GOOD)
+    job = parsed_job(GOOD)
     document = job.to_document()
     assert document["spec"]["training"] == {"batchSize": {"global": 64}}
     assert MPTrainingJob.parse(document) == job
@@ -40,9 +41,9 @@ def test_a_job_goes_back_to_what_was_written() -> None:
 
 def test_a_file_may_have_other_objects_besides_the_job() -> None:
     claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: runs}\n---\n"
-    assert MPTrainingJob.parse_yaml(claim + GOOD) == MPTrainingJob.parse_yaml(GOOD)
+    assert parsed_job(claim + GOOD) == parsed_job(GOOD)
     with pytest.raises(InvalidSpec, match="2 documents; expected exactly one MPTrainingJob"):
-        MPTrainingJob.parse_yaml(f"{GOOD}\n---\n{GOOD}")
+        parsed_job(f"{GOOD}\n---\n{GOOD}")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_a_file_may_have_other_objects_besides_the_job() -> None:
 )
 def test_a_bad_file_is_answered_in_one_line(old: str, new: str, said: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
-        MPTrainingJob.parse_yaml(GOOD.replace(old, new, 1))
+        parsed_job(GOOD.replace(old, new, 1))
     line = str(caught.value)
     assert said in line
     assert "\n" not in line

@@ -18,6 +18,7 @@ from mptraining_api.events import Event, Progress, Started
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.run_folder import Result
 from mptraining_api.spec import MPTrainingJob
+from tests.jobs import parsed_job
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,7 +112,7 @@ def run_in(tmp_path: Path) -> Callable[..., Path]:
     ) -> Path:
         folder = tmp_path / "runs" / name
         (folder / run_folder.EVENTS).mkdir(parents=True)
-        document = MPTrainingJob.parse_yaml(JOB.replace("NODES", "1").replace("EPOCHS", "5")).to_document()
+        document = parsed_job(JOB.replace("NODES", "1").replace("EPOCHS", "5")).to_document()
         document["spec"]["training"] |= training or {}
         job = resolve(MPTrainingJob.parse(document), ClusterSettings())
         (folder / run_folder.JOB).write_text(job.to_json())

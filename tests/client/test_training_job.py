@@ -13,12 +13,17 @@ from pydantic import BaseModel
 
 import mptraining
 from mptraining.cluster.submit import check
+from mptraining.job_file import check as job_check
+from mptraining.local import run as local_run
 from mptraining.local.job import LocalJob, run_local
 from mptraining.local.run import Machine
 from mptraining.training_job import TrainingJob, in_python, job_document
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidProgram, InvalidSpec
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import JobSpec, MPTrainingJob
+from mptraining_api.validation.mistakes import InvalidJobFile
 
 
 def flowers(**more: Any) -> TrainingJob:
@@ -164,3 +169,42 @@ def test_a_local_run_takes_it_and_gives_the_job(tmp_path: Path, stub: Any, monke
         run_local(flowers(), output="other", command=stub("finish('ProgramFailed', 1, 'broken')"), machine=machine)
     with pytest.raises(InvalidSpec, match=r"^accelerator.type: "):
         run_local(flowers().model_copy(update={"accelerator": mptraining.Accelerator(type="gtx")}), command=command)
+
+
+def test_a_mapping_with_mistakes_is_refused_with_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = flowers().to_document()
+    document["spec"]["accelerator"]["type"] = "gtx"
+    document["spec"]["training"] = {"epochs": "many"}
+    with pytest.raises(InvalidJobFile) as refused:
+        run_local(document, command=("false",))
+    lines = str(refused.value).splitlines()
+    assert len(lines) >= 3
+    # The data is missing as well.
+    for where in ("spec.accelerator.type", "spec.training.epochs", "spec.data.train"):
+        assert any(line.startswith(where) for line in lines), lines
+    # No name, no fields, nothing but nonsense.
+    for nonsense in ({}, {"metadata": 3}, {"metadata": {"name": ["a"]}, "spec": []}):
+        with pytest.raises(InvalidSpec):
+            run_local(nonsense, command=("false",))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_local_job_is_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "train-0.tfrecord").touch()
+    resolved: list[str] = []
+
+    def resolve_once(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
+        assert job.spec.data is not None
+        resolved.extend(job.spec.data.train)
+        return resolve(job, settings)
+
+    monkeypatch.setattr(job_check, "resolve", resolve_once)
+    found, _ = local_run.resolve_for_machine(
+        tmp_path / "job.yaml", output=None, machine=Machine(gpu=False, tpu=False), document=flowers().to_document()
+    )
+    assert resolved == [str(tmp_path / "records" / "train-*.tfrecord")]
+    assert found.data is not None
+    assert list(found.data.train) == resolved
+    assert not hasattr(local_run, "resolve")

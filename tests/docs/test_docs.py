@@ -42,6 +42,7 @@ from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.validation.yaml_text import read_yaml
 from mptraining_operator.plan.waiting import NAMESPACE_FULL, NODE_NOT_READY
 from mptraining_operator.settings import OperatorSettings
+from tests.jobs import parsed_job
 from tools.helm_chart import ChartValues
 
 ROOT = Path(__file__).parents[2]
@@ -173,7 +174,7 @@ def test_every_job_can_work(block: Block) -> None:
             "metadata": {"name": "part"},
             "spec": {**_BASE, **document},
         }
-    job = MPTrainingJob.parse_yaml(yaml.safe_dump(document))
+    job = parsed_job(yaml.safe_dump(document))
     assert resolve(job, ClusterSettings()).name == job.metadata.name
     assert resolve(job, ClusterSettings(cpu_fallback=True)).accelerator.kind == "cpu"
 

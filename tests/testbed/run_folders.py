@@ -12,7 +12,7 @@ from typing import Any
 
 from mptraining_api import run_folder
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
+from tests.jobs import parsed_job
 
 _JOB = """\
 apiVersion: mptraining.dev/v1alpha1
@@ -202,9 +202,7 @@ class RunFolder:
 def _job(story: Story) -> dict[str, Any]:
     """Return the resolved job's JSON; hundreds of runs of a sweep have the same but for the name."""
     fields = {name: getattr(story, name) for name in Story.__slots__}
-    resolved: dict[str, Any] = json.loads(
-        resolve(MPTrainingJob.parse_yaml(_JOB.format(**fields)), ClusterSettings()).to_json()
-    )
+    resolved: dict[str, Any] = json.loads(resolve(parsed_job(_JOB.format(**fields)), ClusterSettings()).to_json())
     return resolved
 
 

@@ -56,7 +56,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import format_time
 
 if TYPE_CHECKING:
-    from mptraining_records.storage.bounded_log import LogWriter
+    from mptraining_records.writers.bounded_log import LogWriter
 
 # CUDA's own variable.
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
@@ -307,7 +307,7 @@ def resolve_for_machine(
 
 def _kept_output(job: ResolvedJob, attempt: int, incarnation: str, display: Display) -> list[LogWriter]:
     """Return the writer of each worker's output into the run folder."""
-    from mptraining_records.storage.bounded_log import LogWriter
+    from mptraining_records.writers.bounded_log import LogWriter
 
     assert job.output is not None
 

@@ -11,6 +11,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_api.validation.job_text import read_job_text
 from mptraining_api.validation.mistakes import InvalidJobFile
 from mptraining_api.validation.yaml_text import read_yaml
+from tests.jobs import parsed_job
 
 JOB = """\
 apiVersion: mptraining.dev/v1alpha1
@@ -54,7 +55,7 @@ def mistakes(*changes: tuple[str, str]) -> list[str]:
 
 def test_a_learning_rate_in_scientific_notation_is_a_number() -> None:
     assert mistakes() == []
-    training = MPTrainingJob.parse_yaml(JOB).spec.training
+    training = parsed_job(JOB).spec.training
     assert training is not None
     assert training.optimizer is not None
     assert training.optimizer.config == {"learning_rate": 0.001}

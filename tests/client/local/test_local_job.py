@@ -23,6 +23,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.run_folder import Result
 from mptraining_api.spec import MPTrainingJob
+from tests.jobs import parsed_job
 
 YAML = """\
 apiVersion: mptraining.dev/v1alpha1
@@ -33,7 +34,7 @@ spec:
   program: {application: {name: mlp, classes: 3, weights: start.h5}}
   data: {train: ["records/train-*", "gs://bucket/more-*"], validation: [/data/val-*]}
 """
-JOB = MPTrainingJob.parse_yaml(YAML)
+JOB = parsed_job(YAML)
 HOME = Path("/home/ada/project")
 
 
@@ -84,7 +85,7 @@ def test_where_the_programs_code_is(tmp_path: Path, source: bool, folders: list[
     text = YAML.replace("{application: {name: mlp, classes: 3, weights: start.h5}}", "{function: {entryPoint: a:b}}")
     if source:
         text += "  source: {configMap: {name: flowers-source}}\n"
-    job = with_absolute_paths(MPTrainingJob.parse_yaml(text), folder=tmp_path, output=str(tmp_path / "run"))
+    job = with_absolute_paths(parsed_job(text), folder=tmp_path, output=str(tmp_path / "run"))
     assert source_folder(resolve(job, ClusterSettings()), tmp_path) == tmp_path / expected
 
 

@@ -6,6 +6,7 @@ below the one before it, and no link is followed.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from mptraining_records.storage import gcs, storage
 
 # Of one run folder: files in each part, and bytes of its events together, and of each other file that is read whole.
 MOST_FILES = 2_000
-MOST_EVENTS_BYTES = 128 << 20
+MOST_EVENTS_BYTES = 32 << 20
 MOST_DOCUMENT_BYTES = 4 << 20
 
 _DOCUMENTS = (run_folder.JOB, run_folder.RESULT)
@@ -44,9 +45,10 @@ class MountedFiles:
                     for entry in islice(entries, MOST_FILES):
                         if part or entry.name in _DOCUMENTS:
                             _add(found, f"{part}/{entry.name}" if part else entry.name, entry)
-            except OSError:
-                # No such folder, or a link in its place.
-                continue
+            except OSError as error:
+                # No such folder, or a link or a file in the place of one.
+                if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+                    raise InvalidData(self.folder, error.strerror or "cannot be read") from None
         return found
 
     def read(self, name: str, start: int, length: int) -> bytes:

@@ -103,7 +103,9 @@ class JobWatch(Generic[Kept]):
         for page in pages(get, {}):
             version = str(page["metadata"]["resourceVersion"])
             for item in page.get("items") or ():
-                found[_key(item)] = self._keep(item)
+                kept = self._kept(item)
+                if kept is not None:
+                    found[_key(item)] = kept
         with self._lock:
             self._jobs[scope] = found
         return version
@@ -124,7 +126,7 @@ class JobWatch(Generic[Kept]):
             version = str(item["metadata"]["resourceVersion"])
             if kind == "BOOKMARK":
                 continue
-            kept = None if kind == "DELETED" else self._keep(item)
+            kept = None if kind == "DELETED" else self._kept(item)
             with self._lock:
                 jobs = self._jobs[scope]
                 if kept is None:
@@ -134,6 +136,13 @@ class JobWatch(Generic[Kept]):
             if self._stop.is_set():
                 break
         return version
+
+    def _kept(self, item: Raw) -> Kept | None:
+        try:
+            return self._keep(item)
+        except Exception:  # noqa: BLE001 - one job that cannot be read must not hide the others
+            _log.exception("the job %s cannot be shown", "/".join(_key(item)))
+            return None
 
 
 def _key(item: Raw) -> Key:

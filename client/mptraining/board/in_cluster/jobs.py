@@ -32,7 +32,7 @@ WATCHED_SECONDS, UNWATCHED_SECONDS = 4.0, 300.0
 # A request counts for this time.
 WATCHED_FOR_SECONDS = 60.0
 # A folder that cannot be read is tried again after this time.
-FAILED_SECONDS = 60.0
+FAILED_SECONDS = 120.0
 # A job's result is written before its end; a volume may show it later.
 READINGS_AFTER_END = 3
 # Run folders that are read: those of the newest jobs; and how many at the same time, and wait for that.
@@ -57,10 +57,12 @@ class SeenJob:
 @dataclass(slots=True)
 class RunFolder:
     """The run folder of a job, and when it was read: its reading under way, the time of the last one, whether that
-    failed, and the number of those after the job's end.
+    failed, and the number of those after the job's end that did not.
+
+    `job` is the uid of the job and its run folder, which may change before the job starts.
     """
 
-    uid: str
+    job: tuple[str, str | None]
     reader: RunReader
     reading: Future[bool] | None = None
     read_at: float | None = None
@@ -86,7 +88,7 @@ class RunFolder:
         if problem is not None and not self.failed:
             _log.warning("the run folder %s cannot be read: %s", self.reader.folder, problem)
         self.failed = problem is not None
-        self.readings_after_end += finished
+        self.readings_after_end += finished and problem is None
         return problem is None and reading.result()
 
 
@@ -110,7 +112,8 @@ class NamespacedJobs:
     ) -> None:
         # Whether the rows have had all jobs once.
         self.listed = False
-        self.where = f"jobs in {', '.join(namespaces) if namespaces else 'all namespaces'}"
+        # All users see this, so that it names no namespace.
+        self.where = "jobs of this cluster"
         self.problem: str | None = None
         self._server = server
         self._owners = owners
@@ -148,7 +151,10 @@ class NamespacedJobs:
 
     def refresh(self) -> set[str]:
         """Take over the jobs that changed, and read run folders that are due; return the changed rows."""
-        self.problem, listed = self._watch.problem, self._watch.listed
+        self.problem = "the jobs of a namespace cannot be read now; the log of the board tells why"
+        if self._watch.problem is None:
+            self.problem = None
+        listed = self._watch.listed
         seen = self._watch.jobs()
         found = {job_id(*key): each for key, each in seen.items()}
         jobs = {id: each.facts for id, each in found.items()}
@@ -172,7 +178,7 @@ class NamespacedJobs:
             if len(kept) >= MOST_FOLDERS:
                 break
             folder = self._folders.get(id)
-            if folder is None or folder.uid != job.uid:
+            if folder is None or folder.job != (job.uid, job.facts.folder):
                 folder = self._run_folder(id, job)
             if folder is not None:
                 kept[id] = folder
@@ -192,7 +198,7 @@ class NamespacedJobs:
         files: Files = RunBucketFiles(place.folder)
         if place.mount:
             files = MountedFiles(place.folder, place.mount, place.path)
-        return RunFolder(job.uid, RunReader(BoundedFiles(files), facts.name, id=id))
+        return RunFolder((job.uid, facts.folder), RunReader(BoundedFiles(files), facts.name, id=id))
 
     def _read_folders(self, found: Mapping[str, SeenJob]) -> set[str]:
         """Begin to read the folders that are due; return those in which a reading that has ended found a change."""

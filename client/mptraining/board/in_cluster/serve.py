@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from anyio.to_thread import current_default_thread_limiter
 
 from mptraining.board.board import Board
 from mptraining.board.in_cluster.application import application
@@ -31,6 +32,16 @@ _MOST_CONNECTIONS = 500
 # How often it is looked whether the certificate was renewed: the kubelet takes a minute to bring a new one.
 _CERTIFICATE_SECONDS = 60.0
 _FILES = ("tls.crt", "tls.key")
+
+
+# Answers at the same time that read files or compute: their memory is bounded with that of one run.
+_ANSWERS_AT_ONCE = 8
+
+
+class _Server(BoardServer):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        current_default_thread_limiter().total_tokens = _ANSWERS_AT_ONCE
+        await super().startup(sockets)
 
 
 def listen(port: int, host: str = "") -> socket.socket:
@@ -139,7 +150,7 @@ class ClusterBoard:
         config.load()
         if self._certificate is not None:
             config.ssl = self._certificate.context
-        self._server = BoardServer(config)
+        self._server = _Server(config)
 
     @property
     def ready(self) -> bool:

@@ -73,6 +73,7 @@ def test_a_token_without_rights_in_a_namespace_is_refused_there(shared_board: Se
 def test_columns_and_metrics_of_other_namespaces_are_not_told(shared_board: Served) -> None:
     found = shared_board.get("/api/runs", "nobody")
     assert (found["columns"], found["runs"], any(found["series"].values())) == ([], [], False)
+    assert found["sources"] == [{"where": "jobs of this cluster", "problem": None}]
     assert "loss" in shared_board.get("/api/runs", "red")["series"]["training"]
 
 

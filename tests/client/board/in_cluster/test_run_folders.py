@@ -13,7 +13,7 @@ from mptraining.board.in_cluster.files import MOST_DOCUMENT_BYTES, MOST_EVENTS_B
 from mptraining.board.in_cluster.run_folders import FolderOwners, Place
 from mptraining.board.in_cluster.settings import BoardSettings
 from mptraining.board.listing import File
-from mptraining_api.problems import InvalidSpec, Problem
+from mptraining_api.problems import InvalidData, InvalidSpec, Problem
 
 FOLDERS: list[dict[str, Any]] = [
     {"namespace": "red", "folder": "gs://red-runs"},
@@ -146,6 +146,18 @@ def test_only_files_of_the_run_folder_itself_are_read(tmp_path: Path) -> None:
     (tmp_path / "runs-link").symlink_to(tmp_path / "runs")
     assert MountedFiles("/x", str(tmp_path), ("runs-link", "one")).list() == {}
     assert MountedFiles("/x", str(tmp_path), ("absent",)).list() == {}
+    assert MountedFiles("/x", str(tmp_path), ("secret",)).list() == {}
+
+
+def test_a_volume_that_may_not_be_read_is_an_error_of_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(InvalidData, match="/runs/one: Permission denied"):
+        MountedFiles("/runs/one", str(tmp_path), ("one",)).list()
 
 
 def test_files_beyond_what_a_shared_server_can_read_are_left_out() -> None:

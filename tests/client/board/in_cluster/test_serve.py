@@ -86,7 +86,14 @@ def test_a_watch_that_fails_is_reported_and_begun_again(caplog: pytest.LogCaptur
     fake = FakeKubernetes()
     fake.put(job("red", "one"))
     with served(fake) as server:
-        watch = JobWatch(server.api, ["red", "blue"], lambda document: document["metadata"]["uid"])
+
+        def keep(document: dict[str, Any]) -> str:
+            if document["metadata"]["name"] == "broken":
+                raise ValueError("unexpected")
+            return str(document["metadata"]["uid"])
+
+        fake.put(job("red", "broken"))
+        watch = JobWatch(server.api, ["red", "blue"], keep)
         fake.gone = True
         watch.start()
         eventually(lambda: watch.listed)
@@ -106,10 +113,11 @@ def test_a_watch_that_fails_is_reported_and_begun_again(caplog: pytest.LogCaptur
         eventually(lambda: watch.problem is None)
         watch.stop()
     assert "the jobs of red cannot be read" in caplog.text
+    assert "the job red/broken cannot be shown" in caplog.text
 
 
 def run_folder(**state: Any) -> RunFolder:
-    return RunFolder("uid", RunReader(MemoryFiles("gs://a/b", {}), "b", id="b"), **state)
+    return RunFolder(("uid", "gs://a/b"), RunReader(MemoryFiles("gs://a/b", {}), "b", id="b"), **state)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +157,10 @@ def test_a_reading_that_failed_is_logged_once(caplog: pytest.LogCaptureFixture) 
         folder.reading.set_exception(InvalidData("gs://a/b", "no permission"))
         assert not folder.ended(False, now)
         assert (folder.failed, folder.read_at, folder.reading) == (True, now, None)
+    folder.reading = Future()
+    folder.reading.set_exception(InvalidData("gs://a/b", "no permission"))
+    folder.ended(True, 3.0)
+    assert folder.readings_after_end == 0, "it is tried again"
     assert caplog.text.count("no permission") == 1
 
 

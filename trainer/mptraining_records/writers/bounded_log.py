@@ -9,14 +9,13 @@ The parts in order are the log. A local part is appended to; an object is replac
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptraining_api.problems import Problem
 from mptraining_records.storage import storage
+from mptraining_records.writers.background import CLOSE_SECONDS, BackgroundWriter
 
 HEAD_BYTES = 1 << 20
 PART_BYTES = 256 << 10
@@ -28,10 +27,6 @@ LONGEST_LINE = 8192
 _LONGEST_PARTIAL = 16 * LONGEST_LINE
 # Text that waits for the thread, in characters; if storage is slower than the program, the newest lines are dropped.
 _MOST_PENDING = 4 << 20
-_LOCAL_SECONDS = 1.0
-# As often as events: an object is written whole.
-_REMOTE_SECONDS = 30.0
-_CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +111,24 @@ class LogWriter:
         self._folder = folder
         self._name = name
         self._redact = redact
-        self._on_failure = on_failure
         self._remote = storage.is_remote(folder)
-        self._seconds = seconds or (_REMOTE_SECONDS if self._remote else _LOCAL_SECONDS)
         self._log = log or BoundedLog()
         # A deque needs no lock, which a fork could leave locked in a child process of the program.
         self._pending: deque[str] = deque()
         self._pending_size = 0
         self._dropped = 0
         self._partial = ""
-        self._failed = False
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._writer = BackgroundWriter(
+            self._write, folder, name="program output", on_failure=on_failure, seconds=seconds
+        )
 
     def start(self) -> None:
         """Begin to write; until then the text waits in memory."""
-        self._thread = threading.Thread(target=self._run, name="program output", daemon=True)
-        self._thread.start()
+        self._writer.start()
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Write the rest; give up after `seconds`."""
+        self._writer.close(seconds)
 
     def add(self, text: str) -> None:
         """Add any text, from any thread; complete lines are written."""
@@ -142,27 +138,11 @@ class LogWriter:
         self._pending_size += len(text)
         self._pending.append(text)
 
-    def close(self, seconds: float = _CLOSE_SECONDS) -> None:
-        """Write the rest; give up after `seconds`."""
-        self._closing.set()
-        if self._thread is not None:
-            self._thread.join(seconds)
-
-    def _run(self) -> None:
-        while not self._closing.wait(self._seconds):
-            self._write()
-        self._write(last=True)
-
-    def _write(self, *, last: bool = False) -> None:
-        try:
-            self._take(last=last)
-            for change in self._log.changes():
-                self._store(change)
-                self._log.confirm(change)
-        except (OSError, Problem) as error:
-            self._report(str(error))
-        except Exception as error:  # noqa: BLE001 - an error here must not end the thread
-            self._report(f"{type(error).__name__}: {error}")
+    def _write(self, last: bool) -> None:
+        self._take(last=last)
+        for change in self._log.changes():
+            self._store(change)
+            self._log.confirm(change)
 
     def _take(self, *, last: bool) -> None:
         """Move the pending text into the log by whole lines, without secrets and overwritten progress bars."""
@@ -197,11 +177,6 @@ class LogWriter:
                 stored = min(change.stored, file.tell())
                 file.truncate(stored)
                 file.write(change.content[stored:])
-
-    def _report(self, message: str) -> None:
-        if not self._failed:
-            self._failed = True
-            self._on_failure(message)
 
 
 def _shown(line: str, *, complete: bool = True) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from mptraining_api.problems import StorageUnavailable
 from mptraining_records.storage import storage
-from mptraining_records.storage.bounded_log import BoundedLog, LogWriter
+from mptraining_records.writers.bounded_log import BoundedLog, LogWriter
 
 
 def name(part: int) -> str:

@@ -1,0 +1,1 @@
+"""Writers in background threads, for what a run reports while it trains."""
