@@ -17,7 +17,11 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / "build" / "sbom-tools" / "bin" / "python"
-IMAGES = {"operator": ["operator"], **{f"trainer-{kind}": ["trainer", f"tensorflow-{kind}"] for kind in ("cpu", "gpu")}}
+IMAGES = {
+    "operator": ["operator"],
+    "board": ["board"],
+    **{f"trainer-{kind}": ["trainer", f"tensorflow-{kind}"] for kind in ("cpu", "gpu")},
+}
 IMAGES["trainer-tpu"] = ["trainer", "tensorflow-tpu"]
 VALIDATE = (
     "import pathlib, sys; from cyclonedx.validation.json import JsonStrictValidator;"
@@ -93,7 +97,7 @@ def test_the_dependency_that_adds_a_package_is_recorded(bills: Path) -> None:
     assert set().union(*edges.values()) == known
 
 
-@pytest.mark.parametrize(("image", "most"), [("operator", 0), ("trainer-cpu", 2)])
+@pytest.mark.parametrize(("image", "most"), [("operator", 0), ("board", 0), ("trainer-cpu", 2)])
 def test_licences_are_known_where_the_packages_are_installed_here(bills: Path, image: str, most: int) -> None:
     unknown = [each["name"] for each in read(bills, image)["components"] if not each.get("licenses")]
     assert len(unknown) <= most, unknown
