@@ -52,12 +52,14 @@ def read(folder: Path, image: str) -> dict[str, Any]:
 
 
 def locked(image: str) -> dict[str, str]:
-    """Names and versions on Linux, read with other means than the bill's."""
+    """Names and versions on Linux with Python 3.11, read with other means than the bill's."""
     found = {}
     for lock in IMAGES[image]:
         text = (ROOT / "images" / f"{lock}.lock").read_text(encoding="utf-8")
         for name, version, marker in re.findall(r"^([\w.-]+)==(\S+)(?: ; (.*?))? \\$", text, re.MULTILINE):
-            if not re.search(r"win32|Windows|Darwin|Emscripten|implementation_name == 'pypy'", marker):
+            if not re.search(
+                r"win32|Windows|Darwin|Emscripten|implementation_name == 'pypy'|python_full_version >=", marker
+            ):
                 found[name] = version
     return found
 
