@@ -15,7 +15,8 @@ from mptraining_records.storage import storage
 
 # A tree is searched for run folders no deeper than this, and no further than so many folders.
 DEPTH, FOLDERS = 8, 20_000
-# The parts of a run folder that the board reads.
+# The files and the parts of a run folder that the board reads.
+DOCUMENTS = (run_folder.JOB, run_folder.RESULT)
 PARTS = (run_folder.EVENTS, run_folder.QUARANTINE, run_folder.LOGS)
 
 
@@ -25,6 +26,17 @@ class File:
 
     size: int
     changed: str
+
+
+def regular_file(entry: os.DirEntry[str]) -> File | None:
+    """Return the file of a folder's entry; None for another kind, a link, and a file that was deleted since."""
+    try:
+        if not entry.is_file(follow_symlinks=False):
+            return None
+        stat = entry.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return File(stat.st_size, f"{stat.st_mtime_ns}-{stat.st_size}")
 
 
 class Files(Protocol):
@@ -57,13 +69,8 @@ class LocalFiles:
             with entries:
                 for entry in entries:
                     name = f"{part}/{entry.name}" if part else entry.name
-                    if part or name in (run_folder.JOB, run_folder.RESULT):
-                        try:
-                            if entry.is_file(follow_symlinks=False):
-                                stat = entry.stat(follow_symlinks=False)
-                                found[name] = File(stat.st_size, f"{stat.st_mtime_ns}-{stat.st_size}")
-                        except OSError:
-                            continue
+                    if (part or name in DOCUMENTS) and (file := regular_file(entry)):
+                        found[name] = file
         return found
 
     def touched(self) -> tuple[int, ...]:

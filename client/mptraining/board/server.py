@@ -1,6 +1,6 @@
 """The board's web application (Starlette): pages, answers in JSON, and server-sent events for changes.
 
-`Guard` admits requests to a user's own board; `mptraining.board.in_cluster` has another one.
+What admits requests is elsewhere: `serve` for a user's own board, `in_cluster.application` for that of a cluster.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -90,38 +90,6 @@ class Permissions(Protocol):
         """Return whether the user has the right in the namespace."""
 
 
-class Everything:
-    """The permissions of a user's own board."""
-
-    async def listed(self, request: Request) -> None:
-        del request
-
-    async def may_read(self, request: Request, id: str, right: Right) -> bool:
-        del request, id, right
-        return True
-
-    async def may(self, request: Request, namespace: str, right: Right) -> bool:
-        del request, namespace, right
-        return True
-
-
-def application(
-    board: Board,
-    *,
-    token: str,
-    port: int,
-    once: access.OneTimeToken | None = None,
-    hosts: Collection[str] = (),
-    stopping: Callable[[], bool] = lambda: False,
-) -> ASGIApp:
-    """Return a user's own board. `hosts` are further allowed names; streams end when `stopping` returns True.
-
-    The first address has `token`, or `once`.
-    """
-    inner = pages(board, Everything(), stopping)
-    return with_security_headers(_Guard(inner, token=token, once=once, cookie=access.cookie_name(port), hosts=hosts))
-
-
 def pages(board: Board, permissions: Permissions, stopping: Callable[[], bool]) -> ASGIApp:
     """Return the routes, for requests that were admitted."""
     answers = _Answers(board, permissions, stopping)
@@ -173,40 +141,6 @@ def refuse(request: Request, denied: Denied, *, token_in_address: bool = False) 
 
 def method_refused() -> Response:
     return JSONResponse({"error": "the board answers GET alone"}, 405, {"Allow": "GET"})
-
-
-class _Guard:
-    """Checks host, token and method of every request before any route sees it."""
-
-    def __init__(
-        self, app: ASGIApp, *, token: str, once: access.OneTimeToken | None, cookie: str, hosts: Collection[str]
-    ) -> None:
-        self._app = app
-        self._token = token
-        self._once = once
-        self._cookie = cookie
-        self._hosts = hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._answer(Request(scope))(scope, receive, send)
-
-    def _answer(self, request: Request) -> ASGIApp:
-        if not access.is_allowed_host(Headers(scope=request.scope).get("host", ""), self._hosts):
-            return self._refuse(request, access.WRONG_HOST)
-        given = request.query_params.get("token")
-        if request.method == "GET" and request.url.path == "/" and given is not None:
-            if not access.is_token(given, self._token) and not (self._once and self._once.take(given)):
-                return self._refuse(request, access.NO_TOKEN)
-            response = RedirectResponse("/", status_code=303)
-            response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
-            return response
-        if not access.is_token(request.cookies.get(self._cookie), self._token):
-            return self._refuse(request, access.NO_TOKEN)
-        return self._app if request.method == "GET" else method_refused()
-
-    @staticmethod
-    def _refuse(request: Request, reason: str) -> Response:
-        return refuse(request, Denied(403, reason), token_in_address=True)
 
 
 class _Answers:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
-from mptraining.board.listing import PARTS, File, Files
+from mptraining.board.listing import DOCUMENTS, PARTS, File, Files, regular_file
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData
 from mptraining_records.storage import gcs, storage
@@ -23,7 +23,6 @@ MOST_FILES = 2_000
 MOST_EVENTS_BYTES = 32 << 20
 MOST_DOCUMENT_BYTES = 4 << 20
 
-_DOCUMENTS = (run_folder.JOB, run_folder.RESULT)
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A named pipe must not block the board.
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -43,8 +42,8 @@ class MountedFiles:
             try:
                 with self._open_folder(part) as descriptor, os.scandir(descriptor) as entries:
                     for entry in islice(entries, MOST_FILES):
-                        if part or entry.name in _DOCUMENTS:
-                            _add(found, f"{part}/{entry.name}" if part else entry.name, entry)
+                        if (part or entry.name in DOCUMENTS) and (file := regular_file(entry)):
+                            found[f"{part}/{entry.name}" if part else entry.name] = file
             except OSError as error:
                 # No such folder, or a link or a file in the place of one.
                 if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
@@ -80,16 +79,6 @@ class MountedFiles:
             os.close(descriptor)
 
 
-def _add(found: dict[str, File], name: str, entry: os.DirEntry[str]) -> None:
-    try:
-        if entry.is_file(follow_symlinks=False):
-            status = entry.stat(follow_symlinks=False)
-            found[name] = File(status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
-    except OSError:
-        # Deleted since the listing.
-        return
-
-
 class RunBucketFiles:
     """A run folder in a bucket, by a listing of each of its parts; checkpoints and models are not listed."""
 
@@ -98,7 +87,7 @@ class RunBucketFiles:
 
     def list(self) -> dict[str, File]:
         below, objects = gcs.list_folder(self.folder, "", MOST_FILES)
-        found = {name: File(each.size, each.version) for each in objects if (name := _name(each.key)) in _DOCUMENTS}
+        found = {name: File(each.size, each.version) for each in objects if (name := _name(each.key)) in DOCUMENTS}
         for part in PARTS:
             if any(_name(each) == part for each in below):
                 _, objects = gcs.list_folder(storage.join(self.folder, part), "", MOST_FILES)
