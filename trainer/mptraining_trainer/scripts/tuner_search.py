@@ -206,7 +206,7 @@ class TunerSearch:
     @contextmanager
     def _oracle_clock(self, tuner: Any) -> Iterator[None]:
         """In the block, let the oracle's server, which only sleeps in this thread, report trials and end early."""
-        server = importlib.import_module(f"{self._package}.distribute.oracle_chief")
+        server: Any = importlib.import_module(f"{self._package}.distribute.oracle_chief")
         original, seen = server.time, (-1, -1)
 
         def sleep(seconds: float) -> None:
