@@ -50,7 +50,9 @@ def plain(units=3):
 
 def never(hp):
     hp.Choice("kind", ["a", "b"])
-    with hp.conditional_scope("kind", ["a"]), hp.conditional_scope("kind", ["b"]):
+    with hp.conditional_scope("kind", ["a"]):
+        hp.Choice("sort", ["x", "y"])
+    with hp.conditional_scope("kind", ["b"]), hp.conditional_scope("sort", ["z"]):
         hp.Int("units", 1, 2)
 
 def raises(hp):
@@ -145,7 +147,12 @@ def test_wrong_values_name_the_argument(arguments: dict[str, Any], field: str, t
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("plain", "no parameter 'hp'"), ("never", "no value of kind activates"), ("raises", "(at "), ("buildd", "build")],
+    [
+        ("plain", "no parameter 'hp'"),
+        ("never", "no value of kind, sort activates"),
+        ("raises", "(at "),
+        ("buildd", "build"),
+    ],
 )
 def test_functions_without_a_search_space_are_refused(name: str, text: str) -> None:
     with pytest.raises(InvalidProgram, match=None) as caught:

@@ -148,7 +148,7 @@ def _describe(each: Any) -> Hyperparameter:
         HyperparameterCondition(path=f"{_PATH}.{condition.name}", values=tuple(condition.values))
         for condition in each.conditions
     )
-    kind = type(each).__name__.lower()
+    kind: Any = type(each).__name__.lower()
     of_a_range = kind in ("int", "float")
     return Hyperparameter(
         path=f"{_PATH}.{each.name}",

@@ -99,7 +99,8 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
     Raises InvalidProgram that names the entry point and, for an error inside the function, its file and line.
     """
     builder = import_entry_point(function.entry_point, _ENTRY_POINT)
-    arguments, check = function.arguments or {}, _no_check
+    arguments: Mapping[str, Any] = function.arguments or {}
+    check: Callable[[bool], None] = _no_check
     if takes_hyperparameters(builder, arguments):
         arguments, check = with_hyperparameters(builder, function.entry_point, arguments)
     try:

@@ -22,7 +22,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 from mptraining_api.launch import WorkerIdentity
-from mptraining_api.problems import InvalidProgram
+from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_trainer.scripts.after_import import after_import
 from mptraining_trainer.scripts.tuner_folder import TunerFolder, write_json
 
@@ -94,8 +94,13 @@ class TunerSearch:
             yield
 
     def best_model(self) -> tuple[Any, dict[str, float]]:
-        """Return the model of the last search's best trial with the weights of its best epoch, and its metrics."""
-        trial = self.tuner.oracle.get_best_trials(1)[0]
+        """Return the model of the last search's best trial with the weights of its best epoch, and its metrics.
+
+        Raise Problem if no trial has completed.
+        """
+        trial = next(iter(self.tuner.oracle.get_best_trials(1)), None)
+        if trial is None or trial.status != "COMPLETED":
+            raise Problem("", "no trial of the search has completed")
         return self.tuner.get_best_models(1)[0], _metrics(trial)
 
     def _change(self, module: ModuleType, stack: ExitStack) -> None:
@@ -201,7 +206,7 @@ class TunerSearch:
     @contextmanager
     def _oracle_clock(self, tuner: Any) -> Iterator[None]:
         """In the block, let the oracle's server, which only sleeps in this thread, report trials and end early."""
-        server = importlib.import_module(f"{self._package}.distribute.oracle_chief")
+        server: Any = importlib.import_module(f"{self._package}.distribute.oracle_chief")
         original, seen = server.time, (-1, -1)
 
         def sleep(seconds: float) -> None:
