@@ -49,6 +49,12 @@ def events(ns: Any, name: str) -> set[str]:
     return {each["reason"] for each in ns.rest.get(f"/api/v1/namespaces/{ns.namespace}/events", query)["items"]}
 
 
+def started(ns: Any, job: str) -> None:
+    """Wait until the sweep has created that job and all of its workers run."""
+    ns.wait(lambda: ns.child("mptraining.dev/v1alpha1 mptrainingjobs", job), lambda found: found is not None)
+    ns.running(job)
+
+
 def until(ns: Any, name: str, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     found: dict[str, Any] = ns.wait(lambda: status(ns, name), holds)
     return found
@@ -82,7 +88,7 @@ def test_a_sweep_from_its_creation_to_its_deletion(ns: Any) -> None:
 
 def test_a_suspended_sweep_frees_its_pods_and_resumes(ns: Any) -> None:
     create(ns, "rest", lambda pod: Run() if pod.job.endswith("-1-1") else Exit(0, message=finished(1.0)))
-    ns.running("rest-1")
+    started(ns, "rest-1")
     ns.rest.patch(f"{sweeps(ns)}/rest", {"spec": {"runPolicy": {"suspend": True}}}, kind="application/merge-patch+json")
     until(ns, "rest", lambda found: found.get("phase") == "Suspended")
     ns.phase("rest-1", "Suspended")
@@ -113,7 +119,7 @@ def test_failed_programs_are_trials_and_lost_machines_are_not(ns: Any) -> None:
 
 def test_a_paused_sweep_starts_no_trial(ns: Any) -> None:
     create(ns, "still", lambda pod: Run())
-    ns.running("still-1")
+    started(ns, "still-1")
     path = f"{sweeps(ns)}/still"
     note = {"metadata": {"annotations": {"mptraining.dev/paused": "true"}}}
     ns.rest.patch(path, note, kind="application/merge-patch+json")
@@ -134,7 +140,7 @@ def test_a_quota_of_the_namespace_holds_the_trials_and_is_named(alone: Any) -> N
     alone.wait(lambda: alone.rest.get(f"{path}/jobs").get("status", {}).get("hard"), lambda found: found == hard)
     alone.operator()
     create(alone, "many", lambda pod: Run())
-    alone.running("many-1")
+    started(alone, "many-1")
     waits = until(alone, "many", lambda found: any("exceeded quota" in str(each) for each in found.get("trials", ())))
     assert [each["state"] for each in waits["trials"]].count("Proposed") == 1
     alone.rest.delete(f"{path}/jobs")
