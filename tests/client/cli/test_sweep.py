@@ -49,7 +49,9 @@ def test_a_sweep_is_found_by_its_folder_its_name_and_its_file(
     named: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("sweep", "status", named) == 0
-    assert "10 of 20 trials" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "10 of 20 trials" in out
+    assert "to continue it: mptj sweep sweep.yaml\n" in out
 
 
 def test_the_best_trial(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
