@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptraining_api.sweep.check import sweep_problems
-
 from mptraining.job_file.data import check_data
 from mptraining.sweeps.program_space import with_parameters_of_program
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.sweep.check import sweep_problems
 from mptraining_api.sweep.spec import SWEEP_KIND, MPTrainingSweep
 from mptraining_api.validation.job_text import load_job_text
 from mptraining_api.validation.mistakes import value_at
