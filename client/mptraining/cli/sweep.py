@@ -98,12 +98,12 @@ def status(sweep: Sweep, as_json: Json = False, *, where: Where) -> None:
         return
     for text in view.lines(found):
         typer.echo(text)
-    if found.finished is None and (file := stopped_sweep(found)) is not None:
-        typer.echo(f"  {'stopped':<10}  to continue it: mptj sweep {file}")
+    if found.finished is None and (named := stopped_sweep(found)) is not None:
+        typer.echo(f"  {'stopped':<10}  to continue it: mptj sweep {named}")
 
 
 def stopped_sweep(found: SweepView) -> str | None:
-    """Return the file of a sweep in a folder in which no driver is at work; None for others."""
+    """Return the arguments of `mptj sweep` that continue a sweep in which no driver is at work; None for others."""
     from mptraining.sweeps.best_job import SWEEP_FILE
     from mptraining.sweeps.folder import SweepFolder, is_sweep_folder
 
@@ -111,7 +111,10 @@ def stopped_sweep(found: SweepView) -> str | None:
     if not is_sweep_folder(folder) or SweepFolder(folder).is_driven():
         return None
     file = (found.sweep.metadata.annotations or {}).get(SWEEP_FILE)
-    return _shown(Path(file)) if file else "FILE"
+    named = [_shown(Path(file)) if file else "FILE"]
+    if folder.absolute() != Path.cwd() / "runs" / found.name:
+        named += ["--output", _shown(folder.absolute())]
+    return shlex.join(named)
 
 
 def best(sweep: Sweep, as_json: Json = False, *, where: Where) -> None:

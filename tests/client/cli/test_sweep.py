@@ -49,7 +49,9 @@ def test_a_sweep_is_found_by_its_folder_its_name_and_its_file(
     named: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("sweep", "status", named) == 0
-    assert "10 of 20 trials" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "10 of 20 trials" in out
+    assert "to continue it: mptj sweep sweep.yaml\n" in out
 
 
 def test_the_best_trial(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,6 +118,28 @@ def test_check_takes_a_sweep_and_names_the_line_of_a_mistake(
     assert call("check", "sweep.yaml") == 2
     line = next(at for at, text in enumerate(sweep_file.read_text().splitlines(), 1) if "nowhere" in text)
     assert capsys.readouterr().err.startswith(f"sweep.yaml:{line}: spec.job.data.train[0]: 'nowhere/train-*.tfrecord'")
+
+
+def test_every_mistake_is_reported_with_its_line(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = sweep_file.read_text()
+    for right, wrong in (
+        ("metric: val_accuracy", "metric: val_auc"),
+        ("training.optimizer.config.learning_rate", "training.optimzer.config.learning_rate"),
+        ("values: [32, 64]", "values: []"),
+        ("records/val-*", "nowhere/val-*"),
+    ):
+        text = text.replace(right, wrong)
+    sweep_file.write_text(text)
+    assert call("sweep", "sweep.yaml") == 2
+    *found, last = capsys.readouterr().err.splitlines()
+    assert [each.split(": ")[:2] for each in found] == [
+        ["sweep.yaml:5", "spec.objective.metric"],
+        ["sweep.yaml:8", "spec.parameters[0].path"],
+        ["sweep.yaml:9", "spec.parameters[1].values"],
+        ["sweep.yaml:14", "spec.job.data.validation[0]"],
+    ]
+    assert last == "mptj: 4 mistakes; nothing was started"
+    assert not Path("runs").exists()
 
 
 def test_a_sweep_is_no_job(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -196,12 +196,14 @@ def test_ctrl_c_keeps_everything_and_the_same_command_continues(
     assert interrupted == proposals(whole)[:1]
 
 
-def kill_until_it_ends(path: Path, command: tuple[str, str], environment: dict[str, str], *, kills: int) -> int:
+def kill_until_it_ends(
+    path: Path, command: tuple[str, str], environment: dict[str, str], *, kills: int, parallel: int
+) -> int:
     """Kill the driver with SIGKILL at random moments, then let it end; return the number of kills that hit it."""
     moments = random.Random(19)
     hit = 0
     for _ in range(kills):
-        driver = start_driver(path, command, environment)
+        driver = start_driver(path, command, environment, parallel=parallel)
         try:
             driver.communicate(timeout=moments.uniform(0.3, 1.8))
             break
@@ -209,22 +211,23 @@ def kill_until_it_ends(path: Path, command: tuple[str, str], environment: dict[s
             driver.kill()
             driver.communicate()
             hit += 1
-    driver = start_driver(path, command, environment)
+    driver = start_driver(path, command, environment, parallel=parallel)
     driver.communicate(timeout=120)
     assert driver.returncode == 0
     return hit
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize(("parallel", "algorithm"), [(1, "TPE"), (2, "TPE, reproducible: true")])
 def test_a_killed_driver_loses_no_trial_and_repeats_none(
-    sweep_file: SweepFile, stub: Stub, environment: Callable[..., dict[str, str]]
+    parallel: int, algorithm: str, sweep_file: SweepFile, stub: Stub, environment: Callable[..., dict[str, str]]
 ) -> None:
-    path = sweep_file(trials=12)
+    path = sweep_file(trials=12, algorithm=algorithm)
     command = stub(SLOW)
-    hit = kill_until_it_ends(path, command, environment(), kills=12)
+    hit = kill_until_it_ends(path, command, environment(), kills=12, parallel=parallel)
     assert hit >= 3, "the moments missed the sweep"
     killed = stored_view()
-    _, whole = run(path, stub(TRAINER + "\nsucceed()"), output="runs/whole")
+    _, whole = run(path, stub(TRAINER + "\nsucceed()"), output="runs/whole", parallel=parallel)
     assert proposals(killed) == proposals(whole)
     assert [each.objective for each in killed.trials] == [each.objective for each in whole.trials]
     assert {each.state for each in killed.trials} == {TrialState.SUCCEEDED}
