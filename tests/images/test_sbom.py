@@ -51,6 +51,10 @@ def read(folder: Path, image: str) -> dict[str, Any]:
     return found
 
 
+# Markers of other systems, and of later versions of Python.
+_OTHERS = r"win32|Windows|Darwin|Emscripten|implementation_name == 'pypy'|python_full_version >="
+
+
 def locked(image: str) -> dict[str, str]:
     """Names and versions on Linux with Python 3.11, read with other means than the bill's."""
     found = {}
