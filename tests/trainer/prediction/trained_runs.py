@@ -102,6 +102,15 @@ def dataset(pattern: str, features: dict[str, Any], batch: int = BATCH) -> Any:
     return parsed.batch(batch)
 
 
+def stacked(pattern: str, features: dict[str, Any]) -> dict[str, Any]:
+    """Return the features of all records as arrays, read by TensorFlow.
+
+    Keras 3 warns at the end of a dataset of unknown length.
+    """
+    rows = list(dataset(pattern, features))
+    return {name: np.concatenate([row[name].numpy() for row in rows]) for name in features}
+
+
 def write_records(folder: Path, name: str, rows: list[dict[str, Any]], shards: int) -> str:
     """Write the rows into shards with TensorFlow's own writer; return the pattern of the files."""
     folder.mkdir(parents=True, exist_ok=True)
