@@ -200,9 +200,10 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
             },
             "training": {"batchSize": {"global": 11}, "epochs": 1},
         }
-        ended = run_job(spec, folder / "runs" / module)
+        run_folder = folder / "runs" / module.replace("_", "-")
+        ended = run_job(spec, run_folder)
         assert ended.outcome.exit_code == 0, ended.message
-        return folder / "runs" / module
+        return run_folder
 
     yield folder, run_once
     sys.path.remove(str(folder))
