@@ -19,7 +19,7 @@ from mptraining_api import outcomes
 from mptraining_trainer.ensemble.probabilities import config_on_probabilities
 from mptraining_trainer.keras_backend import load
 from tests.trainer.prediction.test_prediction import GENERATIONS, LABELLED, model_of, softmax
-from tests.trainer.prediction.trained_runs import Ended, Trained, dataset, predict, run_job
+from tests.trainer.prediction.trained_runs import Ended, Trained, predict, run_job, stacked
 
 pytestmark = pytest.mark.training
 
@@ -49,22 +49,20 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(
     ended = average(members, records, tmp_path / "ensemble", weights=[2.0, 1.0, 1.0])
 
     assert ended.outcome == outcomes.SUCCEEDED, ended.message
-    rows = dataset(records, LABELLED)
-    probabilities = [
-        softmax(model_of(each, generation).predict(rows.map(lambda row: row["x"]), verbose=0)) for each in members
-    ]
+    rows = stacked(records, LABELLED)
+    probabilities = [softmax(model_of(each, generation).predict(rows["x"], verbose=0)) for each in members]
     wanted = np.average(probabilities, axis=0, weights=[2.0, 1.0, 1.0])
     found = model_of(tmp_path / "ensemble", generation)
-    np.testing.assert_allclose(found.predict(rows.map(lambda row: row["x"]), verbose=0), wanted, atol=1e-6)
+    np.testing.assert_allclose(found.predict(rows["x"], verbose=0), wanted, atol=1e-6)
 
-    labels = np.concatenate([row["label"].numpy() for row in rows])
+    labels = rows["label"]
     metrics = ended.result.metrics
     assert metrics["val_accuracy"] == pytest.approx(np.mean(wanted.argmax(axis=1) == labels), abs=1e-6)
     assert metrics["val_loss"] == pytest.approx(-np.mean(np.log(wanted[np.arange(len(labels)), labels])), rel=1e-5)
     best = model_of(members[0], generation)
     losses = load(generation).module.losses  # type: ignore[arg-type]
     best.compile(loss=losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-    of_best = best.evaluate(rows.map(lambda row: (row["x"], row["label"])), return_dict=True, verbose=0)
+    of_best = best.evaluate(rows["x"], labels, return_dict=True, verbose=0)
     assert metrics["best_member_val_loss"] == pytest.approx(of_best["loss"], rel=1e-5)
     assert metrics["best_member_val_accuracy"] == pytest.approx(of_best["accuracy"], abs=1e-6)
     assert ended.result.model == "model"

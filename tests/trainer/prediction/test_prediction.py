@@ -17,12 +17,13 @@ from mptraining_records.tfrecord import example
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.prediction import run_prediction
-from tests.trainer.prediction.trained_runs import ROWS, Trained, dataset, predict, write_records
+from tests.trainer.prediction.trained_runs import BATCH, ROWS, Trained, dataset, predict, stacked, write_records
 
 pytestmark = pytest.mark.training
 
 X = {"x": tf.io.FixedLenFeature([8], tf.float32)}
 LABELLED = {**X, "label": tf.io.FixedLenFeature([], tf.int64)}
+TOPIC = {"topic": tf.io.FixedLenFeature([], tf.int64)}
 LENGTH = {"length": tf.io.FixedLenFeature([], tf.float32)}
 GENERATIONS = pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
 
@@ -51,7 +52,7 @@ def test_records_without_labels_get_what_keras_predicts_in_the_order_of_the_file
 
     assert ended.outcome == outcomes.SUCCEEDED, ended.message
     found = table(tmp_path / "p")
-    wanted = model_of(trained(generation), generation).predict(dataset(records, X).map(lambda row: row["x"]), verbose=0)
+    wanted = model_of(trained(generation), generation).predict(stacked(records, X)["x"], verbose=0)
     np.testing.assert_allclose(found["output"], wanted, atol=1e-6)
     assert found["class"] == wanted.argmax(axis=1).tolist()
     np.testing.assert_allclose(found["probability"], softmax(wanted).max(axis=1), atol=1e-6)
@@ -71,9 +72,8 @@ def test_evaluation_is_that_of_keras(generation: str, trained: Trained, numbers:
     model = model_of(trained(generation), generation)
     losses = load(generation).module.losses  # type: ignore[arg-type]
     model.compile(loss=losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-    wanted = model.evaluate(
-        dataset(records, LABELLED).map(lambda row: (row["x"], row["label"])), return_dict=True, verbose=0
-    )
+    rows = stacked(records, LABELLED)
+    wanted = model.evaluate(rows["x"], rows["label"], batch_size=BATCH, return_dict=True, verbose=0)
     assert ended.result.metrics == pytest.approx(dict(wanted), rel=1e-5)
     assert len(table(tmp_path / "p")["class"]) == ROWS
 
@@ -99,12 +99,10 @@ def test_two_outputs_over_sequences_are_columns_by_name(
 
     judged = predict(run(generation), f"{folder}/text-*.tfrecord", tmp_path / "judged", evaluate=True)
     assert judged.outcome == outcomes.SUCCEEDED, judged.message
-    topics = dataset(f"{folder}/text-*.tfrecord", {"topic": tf.io.FixedLenFeature([], tf.int64)})
-    labels = np.concatenate([row["topic"].numpy() for row in topics])
-    right = np.mean(np.argmax(table(tmp_path / "judged")["topic"], axis=1) == labels)
+    labels = stacked(f"{folder}/text-*.tfrecord", TOPIC | LENGTH)
+    right = np.mean(np.argmax(table(tmp_path / "judged")["topic"], axis=1) == labels["topic"])
     assert judged.result.metrics["topic_accuracy"] == pytest.approx(right, abs=1e-6)
-    each = np.concatenate([row["length"].numpy() for row in dataset(f"{folder}/text-*.tfrecord", LENGTH)])
-    errors = (np.array(table(tmp_path / "judged")["length"]) - each) ** 2
+    errors = (np.array(table(tmp_path / "judged")["length"]) - labels["length"]) ** 2
     assert judged.result.metrics["length_loss"] == pytest.approx(np.mean(errors), rel=1e-5)
 
 

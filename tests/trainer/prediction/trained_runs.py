@@ -102,6 +102,15 @@ def dataset(pattern: str, features: dict[str, Any], batch: int = BATCH) -> Any:
     return parsed.batch(batch)
 
 
+def stacked(pattern: str, features: dict[str, Any]) -> dict[str, Any]:
+    """Return the features of all records as arrays, read by TensorFlow.
+
+    Keras 3 warns at the end of a dataset of unknown length.
+    """
+    rows = list(dataset(pattern, features))
+    return {name: np.concatenate([row[name].numpy() for row in rows]) for name in features}
+
+
 def write_records(folder: Path, name: str, rows: list[dict[str, Any]], shards: int) -> str:
     """Write the rows into shards with TensorFlow's own writer; return the pattern of the files."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -191,9 +200,10 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
             },
             "training": {"batchSize": {"global": 11}, "epochs": 1},
         }
-        ended = run_job(spec, folder / "runs" / module)
+        run_folder = folder / "runs" / module.replace("_", "-")
+        ended = run_job(spec, run_folder)
         assert ended.outcome.exit_code == 0, ended.message
-        return folder / "runs" / module
+        return run_folder
 
     yield folder, run_once
     sys.path.remove(str(folder))

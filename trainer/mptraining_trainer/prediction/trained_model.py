@@ -47,6 +47,8 @@ class TrainedModel:
     losses: Mapping[str, OutputLoss]
     activation: str | None
     classes: tuple[str, ...] | None
+    # The loaded SavedModel, whose variables live as long as it does; its signature does not keep them.
+    owner: Any = None
 
     def caller(self, example: ExampleSpec) -> Callable[[Any], Any]:
         """Return the function from a batch of inputs to outputs; `example` is one example after preprocessing.
@@ -181,7 +183,8 @@ def only_inputs(columns: Columns, inputs: tuple[str, ...] | None, field: str) ->
 
 
 def _load_saved_model(path: Path, keras: Keras) -> TrainedModel:
-    signature = tf.saved_model.load(str(path)).signatures.get("serving_default")
+    loaded = tf.saved_model.load(str(path))
+    signature = loaded.signatures.get("serving_default")
     if signature is None:
         raise InvalidSpec(_MODEL, f"{path} has no signature serving_default", next_step="Export it with model.export.")
     return TrainedModel(
@@ -193,6 +196,7 @@ def _load_saved_model(path: Path, keras: Keras) -> TrainedModel:
         losses={},
         activation=None,
         classes=None,
+        owner=loaded,
     )
 
 
