@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Literal, get_args
@@ -78,6 +79,42 @@ class Condition(Model):
     observed_generation: NonNegative | None = Field(
         None, description="metadata.generation that the condition is based on."
     )
+
+
+# The schema allows 32768 characters; etcd stores the message for every object.
+_LONGEST_MESSAGE = 2000
+
+
+def truncated(message: str) -> str:
+    """Return the message, cut where it is longer than a status should store."""
+    return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
+
+
+def conditions_with(
+    conditions: Sequence[Condition] | None,
+    type: str,
+    value: bool,
+    reason: str,
+    message: str,
+    now: float,
+    generation: int,
+) -> list[Condition]:
+    """Return the conditions with that one set; `lastTransitionTime` changes only with the condition's status."""
+    word: Literal["True", "False"] = "True" if value else "False"
+    found = list(conditions or ())
+    place = next((at for at, each in enumerate(found) if each.type == type), len(found))
+    before = found[place] if place < len(found) else None
+    after = Condition(
+        type=type,
+        status=word,
+        reason=reason,
+        message=truncated(message),
+        last_transition_time=format_time(now)
+        if before is None or before.status != word
+        else before.last_transition_time,
+        observed_generation=generation,
+    )
+    return [*found[:place], after, *found[place + 1 :]]
 
 
 class Attempt(Model):

@@ -15,6 +15,7 @@ from mptraining_api.crd import (
     custom_resource_definition,
     main,
     structural,
+    sweep_definition,
     sweeps_to_yaml,
     to_yaml,
 )
@@ -136,3 +137,33 @@ def test_check_reports_a_stale_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main([str(file), "--check"]) == 0
     assert main(["-"]) == 0
     assert capsys.readouterr().out == f"{to_yaml()}---\n{sweeps_to_yaml()}"
+
+
+class TestSweeps:
+    """The second resource, by the same rules of the API server."""
+
+    DEFINITION = sweep_definition()
+    SCHEMA = DEFINITION["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+    def test_everything_is_typed_and_bounded_or_kept_as_it_is(self) -> None:
+        for path, node in nodes(self.SCHEMA):
+            if path == ".metadata":
+                continue
+            kept = node.get("x-kubernetes-preserve-unknown-fields")
+            assert node.get("type") or kept, path
+            assert node.get("type") != "string" or {"maxLength", "enum"} & node.keys(), path
+            assert node.get("type") != "array" or "maxItems" in node, path
+            assert node.get("type") != "object" or {"properties", "maxProperties"} & node.keys(), path
+            assert not {"$ref", "anyOf", "oneOf", "allOf", "title", "const", "nullable"} & node.keys(), path
+
+    def test_every_field_is_described(self) -> None:
+        for path, node in nodes(self.SCHEMA["properties"]["spec"]):
+            assert path.endswith("[]") or node.get("description"), path
+
+    def test_trials_are_merged_by_number(self) -> None:
+        trials = self.SCHEMA["properties"]["status"]["properties"]["trials"]
+        assert trials["x-kubernetes-list-map-keys"] == ["number"]
+
+    def test_the_file_in_manifests_is_up_to_date(self) -> None:
+        file = Path(__file__).parents[2] / "manifests" / "crd-sweeps.yaml"
+        assert file.read_text(encoding="utf-8") == sweeps_to_yaml(), "run `python -m mptraining_api.crd`"

@@ -178,11 +178,12 @@ def test_users_reach_jobs_by_the_roles_they_have() -> None:
     assert ("ClusterRole", "mptraining-edit") not in objects({"rbac": {"userRoles": False}})
 
 
-def test_the_resource_is_upgraded_with_the_chart_and_outlives_it() -> None:
-    found = objects()["CustomResourceDefinition", CRD]
+@pytest.mark.parametrize("crd", [CRD, "mptrainingsweeps.mptraining.dev"])
+def test_the_resources_are_upgraded_with_the_chart_and_outlive_it(crd: str) -> None:
+    found = objects()["CustomResourceDefinition", crd]
     assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    assert "annotations" not in objects({"crds": {"keep": False}})["CustomResourceDefinition", CRD]["metadata"]
-    assert ("CustomResourceDefinition", CRD) not in objects({"crds": {"install": False}})
+    assert "annotations" not in objects({"crds": {"keep": False}})["CustomResourceDefinition", crd]["metadata"]
+    assert ("CustomResourceDefinition", crd) not in objects({"crds": {"install": False}})
 
 
 def test_names_follow_from_the_release_or_are_given() -> None:

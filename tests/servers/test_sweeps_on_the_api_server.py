@@ -131,7 +131,7 @@ def test_a_plans_status_and_job_are_accepted_and_shown(control_plane: ControlPla
     )
     head, row = control_plane.kubectl("get", "mpts", "shown").stdout.splitlines()
     assert head.split() == ["NAME", "PHASE", "TRIALS", "RUNNING", "BEST", "AGE"]
-    assert row.split()[:5] == ["shown", "Pending", "1/4", "0", "0.9375"]
+    assert row.split()[:5] == ["shown", "Running", "1/4", "0", "0.9375"]
 
 
 def test_a_thousand_trials_are_stored(control_plane: ControlPlane) -> None:

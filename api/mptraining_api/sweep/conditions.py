@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mptraining_api.status import Condition, format_time
+from mptraining_api.status import Condition, conditions_with, format_time
 from mptraining_api.sweep.actions import TrialJob
 from mptraining_api.sweep.spec import SweepSpec
 from mptraining_api.sweep.status import BestTrial, SweepPhase, SweepStatus, Trial, TrialState
@@ -81,9 +81,9 @@ def with_started(status: SweepStatus, digest: str, now: float, generation: int) 
 
 
 def with_running(status: SweepStatus, now: float, generation: int) -> SweepStatus:
-    """Record that the sweep is under way: Running once one of its trials runs."""
-    runs = bool(status.running)
-    phase = SweepPhase.RUNNING if runs or _is_true(status, "Running") else SweepPhase.PENDING
+    """Record that the sweep is under way: Running once one of its trials has run."""
+    began = any((status.running, status.succeeded, status.stopped, status.failed))
+    phase = SweepPhase.RUNNING if began else SweepPhase.PENDING
     status = status.model_copy(update={"phase": phase})
     if _condition(status, "Suspended") is not None:
         status = _with_condition(status, "Suspended", False, "Resumed", "", now, generation)
@@ -139,29 +139,9 @@ def _condition(status: SweepStatus, type: str) -> Condition | None:
     return next((each for each in status.conditions or () if each.type == type), None)
 
 
-def _is_true(status: SweepStatus, type: str) -> bool:
-    found = _condition(status, type)
-    return found is not None and found.status == "True"
-
-
 def _with_condition(
     status: SweepStatus, type: str, value: bool, reason: str, message: str, now: float, generation: int
 ) -> SweepStatus:
     """Return the status with that condition set; `lastTransitionTime` changes only with the condition's status."""
-    before = _condition(status, type)
-    word: Literal["True", "False"] = "True" if value else "False"
-    kept = before is not None and before.status == word
-    after = Condition(
-        type=type,
-        status=word,
-        reason=reason,
-        message=message[:2000],
-        last_transition_time=before.last_transition_time if kept and before else format_time(now),
-        observed_generation=generation,
-    )
-    conditions = list(status.conditions or ())
-    if before is None:
-        conditions.append(after)
-    else:
-        conditions[conditions.index(before)] = after
+    conditions = conditions_with(status.conditions, type, value, reason, message, now, generation)
     return status.model_copy(update={"conditions": conditions})

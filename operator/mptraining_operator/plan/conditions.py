@@ -6,7 +6,6 @@ A transition takes a frozen status and returns the next one; times are in second
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
 
 from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.outcomes import SUCCEEDED, SUSPENDED, Outcome
@@ -19,12 +18,11 @@ from mptraining_api.status import (
     ConditionType,
     JobStatus,
     Phase,
+    conditions_with,
     format_time,
     parse_time,
+    truncated,
 )
-
-# The schema allows 32768 characters; etcd stores the message for every job.
-_LONGEST_MESSAGE = 2000
 
 
 def condition(status: JobStatus, type: ConditionType) -> Condition | None:
@@ -46,20 +44,8 @@ def with_condition(
     status: JobStatus, type: ConditionType, value: bool, reason: str, message: str, now: float, generation: int
 ) -> JobStatus:
     """Return the status with that condition set; `lastTransitionTime` changes only with the condition's status."""
-    word: Literal["True", "False"] = "True" if value else "False"
-    before = condition(status, type)
-    turned = before is None or before.status != word
-    after = Condition(
-        type=type,
-        status=word,
-        reason=reason,
-        message=truncated(message),
-        last_transition_time=format_time(now) if turned or before is None else before.last_transition_time,
-        observed_generation=generation,
-    )
-    others = [each for each in status.conditions or () if each.type != type]
-    place = next((at for at, each in enumerate(status.conditions or ()) if each.type == type), len(others))
-    return status.model_copy(update={"conditions": [*others[:place], after, *others[place:]]})
+    conditions = conditions_with(status.conditions, type, value, reason, message, now, generation)
+    return status.model_copy(update={"conditions": conditions})
 
 
 def without_conditions(status: JobStatus, types: Collection[str]) -> JobStatus:
@@ -83,10 +69,6 @@ def _with_reconciling(status: JobStatus, now: float, generation: int) -> JobStat
         return status
     message = "the job has not ended: see the condition Running"
     return with_condition(status, "Reconciling", True, "NotFinished", message, now, generation)
-
-
-def truncated(message: str) -> str:
-    return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
 
 
 def current_attempt(status: JobStatus) -> Attempt | None:

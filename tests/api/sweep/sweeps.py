@@ -63,6 +63,8 @@ class FakeCluster:
     failures: float = 0.0
     lost: float = 0.0
     refused: float = 0.0
+    # Of the running jobs, these are deleted by somebody.
+    deleted: float = 0.0
     now: float = 1_000_000.0
     status: SweepStatus | None = None
     jobs: dict[str, TrialJob] = dataclasses.field(default_factory=dict)
@@ -95,7 +97,8 @@ class FakeCluster:
         for action in found.actions:
             self._may_be_killed()
             if isinstance(action, CreateJob):
-                if action.name not in self.jobs and action.name not in self.created:
+                # A job that exists is left as it is; one that was deleted would be created again.
+                if action.name not in self.jobs:
                     self.created.append(action.name)
                     self.documents[action.name] = action.document
                     self.jobs[action.name] = TrialJob(action.name, "Pending", uid=action.name)
@@ -119,6 +122,10 @@ class FakeCluster:
         job = self.chance.choice(waiting)
         if job.state == "Pending":
             self.jobs[job.name] = dataclasses.replace(job, state="Running", start=self.now)
+            return
+        known = {each.job for each in (self.status.trials if self.status else None) or () if each.state == "Running"}
+        if job.name in known and self.chance.random() < self.deleted:
+            del self.jobs[job.name]
             return
         lot = self.chance.random()
         if lot < self.lost:

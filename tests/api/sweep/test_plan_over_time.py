@@ -41,7 +41,15 @@ def test_no_trial_is_lost_or_repeated(seed: int, kills: float, parallel: int, as
         stop={"earlyStopping": {"rule": "Hyperband"}} if asha else None,
     )
     cluster = FakeCluster(
-        searched, random.Random(seed), score, by_number, kills=kills, failures=0.1, lost=0.15, refused=0.05
+        searched,
+        random.Random(seed),
+        score,
+        by_number,
+        kills=kills,
+        failures=0.1,
+        lost=0.15,
+        refused=0.05,
+        deleted=0.05,
     )
     status = cluster.run()
     trials = status.trials or []
