@@ -22,6 +22,7 @@ from mptraining_api.accelerators import catalogue
 from mptraining_api.events import Progress
 from mptraining_api.problems import InvalidSpec, ResumeRefused
 from mptraining_api.sweep.actions import CreateJob, DeleteJob, SweepPlan, TrialJob
+from mptraining_api.sweep.resource import search_digest
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec, Trials
 from mptraining_api.sweep.status import TRIAL, SweepPhase, SweepStatus, Trial
 
@@ -66,6 +67,9 @@ def continued(
                 f"the sweep there has another spec.{name}, and its trials cannot be compared",
                 next_step="Choose another folder with --output, or delete this one.",
             )
+    if status.start_time is not None:
+        # The search is the same, compared field by field; another version may write it, and so digest it, differently.
+        status = status.model_copy(update={"search_digest": search_digest(sweep.spec)})
     limits = ("trials", "stop")
     if all(getattr(before.spec, name) == getattr(sweep.spec, name) for name in limits):
         return status

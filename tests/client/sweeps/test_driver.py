@@ -259,6 +259,17 @@ def test_another_search_in_the_same_folder_is_refused(sweep_file: SweepFile, tra
         open_sweep(sweep_file(trials=1, parameter="logUniform: {low: 1e-3, high: 1e-1}"))
 
 
+@pytest.mark.integration
+def test_a_sweep_that_another_version_began_continues(sweep_file: SweepFile, trainer: tuple[str, str]) -> None:
+    run(sweep_file(trials=1), trainer)
+    folder = SweepFolder(Path("runs/flowers"))
+    stored = folder.read()
+    assert stored is not None
+    folder.write(stored[0], stored[1].model_copy(update={"search_digest": None}))
+    code, view = run(sweep_file(trials=2), trainer)
+    assert (code, view.status.succeeded) == (0, 2)
+
+
 def test_parallel_trials_do_not_share_a_gpu() -> None:
     spec = view_of([]).sweep.spec
     job = spec.job | {"accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 2}}
