@@ -24,6 +24,8 @@ NUMBERS: Mapping[str, tuple[str, str]] = {
     "step": ("mptraining_job_step", "Completed steps."),
     "totalSteps": ("mptraining_job_total_steps", "Steps in all."),
     "epoch": ("mptraining_job_epoch", "Current epoch, from 1."),
+    "trial": ("mptraining_job_trial", "Current trial of a search with KerasTuner, from 1."),
+    "trials": ("mptraining_job_trials", "Trials of the search in all."),
     "percentComplete": ("mptraining_job_percent_complete", "Share of all steps."),
     "examplesPerSecond": ("mptraining_job_examples_per_second", "Examples a second over all replicas."),
     "estimatedRemainingSeconds": ("mptraining_job_remaining_seconds", "Estimated seconds until the end."),

@@ -87,7 +87,7 @@ def test_apply_writes_a_job_that_check_accepts(folder: Path, capsys: pytest.Capt
     assert captured.err == ""
     text = Path("flowers-best.yaml").read_text()
     assert text.startswith("# Trial 4 of the sweep flowers: val_accuracy 1.\n")
-    job = check_job_file(Path("flowers-best.yaml")).job
+    job = check_job_file(Path("flowers-best.yaml")).written
     assert job.metadata.name == "flowers-best"
     assert job.spec.training is not None
     assert job.spec.training.optimizer is not None
@@ -98,7 +98,7 @@ def test_apply_writes_a_job_that_check_accepts(folder: Path, capsys: pytest.Capt
     assert call("sweep", "apply", str(folder)) == 2
     assert "exists" in capsys.readouterr().err
     assert call("sweep", "apply", str(folder), "--trial", "9", "--to", "ninth.yaml") == 0
-    assert check_job_file(Path("ninth.yaml")).job.metadata.name == "flowers-9"
+    assert check_job_file(Path("ninth.yaml")).written.metadata.name == "flowers-9"
 
 
 def test_explain_runs_nothing(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,8 @@ class FakeRun:
         self.metrics = metrics
         self.jobs: list[MPTrainingJob] = []
 
-    def __call__(self, path: Path, *, job: MPTrainingJob, **_: Any) -> int:
+    def __call__(self, path: Path, *, document: dict[str, Any], **_: Any) -> int:
+        job = MPTrainingJob.parse(document)
         self.jobs.append(job)
         assert job.spec.output is not None
         result = run_of("p", **self.metrics).result
