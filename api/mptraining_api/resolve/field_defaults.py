@@ -63,6 +63,7 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "program.function.arguments": _none(),
         "program.script": _none(),
         "program.script.arguments": _none(),
+        "program.script.tuner": _none("several nodes train one model"),
         "source": _none("the code is in the image, or for a local run beside the job file"),
         "source.configMap": _none(),
         "source.configMap.sha256": _none("the ConfigMap's entries are the files"),
