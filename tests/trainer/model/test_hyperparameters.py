@@ -149,7 +149,7 @@ def test_wrong_values_name_the_argument(arguments: dict[str, Any], field: str, t
     ("name", "text"),
     [
         ("plain", "no parameter 'hp'"),
-        ("never", "no value of kind, sort activates"),
+        ("never", "named: sort not defined"),
         ("raises", "(at "),
         ("buildd", "build"),
     ],
