@@ -90,7 +90,8 @@ def test_two_outputs_over_sequences_are_columns_by_name(
     assert ended.outcome == outcomes.SUCCEEDED, ended.message
     found = table(tmp_path / "p")
     model = model_of(run(generation), generation)
-    batches = dataset(unlabelled, words).map(lambda row: tf.cast((row["words"] + 1).to_tensor(), tf.int32))
+    rows = dataset(unlabelled, words, 1).map(lambda row: tf.cast(row["words"][0] + 1, tf.int32))
+    batches = rows.padded_batch(BATCH)
     wanted = [model.predict_on_batch(batch) for batch in batches]
     np.testing.assert_allclose(found["topic"], np.concatenate([each["topic"] for each in wanted]), atol=1e-6)
     np.testing.assert_allclose(found["length"], np.concatenate([each["length"] for each in wanted])[:, 0], atol=1e-6)

@@ -67,7 +67,9 @@ def average(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
 
     # Validation records
     data = trained_model.data_of(best.about, data)
-    columns = schema.decide_columns(data, None, [], telemetry.notice) if data.features is not None else None
+    columns = None
+    if data.features is not None:
+        columns = schema.decide_columns(data, None, [], lambda text: telemetry.notice("FeaturesInferred", text))
     with in_field("spec.data.validation"):
         split = open_data(data.validation, data, training_columns=columns, notice=telemetry.notice, now=telemetry.now)
     worker.exit_stack.callback(split.reader.close)

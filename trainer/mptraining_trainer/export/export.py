@@ -255,6 +255,7 @@ def average_models(keras: Any, models: Any, inputs: Any, weights: Any, activatio
         return keras.layers.Add(name=name or "mean", dtype="float32")(scaled)
 
     first = found[0]
+    outputs: Any
     if isinstance(first, dict):
         single = len(first) == 1
         outputs = {name: mean("" if single else name, [each[name] for each in found]) for name in first}

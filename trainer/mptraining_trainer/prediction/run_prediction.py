@@ -147,7 +147,7 @@ def _open_records(
     meter = InputMeter()
     columns = None
     if data.features is not None:
-        columns = schema.decide_columns(data, None, [], notice)
+        columns = schema.decide_columns(data, None, [], lambda text: notice("FeaturesInferred", text))
     elif not wanted.evaluate and data.label is None and data.labels is None:
         # Records without labels have none to name.
         data = data.model_copy(update={"labels": ()})
@@ -243,7 +243,7 @@ class _Work:
                 count = min(self._batch, part.end - first)
                 tables.append(self._rows(first, np.asarray(batch[3])[:count], outputs))
                 if self._judge is not None:
-                    self._judge.add(*batch[:3], np.asarray(batch[3]) > 0)
+                    self._judge.add(batch[0], batch[1], batch[2], np.asarray(batch[3]) > 0)
                 examples += count
                 if first + count == part.end:
                     sums = self._judge.sums if self._judge is not None else None
