@@ -20,10 +20,11 @@ from mptraining_operator.watch import api_objects, parse
 
 _log = logging.getLogger(__name__)
 
-# Seconds for which a list serves other jobs, and at least this multiple of the time that it took: lists of one
-# namespace then take at most a twentieth of the time.
+# Seconds for which a list serves other jobs, and at least this multiple of the time that it took, so that lists of one
+# namespace take a twentieth of the time; but not longer than the last.
 _REUSE = 10.0
 _REUSE_FACTOR = 20.0
+_LONGEST_REUSE = 120.0
 
 _DECODER = msgspec.json.Decoder(api_objects.Event)
 
@@ -61,7 +62,7 @@ class WarningEvents:
         with reading:
             listed = self._lists.get(namespace)
             if listed is None or not listed.serves(self._clock()):
-                listed = self._list(namespace)
+                listed = self._list(namespace, listed)
                 with self._lock:
                     now = self._clock()
                     self._lists = {name: each for name, each in self._lists.items() if each.serves(now)}
@@ -69,7 +70,8 @@ class WarningEvents:
         _, event = listed.newest.get(uid, (0.0, api_objects.Event()))
         return SeenWarning(reason=event.reason, message=event.message, read_at=self._clock())
 
-    def _list(self, namespace: str) -> _Listed:
+    def _list(self, namespace: str, before: _Listed | None) -> _Listed:
+        """List the warnings; without an answer, return those of the list before."""
         began = self._clock()
         newest: dict[str, tuple[float, api_objects.Event]] = {}
         try:
@@ -86,5 +88,6 @@ class WarningEvents:
                         newest[about] = seen, event
         except ApiProblem as problem:
             _log.info("the events of namespace %s could not be read: %s", namespace, problem)
+            newest = before.newest if before else {}
         now = self._clock()
-        return _Listed(began, now + max(_REUSE, _REUSE_FACTOR * (now - began)), newest)
+        return _Listed(began, now + min(max(_REUSE, _REUSE_FACTOR * (now - began)), _LONGEST_REUSE), newest)

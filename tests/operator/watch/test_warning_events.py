@@ -100,6 +100,18 @@ class Test_one_list:
         assert [warnings.newest("team", uid) for uid in "abc"] == [SeenWarning("", "", clock.now)] * 3
         assert team.lists == 1
 
+    def test_without_an_answer_leaves_the_warnings_of_the_one_before(
+        self, team: Namespace, warnings: WarningEvents, clock: Clock, raw_event: Make
+    ) -> None:
+        team.events = [raw_event(message="quota")]
+        assert warnings.newest("team", "batch-1").message == "quota"
+        clock.now += 10
+        team.problem, team.takes = ApiProblem(0, "Timeout", "no answer"), 30
+        assert warnings.newest("team", "batch-1").message == "quota"
+        team.problem, team.takes, team.events = None, 0.1, [raw_event(message="policy")]
+        clock.now += 120
+        assert warnings.newest("team", "batch-1").message == "policy"
+
     def test_is_read_again_when_the_clock_was_set_back(
         self, team: Namespace, warnings: WarningEvents, clock: Clock
     ) -> None:

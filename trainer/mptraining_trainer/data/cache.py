@@ -66,6 +66,8 @@ def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: i
         whole = split if cache is None or cache.is_empty else split.with_disk_cache(cache)
         with raise_reading_problems(whole):
             decoded = _decode_all(whole, limit)
+        if decoded is None and whole is not split:
+            return whole, "Disk", 0
         if decoded is not None:
             whole.reader.close()
             if cache is not None:
