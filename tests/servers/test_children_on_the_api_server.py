@@ -90,7 +90,7 @@ def test_golden_children_are_taken(control_plane: ControlPlane, restricted: str,
     lost = [each for each in alone["spec"]["tolerations"] if each.get("effect") == "NoExecute"]
     assert {each["tolerationSeconds"] for each in lost} == {30}
     if not job["spec"]["suspend"]:
-        pods = control_plane.pods.wait_for(restricted, "flowers-1", job["spec"]["completions"])
+        pods = control_plane.pods.wait_for(restricted, job["metadata"]["name"], job["spec"]["completions"])
         assert len(pods) == job["spec"]["completions"]
 
 
