@@ -55,7 +55,17 @@ def test_a_huge_range_of_integers_is_checked_and_searched_within_little_memory(
 
 @pytest.mark.parametrize(
     ("value", "known"),
-    [(1, True), (7, True), (7.0, True), (2, False), (10, False), (1.5, False), (True, False), ("1", False), ([], False)],
+    [
+        (1, True),
+        (7, True),
+        (7.0, True),
+        (2, False),
+        (10, False),
+        (1.5, False),
+        (True, False),
+        ("1", False),
+        ([], False),
+    ],
 )
 def test_a_value_of_a_range_of_integers(value: object, known: bool) -> None:
     options = choices(Parameter.parse({"path": "a", "int": {"low": 1, "high": 9, "step": 3}}))
