@@ -216,12 +216,58 @@ def test_new_trials_are_limited_from_outside_and_the_sweep_goes_on() -> None:
     assert (none.status.trials, none.status.phase) == (None, SweepPhase.PENDING)
 
 
-def test_a_changed_search_holds_its_trials() -> None:
+CHANGED = JOB | {"training": {"epochs": 2}}
+
+
+def test_a_changed_search_starts_no_trials_and_records_those_that_end() -> None:
     first = planned(one_at_a_time(), None).status
-    changed = one_at_a_time(job=JOB | {"training": {"epochs": 2}})
+    changed = one_at_a_time(job=CHANGED)
+    created = planned(changed, first)
+    assert (created.actions, condition(created, "Running")) == ((), ("False", "SearchChanged"))
     found = planned(changed, first, job("digits-1"))
     assert (found.actions, condition(found, "Running")) == ((), ("False", "SearchChanged"))
-    assert found.status.trials == first.trials
+    assert [(each.state, each.objective) for each in found.status.trials or ()] == [(TrialState.SUCCEEDED, 0.9)]
+    assert planned(changed, found.status, job("digits-1"), now=NOW + 50) == SweepPlan(found.status)
+    restored = planned(one_at_a_time(), found.status, job("digits-1"))
+    assert [each.name for each in restored.actions if isinstance(each, CreateJob)] == ["digits-2"]
+    lost = planned(changed, first, job("digits-1", "Failed", infrastructure=True, message="preempted"))
+    assert (trial(lost).job, trial(lost).state, lost.actions) == ("digits-1-x1", TrialState.PROPOSED, ())
+
+
+def test_a_changed_search_is_suspended_resumed_and_ended_as_another() -> None:
+    running = job("digits-1", "Running")
+    first = planned(one_at_a_time(), planned(one_at_a_time(), None).status, running).status
+    found = planned(one_at_a_time(job=CHANGED, runPolicy={"suspend": True}), first, running)
+    assert found.actions == (SuspendJob("digits-1", True),)
+    assert (found.status.phase, condition(found, "Suspended")) == (SweepPhase.SUSPENDED, ("True", "Suspended"))
+    assert condition(found, "Running") == ("False", "SearchChanged")
+    resumed = planned(one_at_a_time(job=CHANGED), found.status, job("digits-1", "Running", suspended=True))
+    assert resumed.actions == (SuspendJob("digits-1", False),)
+    assert condition(resumed, "Suspended") == ("False", "Resumed")
+
+    limited = one_at_a_time(job=CHANGED, stop={"afterSeconds": 60, "target": 0.9})
+    assert planned(limited, first, running).wake_at == NOW + 60
+    late = planned(limited, first, running, now=NOW + 60)
+    assert (late.actions, condition(late, "Finished")) == ((DeleteJob("digits-1"),), ("True", "NoResult"))
+    assert condition(planned(limited, first, job("digits-1")), "Finished") == ("True", "TargetReached")
+
+
+@pytest.mark.parametrize("training", [{"epochs": 2}, {}])
+def test_a_rung_that_ends_under_a_changed_job_is_recorded_when_the_job_is_restored(training: dict[str, Any]) -> None:
+    """Of how many epochs its value is follows from the job as it was."""
+    halving: dict[str, Any] = {"parameters": [SEED], "algorithm": {"name": "Hyperband"}, "trials": {"max": 1}}
+    first = planned(sweep(**halving), None).status
+    changed = sweep(**halving, job=JOB | {"training": training})
+    found = planned(changed, first, job("digits-1"))
+    assert (trial(found).objective, trial(found).values, found.actions) == (0.9, None, ())
+    assert planned(changed, found.status, job("digits-1"), now=NOW + 50) == SweepPlan(found.status)
+    restored = planned(sweep(**halving), found.status, job("digits-1"))
+    assert [each.epoch for each in trial(restored).values or ()] == [1]
+    assert [each.name for each in restored.actions if isinstance(each, CreateJob)] == ["digits-1-r1"]
+
+
+def test_what_is_no_part_of_the_search_may_change() -> None:
+    first = planned(one_at_a_time(), None).status
     more = one_at_a_time(trials={"max": 5, "parallel": 2}, stop={"target": 1.0})
     assert condition(planned(more, first), "Running") == ("False", "Starting")
 
