@@ -189,6 +189,7 @@ def _job_actions(about: Observation, trials: Sequence[Trial], *, suspended: bool
         trial = each
         job = about.jobs.get(each.job)
         live = job is not None and job.state in ("Pending", "Running")
+        # Also where somebody else has set it: who did so is not recorded, and an action that was lost is repeated.
         if each.state in ACTIVE and job is not None and live and job.suspended != suspended:
             actions.append(SuspendJob(each.job, suspended))
         elif each.state == TrialState.PROPOSED and job is None and starts and each.job not in about.refusals:

@@ -216,6 +216,15 @@ def test_new_trials_are_limited_from_outside_and_the_sweep_goes_on() -> None:
     assert (none.status.trials, none.status.phase) == (None, SweepPhase.PENDING)
 
 
+def test_a_job_that_somebody_suspends_or_resumes_is_set_as_its_sweep() -> None:
+    first = planned(one_at_a_time(), None).status
+    by_hand = planned(one_at_a_time(), first, job("digits-1", "Pending", suspended=True))
+    assert by_hand.actions == (SuspendJob("digits-1", False),)
+    suspended = one_at_a_time(runPolicy={"suspend": True})
+    found = planned(suspended, planned(suspended, first).status, job("digits-1", "Running"))
+    assert found.actions == (SuspendJob("digits-1", True),)
+
+
 CHANGED = JOB | {"training": {"epochs": 2}}
 
 
