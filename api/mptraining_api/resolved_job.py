@@ -160,6 +160,8 @@ class ResolvedJob(Model):
     tracking: Tracking | None = None
     # The run folder. None: a scratch folder, from which no job can resume.
     output: str | None
+    # Uid of the sweep whose trial the job belongs to.
+    sweep: str | None = None
     choices: tuple[Choice, ...]
 
     @property

@@ -32,6 +32,8 @@ TUNER = "tuner"
 RESULT = "result.json"
 # State of the export to tracking servers.
 TRACKING = "tracking.json"
+# The next step for a trial whose folder `difference` refuses; short, because messages of trials are.
+ANOTHER_SWEEP = "Give the sweep another output.uri, or delete this folder."
 
 
 class Best(Model):
@@ -110,10 +112,13 @@ def difference(before: ResolvedJob, now: ResolvedJob) -> str | None:
     """Return the first field that forbids `now` to resume in the folder of `before`; None if it may resume.
 
     A job may resume with other epochs, batch size, precision or number of workers, but not with another name, program
-    or data. The jobs of one trial of a sweep have names of their own and share the folder.
+    or data. The jobs of one trial of a sweep have names of their own and share the folder; those of a later sweep of
+    the same name have the same names, other parameters, and must not.
     """
     if trial_name(before.name) != trial_name(now.name):
         return f"metadata.name was {before.name!r} and is {now.name!r}"
+    if now.sweep is not None and before.sweep != now.sweep:
+        return "an earlier sweep's or job's"
     if before.program != now.program:
         return "spec.program is another one"
     if (before.data is None) != (now.data is None):

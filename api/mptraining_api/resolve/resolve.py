@@ -29,6 +29,7 @@ from mptraining_api.resolved_job import (
 )
 from mptraining_api.rules import check
 from mptraining_api.spec import JobSpec, MPTrainingJob, Program
+from mptraining_api.sweep.status import SWEEP_UID
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         profile=_profile(spec),
         tracking=_tracking(job),
         output=output,
+        sweep=(job.metadata.labels or {}).get(SWEEP_UID),
         choices=(
             *devices.choices,
             strategy_choice,

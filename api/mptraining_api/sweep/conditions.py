@@ -80,35 +80,38 @@ def with_started(status: SweepStatus, digest: str, now: float, generation: int) 
     return status.model_copy(update={"observed_generation": generation})
 
 
-def with_running(status: SweepStatus, now: float, generation: int) -> SweepStatus:
-    """Record that the sweep is under way: Running once one of its trials has run."""
+# Trials of another search could not be compared with the earlier ones.
+_SEARCH_CHANGED = (
+    "the sweep's objective, algorithm, parameters or job changed after its first trial: jobs that exist run to their "
+    "end, and no others are created; restore them, or create another sweep"
+)
+
+
+def with_running(status: SweepStatus, now: float, generation: int, *, held: bool = False) -> SweepStatus:
+    """Record that the sweep is under way: Running once one of its trials has run.
+
+    `held`: it starts no trials, because its search has changed.
+    """
     began = any((status.running, status.succeeded, status.stopped, status.failed))
     phase = SweepPhase.RUNNING if began else SweepPhase.PENDING
     status = status.model_copy(update={"phase": phase})
     if _condition(status, "Suspended") is not None:
         status = _with_condition(status, "Suspended", False, "Resumed", "", now, generation)
-    if phase == SweepPhase.RUNNING:
+    if held:
+        status = _with_condition(status, "Running", False, "SearchChanged", _SEARCH_CHANGED, now, generation)
+    elif phase == SweepPhase.RUNNING:
         status = _with_condition(status, "Running", True, "Running", "trials run", now, generation)
     else:
         status = _with_condition(status, "Running", False, "Starting", "no trial runs yet", now, generation)
     return _reconciling(status, now, generation)
 
 
-def with_search_changed(status: SweepStatus, now: float, generation: int) -> SweepStatus:
-    """Record that the trials wait: their values could not be compared with those of the earlier ones."""
-    message = (
-        "the sweep's objective, algorithm, parameters or job changed after its first trial, so that its trials "
-        "wait; restore them, or create another sweep"
-    )
-    status = _with_condition(status, "Running", False, "SearchChanged", message, now, generation)
-    return _reconciling(status, now, generation)
-
-
-def with_suspended(status: SweepStatus, now: float, generation: int) -> SweepStatus:
-    """Record the suspension by the user."""
+def with_suspended(status: SweepStatus, now: float, generation: int, *, held: bool = False) -> SweepStatus:
+    """Record the suspension by the user. `held`: resumed, it would start no trials, because its search has changed."""
     message = "suspended by spec.runPolicy.suspend; set it to false to continue"
     status = status.model_copy(update={"phase": SweepPhase.SUSPENDED})
-    status = _with_condition(status, "Running", False, "Suspended", message, now, generation)
+    waits = ("SearchChanged", _SEARCH_CHANGED) if held else ("Suspended", message)
+    status = _with_condition(status, "Running", False, *waits, now, generation)
     status = _with_condition(status, "Suspended", True, "Suspended", message, now, generation)
     return _reconciling(status, now, generation)
 

@@ -68,15 +68,14 @@ def plan(
     spec = sweep.spec
     digest = search_digest(spec)
     status = conditions.with_started(status, digest, now, generation)
-    if status.search_digest != digest:
-        # CEL cannot compare values of unknown type with the old ones.
-        return SweepPlan(conditions.with_search_changed(status, now, generation))
-    about = Observation(sweep, jobs, refusals, rungs(spec), max_trials(spec), now)
+    # CEL cannot compare values of unknown type with the old ones.
+    changed = status.search_digest != digest
+    about = Observation(sweep, jobs, refusals, None if changed else rungs(spec), max_trials(spec), now, changed)
     before = list(status.trials or ())
     trials = [trial_after_job(about, each) for each in before]
     suspended = bool(spec.run_policy and spec.run_policy.suspend)
     end = _early_end(about, status, trials)
-    if end is None and not suspended:
+    if end is None and not suspended and not changed:
         trials, exhausted = _with_new_trials(about, trials, propose, new_trials)
         end = _exhausted(about, trials) if exhausted else None
     if end is not None:
@@ -92,9 +91,9 @@ def plan(
         status = conditions.with_finished(status, end, now, generation)
         events.append(_end_event(end))
     elif suspended:
-        status = conditions.with_suspended(status, now, generation)
+        status = conditions.with_suspended(status, now, generation, held=changed)
     else:
-        status = conditions.with_running(status, now, generation)
+        status = conditions.with_running(status, now, generation, held=changed)
     return SweepPlan(status, tuple(actions), tuple(events), _wake_at(about, status, trials, ended=end is not None))
 
 
@@ -184,12 +183,16 @@ def _job_actions(about: Observation, trials: Sequence[Trial], *, suspended: bool
     """Return the trials, and the actions that create, suspend and resume the jobs of active ones."""
     found: list[Trial] = []
     actions: list[Action] = []
+    # The job of a changed search would not be the trial's.
+    starts = not suspended and not about.search_changed
     for each in trials:
         trial = each
         job = about.jobs.get(each.job)
-        if each.state in ACTIVE and job is not None and job.suspended != suspended:
+        live = job is not None and job.state in ("Pending", "Running")
+        # Also where somebody else has set it: who did so is not recorded, and an action that was lost is repeated.
+        if each.state in ACTIVE and job is not None and live and job.suspended != suspended:
             actions.append(SuspendJob(each.job, suspended))
-        elif each.state == TrialState.PROPOSED and job is None and not suspended and each.job not in about.refusals:
+        elif each.state == TrialState.PROPOSED and job is None and starts and each.job not in about.refusals:
             epochs = None if about.rungs is None else about.rungs.epochs[min(each.rung or 0, about.rungs.last)]
             try:
                 actions.append(CreateJob(each.job, each.number, job_document(about.sweep, each, epochs=epochs)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mptraining_api.status import format_time
 from mptraining_api.sweep.actions import Refusal, TrialJob
 from mptraining_api.sweep.conditions import ACTIVE, End
-from mptraining_api.sweep.early_stopping import Rungs
+from mptraining_api.sweep.early_stopping import Rungs, early_stopping
 from mptraining_api.sweep.names import job_name
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import LONGEST_TRIAL_MESSAGE, RungValue, Trial, TrialState
@@ -21,7 +21,10 @@ MOST_RETRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A sweep as it is observed at one time; `most` is the number of trials in all."""
+    """A sweep as it is observed at one time; `most` is the number of trials in all.
+
+    `search_changed`: the sweep's search is another one than its trials are of; `rungs` is None then.
+    """
 
     sweep: MPTrainingSweep
     jobs: Mapping[str, TrialJob]
@@ -29,6 +32,7 @@ class Observation:
     rungs: Rungs | None
     most: int
     now: float
+    search_changed: bool = False
 
     @property
     def name(self) -> str:
@@ -79,6 +83,9 @@ def _ended(about: Observation, trial: Trial, job: TrialJob) -> Trial:
         known = ", ".join(sorted(job.metrics)) or "no metrics"
         found = f"its job reports {known}, not {metric}" if value is None else f"{metric} is {value}"
         return failed_trial(trial, found, job.completion or about.now)
+    if about.search_changed and early_stopping(about.sweep.spec):
+        # The epochs of its rung follow from the job as it was. The rung ends when that is restored.
+        return trial.model_copy(update={"objective": value, "message": None})
     ended: dict[str, object] = {
         "state": TrialState.SUCCEEDED,
         "objective": value,
@@ -117,5 +124,17 @@ def stopped_at_end(trial: Trial, end: End, now: float) -> Trial:
         "state": TrialState.STOPPED,
         "message": f"the sweep ended: {end.reason}",
         "completion_time": format_time(now),
+        "stopped_by_end": True,
     }
+    return trial.model_copy(update=update)
+
+
+def reopened(trial: Trial) -> Trial:
+    """Return the trial in a sweep that continues after its end: what that end stopped is proposed again.
+
+    Its job has the name and the run folder that it had, and so continues from its checkpoint.
+    """
+    if not trial.stopped_by_end:
+        return trial
+    update = {"state": TrialState.PROPOSED, "message": None, "completion_time": None, "stopped_by_end": None}
     return trial.model_copy(update=update)

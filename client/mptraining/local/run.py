@@ -337,7 +337,7 @@ def _attempt(job: ResolvedJob, display: Display) -> int | None:
         raise ResumeRefused(job_file, "cannot be read", next_step="Choose another folder: output=…")
     difference = run_folder.difference(before, job)
     if difference is not None:
-        step = "Choose another folder, output=…, or delete this one"
+        step = run_folder.ANOTHER_SWEEP if job.sweep else "Choose another folder, output=…, or delete this one"
         raise ResumeRefused(job.output, f"the folder belongs to another job: {difference}", next_step=step)
     result_file = storage.join(job.output, run_folder.RESULT)
     # A damaged result counts as missing: training resumes from the checkpoints and writes it again.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,11 +95,13 @@ def run_sweep(
     command: Sequence[str] = TRAINER,
     clock: Callable[[], float] = time.time,
     planner: Planner = plan,
+    new_uid: Callable[[], str] = lambda: str(uuid.uuid4()),
 ) -> tuple[int, SweepView]:
     """Run the sweep to its end; return the exit code for a shell, and the sweep.
 
     The code is 0, 1 if the sweep failed, 75 after a fault of this machine, and 130 after Ctrl-C; after the last two the
-    same call continues. `command` is the command of each worker. Raises Problem before any process starts.
+    same call continues. `command` is the command of each worker; `new_uid` identifies a sweep that begins. Raises
+    Problem before any process starts.
     """
     if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
         step = "Install it with: pip install 'mptraining[trainer]'"
@@ -107,10 +110,12 @@ def run_sweep(
     display = display or sweep_display_here()
     with opened.folder.lock():
         # Another driver may have ended between the first look and the lock.
-        status = continued(opened.folder.read(), opened.sweep, opened.folder)
-        driver = Driver(
-            opened.sweep, status, opened.folder, Machine(opened.file, command, clock), display, planner, slots
-        )
+        stored = opened.folder.read()
+        status = continued(stored, opened.sweep, opened.folder)
+        # Not the uid of the file, which may be of a sweep on a cluster: run folders belong to one search.
+        metadata = opened.sweep.metadata.model_copy(update={"uid": stored[0].metadata.uid if stored else new_uid()})
+        sweep = opened.sweep.model_copy(update={"metadata": metadata})
+        driver = Driver(sweep, status, opened.folder, Machine(opened.file, command, clock), display, planner, slots)
         for each in opened.notes:
             display.say(f"note: {each}")
         begun = counts(driver.view)

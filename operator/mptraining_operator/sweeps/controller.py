@@ -20,7 +20,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import PAUSED, MPTrainingJob
 from mptraining_api.sweep import defaults
 from mptraining_api.sweep.actions import Refusal, SweepPlan, TrialJob
-from mptraining_api.sweep.early_stopping import rungs
+from mptraining_api.sweep.early_stopping import early_stopping
 from mptraining_api.sweep.proposals import Propose
 from mptraining_api.sweep.search_space import max_trials
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec
@@ -384,7 +384,7 @@ def _wants_trials(spec: SweepSpec, status: SweepStatus, jobs: Mapping[str, Trial
     live = sum(each.state in _UNDECIDED and each.job not in over for each in trials)
     if live >= defaults.parallel(spec) or (spec.run_policy and spec.run_policy.suspend):
         return False
-    return len(trials) < max_trials(spec) or rungs(spec) is not None
+    return len(trials) < max_trials(spec) or early_stopping(spec)
 
 
 def _nodes(spec: SweepSpec, settings: ClusterSettings) -> int:

@@ -19,6 +19,7 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, GROUP, KIND, MPTrainingJob, is_paused
 from mptraining_api.status import JobStatus, Phase, parse_time
 from mptraining_api.sweep.spec import SWEEP_KIND
+from mptraining_api.sweep.status import SWEEP_UID
 from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod
 from mptraining_operator.plan.waiting import NAMESPACE_FULL, OUT_OF_SERVICE
 from mptraining_operator.watch import api_objects
@@ -301,7 +302,10 @@ def read_job(stored: StoredJob) -> tuple[MPTrainingJob | None, str]:
 
     Unknown fields, as of a newer version, give both; an unreadable spec gives no job.
     """
-    metadata = {"name": stored.key.name, "namespace": stored.key.namespace, "uid": stored.uid}
+    metadata: dict[str, Any] = {"name": stored.key.name, "namespace": stored.key.namespace, "uid": stored.uid}
+    if stored.sweep_uid:
+        # By its owner, whatever became of the label.
+        metadata["labels"] = {SWEEP_UID: stored.sweep_uid}
     head = json.dumps({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata}).encode()
     text = head[:-1] + b',"spec":' + stored.spec + b"}"
     try:
@@ -326,7 +330,7 @@ def read_status(stored: StoredJob) -> tuple[JobStatus | None, str]:
         return None, f"{where}: {first['msg']}; was it written by another version?"
 
 
-def _describe_problem(spec: Any, metadata: dict[str, str]) -> str:
+def _describe_problem(spec: Any, metadata: dict[str, Any]) -> str:
     """Describe the problem of a spec with the message of `mptj check`."""
     try:
         MPTrainingJob.parse({"metadata": metadata, "spec": spec})

@@ -9,7 +9,9 @@ import pytest
 
 from mptraining_api.sweep.actions import CreateJob, DeleteJob, DeleteSweep, Refusal, SuspendJob, SweepPlan, TrialJob
 from mptraining_api.sweep.plan import plan
+from mptraining_api.sweep.spec import Stop
 from mptraining_api.sweep.status import SweepPhase, SweepStatus, Trial, TrialState
+from mptraining_api.sweep.trial_transitions import reopened
 from tests.api.sweep.sweeps import JOB, RATE, sweep
 
 NOW = 1_000_000.0
@@ -166,6 +168,35 @@ def test_a_sweep_ends(spec: dict[str, Any], jobs: list[TrialJob], now: float, re
         assert deleted == [DeleteJob(one.name) for one in jobs if one.state == "Running"]
 
 
+def test_a_trial_that_the_end_stopped_continues_where_it_was_in_a_sweep_that_is_reopened() -> None:
+    """Under its number, name and folder, and in its rung; what early stopping has stopped stays so."""
+    searched = sweep(parameters=[SEED], algorithm={"name": "Hyperband"}, trials={"max": 4, "parallel": 1})
+    status = planned(searched, None).status
+    for number in (1, 2, 3):
+        status = planned(searched, status, job(f"digits-{number}", accuracy=number / 10)).status
+    assert [each.job for each in status.trials or () if each.state == TrialState.PROPOSED] == ["digits-3-r1"]
+    limited = searched.model_copy(update={"spec": searched.spec.model_copy(update={"stop": Stop(after_seconds=60)})})
+    running = job("digits-3-r1", "Running")
+    ended = planned(limited, planned(searched, status, running).status, running, now=NOW + 60)
+    assert condition(ended, "Finished") == ("True", "TimeLimit")
+    assert [each.stopped_by_end for each in ended.status.trials or ()] == [None, None, True]
+
+    # What a client does that allows the sweep more time.
+    trials = [reopened(each) for each in SweepStatus.read(ended.status.to_json()).trials or ()]
+    found = planned(searched, status.model_copy(update={"trials": trials}), now=NOW + 70)
+    assert [(each.state, each.job) for each in found.status.trials or ()] == [
+        (TrialState.STOPPED, "digits-1"),
+        (TrialState.STOPPED, "digits-2"),
+        (TrialState.PROPOSED, "digits-3-r1"),
+    ]
+    third = trial(found, 3)
+    assert (third.completion_time, third.message, third.stopped_by_end) == (None, None, None)
+    (create,) = found.actions
+    assert isinstance(create, CreateJob)
+    assert create.document["spec"]["output"]["uri"] == "gs://bucket/digits/trials/3"
+    assert create.document["spec"]["training"] == JOB["training"] | {"epochs": 3, "seed": 3}
+
+
 def test_the_whole_grid_is_a_search_that_is_exhausted() -> None:
     searched = one_at_a_time(
         algorithm={"name": "Grid"}, parameters=[SEED | {"int": {"low": 1, "high": 2}}], trials=None
@@ -185,12 +216,67 @@ def test_new_trials_are_limited_from_outside_and_the_sweep_goes_on() -> None:
     assert (none.status.trials, none.status.phase) == (None, SweepPhase.PENDING)
 
 
-def test_a_changed_search_holds_its_trials() -> None:
+def test_a_job_that_somebody_suspends_or_resumes_is_set_as_its_sweep() -> None:
     first = planned(one_at_a_time(), None).status
-    changed = one_at_a_time(job=JOB | {"training": {"epochs": 2}})
+    by_hand = planned(one_at_a_time(), first, job("digits-1", "Pending", suspended=True))
+    assert by_hand.actions == (SuspendJob("digits-1", False),)
+    suspended = one_at_a_time(runPolicy={"suspend": True})
+    found = planned(suspended, planned(suspended, first).status, job("digits-1", "Running"))
+    assert found.actions == (SuspendJob("digits-1", True),)
+
+
+CHANGED = JOB | {"training": {"epochs": 2}}
+
+
+def test_a_changed_search_starts_no_trials_and_records_those_that_end() -> None:
+    first = planned(one_at_a_time(), None).status
+    changed = one_at_a_time(job=CHANGED)
+    created = planned(changed, first)
+    assert (created.actions, condition(created, "Running")) == ((), ("False", "SearchChanged"))
     found = planned(changed, first, job("digits-1"))
     assert (found.actions, condition(found, "Running")) == ((), ("False", "SearchChanged"))
-    assert found.status.trials == first.trials
+    assert [(each.state, each.objective) for each in found.status.trials or ()] == [(TrialState.SUCCEEDED, 0.9)]
+    assert planned(changed, found.status, job("digits-1"), now=NOW + 50) == SweepPlan(found.status)
+    restored = planned(one_at_a_time(), found.status, job("digits-1"))
+    assert [each.name for each in restored.actions if isinstance(each, CreateJob)] == ["digits-2"]
+    lost = planned(changed, first, job("digits-1", "Failed", infrastructure=True, message="preempted"))
+    assert (trial(lost).job, trial(lost).state, lost.actions) == ("digits-1-x1", TrialState.PROPOSED, ())
+
+
+def test_a_changed_search_is_suspended_resumed_and_ended_as_another() -> None:
+    running = job("digits-1", "Running")
+    first = planned(one_at_a_time(), planned(one_at_a_time(), None).status, running).status
+    found = planned(one_at_a_time(job=CHANGED, runPolicy={"suspend": True}), first, running)
+    assert found.actions == (SuspendJob("digits-1", True),)
+    assert (found.status.phase, condition(found, "Suspended")) == (SweepPhase.SUSPENDED, ("True", "Suspended"))
+    assert condition(found, "Running") == ("False", "SearchChanged")
+    resumed = planned(one_at_a_time(job=CHANGED), found.status, job("digits-1", "Running", suspended=True))
+    assert resumed.actions == (SuspendJob("digits-1", False),)
+    assert condition(resumed, "Suspended") == ("False", "Resumed")
+
+    limited = one_at_a_time(job=CHANGED, stop={"afterSeconds": 60, "target": 0.9})
+    assert planned(limited, first, running).wake_at == NOW + 60
+    late = planned(limited, first, running, now=NOW + 60)
+    assert (late.actions, condition(late, "Finished")) == ((DeleteJob("digits-1"),), ("True", "NoResult"))
+    assert condition(planned(limited, first, job("digits-1")), "Finished") == ("True", "TargetReached")
+
+
+@pytest.mark.parametrize("training", [{"epochs": 2}, {}])
+def test_a_rung_that_ends_under_a_changed_job_is_recorded_when_the_job_is_restored(training: dict[str, Any]) -> None:
+    """Of how many epochs its value is follows from the job as it was."""
+    halving: dict[str, Any] = {"parameters": [SEED], "algorithm": {"name": "Hyperband"}, "trials": {"max": 1}}
+    first = planned(sweep(**halving), None).status
+    changed = sweep(**halving, job=JOB | {"training": training})
+    found = planned(changed, first, job("digits-1"))
+    assert (trial(found).objective, trial(found).values, found.actions) == (0.9, None, ())
+    assert planned(changed, found.status, job("digits-1"), now=NOW + 50) == SweepPlan(found.status)
+    restored = planned(sweep(**halving), found.status, job("digits-1"))
+    assert [each.epoch for each in trial(restored).values or ()] == [1]
+    assert [each.name for each in restored.actions if isinstance(each, CreateJob)] == ["digits-1-r1"]
+
+
+def test_what_is_no_part_of_the_search_may_change() -> None:
+    first = planned(one_at_a_time(), None).status
     more = one_at_a_time(trials={"max": 5, "parallel": 2}, stop={"target": 1.0})
     assert condition(planned(more, first), "Running") == ("False", "Starting")
 

@@ -74,6 +74,30 @@ def test_a_finished_sweep_is_not_run_again_and_higher_limits_continue_it(
 
 
 @pytest.mark.integration
+def test_a_sweep_does_not_train_on_from_the_trials_of_an_earlier_one_of_its_name(
+    sweep_file: SweepFile, trainer: tuple[str, str]
+) -> None:
+    """As with trials in a bucket: the sweep's own folder is new, theirs are not."""
+    path = sweep_file(trials=1)
+    _, first = run(path, trainer)
+    folder = Path("runs/flowers")
+    (folder / "sweep.json").unlink()
+    (folder / "jobs/flowers-1.json").unlink()
+    code, again = run(path, trainer)
+    assert (code, again.trials[0].state) == (1, TrialState.FAILED)
+    end = SweepFolder(folder).jobs()["flowers-1"].end
+    assert end is not None
+    assert end.message == (
+        f"ResumeRefused: {Path.cwd()}/runs/flowers/trials/1: the folder belongs to another job: an earlier sweep's or "
+        "job's. Give the sweep another output.uri, or delete this folder."
+    )
+    assert again.sweep.metadata.uid != first.sweep.metadata.uid
+    stored = SweepFolder(folder).read()
+    assert stored is not None
+    assert stored[0].metadata.uid == again.sweep.metadata.uid
+
+
+@pytest.mark.integration
 def test_early_stopping_continues_the_best_trial_in_its_run_folder(
     sweep_file: SweepFile, trainer: tuple[str, str]
 ) -> None:

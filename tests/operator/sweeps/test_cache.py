@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.sweeps.cache import SweepCache
 from mptraining_operator.watch import parse
@@ -16,6 +18,7 @@ from tests.operator.sweeps.swept import document, stored
 
 Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "lr")
+OWNER = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingSweep", "uid": "sweep-1", "controller": True}
 
 
 def raw(version: int, uid: str = "sweep-1", **status: Any) -> dict[str, Any]:
@@ -78,12 +81,25 @@ def test_the_jobs_of_a_sweep_are_indexed_by_their_controller(
     assert changed == (["sweep-1"] * 2 if indexed else [])
 
 
+def test_the_job_of_a_trial_resolves_with_its_sweep_so_that_another_sweep_cannot_resume_it(raw_job: Make) -> None:
+    body = raw_job("lr-1")
+    assert _resolved(body).sweep is None
+    body["metadata"]["ownerReferences"] = [OWNER]
+    assert _resolved(body).sweep == "sweep-1"
+
+
+def _resolved(body: dict[str, Any]) -> ResolvedJob:
+    job, problem = parse.read_job(parse.job(body))
+    assert (job is not None, problem) == (True, "")
+    assert job is not None
+    return resolve(job, ClusterSettings())
+
+
 def test_progress_does_not_queue_the_sweep(clock: Clock, raw_job: Make) -> None:
-    owner = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingSweep", "uid": "sweep-1", "controller": True}
     changed: list[str] = []
     cache = Cache(clock, changed.append)
     for version in (10, 11):
         body = raw_job("lr-1", version=version, status={"phase": "Running", "progress": {"step": version}})
-        body["metadata"]["ownerReferences"] = [owner]
+        body["metadata"]["ownerReferences"] = [OWNER]
         cache.put_job(parse.job(body))
     assert changed == ["sweep-1"]

@@ -252,6 +252,30 @@ def test_a_suspended_sweep_suspends_its_jobs_and_starts_none_until_it_resumes(ap
     assert bench.made() == ["lr-1", "lr-2"]
 
 
+def test_a_sweep_whose_job_changed_beyond_use_is_suspended_all_the_same(api: Any, clock: Clock) -> None:
+    """The API server takes any job; without its epochs early stopping has no rungs."""
+    spec = {**document()["spec"], "trials": {"max": 1, "parallel": 2}}
+    spec["stop"] = {"earlyStopping": {"rule": "Hyperband"}}
+    spec["job"] = {**JOB, "training": {"epochs": 9}}
+    bench = Bench(api, clock, {**document(), "spec": spec})
+    bench.run()
+    bench.job("lr-1", "Running")
+    bench.run(5.0)
+    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 2}
+    bench.change(spec={**spec, "job": {**JOB, "training": {}}, "runPolicy": {"suspend": True}}, metadata=meta)
+    bench.run(5.0)
+    assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": True}
+    bench.job("lr-1", "Suspended")
+    bench.run(5.0)
+    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 3}
+    bench.change(spec={**spec, "job": {**JOB, "training": {}}}, metadata=meta)
+    bench.run(5.0)
+    assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": False}
+    assert bench.made() == ["lr-1"]
+    running = next(each for each in bench.status()["conditions"] if each["type"] == "Running")
+    assert (running["status"], running["reason"]) == ("False", "SearchChanged")
+
+
 def test_a_paused_sweep_is_left_alone_until_the_annotation_is_removed(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, document())
     bench.run()

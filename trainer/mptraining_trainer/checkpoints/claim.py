@@ -23,7 +23,7 @@ def refuse_foreign_folder(worker: Worker) -> None:
             raise ResumeRefused(
                 worker.folder,
                 f"the run folder of another job: {other}",
-                next_step="Give another output folder, or delete it.",
+                next_step=run_folder.ANOTHER_SWEEP if worker.job.sweep else "Give another output folder, or delete it.",
             )
 
 
