@@ -70,13 +70,17 @@ def continued(
     if status.start_time is not None:
         # The search is the same, compared field by field; another version may write it, and so digest it, differently.
         status = status.model_copy(update={"search_digest": search_digest(sweep.spec)})
-    limits = ("trials", "stop")
-    if all(getattr(before.spec, name) == getattr(sweep.spec, name) for name in limits):
+    if _limits(before.spec) == _limits(sweep.spec):
         return status
     open_again = [each for each in status.conditions or () if each.type not in _OF_THE_END]
     return status.model_copy(
         update={"conditions": open_again or None, "completion_time": None, "phase": SweepPhase.RUNNING}
     )
+
+
+def _limits(spec: SweepSpec) -> tuple[object, object]:
+    """Return what ends a sweep. How many trials run at a time does not."""
+    return (spec.trials or Trials()).model_copy(update={"parallel": None}), spec.stop
 
 
 _OF_THE_END = ("Finished", "Succeeded", "Complete", "Failed", "Stalled")
