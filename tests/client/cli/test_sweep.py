@@ -120,7 +120,10 @@ def test_apply_writes_a_job_that_check_accepts(folder: Path, capsys: pytest.Capt
     assert call("sweep", "apply", str(folder)) == 2
     assert "exists" in capsys.readouterr().err
     assert call("sweep", "apply", str(folder), "--trial", "9", "--to", "ninth.yaml") == 0
-    assert check_job_file(Path("ninth.yaml")).written.metadata.name == "flowers-9"
+    ninth = check_job_file(Path("ninth.yaml")).written
+    assert ninth.metadata.name == "flowers-trial-9"
+    assert ninth.spec.output is not None
+    assert ninth.spec.output.uri == "runs/flowers/trial-9"
 
 
 def test_explain_runs_nothing(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
