@@ -70,13 +70,23 @@ def is_active(parameter: Parameter, values: Mapping[str, Any]) -> bool:
     return when.path in values and any(same_value(values[when.path], each) for each in when.values)
 
 
-def choices(parameter: Parameter) -> list[Any] | None:
-    """Return the values of a parameter that has finitely many, in order; None for real numbers."""
+def choices(parameter: Parameter) -> Sequence[Any] | None:
+    """Return the values of a parameter that has finitely many, in order; None for real numbers.
+
+    Integers are a range, which takes no memory for its 2**54 values.
+    """
     if parameter.values is not None:
-        return list(parameter.values)
-    if parameter.int_ is not None:
-        return list(integers(parameter.int_))
-    return None
+        return parameter.values
+    return None if parameter.int_ is None else integers(parameter.int_)
+
+
+def is_choice(value: object, options: Sequence[Any]) -> bool:
+    """Return whether a JSON value is one of the `choices`."""
+    if isinstance(options, range):
+        number = _number(value)
+        # A range searches for other types one by one; true is no 1.
+        return type(number) is int and number in options
+    return any(same_value(value, each) for each in options)
 
 
 def integers(bounds: IntegerRange) -> range:
@@ -108,6 +118,9 @@ def grid_size(parameters: Sequence[Parameter], *, most: int) -> int | None:
     """Return the number of combinations, at most `most`; None if a parameter has infinitely many values."""
     if any(choices_count(each) is None for each in parameters):
         return None
+    if any(choices_count(each) == 0 for each in parameters):
+        # A mistake, which is reported elsewhere; the others would be enumerated in vain.
+        return 0
     if not any(each.when for each in parameters):
         size = 1
         for each in parameters:

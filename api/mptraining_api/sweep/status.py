@@ -68,6 +68,9 @@ class Trial(Model):
     start_time: Time | None = Field(None, description="When it was proposed.")
     completion_time: Time | None = Field(None, description="When its last job ended.")
     message: Message | None = Field(None, description="Why it failed, was stopped, or waits.")
+    stopped_by_end: bool | None = Field(
+        None, description="Whether the end of the sweep stopped it: a sweep that is reopened continues it."
+    )
 
 
 class BestTrial(Model):

@@ -117,5 +117,17 @@ def stopped_at_end(trial: Trial, end: End, now: float) -> Trial:
         "state": TrialState.STOPPED,
         "message": f"the sweep ended: {end.reason}",
         "completion_time": format_time(now),
+        "stopped_by_end": True,
     }
+    return trial.model_copy(update=update)
+
+
+def reopened(trial: Trial) -> Trial:
+    """Return the trial in a sweep that continues after its end: what that end stopped is proposed again.
+
+    Its job has the name and the run folder that it had, and so continues from its checkpoint.
+    """
+    if not trial.stopped_by_end:
+        return trial
+    update = {"state": TrialState.PROPOSED, "message": None, "completion_time": None, "stopped_by_end": None}
     return trial.model_copy(update=update)

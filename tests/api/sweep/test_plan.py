@@ -9,7 +9,9 @@ import pytest
 
 from mptraining_api.sweep.actions import CreateJob, DeleteJob, DeleteSweep, Refusal, SuspendJob, SweepPlan, TrialJob
 from mptraining_api.sweep.plan import plan
+from mptraining_api.sweep.spec import Stop
 from mptraining_api.sweep.status import SweepPhase, SweepStatus, Trial, TrialState
+from mptraining_api.sweep.trial_transitions import reopened
 from tests.api.sweep.sweeps import JOB, RATE, sweep
 
 NOW = 1_000_000.0
@@ -164,6 +166,35 @@ def test_a_sweep_ends(spec: dict[str, Any], jobs: list[TrialJob], now: float, re
     for each in (found, planned(searched, found.status, *jobs, now=now)):
         deleted = [action for action in each.actions if isinstance(action, DeleteJob)]
         assert deleted == [DeleteJob(one.name) for one in jobs if one.state == "Running"]
+
+
+def test_a_trial_that_the_end_stopped_continues_where_it_was_in_a_sweep_that_is_reopened() -> None:
+    """Under its number, name and folder, and in its rung; what early stopping has stopped stays so."""
+    searched = sweep(parameters=[SEED], algorithm={"name": "Hyperband"}, trials={"max": 4, "parallel": 1})
+    status = planned(searched, None).status
+    for number in (1, 2, 3):
+        status = planned(searched, status, job(f"digits-{number}", accuracy=number / 10)).status
+    assert [each.job for each in status.trials or () if each.state == TrialState.PROPOSED] == ["digits-3-r1"]
+    limited = searched.model_copy(update={"spec": searched.spec.model_copy(update={"stop": Stop(after_seconds=60)})})
+    running = job("digits-3-r1", "Running")
+    ended = planned(limited, planned(searched, status, running).status, running, now=NOW + 60)
+    assert condition(ended, "Finished") == ("True", "TimeLimit")
+    assert [each.stopped_by_end for each in ended.status.trials or ()] == [None, None, True]
+
+    # What a client does that allows the sweep more time.
+    trials = [reopened(each) for each in SweepStatus.read(ended.status.to_json()).trials or ()]
+    found = planned(searched, status.model_copy(update={"trials": trials}), now=NOW + 70)
+    assert [(each.state, each.job) for each in found.status.trials or ()] == [
+        (TrialState.STOPPED, "digits-1"),
+        (TrialState.STOPPED, "digits-2"),
+        (TrialState.PROPOSED, "digits-3-r1"),
+    ]
+    third = trial(found, 3)
+    assert (third.completion_time, third.message, third.stopped_by_end) == (None, None, None)
+    (create,) = found.actions
+    assert isinstance(create, CreateJob)
+    assert create.document["spec"]["output"]["uri"] == "gs://bucket/digits/trials/3"
+    assert create.document["spec"]["training"] == JOB["training"] | {"epochs": 3, "seed": 3}
 
 
 def test_the_whole_grid_is_a_search_that_is_exhausted() -> None:

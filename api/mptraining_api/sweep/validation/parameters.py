@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mptraining_api.problems import InvalidSpec, nearest
-from mptraining_api.sweep.search_space import choices, same_value
+from mptraining_api.sweep.search_space import choices, is_choice, same_value
 from mptraining_api.sweep.spec import Parameter, SweepSpec
 from mptraining_api.sweep.validation.paths import path_problem
 from mptraining_api.validation.messages import quote
@@ -98,6 +98,6 @@ def _when_problems(parameter: Parameter, earlier: Sequence[Parameter], where: st
         yield InvalidSpec(f"{where}.when.path", found, expected="a parameter with values or int")
         return
     for index, value in enumerate(when.values):
-        if not any(same_value(value, each) for each in options):
+        if not is_choice(value, options):
             found = f"{quote(value)} is no value of {when.path!r}"
             yield InvalidSpec(f"{where}.when.values[{index}]", found, expected="one of its values")
