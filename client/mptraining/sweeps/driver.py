@@ -25,6 +25,7 @@ from mptraining_api.sweep.actions import CreateJob, DeleteJob, SweepPlan, TrialJ
 from mptraining_api.sweep.resource import search_digest
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec, Trials
 from mptraining_api.sweep.status import TRIAL, SweepPhase, SweepStatus, Trial
+from mptraining_api.sweep.trial_transitions import reopened
 
 # How often the display gets the progress of the trials.
 TICK_SECONDS = 0.25
@@ -73,9 +74,9 @@ def continued(
     if _limits(before.spec) == _limits(sweep.spec):
         return status
     open_again = [each for each in status.conditions or () if each.type not in _OF_THE_END]
-    return status.model_copy(
-        update={"conditions": open_again or None, "completion_time": None, "phase": SweepPhase.RUNNING}
-    )
+    trials = [reopened(each) for each in status.trials or ()]
+    update = {"conditions": open_again or None, "completion_time": None, "phase": SweepPhase.RUNNING}
+    return status.model_copy(update=update | {"trials": trials or None})
 
 
 def _limits(spec: SweepSpec) -> tuple[object, object]:
