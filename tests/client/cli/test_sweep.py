@@ -17,7 +17,6 @@ from mptraining.sweeps.view import SweepView
 from mptraining_api.sweep.status import SweepStatus
 from tests.client.sweeps.conftest import SWEEP, trial, view_of
 
-
 ENDED = (
     '{"type": "Finished", "status": "True", "reason": "MaxTrials", "message": "20 trials", '
     '"lastTransitionTime": "2026-01-01T00:00:00Z"}'
