@@ -124,7 +124,7 @@ def _metric_problem(spec: SweepSpec) -> tuple[InvalidSpec | None, bool]:
 def _job_problems(sweep: MPTrainingSweep, settings: ClusterSettings) -> DocumentProblems:
     """Return what is wrong with the jobs of trials, at the value of a parameter if only that value is wrong."""
     parameters = sweep.spec.parameters
-    first = _first_values(parameters, {})
+    first = first_values(parameters, {})
     base = _problems_of(sweep, first, settings)
     problems = [_moved(each, first, parameters, sweep.spec.job) for each in base.problems]
     doubts = [_moved(each, first, parameters, sweep.spec.job) for each in base.doubts]
@@ -132,9 +132,9 @@ def _job_problems(sweep: MPTrainingSweep, settings: ClusterSettings) -> Document
     for number, parameter in enumerate(parameters):
         new: list[InvalidSpec] = []
         for field, value in _checked_values(parameter):
-            values = _first_values(parameters, {parameter.path: value})
+            values = first_values(parameters, {parameter.path: value})
             if parameter.path not in values:
-                values = _first_values(parameters, _activating(parameter, parameters) | {parameter.path: value})
+                values = first_values(parameters, _activating(parameter, parameters) | {parameter.path: value})
             found = (each for each in _problems_of(sweep, values, settings).problems if str(each) not in known)
             new += [_at_value(each, f"spec.parameters[{number}].{field}", parameter, value) for each in found]
         problems += new[:_MOST_VALUE_PROBLEMS]
@@ -154,7 +154,7 @@ def _problems_of(sweep: MPTrainingSweep, values: Mapping[str, Any], settings: Cl
     return document_problems({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}, settings)
 
 
-def _first_values(parameters: Sequence[Parameter], chosen: Mapping[str, Any]) -> dict[str, Any]:
+def first_values(parameters: Sequence[Parameter], chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the chosen values, and the first value of every other parameter that is active."""
     values: dict[str, Any] = {}
     for each in parameters:

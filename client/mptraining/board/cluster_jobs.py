@@ -30,6 +30,8 @@ from mptraining_api.status import JOB_UID, parse_time
 from mptraining_records.storage import storage
 
 JOBS_SECONDS = 3.0
+# The list has every trial of every sweep: up to 1 MB for each.
+SWEEPS_SECONDS = 15.0
 
 
 class ClusterJobs:
@@ -66,6 +68,9 @@ class ClusterJobs:
         self._resolved: dict[str, Mapping[str, Any]] = {}
         self._folders: dict[str, Source] = {}
         self._sweeps: dict[str, ShownSweep] = {}
+        # When the sweeps were read, by the clock, and what is wrong with those that cannot be shown.
+        self._sweeps_read: float | None = None
+        self._unreadable: str | None = None
 
     def runs(self) -> Mapping[str, RunReader]:
         found = {id: each for folder in list(self._folders.values()) for id, each in folder.runs().items()}
@@ -110,10 +115,26 @@ class ClusterJobs:
         """Read the sweeps, unless the board shows chosen jobs alone; return the changed ones."""
         if self._names:
             return set()
-        before = self._sweeps
-        documents = list_sweeps(self._server, everywhere=self._everywhere)
-        found = (cluster_sweep(each, self._server.name, before, self._flags) for each in documents)
-        self._sweeps = {each.id: each for each in found}
+        now = self._clock()
+        if self._sweeps_read is not None and 0 <= now - self._sweeps_read < SWEEPS_SECONDS:
+            self.problem = self._unreadable
+            return set()
+        try:
+            documents = list_sweeps(self._server, everywhere=self._everywhere)
+        except Problem as problem:
+            # The jobs have been read, and are shown.
+            self.problem = str(problem)
+            return set()
+        before, found, unreadable = self._sweeps, {}, []
+        for document in documents:
+            try:
+                each = cluster_sweep(document, self._server.name, before, self._flags)
+            except ClusterProblem as problem:
+                unreadable.append(str(problem))
+            else:
+                found[each.id] = each
+        self._sweeps, self._sweeps_read = found, now
+        self.problem = self._unreadable = " ".join(unreadable) or None
         return {id for id in {*before, *self._sweeps} if before.get(id) is not self._sweeps.get(id)}
 
     def job(self, namespace: str, name: str) -> dict[str, Any] | None:

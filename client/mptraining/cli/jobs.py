@@ -137,12 +137,18 @@ def show_list(
 
 def _sweep_table(documents: Sequence[Mapping[str, Any]], cluster: str, *, everywhere: bool) -> list[list[str]]:
     """Return the table of the sweeps on a cluster, with its headings."""
+    from mptraining.cluster.errors import ClusterProblem
     from mptraining.cluster.job_view import age
     from mptraining.sweeps.cluster import view
     from mptraining.sweeps.view import HEADINGS, summary_row
 
     table = [[*HEADINGS, "AGE"]]
-    table += [[*summary_row(view(each, cluster)), age(each["metadata"], time.time())] for each in documents]
+    for each in documents:
+        try:
+            row = summary_row(view(each, cluster))
+        except ClusterProblem:
+            row = [str(each["metadata"]["name"]), "cannot be read: update mptraining here", "", "", ""]
+        table.append([*row, age(each["metadata"], time.time())])
     if not everywhere:
         return table
     return [

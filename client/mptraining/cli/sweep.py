@@ -214,7 +214,10 @@ def find_sweep(text: str, where: Where) -> SweepView:
 
     path = Path(text)
     if path.is_file() and path.name != SWEEP:
-        return open_sweep(path).view
+        opened = open_sweep(path)
+        stored = opened.folder.read()
+        # As it is: with changed limits it continues only when it runs again.
+        return opened.view if stored is None else SweepView(*stored, str(opened.folder.path))
     folder = next((each for each in (path, path.parent, Path("runs", text)) if is_sweep_folder(each)), None)
     if folder is not None and (folder != path.parent or path.name == SWEEP):
         stored = SweepFolder(folder).read()

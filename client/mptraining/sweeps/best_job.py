@@ -33,7 +33,8 @@ def trial_job(view: SweepView, trial: int | None = None) -> dict[str, Any]:
     chosen = best_trial_number(view) if trial is None else trial
     found = view.trial(chosen)
     document = job_document(view.sweep, found)
-    suffix = "best" if trial is None else str(trial)
+    # The job NAME-3 is the trial's own: on its cluster that name is taken.
+    suffix = "best" if trial is None else f"trial-{trial}"
     document["metadata"] = {"name": f"{view.name}-{suffix}"}
     output = view.sweep.spec.job.get("output")
     if isinstance(output, Mapping) and output.get("uri"):

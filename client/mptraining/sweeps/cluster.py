@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from mptraining.cluster.api import WATCH_SECONDS, ApiServer
 from mptraining.cluster.connection import HERE, Where, connect
-from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
+from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound, NotInstalled
 from mptraining.sweeps.view import SweepView
 from mptraining_api.kubernetes_api import SWEEPS, Raw
 from mptraining_api.problems import InvalidSpec
@@ -116,11 +116,12 @@ def submit_sweep(document: Mapping[str, Any], where: Where = HERE) -> ClusterSwe
 
 
 def list_sweeps(server: ApiServer, *, everywhere: bool = False) -> list[Raw]:
-    """Return the sweeps of the namespace, or of all; none for a cluster that has no sweeps, or does not show them."""
+    """Return the sweeps of the namespace, or of all; none for a cluster that has no sweeps, or does not show them.
+
+    Raises ClusterProblem.
+    """
     try:
         return server.items(SWEEPS, everywhere=everywhere)
-    except Unreachable:
-        raise
-    except ClusterProblem:
+    except (NotAllowed, NotFound, NotInstalled):
         # An older operator has no such resource, and a user may list jobs alone.
         return []

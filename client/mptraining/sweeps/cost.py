@@ -13,6 +13,8 @@ from mptraining_api.sweep.spec import Parameter, SweepSpec
 
 # Combinations are counted no further.
 _MOST_COMBINATIONS = 1_000_000_000
+# Those of parameters with conditions are counted one by one.
+_MOST_CONDITIONAL = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,14 @@ class Measured:
 class Cost:
     """The most that a sweep can take; it ends earlier at its target or its time limit.
 
-    `combinations` is None for a search over real numbers. `rungs` has (epochs, trials that reach them), one entry
-    without early stopping; `epochs` is the sum over all trials, `full_epochs` what it were without early stopping;
-    both are None if the job trains for a number of steps.
+    `combinations` is None for a search over real numbers; there are more than that if `more_combinations`. `rungs` has
+    (epochs, trials that reach them), one entry without early stopping; `epochs` is the sum over all trials,
+    `full_epochs` what it were without early stopping; both are None if the job trains for a number of steps.
     """
 
     trials: int
     combinations: int | None
+    more_combinations: bool
     rungs: tuple[tuple[int, int], ...]
     epochs: int | None
     full_epochs: int | None
@@ -41,11 +44,12 @@ class Cost:
 
 def cost(spec: SweepSpec) -> Cost:
     """Return the cost of a valid sweep."""
-    trials, combinations = max_trials(spec), grid_size(spec.parameters, most=_MOST_COMBINATIONS)
+    trials = max_trials(spec)
+    combinations, more = _combinations(spec.parameters)
     try:
         whole = job_epochs(spec.job)
     except ValueError:
-        return Cost(trials, combinations, (), None, None)
+        return Cost(trials, combinations, more, (), None, None)
     found = rungs(spec)
     reached = _reached(trials, found) if found else ((whole, trials),)
     before = 0
@@ -53,7 +57,19 @@ def cost(spec: SweepSpec) -> Cost:
     for end, count in reached:
         epochs += (end - before) * count
         before = end
-    return Cost(trials, combinations, reached, epochs, whole * trials)
+    return Cost(trials, combinations, more, reached, epochs, whole * trials)
+
+
+def _combinations(parameters: Sequence[Parameter]) -> tuple[int | None, bool]:
+    """Return the number of combinations, None for infinitely many, and whether there are more than that."""
+    deciding = {each.when.path for each in parameters if each.when}
+    conditional = [each for each in parameters if each.when or each.path in deciding]
+    others = [each for each in parameters if each not in conditional]
+    some, rest = grid_size(conditional, most=_MOST_CONDITIONAL + 1), grid_size(others, most=_MOST_COMBINATIONS + 1)
+    if some is None or rest is None:
+        return None, False
+    counted = min(some, _MOST_CONDITIONAL) * rest
+    return min(counted, _MOST_COMBINATIONS), some > _MOST_CONDITIONAL or counted > _MOST_COMBINATIONS
 
 
 def _reached(trials: int, rungs: Rungs) -> tuple[tuple[int, int], ...]:
@@ -99,7 +115,7 @@ def _size_rows(spec: SweepSpec, found: Cost, parallel: int) -> Iterator[tuple[st
         real = sum(choices_count(each) is None for each in spec.parameters)
         yield "search", f"no finite number of combinations: {_count(real, 'range')} of real numbers"
     else:
-        more = "more than " if found.combinations >= _MOST_COMBINATIONS else ""
+        more = "more than " if found.more_combinations else ""
         yield "search", f"{more}{_count(found.combinations, 'combination')}"
     yield "trials", f"at most {found.trials:,}, {parallel} at a time"
     if len(found.rungs) > 1:

@@ -25,6 +25,7 @@ from mptraining_api.sweep.actions import CreateJob, DeleteJob, SweepPlan, TrialJ
 from mptraining_api.sweep.resource import search_digest
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec, Trials
 from mptraining_api.sweep.status import TRIAL, SweepPhase, SweepStatus, Trial
+from mptraining_api.sweep.trial_transitions import reopened
 
 # How often the display gets the progress of the trials.
 TICK_SECONDS = 0.25
@@ -70,13 +71,17 @@ def continued(
     if status.start_time is not None:
         # The search is the same, compared field by field; another version may write it, and so digest it, differently.
         status = status.model_copy(update={"search_digest": search_digest(sweep.spec)})
-    limits = ("trials", "stop")
-    if all(getattr(before.spec, name) == getattr(sweep.spec, name) for name in limits):
+    if _limits(before.spec) == _limits(sweep.spec):
         return status
     open_again = [each for each in status.conditions or () if each.type not in _OF_THE_END]
-    return status.model_copy(
-        update={"conditions": open_again or None, "completion_time": None, "phase": SweepPhase.RUNNING}
-    )
+    trials = [reopened(each) for each in status.trials or ()]
+    update = {"conditions": open_again or None, "completion_time": None, "phase": SweepPhase.RUNNING}
+    return status.model_copy(update=update | {"trials": trials or None})
+
+
+def _limits(spec: SweepSpec) -> tuple[object, object]:
+    """Return what ends a sweep. How many trials run at a time does not."""
+    return (spec.trials or Trials()).model_copy(update={"parallel": None}), spec.stop
 
 
 _OF_THE_END = ("Finished", "Succeeded", "Complete", "Failed", "Stalled")

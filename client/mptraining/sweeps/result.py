@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from mptraining.local.run import machine_settings, this_machine
 from mptraining.sweeps import best_job, cell
 from mptraining.sweeps.importance import importance
 from mptraining.sweeps.start import open_checked, open_sweep, run_sweep
@@ -147,7 +148,7 @@ def sweep(
         else:
             document = _document(document, algorithm, given)
         here = Path.cwd()
-        checked = check_sweep_document(document, here, here=True)
+        checked = check_sweep_document(document, here, here=True, settings=machine_settings(this_machine()))
         opened = open_checked(here / f"{checked.sweep.metadata.name}.yaml", checked, parallel=parallel, output=output)
     code, view = run_sweep(opened, display=display, **options)
     if code == 75:

@@ -31,6 +31,7 @@ from mptraining.sweeps.view import SweepView, counts, one_line
 from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.spec import MPTrainingJob
+from mptraining_api.sweep.check import first_values
 from mptraining_api.sweep.early_stopping import job_epochs
 from mptraining_api.sweep.plan import plan
 from mptraining_api.sweep.spec import MPTrainingSweep
@@ -152,7 +153,9 @@ def explain(opened: LocalSweep) -> list[str]:
 
 def _devices(sweep: MPTrainingSweep) -> tuple[int, str]:
     """Return the number of devices that a trial uses, and their name."""
-    trial = Trial(number=1, job=f"{sweep.metadata.name}-1", state=TrialState.PROPOSED, parameters={})
+    # A field that is searched may be absent in the job.
+    values = first_values(sweep.spec.parameters, {})
+    trial = Trial(number=1, job=f"{sweep.metadata.name}-1", state=TrialState.PROPOSED, parameters=values)
     parsed = MPTrainingJob.parse(job_document(sweep, trial))
     job = resolve(parsed, machine_settings(this_machine())(parsed.spec.accelerator.type))
     count = job.processes if job.accelerator.kind == "cpu" else job.processes * job.accelerator.count_per_node

@@ -17,9 +17,11 @@ from mptraining.board.export import data
 from mptraining.board.run_reader import run_id
 from mptraining.board.sources import folder_source
 from mptraining.cluster.api import ApiServer
-from mptraining.cluster.errors import NotAllowed, NotFound, Unreachable
+from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound, Request, Unreachable, cluster_problem
+from mptraining.sweeps.cluster import list_sweeps
 from mptraining_api.events import Event
-from mptraining_api.kubernetes_api import Raw, Resource
+from mptraining_api.kubernetes_api import ApiProblem, Raw, Resource
+from tests.client.sweeps.conftest import view_of
 
 TIME = "2026-01-01T00:00:00Z"
 NOW = 1767225600.0
@@ -55,6 +57,47 @@ class Cluster(ApiServer):
             for each in self.objects.get(resource.plural, [])
             if everywhere or each["metadata"].get("namespace", self.namespace) == self.namespace
         ]
+
+
+def sweep(name: str, version: int = 1, **spec: Any) -> Raw:
+    written = view_of([]).sweep.to_document()
+    metadata = {"name": name, "uid": f"uid-{name}", "namespace": "team", "resourceVersion": str(version)}
+    return written | {"metadata": metadata, "spec": written["spec"] | spec}
+
+
+def test_a_sweep_that_cannot_be_read_is_reported_beside_the_jobs_and_the_other_sweeps() -> None:
+    objects = {"mptrainingjobs": [job("digits")], "mptrainingsweeps": [sweep("a", algorithm=7), sweep("b")]}
+    now = [NOW]
+    source = ClusterJobs(Cluster(objects), clock=lambda: now[0])
+    for _ in range(2):
+        source.refresh()
+        assert [each.name for each in source.jobs().values()] == ["digits"]
+        assert [each.view.name for each in source.sweeps().values()] == ["b"]
+        assert source.problem is not None
+        assert source.problem.startswith("a: the sweep cannot be read")
+    objects["mptrainingsweeps"] = [sweep("b", 2), sweep("c")]
+    assert source.refresh() == set(), "the long list is read less often than the jobs"
+    now[0] += cluster_jobs.SWEEPS_SECONDS
+    assert source.refresh() == set(source.sweeps())
+    assert sorted(each.view.name for each in source.sweeps().values()) == ["b", "c"]
+    assert source.problem is None
+
+
+@pytest.mark.parametrize("status", [401, 429, 500])
+def test_a_server_that_fails_to_list_sweeps_is_not_one_without_sweeps(status: int) -> None:
+    class Failing(Cluster):
+        def items(self, resource: Resource, *, everywhere: bool = False, **query: str) -> list[Raw]:
+            request = Request("list", resource.plural, "", self.namespace, "", self.name)
+            raise cluster_problem(request, ApiProblem(status, "Failure", "try again"))
+
+    with pytest.raises(ClusterProblem):
+        list_sweeps(Failing({}))
+
+
+def test_a_user_who_may_not_list_sweeps_sees_none() -> None:
+    cluster = Cluster({})
+    cluster.forbidden = {"mptrainingsweeps"}
+    assert list_sweeps(cluster) == []
 
 
 def job(name: str, *, uri: str | None = None, namespace: str = "team", **status: Any) -> Raw:

@@ -12,8 +12,15 @@ from mptraining.cli.main import main
 from mptraining.job_file.check import check_job_file
 from mptraining.sweeps.best_job import SWEEP_FILE
 from mptraining.sweeps.folder import SweepFolder
+from mptraining.sweeps.start import open_sweep
 from mptraining.sweeps.view import SweepView
+from mptraining_api.sweep.status import SweepStatus
 from tests.client.sweeps.conftest import SWEEP, trial, view_of
+
+ENDED = (
+    '{"type": "Finished", "status": "True", "reason": "MaxTrials", "message": "20 trials", '
+    '"lastTransitionTime": "2026-01-01T00:00:00Z"}'
+)
 
 
 def call(*arguments: str) -> int:
@@ -52,6 +59,20 @@ def test_a_sweep_is_found_by_its_folder_its_name_and_its_file(
     out = capsys.readouterr().out
     assert "10 of 20 trials" in out
     assert "to continue it: mptj sweep sweep.yaml\n" in out
+
+
+def test_a_sweep_that_ran_with_parallel_trials_has_ended_by_its_file_too(
+    sweep_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = SweepStatus.read('{"phase": "Succeeded", "conditions": [' + ENDED + "]}")
+    opened = open_sweep(sweep_file, parallel=3)
+    opened.folder.write(opened.sweep, ended)
+    assert call("sweep", "status", "sweep.yaml") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("flowers: Succeeded  (")
+    assert "MaxTrials: 20 trials" in out
+    assert "continue" not in out
+    assert open_sweep(sweep_file).status == ended, "another --parallel allows no more trials"
 
 
 def test_the_best_trial(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +119,10 @@ def test_apply_writes_a_job_that_check_accepts(folder: Path, capsys: pytest.Capt
     assert call("sweep", "apply", str(folder)) == 2
     assert "exists" in capsys.readouterr().err
     assert call("sweep", "apply", str(folder), "--trial", "9", "--to", "ninth.yaml") == 0
-    assert check_job_file(Path("ninth.yaml")).written.metadata.name == "flowers-9"
+    ninth = check_job_file(Path("ninth.yaml")).written
+    assert ninth.metadata.name == "flowers-trial-9"
+    assert ninth.spec.output is not None
+    assert ninth.spec.output.uri == "runs/flowers/trial-9"
 
 
 def test_explain_runs_nothing(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,6 +131,16 @@ def test_explain_runs_nothing(sweep_file: Path, capsys: pytest.CaptureFixture[st
     assert "at most 20, 2 at a time" in out
     assert "unknown until a trial has ended" in out
     assert not Path("runs").exists()
+
+
+def test_explain_takes_the_searched_fields_of_a_job_that_lacks_them(
+    sweep_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = sweep_file.read_text().replace("{application: {name: mlp, classes: 3}}", "{application: {classes: 3}}")
+    more = "    - {path: program.application.name, values: [mlp]}\n  trials:"
+    sweep_file.write_text(text.replace("  trials:", more))
+    assert call("sweep", "--explain", "sweep.yaml") == 0
+    assert "program.application.name" in capsys.readouterr().out
 
 
 def test_check_takes_a_sweep_and_names_the_line_of_a_mistake(

@@ -40,6 +40,28 @@ def test_a_grid_has_as_many_trials_as_combinations(
     assert (found.trials, found.combinations, found.epochs) == (trials, combinations, 4 * trials)
 
 
+@pytest.mark.parametrize(
+    ("digits", "size"),
+    [
+        pytest.param("abcdefg", "11,000,000 combinations", id="a condition"),
+        pytest.param("abcdefghi", "more than 1,000,000,000 combinations", id="a condition of a larger search"),
+    ],
+)
+def test_a_search_with_conditions_is_not_counted_one_by_one(digits: str, size: str) -> None:
+    # A billion combinations would take hours. One of the first digit's ten values has two values of `j`.
+    many = [{"path": name, "values": list(range(10))} for name in digits]
+    found = spec_with(parameters=[*many, {"path": "j", "values": [0, 1], "when": {"path": "a", "values": [1]}}])
+    assert f"  search        {size}" in text(found).splitlines()
+
+
+def test_dependent_parameters_are_counted_up_to_a_limit() -> None:
+    chain = [{"path": "a", "values": list(range(10))}]
+    for before, name in zip("abcd", "bcde", strict=True):
+        when = {"path": before, "values": list(range(10))}
+        chain.append({"path": name, "values": list(range(10)), "when": when})
+    assert "  search        more than 10,000 combinations" in text(spec_with(parameters=chain)).splitlines()
+
+
 def test_early_stopping_trains_fewer_epochs() -> None:
     found = cost(spec_with(algorithm={"name": "Hyperband"}, trials={"max": 9}))
     assert found.rungs == ((1, 9), (3, 3), (4, 1))

@@ -98,6 +98,29 @@ def test_a_sweep_does_not_train_on_from_the_trials_of_an_earlier_one_of_its_name
 
 
 @pytest.mark.integration
+def test_a_trial_that_the_time_limit_stopped_continues_when_the_limit_is_raised(
+    sweep_file: SweepFile, stub: Stub
+) -> None:
+    # The first trial runs until it is stopped, and the limit has passed at the second look.
+    times = iter([0.0, 0.0, 0.0])
+    opened = open_sweep(sweep_file(trials=2, more="  stop: {afterSeconds: 100}\n"))
+    _, stopped = run_sweep(
+        opened,
+        command=stub("signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\ntime.sleep(5)"),
+        display=PlainLines(),
+        clock=lambda: next(times, 200.0),
+    )
+    assert [each.state for each in stopped.trials] == [TrialState.STOPPED]
+    assert stopped.finished is not None
+    opened = open_sweep(sweep_file(trials=2, more="  stop: {afterSeconds: 1000}\n"))
+    command = stub(TRAINER + "\nsucceed()")
+    code, view = run_sweep(opened, command=command, display=PlainLines(), clock=lambda: 300.0)
+    assert code == 0
+    assert [each.state for each in view.trials] == [TrialState.SUCCEEDED] * 2
+    assert proposals(view)[0] == proposals(stopped)[0]
+
+
+@pytest.mark.integration
 def test_early_stopping_continues_the_best_trial_in_its_run_folder(
     sweep_file: SweepFile, trainer: tuple[str, str]
 ) -> None:

@@ -10,8 +10,12 @@ import pytest
 import yaml
 
 import mptraining
+from mptraining.local.run import Machine
+from mptraining.sweeps import result, sweep_file
 from mptraining.sweeps.display import PlainLines
-from mptraining_api.problems import InvalidSpec
+from mptraining_api.problems import InvalidSpec, Problem
+from mptraining_api.resolve.document_problems import DocumentProblems
+from mptraining_api.resolve.resolve import ClusterSettings
 
 JobFile = Callable[..., Path]
 RATE = "training.optimizer.config.learning_rate"
@@ -80,6 +84,21 @@ def test_mistakes_are_reported_before_anything_runs(arguments: dict[str, Any], f
     with pytest.raises(InvalidSpec, match=found):
         mptraining.sweep(job, command=("false", ""), **arguments)
     assert not Path("runs").exists()
+
+
+def test_a_job_is_checked_for_this_machine_like_a_file(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def refuse(document: object, settings: object) -> DocumentProblems:
+        seen.append(settings)
+        return DocumentProblems((InvalidSpec("spec", "refused"),))
+
+    job["spec"]["accelerator"] = {"type": "nvidia-tesla-t4"}
+    monkeypatch.setattr(result, "this_machine", lambda: Machine(gpu=False, tpu=False))
+    monkeypatch.setattr(sweep_file, "sweep_problems", refuse)
+    with pytest.raises(Problem, match="refused"):
+        mptraining.sweep(job, parameters={RATE: [0.1]}, objective="val_accuracy")
+    assert seen == [ClusterSettings(cpu_fallback=True)]
 
 
 def test_a_file_has_its_own_search(sweep_file: Callable[..., Path]) -> None:
