@@ -280,14 +280,14 @@ class SweepReconciler(TermWorkers):
 
     def _look(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> dict[str, TrialJob]:
         undecided = {each.job: each for each in status.trials or () if each.state in _UNDECIDED}
-        found = memory.observed.look(self._jobs.trials(stored.uid), undecided, self._cluster)
+        found = memory.observed.look(self._jobs.trials(stored.key.namespace, stored.uid), undecided, self._cluster)
         missing = [name for name, each in undecided.items() if each.state == TrialState.RUNNING and name not in found]
         if not missing:
             return found
         # A trial whose job was deleted has failed: this is decided by the API server, not by a watch that is late.
         for name in missing:
             self._applier.find_job(stored, name)
-        return memory.observed.look(self._jobs.trials(stored.uid), undecided, self._cluster)
+        return memory.observed.look(self._jobs.trials(stored.key.namespace, stored.uid), undecided, self._cluster)
 
     def _paused(self, stored: StoredSweep, memory: _Memory) -> bool:
         """Return whether the sweep must be left alone; report the beginning and the end of its own pause."""

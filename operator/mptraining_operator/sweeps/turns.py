@@ -114,7 +114,7 @@ class Turns:
             self._contenders.pop(sweep_uid, None)
 
     def _rank(self, uid: str, contender: _Contender) -> tuple[int, float]:
-        live, counted = self._jobs.trial_nodes(uid)
+        live, counted = self._jobs.trial_nodes(contender.key.namespace, uid)
         return max(counted, live * contender.need), contender.granted
 
     def _free(self, namespace: str) -> int:
@@ -122,7 +122,7 @@ class Turns:
         promised = 0
         for uid, each in self._contenders.items():
             if each.key.namespace == namespace:
-                live, counted = self._jobs.trial_nodes(uid)
+                live, counted = self._jobs.trial_nodes(namespace, uid)
                 promised += max(0, live * each.need - counted)
         return (self._most or 0) - self._jobs.nodes_of(namespace) - promised
 
