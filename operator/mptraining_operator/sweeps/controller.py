@@ -329,7 +329,10 @@ class SweepReconciler(TermWorkers):
     def _report_waiting(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> None:
         waits = not any(each.state in _UNDECIDED for each in status.trials or ())
         if waits and not memory.waits:
-            message = "the nodes of this namespace are in use (limits.nodesPerNamespace): sweeps take turns for them"
+            message = (
+                "the nodes of this namespace are in use, or other jobs wait for them (limits.nodesPerNamespace): "
+                "a trial starts when it is the turn of this sweep"
+            )
             self._applier.emit(stored, EventRecord(NAMESPACE_FULL, message))
         memory.waits = waits
 

@@ -320,6 +320,15 @@ class Cache:
             live = [each for each in records if each.job is not None and not (each.job.ended or each.job.suspended)]
             return len(live), sum(each.counted for each in live)
 
+    def outside_of_sweeps(self, namespace: str) -> tuple[tuple[StoredJob, int], ...]:
+        """Return the namespace's jobs that are no trials, each with the nodes that it has."""
+        with self._lock:
+            return tuple(
+                (record.job, record.counted)
+                for key, record in self._records.items()
+                if key.namespace == namespace and record.job is not None and not record.job.sweep_uid
+            )
+
     def nodes_of(self, namespace: str) -> int:
         """Return the nodes of all jobs in the namespace."""
         with self._lock:
