@@ -203,10 +203,12 @@ class SweepReconciler(TermWorkers):
             return
         if changed:
             memory.tokens -= 1
-            if not self._applier.write_status(stored, status, plan.status):
+            written = self._applier.write_status(stored, status, plan.status)
+            if written is None:
                 self._queue.add(stored.key)
                 return
-            self._remember_status(stored.key, memory, plan.status)
+            # The watch may have brought a later version already, whose status another client has written.
+            memory.status = written.version, plan.status
             # A trial may fail by the plan itself, which no job reports.
             self._queue.add(stored.key, COALESCE)
         before = {each.number: each for each in status.trials or ()}
@@ -272,11 +274,6 @@ class SweepReconciler(TermWorkers):
                 return None
             memory.status = stored.version, status
         return memory.status[1]
-
-    def _remember_status(self, key: Key, memory: _Memory, status: SweepStatus) -> None:
-        stored = self._sweeps.get(key)
-        # The status as written, unless another client has written since.
-        memory.status = (stored.version, status) if stored and stored.uid == memory.uid else None
 
     def _look(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> dict[str, TrialJob]:
         undecided = {each.job: each for each in status.trials or () if each.state in _UNDECIDED}

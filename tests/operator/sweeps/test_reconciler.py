@@ -11,6 +11,7 @@ import pytest
 from mptraining_api.kubernetes_api import JOBS, SWEEPS, ApiProblem
 from mptraining_operator.leader_election import NotLeading
 from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.sweeps.cache import StoredSweep
 from mptraining_operator.watch import parse as parse_jobs
 from tests.fakes import Clock
 from tests.operator.sweeps.swept import JOB, Bench, document
@@ -225,6 +226,28 @@ def test_after_a_conflict_the_sweep_is_read_and_planned_again(api: Any, clock: C
     bench.run(5.0)
     assert bench.made() == ["lr-1"]
     assert bench.states() == ["Running"]
+
+
+def test_a_status_that_another_client_writes_right_after_the_operator_is_read(
+    api: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(api, clock, document())
+    bench.run(5.0)
+    put = bench.sweeps.put
+
+    def put_before_another(written: StoredSweep) -> bool:
+        """Let the watch bring the other client's version before the worker continues."""
+        changed = put(written)
+        monkeypatch.undo()
+        status = bench.status()
+        bench.change(status={**status, "trials": [{**status["trials"][0], "state": "Failed"}]})
+        return changed
+
+    monkeypatch.setattr(bench.sweeps, "put", put_before_another)
+    bench.job("lr-1", "Running")
+    bench.run(5.0)
+    assert bench.sweeps.put == put
+    assert (bench.states(), bench.made()) == (["Failed", "Running"], ["lr-1", "lr-2"])
 
 
 def test_a_suspended_sweep_suspends_its_jobs_and_starts_none_until_it_resumes(api: Any, clock: Clock) -> None:
