@@ -192,8 +192,8 @@ class SweepReconciler(TermWorkers):
             propose=partial(self._timed, memory),
             new_trials=most,
             refusals=memory.refusals.in_force(now),
-            # A sweep is checked before its first trial.
-            invalid=self._check(sweep.to_document()) if status.start_time is None else None,
+            # A sweep is checked before its first trial; one that failed by it never gets a start time.
+            invalid=self._check(sweep.to_document()) if not (status.start_time or status.completion_time) else None,
         )
         changed = plan.status != status
         ends = plan.status.completion_time is not None
@@ -221,6 +221,8 @@ class SweepReconciler(TermWorkers):
         if ends:
             memory.ends.clear()
             self._turns.leave(stored.uid)
+            # A finished sweep may stay for months, and the status of a large one has megabytes when parsed.
+            memory.status, memory.observed = None, ObservedJobs()
         self._requeue(stored, memory, plan, _started(before, plan.status), most, now)
 
     def _requeue(
