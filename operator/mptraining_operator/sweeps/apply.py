@@ -1,4 +1,4 @@
-"""Execution of a sweep's plan: the status, then the actions in order, then the Events.
+"""Execution of a sweep's plan: the status, then the Events, then the actions in order.
 
 The status records each trial before its job is created. Its write has the resourceVersion of the sweep that the plan
 was made from as precondition; after a conflict the sweep is read and planned again. The actions are idempotent.

@@ -1,7 +1,8 @@
 """The worker of sweeps: takes a sweep from a queue of its own, plans it, and applies the plan.
 
 The queue and the thread are separate from those of jobs, because a proposal takes time. Sweeps take turns: the queue is
-in the order of due times, and a sweep proposes for a fraction of a second before the next one has its turn.
+in the order of due times, and a sweep begins no further proposal after a quarter of a second. One proposal may take
+longer: that of CMA-ES takes a second after 500 trials.
 """
 
 from __future__ import annotations
