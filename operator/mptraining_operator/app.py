@@ -384,8 +384,8 @@ class Operator:
         if snapshot is not None:
             self._event_recorder.record(snapshot, record)
 
-    def _trial_changed(self, sweep_uid: str) -> None:
-        self._sweeps.trial_changed(sweep_uid)
+    def _trial_changed(self, namespace: str, sweep_uid: str) -> None:
+        self._sweeps.trial_changed(namespace, sweep_uid)
 
     def _restart_streams(self) -> None:
         self._streams.restart()

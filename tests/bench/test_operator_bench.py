@@ -28,7 +28,7 @@ NAMES = {
     "operator.seconds_to_settle_after_restart.4_jobs",
     "operator.trial_end_to_next_pod_p50_seconds.4_trials",
     "operator.trial_end_to_next_pod_p99_seconds.4_trials",
-    "operator.sweep_api_calls_per_trial.6_trials",
+    "operator.sweep_api_calls_per_trial_without_events.6_trials",
     "operator.sweep_resident_mib.6_trials",
     "operator.sweep_status_writes_per_second.6_trials",
 }

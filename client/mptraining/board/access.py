@@ -36,6 +36,7 @@ class Right(StrEnum):
     OUTPUT = "output"
     PODS = "pods"
     EVENTS = "events"
+    SWEEPS = "sweeps"
 
 
 WRONG_HOST = "The name in the address is not one of this board."

@@ -222,15 +222,24 @@ class Board:
         sources = (each for each in self.sources if isinstance(each, SweepSource))
         return {id: sweep for source in sources for id, sweep in source.sweeps().items()}
 
-    def sweeps(self) -> dict[str, Any]:
-        """Return the answer of /api/sweeps, the newest first."""
-        found = sorted(self.shown_sweeps().values(), key=lambda each: each.view.status.start_time or "", reverse=True)
+    @property
+    def shows_sweeps(self) -> bool:
+        """Return whether any source has sweeps."""
+        return any(isinstance(each, SweepSource) for each in self.sources)
+
+    def sweeps(self, listed: Collection[str] | None = None) -> dict[str, Any]:
+        """Return the answer of /api/sweeps, the newest first, with the sweeps of `listed` alone."""
+        shown = [each for id, each in self.shown_sweeps().items() if listed is None or id in listed]
+        found = sorted(shown, key=lambda each: each.view.status.start_time or "", reverse=True)
         return {"sweeps": [answers.row(each) for each in found], "version": self.version}
 
-    def sweep(self, id: str) -> dict[str, Any] | None:
-        """Return the answer of /api/sweep/ID; None for an unknown sweep."""
+    def sweep(self, id: str, listed: Collection[str] | None = None) -> dict[str, Any] | None:
+        """Return the answer of /api/sweep/ID, with links to the runs of `listed` alone; None for an unknown sweep."""
         found = self.shown_sweeps().get(id)
-        return None if found is None else answers.details(found, self.facts())
+        if found is None:
+            return None
+        runs = self.facts()
+        return answers.details(found, {id: runs[id] for id in runs if listed is None or id in listed})
 
     def runs(self, listed: Collection[str] | None = None) -> dict[str, Any]:
         """Return the answer of /api/runs, with those of the runs alone if `listed` has their identifiers."""

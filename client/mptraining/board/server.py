@@ -63,9 +63,9 @@ def version() -> str:
         return "from a source tree"
 
 
-def page(*, version: str) -> str:
-    """Return the page's HTML."""
-    return environment().get_template("board.html").render(version=version)
+def page(*, version: str, sweeps: bool = True) -> str:
+    """Return the page's HTML; `sweeps` is whether it leads to the sweeps."""
+    return environment().get_template("board.html").render(version=version, sweeps=sweeps)
 
 
 class Denied(Exception):
@@ -161,25 +161,32 @@ class _Answers:
         return await run_in_threadpool(computed)
 
     async def page(self, _: Request) -> Response:
-        return HTMLResponse(page(version=version()))
+        return HTMLResponse(page(version=version(), sweeps=self._board.shows_sweeps))
 
     async def runs(self, request: Request) -> Response:
         await run_in_threadpool(self._board.wait_until_read)
         listed = await self._permissions.listed(request)
         return JSONResponse(await self._compute(self._board.runs, listed))
 
-    async def sweeps(self, _: Request) -> Response:
-        def answer() -> Any:
-            self._board.wait_until_read()
-            return self._board.sweeps()
-
-        return JSONResponse(await self._compute(answer))
+    async def sweeps(self, request: Request) -> Response:
+        await run_in_threadpool(self._board.wait_until_read)
+        return JSONResponse(await self._compute(self._board.sweeps, await self._listed_sweeps(request)))
 
     async def sweep(self, request: Request) -> Response:
-        found = await self._compute(self._board.sweep, request.path_params["id"])
+        id = request.path_params["id"]
+        found = None
+        if id in await self._listed_sweeps(request):
+            found = await self._compute(self._board.sweep, id, await self._permissions.listed(request))
         if found is None:
-            raise HTTPException(404, f"no sweep {request.path_params['id']}")
+            raise HTTPException(404, f"no sweep {id}")
         return JSONResponse(found)
+
+    async def _listed_sweeps(self, request: Request) -> frozenset[str]:
+        """Return the identifiers of the sweeps that the user may list. A sweep in a folder has no namespace."""
+        shown = {id: each.namespace or "" for id, each in self._board.shown_sweeps().items()}
+        asked = sorted(set(shown.values()))
+        allowed = {each for each in asked if await self._permissions.may(request, each, Right.SWEEPS)}
+        return frozenset(id for id, namespace in shown.items() if namespace in allowed)
 
     async def run(self, request: Request) -> Response:
         id = request.path_params["id"]

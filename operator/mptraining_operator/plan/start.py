@@ -62,6 +62,8 @@ def _wait_for_room(snapshot: Snapshot, status: JobStatus, nodes: int, most: int,
     if conditions.is_true(status, "Suspended"):
         status = conditions.with_resumed(status, now, snapshot.generation)
     status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    # Sweeps leave so many nodes to the job.
+    status = status.model_copy(update={"workers": nodes})
     records = (EventRecord(found.reason, found.message),) if new else ()
     return Plan(status=status, event_records=records, wake_at=now + NODE_CHECK_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Execution of a sweep's plan: the status, then the actions in order, then the Events.
+"""Execution of a sweep's plan: the status, then the Events, then the actions in order.
 
 The status records each trial before its job is created. Its write has the resourceVersion of the sweep that the plan
 was made from as precondition; after a conflict the sweep is read and planned again. The actions are idempotent.
@@ -107,24 +107,28 @@ class SweepApplier:
         self._record_event = record_event
         self._clock = clock
 
-    def write_status(self, sweep: StoredSweep, before: SweepStatus, after: SweepStatus) -> bool:
-        """Write the status; return False after a conflict, when the cache has another version. Raises ApiProblem."""
+    def write_status(self, sweep: StoredSweep, before: SweepStatus, after: SweepStatus) -> StoredSweep | None:
+        """Write the status; return the sweep as the API server stored it, or None after a conflict.
+
+        After a conflict the cache has another version. Raises ApiProblem.
+        """
         changes = status_changes(before, after)
         if not changes:
-            return True
+            return sweep
         key = sweep.key
         try:
             answer = self._cluster.patch_status(SWEEPS, key.namespace, key.name, sweep.version, changes)
         except ApiProblem as problem:
             if problem.status == 404:
                 self._sweeps.remove(key, sweep.uid, sweep.version)
-                return False
+                return None
             if problem.status != 409:
                 raise
             self._refresh(sweep)
-            return False
-        self._sweeps.put(_stored(answer))
-        return True
+            return None
+        written = _stored(answer)
+        self._sweeps.put(written)
+        return written
 
     def act(self, plan: SweepPlan, sweep: StoredSweep, refusals: Refusals) -> Acted:
         """Emit the plan's Events and execute its actions.

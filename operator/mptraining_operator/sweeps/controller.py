@@ -1,7 +1,8 @@
 """The worker of sweeps: takes a sweep from a queue of its own, plans it, and applies the plan.
 
 The queue and the thread are separate from those of jobs, because a proposal takes time. Sweeps take turns: the queue is
-in the order of due times, and a sweep proposes for a fraction of a second before the next one has its turn.
+in the order of due times, and a sweep begins no further proposal after a quarter of a second. One proposal may take
+longer: that of CMA-ES takes a second after 500 trials.
 """
 
 from __future__ import annotations
@@ -192,8 +193,8 @@ class SweepReconciler(TermWorkers):
             propose=partial(self._timed, memory),
             new_trials=most,
             refusals=memory.refusals.in_force(now),
-            # A sweep is checked before its first trial.
-            invalid=self._check(sweep.to_document()) if status.start_time is None else None,
+            # A sweep is checked before its first trial; one that failed by it never gets a start time.
+            invalid=self._check(sweep.to_document()) if not (status.start_time or status.completion_time) else None,
         )
         changed = plan.status != status
         ends = plan.status.completion_time is not None
@@ -203,10 +204,12 @@ class SweepReconciler(TermWorkers):
             return
         if changed:
             memory.tokens -= 1
-            if not self._applier.write_status(stored, status, plan.status):
+            written = self._applier.write_status(stored, status, plan.status)
+            if written is None:
                 self._queue.add(stored.key)
                 return
-            self._remember_status(stored.key, memory, plan.status)
+            # The watch may have brought a later version already, whose status another client has written.
+            memory.status = written.version, plan.status
             # A trial may fail by the plan itself, which no job reports.
             self._queue.add(stored.key, COALESCE)
         before = {each.number: each for each in status.trials or ()}
@@ -219,6 +222,8 @@ class SweepReconciler(TermWorkers):
         if ends:
             memory.ends.clear()
             self._turns.leave(stored.uid)
+            # A finished sweep may stay for months, and the status of a large one has megabytes when parsed.
+            memory.status, memory.observed = None, ObservedJobs()
         self._requeue(stored, memory, plan, _started(before, plan.status), most, now)
 
     def _requeue(
@@ -273,21 +278,16 @@ class SweepReconciler(TermWorkers):
             memory.status = stored.version, status
         return memory.status[1]
 
-    def _remember_status(self, key: Key, memory: _Memory, status: SweepStatus) -> None:
-        stored = self._sweeps.get(key)
-        # The status as written, unless another client has written since.
-        memory.status = (stored.version, status) if stored and stored.uid == memory.uid else None
-
     def _look(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> dict[str, TrialJob]:
         undecided = {each.job: each for each in status.trials or () if each.state in _UNDECIDED}
-        found = memory.observed.look(self._jobs.trials(stored.uid), undecided, self._cluster)
+        found = memory.observed.look(self._jobs.trials(stored.key.namespace, stored.uid), undecided, self._cluster)
         missing = [name for name, each in undecided.items() if each.state == TrialState.RUNNING and name not in found]
         if not missing:
             return found
         # A trial whose job was deleted has failed: this is decided by the API server, not by a watch that is late.
         for name in missing:
             self._applier.find_job(stored, name)
-        return memory.observed.look(self._jobs.trials(stored.uid), undecided, self._cluster)
+        return memory.observed.look(self._jobs.trials(stored.key.namespace, stored.uid), undecided, self._cluster)
 
     def _paused(self, stored: StoredSweep, memory: _Memory) -> bool:
         """Return whether the sweep must be left alone; report the beginning and the end of its own pause."""
@@ -329,7 +329,10 @@ class SweepReconciler(TermWorkers):
     def _report_waiting(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> None:
         waits = not any(each.state in _UNDECIDED for each in status.trials or ())
         if waits and not memory.waits:
-            message = "the nodes of this namespace are in use (limits.nodesPerNamespace): sweeps take turns for them"
+            message = (
+                "the nodes of this namespace are in use, or other jobs wait for them (limits.nodesPerNamespace): "
+                "a trial starts when it is the turn of this sweep"
+            )
             self._applier.emit(stored, EventRecord(NAMESPACE_FULL, message))
         memory.waits = waits
 

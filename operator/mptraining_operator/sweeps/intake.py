@@ -47,8 +47,8 @@ class SweepIntake:
         """Return sweeps (key, uid) last changed before `version`: deleted, if a list at `version` lacks them."""
         return self._cache.older_than(version)
 
-    def trial_changed(self, sweep_uid: str) -> None:
-        """Queue the sweep of that uid, one of whose jobs has changed."""
+    def trial_changed(self, namespace: str, sweep_uid: str) -> None:
+        """Queue the sweep of that uid in the namespace, one of whose jobs has changed."""
         key = self._cache.key_of(sweep_uid)
-        if key is not None:
+        if key is not None and key.namespace == namespace:
             self._queue.add(key, COALESCE)

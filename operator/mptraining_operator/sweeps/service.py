@@ -116,9 +116,9 @@ class Sweeps:
             queue_age=lambda: queue.oldest_age() if leading() else 0.0,
         )
 
-    def trial_changed(self, sweep_uid: str) -> None:
-        """Queue the sweep of that uid, one of whose jobs has changed."""
-        self._intake.trial_changed(sweep_uid)
+    def trial_changed(self, namespace: str, sweep_uid: str) -> None:
+        """Queue the sweep of that uid in the namespace, one of whose jobs has changed."""
+        self._intake.trial_changed(namespace, sweep_uid)
 
     def queue_all(self) -> None:
         """Queue every sweep: after a list, at the beginning of a term, or when the operator's pause has ended."""

@@ -3,7 +3,7 @@
 A sweep creates a trial only when there are nodes for it. Without turns the sweep whose trial has just ended would take
 its nodes again at once, and another sweep, or a job that waits, would never get any. The sweep with the fewest nodes is
 the next, of equal ones the one whose last trial is the oldest; if its trials are larger than what is free, the others
-wait until it has them. Jobs outside of sweeps are asked first.
+wait until it has them. Sweeps take nothing that a waiting job outside of sweeps can use.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from mptraining_operator.watch.cache import Cache
 LOOK_AGAIN = 1.0
 # Seconds after which a sweep that has not looked again no longer waits.
 _FORGOTTEN = 10 * LOOK_AGAIN
-# Seconds for which free nodes are left to jobs outside of sweeps that wait for them.
-_LEFT_TO_JOBS = 1.0
 
 
 @dataclass(slots=True)
@@ -56,8 +54,6 @@ class Turns:
         self._wake_job = wake_job
         self._lock = threading.Lock()
         self._contenders: dict[str, _Contender] = {}
-        # When the free nodes of a namespace were left to its jobs.
-        self._left: dict[str, float] = {}
 
     @property
     def limited(self) -> bool:
@@ -76,7 +72,7 @@ class Turns:
             mine = self._contenders.setdefault(sweep.uid, _Contender(sweep.key))
             mine.key, mine.need = sweep.key, need
             free = self._free(namespace)
-            if free < need or self._leave_to_jobs(namespace, now):
+            if free < need or self._leave_to_jobs(namespace):
                 mine.asked = now
                 return 0
             others = [
@@ -98,7 +94,6 @@ class Turns:
     def created(self, sweep: StoredSweep) -> None:
         """Record that a trial was created by a grant."""
         with self._lock:
-            self._left.pop(sweep.key.namespace, None)
             if (mine := self._contenders.get(sweep.uid)) is not None:
                 mine.granted, mine.asked = self._clock(), None
 
@@ -114,7 +109,7 @@ class Turns:
             self._contenders.pop(sweep_uid, None)
 
     def _rank(self, uid: str, contender: _Contender) -> tuple[int, float]:
-        live, counted = self._jobs.trial_nodes(uid)
+        live, counted = self._jobs.trial_nodes(contender.key.namespace, uid)
         return max(counted, live * contender.need), contender.granted
 
     def _free(self, namespace: str) -> int:
@@ -122,24 +117,26 @@ class Turns:
         promised = 0
         for uid, each in self._contenders.items():
             if each.key.namespace == namespace:
-                live, counted = self._jobs.trial_nodes(uid)
+                live, counted = self._jobs.trial_nodes(namespace, uid)
                 promised += max(0, live * each.need - counted)
         return (self._most or 0) - self._jobs.nodes_of(namespace) - promised
 
-    def _leave_to_jobs(self, namespace: str, now: float) -> bool:
-        """Return whether jobs outside of sweeps may take the free nodes first; they have been queued then."""
-        left = self._left.get(namespace)
-        if left is not None and left + _LEFT_TO_JOBS <= now < left + _FORGOTTEN:
-            return False
+    def _leave_to_jobs(self, namespace: str) -> bool:
+        """Return whether a job outside of sweeps waits that could run once enough trials have ended.
+
+        Otherwise small trials, one after the other, would keep a job that needs many nodes waiting for ever. A job that
+        waits for other jobs has no use for the nodes of trials. Jobs for which there is room are queued.
+        """
+        most = self._most or 0
+        jobs = self._jobs.outside_of_sweeps(namespace)
+        used = sum(nodes for _, nodes in jobs)
         waiting = [
-            job.key
-            for job in self._jobs.jobs()
-            if job.waits_for_nodes and not job.sweep_uid and job.key.namespace == namespace
+            job
+            for job, nodes in jobs
+            if job.awaited_nodes and not (job.paused or job.deleting) and used - nodes + job.awaited_nodes <= most
         ]
-        if not waiting:
-            return False
-        if left is None or now >= left + _FORGOTTEN:
-            self._left[namespace] = now
-            for key in waiting:
-                self._wake_job(key)
-        return True
+        free = most - self._jobs.nodes_of(namespace)
+        for job in waiting:
+            if job.awaited_nodes <= free:
+                self._wake_job(job.key)
+        return bool(waiting)

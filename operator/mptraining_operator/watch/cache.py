@@ -71,9 +71,13 @@ class VersionedSnapshot:
 
 
 class Cache:
-    """`on_trial` receives the uid of a sweep when one of its jobs was added, removed or changed in what plans read."""
+    """`on_trial` receives the namespace and the sweep's uid of a trial that was added, removed or changed in what plans
+    read.
+    """
 
-    def __init__(self, clock: Callable[[], float], on_trial: Callable[[str], None] = lambda sweep_uid: None) -> None:
+    def __init__(
+        self, clock: Callable[[], float], on_trial: Callable[[str, str], None] = lambda namespace, sweep_uid: None
+    ) -> None:
         self._clock = clock
         self._on_trial = on_trial
         self._lock = threading.Lock()
@@ -81,8 +85,9 @@ class Cache:
         self._removed: OrderedDict[str, int] = OrderedDict()
         # The sum of the jobs' nodes by namespace: a snapshot must not cost a look at each job of the namespace.
         self._nodes: Counter[str] = Counter()
-        # The jobs of each sweep, by its uid: a look at one sweep must not cost a look at every job.
-        self._trials: dict[str, set[Key]] = {}
+        # The jobs of each sweep, by namespace and uid: a look at one sweep must not cost a look at every job. The API
+        # server does not check owner references, so that a job of another namespace may name the sweep's uid.
+        self._trials: dict[tuple[str, str], set[Key]] = {}
         # Until when each job that lacks pods is counted, in the order of that time.
         self._lacking_pods: dict[Key, float] = {}
 
@@ -91,7 +96,7 @@ class Cache:
         with self._lock:
             changed = self._put_job(job)
         if changed and job.sweep_uid:
-            self._on_trial(job.sweep_uid)
+            self._on_trial(job.key.namespace, job.sweep_uid)
         return changed
 
     def _put_job(self, job: StoredJob) -> bool:
@@ -116,7 +121,7 @@ class Cache:
             job = record.job if record is not None and record.job is not None and record.job.uid == uid else None
             self._forget_job(key, uid, version)
         if job is not None and job.sweep_uid:
-            self._on_trial(job.sweep_uid)
+            self._on_trial(key.namespace, job.sweep_uid)
         return job is not None
 
     def put_batch_job(self, key: Key, version: int, job: SeenBatchJob) -> bool:
@@ -302,18 +307,27 @@ class Cache:
             until = next(itertools.islice(reversed(self._lacking_pods.values()), _CROWD - 1, None), 0.0)
             return self._clock() < until
 
-    def trials(self, sweep_uid: str) -> tuple[StoredJob, ...]:
+    def trials(self, namespace: str, sweep_uid: str) -> tuple[StoredJob, ...]:
         """Return the jobs of that sweep, without parsing."""
         with self._lock:
-            records = (self._records[key] for key in self._trials.get(sweep_uid, ()))
+            records = (self._records[key] for key in self._trials.get((namespace, sweep_uid), ()))
             return tuple(record.job for record in records if record.job is not None)
 
-    def trial_nodes(self, sweep_uid: str) -> tuple[int, int]:
+    def trial_nodes(self, namespace: str, sweep_uid: str) -> tuple[int, int]:
         """Return the number of that sweep's jobs that run or will, and the nodes that they have."""
         with self._lock:
-            records = [self._records[key] for key in self._trials.get(sweep_uid, ())]
+            records = [self._records[key] for key in self._trials.get((namespace, sweep_uid), ())]
             live = [each for each in records if each.job is not None and not (each.job.ended or each.job.suspended)]
             return len(live), sum(each.counted for each in live)
+
+    def outside_of_sweeps(self, namespace: str) -> tuple[tuple[StoredJob, int], ...]:
+        """Return the namespace's jobs that are no trials, each with the nodes that it has."""
+        with self._lock:
+            return tuple(
+                (record.job, record.counted)
+                for key, record in self._records.items()
+                if key.namespace == namespace and record.job is not None and not record.job.sweep_uid
+            )
 
     def nodes_of(self, namespace: str) -> int:
         """Return the nodes of all jobs in the namespace."""
@@ -414,12 +428,13 @@ class Cache:
 
     def _index(self, before: StoredJob | None, after: StoredJob | None) -> None:
         if before is not None and before.sweep_uid:
-            trials = self._trials.get(before.sweep_uid, set())
+            sweep = before.key.namespace, before.sweep_uid
+            trials = self._trials.get(sweep, set())
             trials.discard(before.key)
             if not trials:
-                self._trials.pop(before.sweep_uid, None)
+                self._trials.pop(sweep, None)
         if after is not None and after.sweep_uid:
-            self._trials.setdefault(after.sweep_uid, set()).add(after.key)
+            self._trials.setdefault((after.key.namespace, after.sweep_uid), set()).add(after.key)
 
     def _drop_if_empty(self, key: Key, record: _Record) -> None:
         if record.empty:

@@ -61,8 +61,8 @@ class StoredJob:
     model_kept_until: str = ""
     # The uid of the MPTrainingSweep that controls it, which makes it a trial; empty for none.
     sweep_uid: str = ""
-    # It waits for nodes of its namespace (limits.nodesPerNamespace).
-    waits_for_nodes: bool = False
+    # The nodes of its namespace that it waits for (limits.nodesPerNamespace); 0 if it does not.
+    awaited_nodes: int = 0
 
     @property
     def ended(self) -> bool:
@@ -114,7 +114,7 @@ def job(raw: RawObject) -> StoredJob:
         paused=is_paused(metadata.get("annotations")),
         model_kept_until=str(progress.get("modelKeptUntil") or "") if isinstance(progress, dict) else "",
         sweep_uid=sys.intern(_sweep_uid(metadata)),
-        waits_for_nodes=_waits_for_nodes(status),
+        awaited_nodes=(_whole(status.get("workers")) or 1) if _waits_for_nodes(status) else 0,
     )
 
 

@@ -127,6 +127,7 @@ def test_a_job_waits_until_another_has_ended() -> None:
     assert running is not None
     assert (running.reason, world.status("second").phase) == ("NamespaceFull", "Pending")
     assert "2 nodes would be more than the 4 of this namespace (limits.nodesPerNamespace)" in running.message
+    assert parse.job(world.raw["second"]).awaited_nodes == 2
     # While it waits, no status and no event is written again.
     again = world.look("second")
     assert (again.status, again.event_records) == (None, ())

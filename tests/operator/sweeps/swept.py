@@ -79,6 +79,7 @@ class Bench:
         self.queued_jobs: list[Key] = []
         self.held = False
         self.mistakes: str | None = None
+        self.checks = 0
         self.proposal_seconds = proposal_seconds
         self._pods = itertools.count(1)
         self.reconciler = self.restarted(most)
@@ -105,7 +106,7 @@ class Bench:
             self.api,
             plan=plan,
             propose=self._propose,
-            check=lambda document: self.mistakes,
+            check=self._check,
             settings=ClusterSettings(),
             clock=self.clock,
             stopwatch=self.clock,
@@ -113,6 +114,10 @@ class Bench:
             observe_gap=self.gaps.append,
         )
         return self.reconciler
+
+    def _check(self, document: Raw) -> str | None:
+        self.checks += 1
+        return self.mistakes
 
     def _propose(self, spec: SweepSpec, trials: Sequence[Trial]) -> Raw | None:
         self.clock.now += self.proposal_seconds

@@ -11,8 +11,10 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.sweeps.cache import SweepCache
+from mptraining_operator.sweeps.intake import SweepIntake
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache
+from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
 from tests.operator.sweeps.swept import document, stored
 
@@ -68,16 +70,16 @@ def test_the_jobs_of_a_sweep_are_indexed_by_their_controller(
 ) -> None:
     owner = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingSweep", "name": "lr", "uid": "sweep-1"}
     changed: list[str] = []
-    cache = Cache(clock, changed.append)
+    cache = Cache(clock, lambda _, uid: changed.append(uid))
     body = raw_job("lr-1")
     body["metadata"]["ownerReferences"] = [{**owner, "controller": True, **reference}]
     cache.put_job(parse.job(body))
-    assert [each.key.name for each in cache.trials("sweep-1")] == (["lr-1"] if indexed else [])
+    assert [each.key.name for each in cache.trials("team", "sweep-1")] == (["lr-1"] if indexed else [])
     # The same version again, as the watch reports the operator's own write, changes nothing.
     cache.put_job(parse.job(body))
     assert changed == (["sweep-1"] if indexed else [])
     cache.remove_job(Key("team", "lr-1"), "job-1", 20)
-    assert cache.trials("sweep-1") == ()
+    assert cache.trials("team", "sweep-1") == ()
     assert changed == (["sweep-1"] * 2 if indexed else [])
 
 
@@ -97,9 +99,33 @@ def _resolved(body: dict[str, Any]) -> ResolvedJob:
 
 def test_progress_does_not_queue_the_sweep(clock: Clock, raw_job: Make) -> None:
     changed: list[str] = []
-    cache = Cache(clock, changed.append)
+    cache = Cache(clock, lambda _, uid: changed.append(uid))
     for version in (10, 11):
         body = raw_job("lr-1", version=version, status={"phase": "Running", "progress": {"step": version}})
         body["metadata"]["ownerReferences"] = [OWNER]
         cache.put_job(parse.job(body))
     assert changed == ["sweep-1"]
+
+
+def test_a_job_of_another_namespace_is_no_trial(clock: Clock, raw_job: Make) -> None:
+    """Kubernetes stores an owner reference as it is sent, also with the uid of a sweep elsewhere."""
+    owner = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingSweep", "uid": "sweep-1", "controller": True}
+    sweeps, queue = SweepCache(), WorkQueue(clock)
+    intake = SweepIntake(sweeps, queue)
+    sweeps.put(stored(raw(1)))
+    cache = Cache(clock, intake.trial_changed)
+    body = raw_job("lr-1", uid="job-2")
+    body["metadata"] |= {"namespace": "other-team", "ownerReferences": [owner]}
+    cache.put_job(parse.job(body))
+    clock.now += 1
+    assert queue.take(timeout=0) is None
+    assert cache.trials("team", "sweep-1") == ()
+    assert cache.trial_nodes("team", "sweep-1") == (0, 0)
+    # The deletion of the foreign job leaves the sweep's own one.
+    body = raw_job("lr-1")
+    body["metadata"]["ownerReferences"] = [owner]
+    cache.put_job(parse.job(body))
+    clock.now += 1
+    assert queue.take(timeout=0) == KEY
+    cache.remove_job(Key("other-team", "lr-1"), "job-2", 20)
+    assert [each.key for each in cache.trials("team", "sweep-1")] == [Key("team", "lr-1")]

@@ -17,7 +17,7 @@ from mptraining_operator.watch import parse
 from tests.fakes import Clock
 from tests.operator.conftest import FakeCluster
 from tests.operator.sweeps.swept import JOB, Bench, document
-from tests.soak.sweep_kills import objective
+from tests.soak.sweep_kills import Result, missed, objective
 
 RATE, BATCH = "training.optimizer.config.learning_rate", "training.batchSize.global"
 TRIALS, KILLS = 8, 12
@@ -123,3 +123,15 @@ def test_a_killed_sweep_has_the_trials_of_an_undisturbed_one(algorithm: str, par
     assert killed == undisturbed
     assert left == 0, "all kills were made"
     assert created == {f"lr-{number}": 1 for number in range(1, TRIALS + 1)}
+
+
+@pytest.mark.parametrize(("between", "met"), [((0, 0), False), ((0, 1), True)])
+def test_a_soak_without_a_kill_between_record_and_creation_proves_too_little(
+    between: tuple[int, int], met: bool
+) -> None:
+    results = [Result((), "Succeeded", Counter(), 50, each, 1.0) for each in between]
+    assert missed(results) == (
+        []
+        if met
+        else ["none of 100 kills was between the record of a trial and the creation of its job: kill more often"]
+    )

@@ -11,6 +11,8 @@ import pytest
 from mptraining_api.kubernetes_api import JOBS, SWEEPS, ApiProblem
 from mptraining_operator.leader_election import NotLeading
 from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.sweeps.cache import StoredSweep
+from mptraining_operator.sweeps.observe import ObservedJobs
 from mptraining_operator.watch import parse as parse_jobs
 from tests.fakes import Clock
 from tests.operator.sweeps.swept import JOB, Bench, document
@@ -227,6 +229,28 @@ def test_after_a_conflict_the_sweep_is_read_and_planned_again(api: Any, clock: C
     assert bench.states() == ["Running"]
 
 
+def test_a_status_that_another_client_writes_right_after_the_operator_is_read(
+    api: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(api, clock, document())
+    bench.run(5.0)
+    put = bench.sweeps.put
+
+    def put_before_another(written: StoredSweep) -> bool:
+        """Let the watch bring the other client's version before the worker continues."""
+        changed = put(written)
+        monkeypatch.undo()
+        status = bench.status()
+        bench.change(status={**status, "trials": [{**status["trials"][0], "state": "Failed"}]})
+        return changed
+
+    monkeypatch.setattr(bench.sweeps, "put", put_before_another)
+    bench.job("lr-1", "Running")
+    bench.run(5.0)
+    assert bench.sweeps.put == put
+    assert (bench.states(), bench.made()) == (["Failed", "Running"], ["lr-1", "lr-2"])
+
+
 def test_a_suspended_sweep_suspends_its_jobs_and_starts_none_until_it_resumes(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, document())
     bench.run()
@@ -306,6 +330,11 @@ def test_a_sweep_with_mistakes_fails_before_its_first_trial(api: Any, clock: Clo
     assert (bench.status()["phase"], bench.made()) == ("Failed", [])
     stalled = next(each for each in bench.status()["conditions"] if each["type"] == "Stalled")
     assert (stalled["reason"], stalled["message"]) == ("InvalidSpec", bench.mistakes)
+    # A check of a large search takes tenths of a second: it is not repeated whenever the sweeps are listed.
+    checks = bench.checks
+    bench.queue.add(Key("team", "lr"))
+    bench.run(5.0)
+    assert bench.checks == checks == 1
 
 
 def test_a_finished_sweep_is_deleted_after_its_time(api: Any, clock: Clock) -> None:
@@ -341,6 +370,16 @@ def test_a_slow_proposal_ends_the_turn(api: Any, clock: Clock) -> None:
     assert order.index("other") < len(order) - 1
     assert turns[0] <= 5
     assert len([name for name in bench.made() if name.startswith("slow")]) == 8
+
+
+def test_the_worker_keeps_no_trials_of_a_finished_sweep(api: Any, clock: Clock) -> None:
+    bench = Bench(api, clock, document(parameters=[{"path": "training.seed", "values": [1]}]))
+    bench.run()
+    bench.succeed("lr-1", 0.5)
+    bench.run(10.0)
+    assert bench.status()["phase"] == "Succeeded"
+    memory = bench.reconciler._memories[Key("team", "lr")]
+    assert (memory.status, memory.observed) == (None, ObservedJobs())
 
 
 def test_the_worker_keeps_nothing_of_a_deleted_sweep(api: Any, clock: Clock) -> None:

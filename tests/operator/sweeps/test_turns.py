@@ -69,23 +69,49 @@ def test_a_sweep_of_larger_trials_gets_its_turn_too(api: Any, clock: Clock) -> N
     assert had["small"] > 0
 
 
-def test_a_job_that_waits_for_nodes_is_asked_before_a_sweep_takes_them(api: Any, clock: Clock) -> None:
+def put_other(bench: Bench, name: str, nodes: int, *, waits: bool, paused: bool = False) -> None:
+    """Let a job outside of sweeps wait for nodes of its namespace, or have them."""
+    running = {"type": "Running", "message": "", "lastTransitionTime": ""}
+    running |= {"status": "False", "reason": "NamespaceFull"} if waits else {"status": "True", "reason": "Running"}
+    status = {"conditions": [running], "workers": nodes, "currentAttempt": 0 if waits else 1}
+    metadata = {"name": name, "namespace": "team"}
+    metadata |= {"annotations": {"mptraining.dev/paused": "true"}} if paused else {}
+    raw = {"metadata": metadata, "spec": {**JOB, "nodes": nodes}, "status": status}
+    bench.jobs.put_job(parse_jobs.job(bench.api.put(JOBS, raw)))
+
+
+def test_nodes_of_ended_trials_are_left_to_a_job_that_waits_until_it_has_enough(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, sweep("one"), most=MOST)
     bench.run(5.0)
-    waits = [{"type": "Running", "status": "False", "reason": "NamespaceFull", "message": "", "lastTransitionTime": ""}]
-    other = {"metadata": {"name": "other", "namespace": "team"}, "spec": JOB, "status": {"conditions": waits}}
-    bench.jobs.put_job(parse_jobs.job(api.put(JOBS, other)))
+    put_other(bench, "other", MOST, waits=True)
     for name in live(bench):
         bench.job(name, "Running")
-    bench.run(2.0)
-    assert bench.woken == []
-    bench.job("one-1", "Succeeded", metrics={"loss": 0.5})
-    bench.run(0.5)
-    assert bench.woken == [Key("team", "other")]
+    for name in live(bench):
+        assert bench.woken == []
+        bench.job(name, "Succeeded", metrics={"loss": 0.5})
+        bench.run(60.0)
+        assert len(bench.made()) == MOST
+    assert set(bench.woken) == {Key("team", "other")}
+    put_other(bench, "other", MOST, waits=False)
+    bench.run(60.0)
     assert len(bench.made()) == MOST
-    # The job needs more nodes than are free: the sweep goes on.
+    bench.jobs.remove_missing(Key("team", "other"), bench.api.find(JOBS, "team", "other")["metadata"]["uid"])
     bench.run(5.0)
-    assert len(bench.made()) == MOST + 1
+    assert len(bench.made()) == 2 * MOST
+
+
+@pytest.mark.parametrize("reason", ["it waits for another job", "it is paused"])
+def test_a_job_that_the_nodes_of_trials_do_not_help_leaves_them_to_sweeps(api: Any, clock: Clock, reason: str) -> None:
+    bench = Bench(api, clock, sweep("one", parallel=2), most=MOST)
+    bench.run(5.0)
+    if reason == "it is paused":
+        put_other(bench, "other", MOST, waits=True, paused=True)
+    else:
+        put_other(bench, "long", 1, waits=False)
+        put_other(bench, "other", MOST, waits=True)
+    bench.job("one-1", "Succeeded", metrics={"loss": 0.5})
+    bench.run(5.0)
+    assert (len(bench.made()), bench.woken) == (3, [])
 
 
 def test_without_a_limit_a_sweep_starts_all_that_it_may(api: Any, clock: Clock) -> None:

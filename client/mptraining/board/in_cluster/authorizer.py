@@ -26,6 +26,7 @@ from mptraining_api.access.reviews import (
 from mptraining_api.kubernetes_api import (
     JOBS,
     SUBJECT_ACCESS_REVIEWS,
+    SWEEPS,
     TOKEN_REVIEWS,
     ApiProblem,
     Raw,
@@ -54,6 +55,7 @@ RIGHTS: Mapping[Right, tuple[str, str, str, str]] = {
     Right.OUTPUT: ("get", "", "pods", "log"),
     Right.PODS: ("list", "", "pods", ""),
     Right.EVENTS: ("list", "", "events", ""),
+    Right.SWEEPS: ("list", SWEEPS.group, SWEEPS.plural, ""),
 }
 
 # Creates an object and returns it. Raises ApiProblem.

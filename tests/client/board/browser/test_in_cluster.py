@@ -22,6 +22,7 @@ def test_a_user_sees_the_own_jobs_until_the_right_ends(tmp_path: Path, open_page
         opened = open_page(f"http://127.0.0.1:{board.port}/", extra_http_headers={"Authorization": "Bearer red"})
         expect(opened.page.locator("tr[data-run]")).to_have_count(1)
         assert opened.names() == ["red-job"]
+        expect(opened.page.locator("#views a")).to_have_text(["Runs", "Compare"])
         opened.go("#/job/red/red-job")
         expect(opened.page.locator("main")).to_contain_text("You have no right to list the pods of this namespace.")
         expect(opened.page.locator("main")).to_contain_text("No events; Kubernetes deletes them after an hour.")

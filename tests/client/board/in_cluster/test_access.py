@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from mptraining.board.in_cluster.jobs import job_id
+from mptraining.board.in_cluster.jobs import NamespacedJobs, job_id
+from mptraining.board.sweeps.shown import cluster_sweep
 from tests.client.board.in_cluster.conftest import HOST, RIGHTS, Served, eventually, start
 from tests.client.board.in_cluster.fake_kubernetes import OWN_AUDIENCE, FakeKubernetes, job
+from tests.operator.sweeps.swept import document
 
 RED, BLUE = job_id("red", "red-job"), job_id("blue", "blue-job")
 PATHS = (
     "/", "/api/runs", f"/api/run/{RED}", f"/api/series?run={RED}&name=loss", f"/api/logs/{RED}/1-0.log",
-    "/api/job/red/red-job", "/api/live", "/static/main.js", "/nothing",
+    "/api/job/red/red-job", "/api/live", "/static/main.js", "/nothing", "/api/sweeps",
 )  # fmt: skip
 Teams = tuple[FakeKubernetes, dict[str, Any]]
 
@@ -75,6 +77,44 @@ def test_columns_and_metrics_of_other_namespaces_are_not_told(shared_board: Serv
     assert (found["columns"], found["runs"], any(found["series"].values())) == ([], [], False)
     assert found["sources"] == [{"where": "jobs of this cluster", "problem": None}]
     assert "loss" in shared_board.get("/api/runs", "red")["series"]["training"]
+
+
+def test_the_page_leads_to_sweeps_only_if_the_board_has_them(
+    shared_board: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert b"data-sweeps" not in shared_board.request("/", "red").body
+    monkeypatch.setattr(NamespacedJobs, "sweeps", lambda self: {}, raising=False)
+    assert b"data-sweeps" in shared_board.request("/", "red").body
+
+
+def test_a_user_sees_the_sweeps_of_the_own_namespace_alone(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever source will have them; the board of a cluster reads no sweeps yet."""
+    shown = {}
+    for team in ("red", "blue"):
+        made = document("digits", trials={"parallel": 1})
+        made["metadata"] |= {"namespace": team, "uid": f"uid-{team}", "resourceVersion": "1"}
+        # Both name the folder of a run of red.
+        made["spec"]["job"] = {**made["spec"]["job"], "output": {"uri": "/runs"}}
+        trial = {"number": 1, "job": "digits-1", "state": "Succeeded", "parameters": {"training.seed": 1}}
+        made["status"] = {"phase": "Running", "trials": [trial]}
+        sweep = cluster_sweep(made, "c", {}, ())
+        shown[sweep.id] = sweep
+    (red, blue) = shown
+    monkeypatch.setattr(NamespacedJobs, "sweeps", lambda self: shown, raising=False)
+    fake, settings = teams
+    fake.put(job("red", "digits-1", uri="/runs/trials/1"))
+    fake.allow("red", "red", "list mptrainingsweeps")
+    fake.allow("blue", "blue", "list mptrainingsweeps")
+    with start(fake, **settings) as board:
+        assert [each["id"] for each in board.get("/api/sweeps", "red")["sweeps"]] == [red]
+        assert [each["id"] for each in board.get("/api/sweeps", "blue")["sweeps"]] == [blue]
+        # A right on jobs is none on sweeps.
+        assert board.get("/api/sweeps", "nobody")["sweeps"] == []
+        assert board.get(f"/api/sweep/{red}", "red")["trials"][0]["run"] == job_id("red", "digits-1")
+        assert board.get(f"/api/sweep/{blue}", "blue")["trials"][0]["run"] is None
+        for other, team in ((blue, "red"), (red, "blue"), (red, "nobody"), ("none", "red")):
+            answer = board.request(f"/api/sweep/{other}", team)
+            assert (answer.status, json.loads(answer.body)) == (404, {"error": f"no sweep {other}"})
 
 
 def test_each_part_of_a_page_needs_its_own_right(teams: Teams) -> None:
