@@ -24,6 +24,29 @@ from mptraining_api.run_folder import metric_direction
 _EVENTS_FILE = re.compile(rf"{run_folder.EVENTS}/(\d+)-(.+)-(\d+)-(\d+)\.jsonl")
 
 
+class _Job(msgspec.Struct, rename="camel"):
+    """The types of what is drawn of a job.json."""
+
+    accelerator: dict[str, Any] | None = None
+    precision: dict[str, Any] | None = None
+    keras: str | None = None
+    program: dict[str, Any] | None = None
+    training: dict[str, Any] | None = None
+    learning_rate: dict[str, Any] | None = None
+    choices: list[Any] | None = None
+
+
+class _Result(msgspec.Struct, rename="camel"):
+    """The types of what is drawn of a result.json."""
+
+    exit_code: int = 1
+    attempt: int = 0
+    metrics: dict[str, float | None] | None = None
+    seconds: float | None = None
+    precision: str | None = None
+    keras: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class EventsName:
     """The parts of the name of a file in events/."""
@@ -82,9 +105,9 @@ class RunReader:
 
     def _read_changes(self, before: Mapping[str, File]) -> None:
         if _changed(before, self.listed, run_folder.JOB):
-            self.resolved = self._document(run_folder.JOB)
+            self.resolved = self._document(run_folder.JOB, _Job)
         if _changed(before, self.listed, run_folder.RESULT):
-            self.result = self._document(run_folder.RESULT)
+            self.result = self._document(run_folder.RESULT, _Result)
         for key, parts in self._chief_files().items():
             launch = self._launches.setdefault(key, Launch(*key))
             self._add(launch.refresh(parts))
@@ -188,23 +211,22 @@ class RunReader:
                 parts[parsed.part] = (file.size, self.range_reader(name))
         return found
 
-    def _document(self, name: str) -> Mapping[str, Any] | None:
+    def _document(self, name: str, types: type[msgspec.Struct]) -> Mapping[str, Any] | None:
         if name not in self.listed:
             return None
-        try:
-            found = msgspec.json.decode(self.files.read(name, 0, self.listed[name].size))
-        except msgspec.DecodeError:
-            return None
-        return found if isinstance(found, dict) and _is_ours(found) else None
+        return _document(self.files.read(name, 0, self.listed[name].size), types)
 
 
-def _is_ours(document: Mapping[str, Any]) -> bool:
-    """Return whether the fields that are drawn have our types: other programs write files of these names, too."""
-    sections = (document.get(name) for name in ("training", "program", "metrics", "accelerator", "precision"))
-    numbers = (document.get(name, 0) for name in ("exitCode", "attempt"))
-    return all(each is None or isinstance(each, str | dict) for each in sections) and all(
-        isinstance(each, int) for each in numbers
-    )
+def _document(data: bytes, types: type[msgspec.Struct]) -> Mapping[str, Any] | None:
+    """Return the JSON object; None if it is none of ours, as other programs write files of these names, too."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+        msgspec.convert(found, types)
+        # A number that cannot be written as JSON again cannot be in an answer.
+        msgspec.json.encode(found)
+    except (msgspec.DecodeError, OverflowError, RecursionError):
+        return None
+    return found
 
 
 def _changed(before: Mapping[str, File], now: Mapping[str, File], name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,9 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mptraining.board import event_files
+from mptraining.board import event_files, rows
+from mptraining.board.board import Board
+from mptraining.board.details import details
 from mptraining.board.listing import LocalFiles
 from mptraining.board.run_reader import RunReader
+from mptraining.board.server import JSONResponse
+from mptraining.board.sources import folder_source
 from mptraining.runs import load_run
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, Started
 from mptraining_api.run_folder import EVENTS, events_file
@@ -214,3 +219,54 @@ def test_events_other_than_progress_are_kept(run_in: RunIn) -> None:
     read = reader(folder)
     read.refresh()
     assert [type(each).__name__ for _, each in read.other_events()] == ["Started", "Saved", "Notice"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("job.json", '{"program": "x"}'),
+        ("job.json", '{"training": "x"}'),
+        ("job.json", '{"choices": 5}'),
+        ("job.json", '{"program": {"ensemble": {"members": 5}}}'),
+        ("job.json", '{"training": {"optimizer": {"config": {"learning_rate": 1}}}, "learningRate": {"factor": "x"}}'),
+        ("job.json", f'{{"training": {{"seed": 1{"0" * 400}}}}}'),
+        ("job.json", "[" * 100_000),
+        ("result.json", '{"attempt": 1, "metrics": "x"}'),
+        ("result.json", f'{{"attempt": 1, "seconds": 1{"0" * 400}}}'),
+        ("quarantine/0.json", '{"records": 5}'),
+        ("quarantine/0.json", '{"records": ["x"]}'),
+    ],
+)
+def test_documents_of_other_types_hide_neither_their_run_nor_others(
+    run_in: RunIn, tmp_path: Path, name: str, content: str
+) -> None:
+    folder = run_in(steps=20, done=False)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(content)
+    board = Board([folder_source(str(folder))])
+    board.refresh()
+    assert board.sources[0].problem is None
+    (row,) = json.loads(JSONResponse(board.runs()).body)["runs"]
+    assert row["values"]["last:loss"] == 1 / 20
+    found = board.reader(row["id"])
+    assert found is not None
+    page = json.loads(JSONResponse(details(found.facts, found, 0.0)).body)
+    assert page["series"]["training"] == ["loss"]
+
+
+def test_a_run_that_cannot_be_shown_is_a_row_without_values(
+    run_in: RunIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = Board([folder_source(str(run_in(steps=20, done=False)))])
+    board.refresh()
+    values = rows.values
+
+    def fail(facts: rows.RunFacts) -> dict[str, object]:
+        if facts.launches:
+            raise TypeError("unexpected")
+        return values(facts)
+
+    monkeypatch.setattr(rows, "values", fail)
+    (row,) = board.runs()["runs"]
+    assert (row["state"], row["values"]) == ("Unfinished", {})
+    assert "cannot be shown" in caplog.text
