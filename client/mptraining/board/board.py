@@ -150,6 +150,10 @@ class Board:
                 except Problem:
                     failed.add(each.id)
                     continue
+                except Exception:  # noqa: BLE001 - a thread that ended would leave the best values of all runs out
+                    _log.exception("the events of %s cannot be read", each.folder)
+                    failed.add(each.id)
+                    continue
                 done.add(each.id)
                 self._make_room(each)
                 if len(done) >= 50:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -270,3 +272,65 @@ def test_a_run_that_cannot_be_shown_is_a_row_without_values(
     (row,) = board.runs()["runs"]
     assert (row["state"], row["values"]) == ("Unfinished", {})
     assert "cannot be shown" in caplog.text
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {'"step":41': f'"step":{HUGE}'},
+        {'"step":41': '"step":1' + "0" * 30},
+        {'"epoch":': f'"epoch":{HUGE}'},
+        {'"loss":': f'"loss":{HUGE}'},
+        {'"kind":': '"new":' + "[" * 100_000 + "]" * 100_000 + ',"kind":'},
+    ],
+)
+@pytest.mark.parametrize("shown_before", [False, True])
+def test_a_line_with_numbers_beyond_a_column_is_no_event(
+    run_in: RunIn, attempt_events: Callable[..., list[Event]], change: dict[str, str], shown_before: bool
+) -> None:
+    folder = run_in(steps=20, done=False)
+    read = reader(folder)
+    if shown_before:
+        read.refresh()
+        read.curves()
+    (line,) = (each for each in attempt_events(steps=41) if isinstance(each, Progress) and each.step == 41)
+    text = line.to_json()
+    for old, new in change.items():
+        assert old in text
+        text = text.replace(old, new)
+    with (folder / events_file(1, "a-b", 0, 0)).open("a") as file:
+        file.write(text + "\n")
+    read.refresh()
+    assert read.curves().step[-1] == 20
+    msgspec.json.encode(rows.row(read.facts, 0.0))
+
+
+def test_a_run_that_cannot_be_read_ends_no_background_reading(
+    run_in: RunIn, tiny_ends: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = [run_in(name, steps=30, done=False) for name in ("one", "two")]
+    board = Board([folder_source(str(each)) for each in folders])
+    curves = RunReader.curves
+    first = []
+
+    def fail_once(read: RunReader) -> object:
+        if not first:
+            first.append(read.id)
+        if read.id == first[0]:
+            raise OverflowError("unexpected")
+        return curves(read)
+
+    monkeypatch.setattr(RunReader, "curves", fail_once)
+    monkeypatch.setattr("mptraining.board.board.QUIET_SECONDS", 0.0)
+    board.start()
+    try:
+        end = time.monotonic() + 10
+        while not any(each.complete for each in board.readers().values()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    finally:
+        board.stop()
+    assert "cannot be read" in caplog.text
