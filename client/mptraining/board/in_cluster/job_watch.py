@@ -33,6 +33,7 @@ class JobWatch(Generic[Kept]):
         self._keep = keep
         self._jobs: dict[str | None, dict[Key, Kept]] = {}
         self._problems: dict[str | None, str] = {}
+        self._tried: set[str | None] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
@@ -45,9 +46,9 @@ class JobWatch(Generic[Kept]):
 
     @property
     def listed(self) -> bool:
-        """Return whether every namespace was listed once."""
+        """Return whether every namespace was tried once, and one could be listed: another one hides no jobs."""
         with self._lock:
-            return len(self._jobs) == len(self._scopes)
+            return len(self._tried) == len(self._scopes) and bool(self._jobs)
 
     @property
     def problem(self) -> str | None:
@@ -84,6 +85,7 @@ class JobWatch(Generic[Kept]):
 
     def _report(self, scope: str | None, problem: str | None) -> None:
         with self._lock:
+            self._tried.add(scope)
             before = self._problems.pop(scope, None)
             if problem is not None:
                 self._problems[scope] = problem

@@ -110,7 +110,7 @@ class NamespacedJobs:
         monotonic: Callable[[], float],
         watched: Callable[[], float],
     ) -> None:
-        # Whether the rows have had all jobs once.
+        # Whether the rows have had once all jobs that can be listed.
         self.listed = False
         # All users see this, so that it names no namespace.
         self.where = "jobs of this cluster"

@@ -116,6 +116,30 @@ def test_a_watch_that_fails_is_reported_and_begun_again(caplog: pytest.LogCaptur
     assert "the job red/broken cannot be shown" in caplog.text
 
 
+def test_a_namespace_that_may_not_be_listed_hides_no_other() -> None:
+    fake = FakeKubernetes(tokens={"red": ("red", OWN_AUDIENCE)}, refused={"blue"})
+    fake.allow("red", "red", *RIGHTS)
+    fake.put(job("red", "one"))
+    # `start` waits until the board is ready.
+    with start(fake, namespaces=["red", "blue"]) as board:
+        assert board.request("/readyz").status == 200
+        assert board.names("red") == {"red/one"}
+        (source,) = board.get("/api/runs", "red")["sources"]
+        assert "cannot be read" in source["problem"]
+
+
+def test_a_board_that_can_list_no_namespace_is_not_ready() -> None:
+    fake = FakeKubernetes(refused={"red", "blue"})
+    with served(fake) as server:
+        watch = JobWatch(server.api, ["red", "blue"], str)
+        watch.start()
+        eventually(lambda: watch.problem)
+        assert not watch.listed
+        fake.refused.clear()
+        eventually(lambda: watch.listed)
+        watch.stop()
+
+
 def run_folder(**state: Any) -> RunFolder:
     return RunFolder(("uid", "gs://a/b"), RunReader(MemoryFiles("gs://a/b", {}), "b", id="b"), **state)
 
