@@ -120,7 +120,7 @@ class NamespacedJobs:
         self._clock = clock
         self._monotonic = monotonic
         self._watched = watched
-        self._watch = JobWatch(server.api, namespaces, self._seen)
+        self._watch = JobWatch(server.api, namespaces, self._seen, monotonic=monotonic)
         self._jobs: dict[str, JobFacts] = {}
         self._folders: dict[str, RunFolder] = {}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="run folders")

@@ -42,6 +42,9 @@ class FakeKubernetes:
     # Watches are answered 410, lists and watches 403; and the number of times that all watches were ended.
     gone: bool = False
     forbidden: bool = False
+    # Watches end at once without an event; and the number of all watches.
+    brief: bool = False
+    watches: int = 0
     # Namespaces whose jobs may not be listed.
     refused: set[str] = field(default_factory=set)
     cuts: int = 0
@@ -146,6 +149,9 @@ def served(fake: FakeKubernetes) -> Iterator[ApiServer]:
             self.end_headers()
             self.close_connection = True
             cuts = fake.cuts
+            fake.watches += 1
+            if fake.brief:
+                return
             if fake.gone:
                 with fake.changed:
                     while not fake.stopping and fake.gone and len(fake.changes) <= version:

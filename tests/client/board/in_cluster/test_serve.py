@@ -93,7 +93,7 @@ def test_a_watch_that_fails_is_reported_and_begun_again(caplog: pytest.LogCaptur
             return str(document["metadata"]["uid"])
 
         fake.put(job("red", "broken"))
-        watch = JobWatch(server.api, ["red", "blue"], keep)
+        watch = JobWatch(server.api, ["red", "blue"], keep, monotonic=time.monotonic)
         fake.gone = True
         watch.start()
         eventually(lambda: watch.listed)
@@ -108,11 +108,11 @@ def test_a_watch_that_fails_is_reported_and_begun_again(caplog: pytest.LogCaptur
         fake.forbidden = True
         fake.cut()
         eventually(lambda: "may not list" in str(watch.problem))
+        eventually(lambda: "the jobs of red cannot be read" in caplog.text)
         assert len(watch.jobs()) == 2, "the last rows stay"
         fake.forbidden = False
         eventually(lambda: watch.problem is None)
         watch.stop()
-    assert "the jobs of red cannot be read" in caplog.text
     assert "the job red/broken cannot be shown" in caplog.text
 
 
@@ -131,13 +131,24 @@ def test_a_namespace_that_may_not_be_listed_hides_no_other() -> None:
 def test_a_board_that_can_list_no_namespace_is_not_ready() -> None:
     fake = FakeKubernetes(refused={"red", "blue"})
     with served(fake) as server:
-        watch = JobWatch(server.api, ["red", "blue"], str)
+        watch = JobWatch(server.api, ["red", "blue"], str, monotonic=time.monotonic)
         watch.start()
         eventually(lambda: watch.problem)
         assert not watch.listed
         fake.refused.clear()
         eventually(lambda: watch.listed)
         watch.stop()
+
+
+def test_watches_that_end_at_once_are_begun_again_after_a_pause() -> None:
+    fake = FakeKubernetes(brief=True)
+    with served(fake) as server:
+        watch = JobWatch(server.api, ["red"], str, monotonic=time.monotonic)
+        watch.start()
+        eventually(lambda: fake.watches)
+        time.sleep(0.5)
+        watch.stop()
+    assert fake.watches == 1
 
 
 def run_folder(**state: Any) -> RunFolder:
