@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -334,3 +335,51 @@ def test_a_run_that_cannot_be_read_ends_no_background_reading(
     finally:
         board.stop()
     assert "cannot be read" in caplog.text
+
+
+class SlowFiles(LocalFiles):
+    """Files whose storage answers only when `open` is set."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.open = threading.Event()
+        self.waits = threading.Event()
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        self.waits.set()
+        assert self.open.wait(20)
+        return super().read(name, start, length)
+
+
+@pytest.mark.parametrize("method", ["refresh", "curves"])
+def test_a_run_with_slow_storage_is_shown_as_it_was_read_last(
+    run_in: RunIn, tiny_ends: None, attempt_events: Callable[..., list[Event]], method: str
+) -> None:
+    folder = run_in(steps=40, done=False)
+    files = SlowFiles(str(folder))
+    files.open.set()
+    read = RunReader(files, folder.name)
+    read.refresh()
+    known, listed = read.facts, read.listed
+    files.open.clear()
+    files.waits.clear()
+    if method == "refresh":
+        with (folder / events_file(1, "a-b", 0, 0)).open("ab") as file:
+            file.write(lines(attempt_events(steps=50)[41:]))
+    reading = threading.Thread(target=getattr(read, method), daemon=True)
+    reading.start()
+    assert files.waits.wait(10)
+    shown: list[object] = []
+
+    def show() -> None:
+        shown.append(read.facts)
+        read.forget()
+        shown.append(read.listed)
+
+    showing = threading.Thread(target=show, daemon=True)
+    showing.start()
+    showing.join(5)
+    assert shown == [known, listed]
+    files.open.set()
+    reading.join(10)
+    assert read.facts is not known
