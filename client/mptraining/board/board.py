@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -19,6 +20,8 @@ from mptraining.board.sweeps import answers
 from mptraining.board.sweeps.shown import ShownSweep
 from mptraining_api.problems import Problem
 from mptraining_records.storage import storage
+
+_log = logging.getLogger(__name__)
 
 # The first answer waits so long for sources that were not read yet; a bucket may take longer and comes later.
 FIRST_SECONDS = 3.0
@@ -147,6 +150,10 @@ class Board:
                 except Problem:
                     failed.add(each.id)
                     continue
+                except Exception:  # noqa: BLE001 - a thread that ended would leave the best values of all runs out
+                    _log.exception("the events of %s cannot be read", each.folder)
+                    failed.add(each.id)
+                    continue
                 done.add(each.id)
                 self._make_room(each)
                 if len(done) >= 50:
@@ -248,7 +255,7 @@ class Board:
         if listed is not None:
             known = {id: each for id, each in known.items() if id in listed}
         facts = _with_unique_names(known)
-        found = [rows.row(each, now) for each in facts.values()]
+        found = [_row(each, now) for each in facts.values()]
         found.sort(key=lambda each: (-each["values"].get("startTime", 0.0), each["name"]))
         sources = [{"where": each.where, "problem": each.problem} for each in self.sources]
         names = dict.fromkeys(name for each in facts.values() for name in each.series)
@@ -259,6 +266,15 @@ class Board:
             "sources": sources,
             "version": version,
         }
+
+
+def _row(facts: RunFacts, now: float) -> dict[str, Any]:
+    """Return the row of a run; of one that cannot be shown, that of its job and name alone."""
+    try:
+        return rows.row(facts, now)
+    except Exception:  # noqa: BLE001 - one run must not hide all others
+        _log.exception("the run %s cannot be shown", facts.folder or facts.name)
+        return rows.row(RunFacts(facts.id, facts.name, facts.folder, job=facts.job), now)
 
 
 def _with_unique_names(facts: dict[str, RunFacts]) -> dict[str, RunFacts]:

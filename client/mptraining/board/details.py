@@ -181,12 +181,12 @@ def quarantine(reader: RunReader) -> Iterator[dict[str, Any]]:
             continue
         try:
             document = msgspec.json.decode(reader.files.read(name, 0, file.size))
-            records: Sequence[Any] = document["records"]
+            records = [each for each in document["records"] if isinstance(each, Mapping)][:left]
         except (Problem, msgspec.DecodeError, KeyError, TypeError):
             continue
-        for each in records[:left]:
+        for each in records:
             yield {"file": each.get("uri"), "record": each.get("record"), "reason": each.get("cause")}
-        left -= len(records[:left])
+        left -= len(records)
 
 
 def divergence(found: Sequence[Other]) -> dict[str, Any] | None:

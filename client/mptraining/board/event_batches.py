@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 import numpy as np
@@ -31,22 +31,26 @@ GAUGES = tuple(
 GAUGE_NAMES = frozenset(map(to_camel, GAUGES))
 
 
+# Those that a column of float64 holds exactly; Python's have no limit, but numpy's and those of an answer do.
+Whole = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+
+
 class _Base(msgspec.Struct, tag_field="kind", rename="camel", gc=False):
-    mptraining: int
+    mptraining: Whole
     time: float
-    attempt: int
-    worker: int
+    attempt: Whole
+    worker: Whole
 
 
 class Started(_Base, tag="Started"):
     strategy: str
     precision: str
     keras: str
-    replicas_in_sync: int
-    global_batch_size: int | None = None
-    total_steps: int | None = None
-    steps_per_epoch: int | None = None
-    first_step: int = 0
+    replicas_in_sync: Whole
+    global_batch_size: Whole | None = None
+    total_steps: Whole | None = None
+    steps_per_epoch: Whole | None = None
+    first_step: Whole = 0
     start_up_seconds: float | None = None
 
 
@@ -57,15 +61,15 @@ class Notice(_Base, tag="Notice"):
 
 
 class Saved(_Base, tag="Saved"):
-    step: int
+    step: Whole
     uri: str
-    bytes: int
+    bytes: Whole
     seconds: float
 
 
 class Recovered(_Base, tag="Recovered"):
-    from_step: int
-    to_step: int
+    from_step: Whole
+    to_step: Whole
     precision: str
     message: str
 
@@ -76,17 +80,17 @@ class Inspected(_Base, tag="Inspected"):
 
 class Finished(_Base, tag="Finished", gc=True):
     reason: str
-    exit_code: int
+    exit_code: Whole
     message: str
-    step: int | None = None
+    step: Whole | None = None
     metrics: dict[str, float] = {}
 
 
 class _ProgressBase(_Base, tag="Progress"):
-    step: int
-    epoch: int
+    step: Whole
+    epoch: Whole
     metrics: dict[str, float]
-    total_steps: int | None = None
+    total_steps: Whole | None = None
     precision: str | None = None
 
 
@@ -106,6 +110,8 @@ _DECODER: Any = msgspec.json.Decoder(
     strict=True,
 )
 _PLAIN = msgspec.json.Decoder()
+# The last is of values within values without an end.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ def decode(lines: bytes) -> Batch | None:
 def _events(lines: bytes) -> list[Any]:
     try:
         found: list[Any] = _DECODER.decode_lines(lines)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         found = [each for line in lines.splitlines() if (each := _event(line)) is not None]
     times = [each.time for each in found]
     if any(after < before for before, after in itertools.pairwise(times)):
@@ -155,9 +161,15 @@ def _event(line: bytes) -> Any:
     """Decode one line as the contract's own parser does, whose result is then in the names of this module."""
     try:
         return _DECODER.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         parsed = api_events.parse(line.decode("utf-8", errors="replace"))
-    return None if parsed is None else msgspec.convert(_PLAIN.decode(parsed.to_json()), _DECODER.type)
+    if parsed is None:
+        return None
+    try:
+        return msgspec.convert(_PLAIN.decode(parsed.to_json()), _DECODER.type)
+    except _UNREADABLE:
+        # The contract has no limit for whole numbers, and a column has.
+        return None
 
 
 def _batch(events: Sequence[Any]) -> Batch | None:

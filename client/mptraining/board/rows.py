@@ -210,14 +210,15 @@ def _last_metrics(facts: RunFacts, result: Document) -> Mapping[str, float]:
 def _learning_rate(job: Document, last: Any) -> float | None:
     configured = _get(job, "training", "optimizer", "config", "learning_rate")
     if isinstance(configured, int | float):
-        return float(configured) * float(_get(job, "learningRate", "factor") or 1.0)
+        return float(configured) * (_finite(_get(job, "learningRate", "factor")) or 1.0)
     return None if last is None else _finite(last.learning_rate)
 
 
 def _program(job: Document) -> str | None:
     program = job.get("program") or {}
     if isinstance(program.get("ensemble"), Mapping):
-        return f"ensemble of {len(program['ensemble'].get('members') or ())}"
+        members = program["ensemble"].get("members")
+        return f"ensemble of {len(members) if isinstance(members, list) else 0}"
     named_by = (("application", "name"), ("function", "entryPoint"), ("script", "path"), ("prediction", "model"))
     for kind, key in named_by:
         if isinstance(program.get(kind), Mapping):

@@ -31,6 +31,8 @@ from mptraining_api import run_folder
 from mptraining_api.problems import Problem
 
 FOLDER = Path(__file__).parent
+# The path of the stream of changes.
+LIVE = "/api/live"
 # How often the stream of changes looks for one, and how often it sends a comment, so that a dead connection is found.
 LIVE_SECONDS, COMMENT_SECONDS = 0.25, 15.0
 # How often a stream asks what its user may see.
@@ -69,7 +71,7 @@ def page(*, version: str, sweeps: bool = True) -> str:
 
 
 class Denied(Exception):
-    """A request without the right to its answer: 401, 403, or 503 if that cannot be found out now."""
+    """A request without the right to its answer: 401, 403, 429, or 503 if that cannot be found out now."""
 
     def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(text)
@@ -102,7 +104,7 @@ def pages(board: Board, permissions: Permissions, stopping: Callable[[], bool]) 
         Route("/api/series", answers.series),
         Route("/api/logs/{id}/{name}", answers.logs),
         Route("/api/job/{namespace}/{name}", answers.job),
-        Route("/api/live", answers.live),
+        Route(LIVE, answers.live),
         Mount("/static", StaticFiles(directory=FOLDER / "static")),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Problem: _problem, Denied: _denied})

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from mptraining.board import event_files
+from mptraining.board import event_files, rows
+from mptraining.board.board import Board
+from mptraining.board.details import details
 from mptraining.board.listing import LocalFiles
 from mptraining.board.run_reader import RunReader
+from mptraining.board.server import JSONResponse
+from mptraining.board.sources import folder_source
 from mptraining.runs import load_run
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, Started
 from mptraining_api.run_folder import EVENTS, events_file
@@ -214,3 +222,164 @@ def test_events_other_than_progress_are_kept(run_in: RunIn) -> None:
     read = reader(folder)
     read.refresh()
     assert [type(each).__name__ for _, each in read.other_events()] == ["Started", "Saved", "Notice"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("job.json", '{"program": "x"}'),
+        ("job.json", '{"training": "x"}'),
+        ("job.json", '{"choices": 5}'),
+        ("job.json", '{"program": {"ensemble": {"members": 5}}}'),
+        ("job.json", '{"training": {"optimizer": {"config": {"learning_rate": 1}}}, "learningRate": {"factor": "x"}}'),
+        ("job.json", f'{{"training": {{"seed": 1{"0" * 400}}}}}'),
+        ("job.json", "[" * 100_000),
+        ("result.json", '{"attempt": 1, "metrics": "x"}'),
+        ("result.json", f'{{"attempt": 1, "seconds": 1{"0" * 400}}}'),
+        ("quarantine/0.json", '{"records": 5}'),
+        ("quarantine/0.json", '{"records": ["x"]}'),
+    ],
+)
+def test_documents_of_other_types_hide_neither_their_run_nor_others(
+    run_in: RunIn, tmp_path: Path, name: str, content: str
+) -> None:
+    folder = run_in(steps=20, done=False)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(content)
+    board = Board([folder_source(str(folder))])
+    board.refresh()
+    assert board.sources[0].problem is None
+    (row,) = json.loads(JSONResponse(board.runs()).body)["runs"]
+    assert row["values"]["last:loss"] == 1 / 20
+    found = board.reader(row["id"])
+    assert found is not None
+    page = json.loads(JSONResponse(details(found.facts, found, 0.0)).body)
+    assert page["series"]["training"] == ["loss"]
+
+
+def test_a_run_that_cannot_be_shown_is_a_row_without_values(
+    run_in: RunIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = Board([folder_source(str(run_in(steps=20, done=False)))])
+    board.refresh()
+    values = rows.values
+
+    def fail(facts: rows.RunFacts) -> dict[str, object]:
+        if facts.launches:
+            raise TypeError("unexpected")
+        return values(facts)
+
+    monkeypatch.setattr(rows, "values", fail)
+    (row,) = board.runs()["runs"]
+    assert (row["state"], row["values"]) == ("Unfinished", {})
+    assert "cannot be shown" in caplog.text
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {'"step":41': f'"step":{HUGE}'},
+        {'"step":41': '"step":1' + "0" * 30},
+        {'"epoch":': f'"epoch":{HUGE}'},
+        {'"loss":': f'"loss":{HUGE}'},
+        {'"kind":': '"new":' + "[" * 100_000 + "]" * 100_000 + ',"kind":'},
+    ],
+)
+@pytest.mark.parametrize("shown_before", [False, True])
+def test_a_line_with_numbers_beyond_a_column_is_no_event(
+    run_in: RunIn, attempt_events: Callable[..., list[Event]], change: dict[str, str], shown_before: bool
+) -> None:
+    folder = run_in(steps=20, done=False)
+    read = reader(folder)
+    if shown_before:
+        read.refresh()
+        read.curves()
+    (line,) = (each for each in attempt_events(steps=41) if isinstance(each, Progress) and each.step == 41)
+    text = line.to_json()
+    for old, new in change.items():
+        assert old in text
+        text = text.replace(old, new)
+    with (folder / events_file(1, "a-b", 0, 0)).open("a") as file:
+        file.write(text + "\n")
+    read.refresh()
+    assert read.curves().step[-1] == 20
+    msgspec.json.encode(rows.row(read.facts, 0.0))
+
+
+def test_a_run_that_cannot_be_read_ends_no_background_reading(
+    run_in: RunIn, tiny_ends: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = [run_in(name, steps=30, done=False) for name in ("one", "two")]
+    board = Board([folder_source(str(each)) for each in folders])
+    curves = RunReader.curves
+    first = []
+
+    def fail_once(read: RunReader) -> object:
+        if not first:
+            first.append(read.id)
+        if read.id == first[0]:
+            raise OverflowError("unexpected")
+        return curves(read)
+
+    monkeypatch.setattr(RunReader, "curves", fail_once)
+    monkeypatch.setattr("mptraining.board.board.QUIET_SECONDS", 0.0)
+    board.start()
+    try:
+        end = time.monotonic() + 10
+        while not any(each.complete for each in board.readers().values()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    finally:
+        board.stop()
+    assert "cannot be read" in caplog.text
+
+
+class SlowFiles(LocalFiles):
+    """Files whose storage answers only when `open` is set."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.open = threading.Event()
+        self.waits = threading.Event()
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        self.waits.set()
+        assert self.open.wait(20)
+        return super().read(name, start, length)
+
+
+@pytest.mark.parametrize("method", ["refresh", "curves"])
+def test_a_run_with_slow_storage_is_shown_as_it_was_read_last(
+    run_in: RunIn, tiny_ends: None, attempt_events: Callable[..., list[Event]], method: str
+) -> None:
+    folder = run_in(steps=40, done=False)
+    files = SlowFiles(str(folder))
+    files.open.set()
+    read = RunReader(files, folder.name)
+    read.refresh()
+    known, listed = read.facts, read.listed
+    files.open.clear()
+    files.waits.clear()
+    if method == "refresh":
+        with (folder / events_file(1, "a-b", 0, 0)).open("ab") as file:
+            file.write(lines(attempt_events(steps=50)[41:]))
+    reading = threading.Thread(target=getattr(read, method), daemon=True)
+    reading.start()
+    assert files.waits.wait(10)
+    shown: list[object] = []
+
+    def show() -> None:
+        shown.append(read.facts)
+        read.forget()
+        shown.append(read.listed)
+
+    showing = threading.Thread(target=show, daemon=True)
+    showing.start()
+    showing.join(5)
+    assert shown == [known, listed]
+    files.open.set()
+    reading.join(10)
+    assert read.facts is not known

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -12,10 +14,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mptraining.board.access import WRONG_HOST, Right, host_name
 from mptraining.board.board import Board
 from mptraining.board.in_cluster.authorizer import Authorizer, request_token
-from mptraining.board.server import Denied, method_refused, pages, refuse, with_security_headers
+from mptraining.board.server import LIVE, Denied, method_refused, pages, refuse, with_security_headers
 
 # For the kubelet, which has no token, and names the pod by its address. They tell nothing about runs.
 ALIVE, READY = "/healthz", "/readyz"
+# Streams of changes that are open at the same time, one for each open page: of one user, and of all.
+MOST_STREAMS_OF_USER, MOST_STREAMS = 20, 500
 
 
 class NamespaceRights:
@@ -43,6 +47,30 @@ class NamespaceRights:
         return bool(namespace) and await self._authorizer.may(_token(request), right, namespace)
 
 
+class _Streams:
+    """The streams that are open, by the name of their user."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def opened(self, user: str) -> Iterator[None]:
+        """Count one more stream until the end of the block. Raises Denied beyond the limits."""
+        if self._open[user] >= MOST_STREAMS_OF_USER:
+            text = f"you have {MOST_STREAMS_OF_USER} pages of the board open: close one"
+            raise Denied(429, text, {"Retry-After": "10"})
+        if self._open.total() >= MOST_STREAMS:
+            text = f"{MOST_STREAMS} pages of the board are open: try again later"
+            raise Denied(503, text, {"Retry-After": "10"})
+        self._open[user] += 1
+        try:
+            yield
+        finally:
+            self._open[user] -= 1
+            # Drop the users without one.
+            self._open += Counter()
+
+
 class _Guard:
     """Checks host, method and token of every request before any route sees it."""
 
@@ -58,6 +86,7 @@ class _Guard:
         self._authorizer = authorizer
         self._hosts = frozenset(each.lower() for each in hosts)
         self._ready = ready
+        self._streams = _Streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -76,8 +105,20 @@ class _Guard:
             return PlainTextResponse("ok\n") if self._ready() else PlainTextResponse("jobs are not listed yet\n", 503)
         if host_name(Headers(scope=request.scope).get("host", "")) not in self._hosts:
             raise Denied(403, WRONG_HOST)
-        await self._authorizer.user(_token(request))
-        return self._app
+        user = await self._authorizer.user(_token(request))
+        return self._counted(str(user.get("username", ""))) if request.url.path == LIVE else self._app
+
+    def _counted(self, user: str) -> ASGIApp:
+        async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+            answer = self._app
+            with ExitStack() as counted:
+                try:
+                    counted.enter_context(self._streams.opened(user))
+                except Denied as denied:
+                    answer = refuse(Request(scope), denied)
+                await answer(scope, receive, send)
+
+        return stream
 
 
 def _token(request: Request) -> str:

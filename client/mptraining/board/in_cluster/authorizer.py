@@ -137,9 +137,11 @@ class Authorizer:
         return {name for name, each in zip(names, allowed, strict=True) if each}
 
     def _until(self, token: str, *, accepted: bool) -> float:
-        end = self._clock() + (self._seconds if accepted else min(self._seconds, REFUSED_SECONDS))
+        now = self._clock()
+        if not accepted:
+            return now + min(self._seconds, REFUSED_SECONDS)
         expiry = token_expiry(token)
-        return end if expiry is None else min(end, expiry)
+        return now + self._seconds if expiry is None else min(now + self._seconds, expiry)
 
     @staticmethod
     async def _reviewed(

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 from mptraining.board.listing import DOCUMENTS, PARTS, File, Files, regular_file
+from mptraining.board.run_reader import parse_name
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData
 from mptraining_records.storage import gcs, storage
@@ -98,6 +99,12 @@ class RunBucketFiles:
         return storage.read_range(storage.join(self.folder, name), start, length)
 
 
+def _order(name: str) -> tuple[int, int, str, int]:
+    """Return what sorts files of events by attempt, then those of the chief first."""
+    parsed = parse_name(name)
+    return (parsed.attempt, parsed.worker, parsed.incarnation, parsed.part) if parsed else (0, 0, name, 0)
+
+
 def _name(key: str) -> str:
     return key.rpartition("/")[2]
 
@@ -113,9 +120,9 @@ class BoundedFiles:
         found = self._files.list()
         left = MOST_EVENTS_BYTES
         kept: dict[str, File] = {}
-        for name, file in sorted(found.items()):
+        for name, file in sorted(found.items(), key=lambda each: _order(each[0])):
             if name.startswith(f"{run_folder.EVENTS}/"):
-                # The first attempts stay; a file is shown whole or not at all.
+                # The first attempts stay, the chief first; a file is shown whole or not at all.
                 if file.size > left:
                     continue
                 left -= file.size

@@ -24,15 +24,19 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 class JobWatch(Generic[Kept]):
     """Keeps `keep(job)` of each job, by namespace and name. Thread-safe.
 
-    `api` is a kubernetes.client.ApiClient. Without `namespaces` the jobs of all are watched.
+    `api` is a kubernetes.client.ApiClient. Without `namespaces` the jobs of all are watched. `monotonic` is in seconds.
     """
 
-    def __init__(self, api: Any, namespaces: Sequence[str], keep: Callable[[Raw], Kept]) -> None:
+    def __init__(
+        self, api: Any, namespaces: Sequence[str], keep: Callable[[Raw], Kept], *, monotonic: Callable[[], float]
+    ) -> None:
         self._api = api
+        self._monotonic = monotonic
         self._scopes: tuple[str | None, ...] = tuple(dict.fromkeys(namespaces)) or (None,)
         self._keep = keep
         self._jobs: dict[str | None, dict[Key, Kept]] = {}
         self._problems: dict[str | None, str] = {}
+        self._tried: set[str | None] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
@@ -45,9 +49,9 @@ class JobWatch(Generic[Kept]):
 
     @property
     def listed(self) -> bool:
-        """Return whether every namespace was listed once."""
+        """Return whether every namespace was tried once, and one could be listed: another one hides no jobs."""
         with self._lock:
-            return len(self._jobs) == len(self._scopes)
+            return len(self._tried) == len(self._scopes) and bool(self._jobs)
 
     @property
     def problem(self) -> str | None:
@@ -63,10 +67,15 @@ class JobWatch(Generic[Kept]):
         pause = _FIRST_PAUSE
         version = ""
         while not self._stop.is_set():
+            begin = self._monotonic()
             try:
-                version = self._watch(scope, version) if version else self._list(scope)
+                watched = bool(version)
+                version = self._watch(scope, version) if watched else self._list(scope)
                 pause = _FIRST_PAUSE
                 self._report(scope, None)
+                if watched and self._monotonic() - begin < _FIRST_PAUSE:
+                    # A proxy or an API server that ends each watch at once is not asked without a pause.
+                    self._stop.wait(_FIRST_PAUSE)
             except ApiProblem as problem:
                 # After 410 Gone the version is too old, and after any other problem a list does no harm.
                 version = ""
@@ -84,6 +93,7 @@ class JobWatch(Generic[Kept]):
 
     def _report(self, scope: str | None, problem: str | None) -> None:
         with self._lock:
+            self._tried.add(scope)
             before = self._problems.pop(scope, None)
             if problem is not None:
                 self._problems[scope] = problem

@@ -110,7 +110,7 @@ class NamespacedJobs:
         monotonic: Callable[[], float],
         watched: Callable[[], float],
     ) -> None:
-        # Whether the rows have had all jobs once.
+        # Whether the rows have had once all jobs that can be listed.
         self.listed = False
         # All users see this, so that it names no namespace.
         self.where = "jobs of this cluster"
@@ -120,7 +120,7 @@ class NamespacedJobs:
         self._clock = clock
         self._monotonic = monotonic
         self._watched = watched
-        self._watch = JobWatch(server.api, namespaces, self._seen)
+        self._watch = JobWatch(server.api, namespaces, self._seen, monotonic=monotonic)
         self._jobs: dict[str, JobFacts] = {}
         self._folders: dict[str, RunFolder] = {}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="run folders")

@@ -15,7 +15,7 @@ import uvicorn
 from anyio.to_thread import current_default_thread_limiter
 
 from mptraining.board.board import Board
-from mptraining.board.in_cluster.application import application
+from mptraining.board.in_cluster.application import MOST_STREAMS, application
 from mptraining.board.in_cluster.authorizer import Authorizer
 from mptraining.board.in_cluster.jobs import NamespacedJobs
 from mptraining.board.in_cluster.run_folders import FolderOwners
@@ -27,8 +27,9 @@ from mptraining_api.problems import InvalidSpec
 
 _log = logging.getLogger(__name__)
 
-# Connections at the same time, those of streams included; further ones are answered 503.
-_MOST_CONNECTIONS = 500
+# Connections at the same time; further ones are answered 503, /healthz included. So this is far above the streams that
+# the application admits: open pages of users do not let the kubelet restart the board.
+_MOST_CONNECTIONS = 4 * MOST_STREAMS
 # How often it is looked whether the certificate was renewed: the kubelet takes a minute to bring a new one.
 _CERTIFICATE_SECONDS = 60.0
 _FILES = ("tls.crt", "tls.key")

@@ -42,6 +42,11 @@ class FakeKubernetes:
     # Watches are answered 410, lists and watches 403; and the number of times that all watches were ended.
     gone: bool = False
     forbidden: bool = False
+    # Watches end at once without an event; and the number of all watches.
+    brief: bool = False
+    watches: int = 0
+    # Namespaces whose jobs may not be listed.
+    refused: set[str] = field(default_factory=set)
     cuts: int = 0
 
     def cut(self) -> None:
@@ -124,7 +129,7 @@ def served(fake: FakeKubernetes) -> Iterator[ApiServer]:
             parts = url.path.strip("/").split("/")
             namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts else None
             rest = parts[parts.index("namespaces") + 2 :] if namespace else [parts[-1]]
-            if fake.forbidden:
+            if fake.forbidden or namespace in fake.refused:
                 self._send(403, {"reason": "Forbidden", "message": "the board may not list mptrainingjobs"})
             elif query.get("watch"):
                 self._watch(namespace, int(query["resourceVersion"]))
@@ -144,6 +149,9 @@ def served(fake: FakeKubernetes) -> Iterator[ApiServer]:
             self.end_headers()
             self.close_connection = True
             cuts = fake.cuts
+            fake.watches += 1
+            if fake.brief:
+                return
             if fake.gone:
                 with fake.changed:
                     while not fake.stopping and fake.gone and len(fake.changes) <= version:

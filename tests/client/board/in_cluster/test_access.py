@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+<<<<<<< HEAD
 from mptraining.board.in_cluster.jobs import NamespacedJobs, job_id
 from mptraining.board.sweeps.shown import cluster_sweep
+=======
+from mptraining.board.in_cluster import application
+from mptraining.board.in_cluster.jobs import job_id
+>>>>>>> helper-fixboard
 from tests.client.board.in_cluster.conftest import HOST, RIGHTS, Served, eventually, start
 from tests.client.board.in_cluster.fake_kubernetes import OWN_AUDIENCE, FakeKubernetes, job
 from tests.operator.sweeps.swept import document
@@ -264,6 +271,31 @@ def test_a_stream_ends_with_the_validity_of_its_token(board: Served) -> None:
     assert (kind, list(live)) == ("denied", [])
     assert "sign in again" in told["error"]
     assert time.monotonic() - begin < 10
+
+
+def test_the_streams_of_users_are_limited(board: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "MOST_STREAMS_OF_USER", 2)
+    monkeypatch.setattr(application, "MOST_STREAMS", 3)
+    red = [board.stream("red"), board.stream("red")]
+    for each in red:
+        assert next(each)[0] == "connected"
+    refused = board.request("/api/live", "red")
+    assert (refused.status, b"close one" in refused.body) == (429, True)
+    blue = board.stream("blue")
+    assert next(blue)[0] == "connected"
+    assert board.request("/api/live", "nobody").status == 503
+    assert board.request("/healthz").status == 200
+    # A page that is closed makes room.
+    red[0].close()
+    eventually(lambda: _connects(board, "red"))
+    for each in (red[1], blue):
+        each.close()
+
+
+def _connects(board: Served, token: str) -> bool:
+    with closing(http.client.HTTPConnection("127.0.0.1", board.port, timeout=20)) as connection:
+        connection.request("GET", "/api/live", headers={"Host": HOST, "Authorization": f"Bearer {token}"})
+        return connection.getresponse().status == 200
 
 
 def test_a_stream_tells_of_the_jobs_that_its_user_may_list(board: Served) -> None:

@@ -14,8 +14,17 @@ import pytest
 from mptraining.board.access import Right
 from mptraining.board.in_cluster.authorizer import Authorizer, request_token
 from mptraining.board.server import Denied, visible_changes
+from mptraining_api.access.reviews import token_expiry
 from mptraining_api.kubernetes_api import TOKEN_REVIEWS, ApiProblem, Resource
 from tests.fakes import Clock
+
+
+def encoded(claims: str) -> str:
+    return f"x.{base64.urlsafe_b64encode(claims.encode()).decode().rstrip('=')}.y"
+
+
+# Claims that a stranger may write: a number beyond every float, and lists within lists.
+FORGED = (encoded(f'{{"exp":1{"0" * 400}}}'), encoded("[" * 20_000), encoded('{"exp":900}'))
 
 
 class Reviews:
@@ -30,6 +39,8 @@ class Reviews:
         self.sent.append(body)
         assert self.gate.wait(20)
         if resource == TOKEN_REVIEWS:
+            if body["spec"]["token"] in FORGED:
+                return {"status": {"authenticated": False}}
             if body["spec"]["token"] == "away":
                 raise ApiProblem(0, "NoAnswer", "the connection was refused")
             return {"status": {"authenticated": True, "user": {"username": "u", "extra": {"a": ["b"]}}}}
@@ -106,7 +117,7 @@ def test_each_right_and_namespace_has_a_review_of_its_own() -> None:
 
 
 def token(**claims: Any) -> str:
-    return f"x.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.y"
+    return encoded(json.dumps(claims))
 
 
 @pytest.mark.parametrize(
@@ -125,6 +136,28 @@ def test_no_review_counts_beyond_the_expiry_of_its_token(given: str, after: floa
 
     asyncio.run(ask())
     assert len(reviews.sent) == reviews_sent
+
+
+@pytest.mark.parametrize("given", FORGED)
+def test_a_forged_token_is_refused_whatever_it_claims(given: str) -> None:
+    reviews = Reviews()
+
+    async def ask() -> None:
+        asked = authorizer(reviews, Clock(1_000.0))
+        for _ in range(2):
+            with pytest.raises(Denied) as denied:
+                await asked.user(given)
+            assert denied.value.status == 401
+        asked.stop()
+
+    asyncio.run(ask())
+    # Also the second time without another review, as its expiry says nothing.
+    assert len(reviews.sent) == 1
+
+
+@pytest.mark.parametrize("given", FORGED[:2])
+def test_claims_that_are_no_time_are_no_expiry(given: str) -> None:
+    assert token_expiry(given) is None
 
 
 def test_a_review_that_fails_is_no_answer_and_is_not_cached() -> None:

@@ -12,7 +12,7 @@ from mptraining.board.in_cluster.__main__ import main
 from mptraining.board.in_cluster.files import MOST_DOCUMENT_BYTES, MOST_EVENTS_BYTES, BoundedFiles, MountedFiles
 from mptraining.board.in_cluster.run_folders import FolderOwners, Place
 from mptraining.board.in_cluster.settings import BoardSettings
-from mptraining.board.listing import File
+from mptraining.board.listing import File, MemoryFiles
 from mptraining_api.problems import InvalidData, InvalidSpec, Problem
 
 FOLDERS: list[dict[str, Any]] = [
@@ -174,3 +174,10 @@ def test_files_beyond_what_a_shared_server_can_read_are_left_out() -> None:
 
     found = BoundedFiles(Many()).list()
     assert set(found) == {"result.json", "logs/1-0.log", "events/1-a-0-0.jsonl", "events/1-a-0-1.jsonl"}
+
+
+def test_of_too_many_events_those_of_the_first_attempts_stay_and_of_them_the_chiefs() -> None:
+    half = b" " * (MOST_EVENTS_BYTES // 2)
+    names = ("events/10-a-0-0.jsonl", "events/2-a-1-0.jsonl", "events/2-a-0-10.jsonl", "events/2-a-0-9.jsonl")
+    found = BoundedFiles(MemoryFiles("/runs/one", dict.fromkeys(names, half))).list()
+    assert set(found) == {"events/2-a-0-9.jsonl", "events/2-a-0-10.jsonl"}

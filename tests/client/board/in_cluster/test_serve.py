@@ -93,7 +93,7 @@ def test_a_watch_that_fails_is_reported_and_begun_again(caplog: pytest.LogCaptur
             return str(document["metadata"]["uid"])
 
         fake.put(job("red", "broken"))
-        watch = JobWatch(server.api, ["red", "blue"], keep)
+        watch = JobWatch(server.api, ["red", "blue"], keep, monotonic=time.monotonic)
         fake.gone = True
         watch.start()
         eventually(lambda: watch.listed)
@@ -108,12 +108,47 @@ def test_a_watch_that_fails_is_reported_and_begun_again(caplog: pytest.LogCaptur
         fake.forbidden = True
         fake.cut()
         eventually(lambda: "may not list" in str(watch.problem))
+        eventually(lambda: "the jobs of red cannot be read" in caplog.text)
         assert len(watch.jobs()) == 2, "the last rows stay"
         fake.forbidden = False
         eventually(lambda: watch.problem is None)
         watch.stop()
-    assert "the jobs of red cannot be read" in caplog.text
     assert "the job red/broken cannot be shown" in caplog.text
+
+
+def test_a_namespace_that_may_not_be_listed_hides_no_other() -> None:
+    fake = FakeKubernetes(tokens={"red": ("red", OWN_AUDIENCE)}, refused={"blue"})
+    fake.allow("red", "red", *RIGHTS)
+    fake.put(job("red", "one"))
+    # `start` waits until the board is ready.
+    with start(fake, namespaces=["red", "blue"]) as board:
+        assert board.request("/readyz").status == 200
+        assert board.names("red") == {"red/one"}
+        (source,) = board.get("/api/runs", "red")["sources"]
+        assert "cannot be read" in source["problem"]
+
+
+def test_a_board_that_can_list_no_namespace_is_not_ready() -> None:
+    fake = FakeKubernetes(refused={"red", "blue"})
+    with served(fake) as server:
+        watch = JobWatch(server.api, ["red", "blue"], str, monotonic=time.monotonic)
+        watch.start()
+        eventually(lambda: watch.problem)
+        assert not watch.listed
+        fake.refused.clear()
+        eventually(lambda: watch.listed)
+        watch.stop()
+
+
+def test_watches_that_end_at_once_are_begun_again_after_a_pause() -> None:
+    fake = FakeKubernetes(brief=True)
+    with served(fake) as server:
+        watch = JobWatch(server.api, ["red"], str, monotonic=time.monotonic)
+        watch.start()
+        eventually(lambda: fake.watches)
+        time.sleep(0.5)
+        watch.stop()
+    assert fake.watches == 1
 
 
 def run_folder(**state: Any) -> RunFolder:
