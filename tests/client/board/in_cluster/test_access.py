@@ -11,13 +11,9 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
+from mptraining.board.in_cluster import application
 from mptraining.board.in_cluster.jobs import NamespacedJobs, job_id
 from mptraining.board.sweeps.shown import cluster_sweep
-=======
-from mptraining.board.in_cluster import application
-from mptraining.board.in_cluster.jobs import job_id
->>>>>>> helper-fixboard
 from tests.client.board.in_cluster.conftest import HOST, RIGHTS, Served, eventually, start
 from tests.client.board.in_cluster.fake_kubernetes import OWN_AUDIENCE, FakeKubernetes, job
 from tests.operator.sweeps.swept import document
