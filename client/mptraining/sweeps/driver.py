@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -99,21 +99,30 @@ def on_this_machine(sweep: MPTrainingSweep, *, parallel: int, output: str) -> MP
     return sweep.model_copy(update={"spec": found})
 
 
-def gpus_of_slots(spec: SweepSpec, parallel: int, gpus: int) -> list[Mapping[str, str]]:
+def gpus_of_slots(spec: SweepSpec, parallel: int, gpus: Sequence[str]) -> list[Mapping[str, str]]:
     """Return the environment of each of `parallel` places for a trial, so that no two trials share a GPU.
 
-    `gpus` is the number of this machine's GPUs. Raises InvalidSpec if there are too few.
+    `gpus` are the ids of the GPUs that this process may use. Raises InvalidSpec if there are too few.
     """
     wanted = spec.job.get("accelerator") or {}
     known = catalogue().get(str(wanted.get("type")))
     if parallel == 1 or not gpus or known is None or known.kind != "gpu":
         return [{}] * parallel
-    nodes = spec.job.get("nodes")
-    each = int(wanted.get("countPerNode") or 1) * (nodes if isinstance(nodes, int) else 1)
-    if each * parallel > gpus:
-        found = f"{parallel}: each trial needs {each} GPU{'s' if each > 1 else ''}, and this machine has {gpus}"
-        raise InvalidSpec("--parallel", found, expected=f"at most {max(1, gpus // each)}")
-    return [{VISIBLE_GPUS: ",".join(str(at * each + gpu) for gpu in range(each))} for at in range(parallel)]
+    each = _largest(spec, "accelerator.countPerNode", wanted.get("countPerNode"))
+    each *= _largest(spec, "nodes", spec.job.get("nodes"))
+    if each * parallel > len(gpus):
+        found = f"{parallel}: each trial needs {each} GPU{'s' if each > 1 else ''}, and this machine has {len(gpus)}"
+        raise InvalidSpec("--parallel", found, expected=f"at most {max(1, len(gpus) // each)}")
+    return [{VISIBLE_GPUS: ",".join(gpus[at * each : (at + 1) * each])} for at in range(parallel)]
+
+
+def _largest(spec: SweepSpec, path: str, written: object) -> int:
+    """Return the largest number that the job or the search has at `path`."""
+    found = [written]
+    for each in spec.parameters:
+        if each.path == path:
+            found += [each.int_.high] if each.int_ else each.values or []
+    return max((each for each in found if isinstance(each, int)), default=1)
 
 
 @dataclass

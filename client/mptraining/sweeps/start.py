@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from mptraining.sweeps.driver import (
 )
 from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
-from mptraining.sweeps.trial_runs import Machine, gpu_count
+from mptraining.sweeps.trial_runs import Machine, visible_gpus
 from mptraining.sweeps.view import SweepView, counts, one_line
 from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_api.resolve.resolve import resolve
@@ -107,7 +108,7 @@ def run_sweep(
     if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
         step = "Install it with: pip install 'mptraining[trainer]'"
         raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
-    slots = gpus_of_slots(opened.sweep.spec, opened.parallel, gpu_count())
+    slots = gpus_of_slots(opened.sweep.spec, opened.parallel, visible_gpus(os.environ))
     display = display or sweep_display_here()
     with opened.folder.lock():
         # Another driver may have ended between the first look and the lock.

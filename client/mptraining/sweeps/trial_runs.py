@@ -11,10 +11,11 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
-from mptraining.local.run import run_local
+from mptraining.local.run import VISIBLE_GPUS, run_local
 from mptraining.runs import load_run
 from mptraining.sweeps.folder import JobEnd, JobRecord
 from mptraining_api import outcomes
@@ -153,9 +154,13 @@ def _why(folder: str, messages: Sequence[str]) -> str:
     return " ".join(messages).partition(f" `{_AGAIN}`")[0]
 
 
-def gpu_count() -> int:
-    """Return the number of this machine's NVIDIA GPUs, by the driver's files in /proc."""
+def visible_gpus(environment: Mapping[str, str]) -> list[str]:
+    """Return the ids of the NVIDIA GPUs that CUDA_VISIBLE_DEVICES permits, else of all, by the driver's files."""
+    given = environment.get(VISIBLE_GPUS)
+    if given is not None:
+        # CUDA ignores what follows an invalid id.
+        return list(takewhile(lambda each: each not in ("", "-1"), map(str.strip, given.split(","))))
     try:
-        return len(os.listdir("/proc/driver/nvidia/gpus"))  # noqa: PTH208 - names alone
+        return [str(each) for each in range(len(os.listdir("/proc/driver/nvidia/gpus")))]  # noqa: PTH208 - names alone
     except OSError:
-        return 0
+        return []

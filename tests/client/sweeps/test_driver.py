@@ -17,8 +17,10 @@ from mptraining.sweeps.display import PlainLines
 from mptraining.sweeps.driver import gpus_of_slots
 from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.start import open_sweep, run_sweep
+from mptraining.sweeps.trial_runs import visible_gpus
 from mptraining.sweeps.view import SweepView
 from mptraining_api.problems import InvalidSpec, ResumeRefused
+from mptraining_api.sweep.spec import Parameter
 from mptraining_api.sweep.status import TrialState
 from tests.client.sweeps.conftest import TRAINER, view_of
 
@@ -317,12 +319,22 @@ def test_a_sweep_that_another_version_began_continues(sweep_file: SweepFile, tra
     assert (code, view.status.succeeded) == (0, 2)
 
 
+def test_trials_share_the_gpus_of_the_user_by_the_largest_trial() -> None:
+    spec = view_of([]).sweep.spec
+    job = spec.job | {"accelerator": {"type": "nvidia-tesla-t4"}}
+    searched = Parameter.parse({"path": "accelerator.countPerNode", "values": [1, 2]})
+    found = spec.model_copy(update={"job": job, "parameters": [searched]})
+    gpus = visible_gpus({"CUDA_VISIBLE_DEVICES": "4,5,6,7,-1,0"})
+    assert gpus_of_slots(found, 2, gpus) == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
+
+
 def test_parallel_trials_do_not_share_a_gpu() -> None:
     spec = view_of([]).sweep.spec
     job = spec.job | {"accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 2}}
     on_gpus = spec.model_copy(update={"job": job})
-    assert gpus_of_slots(on_gpus, 2, 4) == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
-    assert gpus_of_slots(on_gpus, 1, 4) == [{}], "one trial has the whole machine"
-    assert gpus_of_slots(spec, 3, 4) == [{}, {}, {}], "a CPU job"
+    assert gpus_of_slots(on_gpus, 2, list("0123")) == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
+    assert gpus_of_slots(on_gpus, 1, list("0123")) == [{}], "one trial has the whole machine"
+    assert gpus_of_slots(spec, 3, list("0123")) == [{}, {}, {}], "a CPU job"
     with pytest.raises(InvalidSpec, match="each trial needs 2 GPUs, and this machine has 4; expected at most 2"):
-        gpus_of_slots(on_gpus, 3, 4)
+        gpus_of_slots(on_gpus, 3, list("0123"))
