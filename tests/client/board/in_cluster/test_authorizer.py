@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from mptraining.board.access import Right
-from mptraining.board.in_cluster.authorizer import Authorizer, request_token
+from mptraining.board.in_cluster.authorizer import REFUSED_SECONDS, Authorizer, request_token
 from mptraining.board.server import Denied, visible_changes
+from mptraining_api.access.review_cache import ReviewCache
 from mptraining_api.access.reviews import token_expiry
 from mptraining_api.kubernetes_api import TOKEN_REVIEWS, ApiProblem, Resource
 from tests.fakes import Clock
@@ -158,6 +159,45 @@ def test_a_forged_token_is_refused_whatever_it_claims(given: str) -> None:
 @pytest.mark.parametrize("given", FORGED[:2])
 def test_claims_that_are_no_time_are_no_expiry(given: str) -> None:
     assert token_expiry(given) is None
+
+
+def test_a_stream_asks_again_for_a_refused_namespace_as_seldom_as_for_a_right() -> None:
+    reviews, clock = Reviews(), Clock(1_000.0)
+    asked = {"red", *(f"blue-{number}" for number in range(20))}
+
+    async def ask() -> list[int]:
+        authorize = authorizer(reviews, clock)
+        sent = []
+        for after in (0.0, 29.0, 2.0):
+            clock.now += after
+            assert await authorize.namespaces("t", Right.LIST, asked, patient=True) == {"red"}
+            sent.append(len(reviews.sent))
+        clock.now += REFUSED_SECONDS + 0.1
+        # A request asks again, so that a role that was granted helps at once.
+        await authorize.namespaces("t", Right.LIST, asked)
+        authorize.stop()
+        return [*sent, len(reviews.sent)]
+
+    # The token, the right in all namespaces, and that in each.
+    assert asyncio.run(ask()) == [23, 23, 46, 67]
+
+
+def test_a_full_cache_loses_the_oldest_review_alone() -> None:
+    reviewed: list[str] = []
+
+    async def ask() -> None:
+        cache = ReviewCache[bool](Clock(1_000.0), name="test", at_once=1, most_cached=3)
+
+        async def get(token: str) -> None:
+            await cache.get(token, "", lambda: not reviewed.append(token), lambda _: 2_000.0)
+
+        for token in ("a", "b", "c", "d", "b", "c", "d", "a"):
+            await get(token)
+        cache.stop()
+        assert len(cache) == 3
+
+    asyncio.run(ask())
+    assert reviewed == ["a", "b", "c", "d", "a"]
 
 
 def test_a_review_that_fails_is_no_answer_and_is_not_cached() -> None:
