@@ -7,12 +7,17 @@ import base64
 import json
 import threading
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
 
 import pytest
+from starlette.requests import Request
 
 from mptraining.board.access import Right
+from mptraining.board.board import Board
+from mptraining.board.in_cluster.application import NamespaceRights
 from mptraining.board.in_cluster.authorizer import REFUSED_SECONDS, Authorizer, request_token
+from mptraining.board.rows import JobFacts
 from mptraining.board.server import Denied, visible_changes
 from mptraining_api.access.review_cache import ReviewCache
 from mptraining_api.access.reviews import token_expiry
@@ -246,3 +251,36 @@ def test_changes_that_a_stream_tells(
     changed: set[str], before: set[str] | None, now: set[str] | None, expected: list[str]
 ) -> None:
     assert visible_changes(changed, before, now) == expected
+
+
+def test_a_stream_walks_the_jobs_once_for_each_version_of_the_board() -> None:
+    class Jobs:
+        version = 0
+        walks = 0
+        facts: Mapping[str, JobFacts] = MappingProxyType({})
+
+        def jobs(self) -> Mapping[str, JobFacts]:
+            self.walks += 1
+            return self.facts
+
+    board, reviews = Jobs(), Reviews()
+    stream = Request(
+        {"type": "http", "method": "GET", "path": "/api/live", "headers": [(b"authorization", b"Bearer t")]}
+    )
+
+    def add(id: str, namespace: str) -> None:
+        board.facts = {**board.facts, id: JobFacts(namespace, id, "Running", "", None, None, None, {})}
+        board.version += 1
+
+    async def ask() -> list[frozenset[str]]:
+        authorize = authorizer(reviews)
+        rights = NamespaceRights(authorize, cast("Board", board), lambda: None)
+        found = []
+        for id, namespace in (("a", "red"), ("b", "blue"), ("c", "red")):
+            add(id, namespace)
+            found += [await rights.listed(stream) for _ in range(5)][-1:]
+        authorize.stop()
+        return found
+
+    assert asyncio.run(ask()) == [{"a"}, {"a"}, {"a", "c"}]
+    assert board.walks == 3
