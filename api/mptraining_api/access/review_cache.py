@@ -44,15 +44,23 @@ class ReviewCache(Generic[Result]):
         return len(self._results)
 
     async def get(
-        self, token: str, scope: str, review: Callable[[], Result], until: Callable[[Result], float]
+        self,
+        token: str,
+        scope: str,
+        review: Callable[[], Result],
+        until: Callable[[Result], float],
+        *,
+        longer: Callable[[Result], float] = lambda _: 0.0,
     ) -> Result:
         """Return the result of `review` for the token in that scope; it is valid until the time `until(result)`.
+
+        For this request a known result is valid for `longer(result)` seconds more.
 
         Raises TooManyReviews, and the exceptions of `review`.
         """
         digest = hashlib.sha256(f"{scope}\n{token}".encode("utf-8", "surrogateescape")).digest()
         found = self._results.get(digest)
-        if found is not None and self._clock() < found[0]:
+        if found is not None and self._clock() < found[0] + longer(found[1]):
             return found[1]
         running = self._running.get(digest)
         if running is None:
@@ -68,8 +76,10 @@ class ReviewCache(Generic[Result]):
         result = await asyncio.get_running_loop().run_in_executor(self._threads, review)
         end = until(result)
         if end > self._clock():
+            # The oldest comes first.
+            self._results.pop(digest, None)
             if len(self._results) >= self._most_cached:
-                self._results.clear()
+                del self._results[next(iter(self._results))]
             self._results[digest] = end, result
         return result
 

@@ -113,8 +113,11 @@ class Authorizer:
             raise Denied(401, text, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
         return found
 
-    async def may(self, token: str, right: Right, namespace: str) -> bool:
-        """Return whether the token's user has the right in the namespace; in all namespaces if it is empty."""
+    async def may(self, token: str, right: Right, namespace: str, *, patient: bool = False) -> bool:
+        """Return whether the token's user has the right in the namespace; in all namespaces if it is empty.
+
+        With `patient` a refusal is believed for as long as a right.
+        """
         user = await self.user(token)
         verb, group, resource, subresource = RIGHTS[right]
         access = ResourceAccess(verb, group, resource, namespace, subresource)
@@ -126,14 +129,17 @@ class Authorizer:
         def until(allowed: bool) -> float:
             return self._until(token, accepted=allowed)
 
-        return await self._reviewed(self._rights, token, repr(access), review, until)
+        def longer(allowed: bool) -> float:
+            return 0.0 if allowed or not patient else max(0.0, self._seconds - REFUSED_SECONDS)
 
-    async def namespaces(self, token: str, right: Right, asked: Collection[str]) -> set[str]:
-        """Return those of the namespaces in which the token's user has the right."""
-        if await self.may(token, right, ""):
+        return await self._reviewed(self._rights, token, repr(access), review, until, longer)
+
+    async def namespaces(self, token: str, right: Right, asked: Collection[str], *, patient: bool = False) -> set[str]:
+        """Return those of the namespaces in which the token's user has the right. `patient` is that of `may`."""
+        if await self.may(token, right, "", patient=patient):
             return set(asked)
         names = sorted(asked)
-        allowed = await asyncio.gather(*(self.may(token, right, name) for name in names))
+        allowed = await asyncio.gather(*(self.may(token, right, name, patient=patient) for name in names))
         return {name for name, each in zip(names, allowed, strict=True) if each}
 
     def _until(self, token: str, *, accepted: bool) -> float:
@@ -150,9 +156,10 @@ class Authorizer:
         scope: str,
         review: Callable[[], Result],
         until: Callable[[Result], float],
+        longer: Callable[[Result], float] = lambda _: 0.0,
     ) -> Result:
         try:
-            return await cache.get(token, scope, review, until)
+            return await cache.get(token, scope, review, until, longer=longer)
         except TooManyReviews:
             raise _not_now("too many tokens are being reviewed") from None
         except ApiProblem as problem:

@@ -7,13 +7,19 @@ import base64
 import json
 import threading
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
 
 import pytest
+from starlette.requests import Request
 
 from mptraining.board.access import Right
-from mptraining.board.in_cluster.authorizer import Authorizer, request_token
+from mptraining.board.board import Board
+from mptraining.board.in_cluster.application import NamespaceRights
+from mptraining.board.in_cluster.authorizer import REFUSED_SECONDS, Authorizer, request_token
+from mptraining.board.rows import JobFacts
 from mptraining.board.server import Denied, visible_changes
+from mptraining_api.access.review_cache import ReviewCache
 from mptraining_api.access.reviews import token_expiry
 from mptraining_api.kubernetes_api import TOKEN_REVIEWS, ApiProblem, Resource
 from tests.fakes import Clock
@@ -160,6 +166,45 @@ def test_claims_that_are_no_time_are_no_expiry(given: str) -> None:
     assert token_expiry(given) is None
 
 
+def test_a_stream_asks_again_for_a_refused_namespace_as_seldom_as_for_a_right() -> None:
+    reviews, clock = Reviews(), Clock(1_000.0)
+    asked = {"red", *(f"blue-{number}" for number in range(20))}
+
+    async def ask() -> list[int]:
+        authorize = authorizer(reviews, clock)
+        sent = []
+        for after in (0.0, 29.0, 2.0):
+            clock.now += after
+            assert await authorize.namespaces("t", Right.LIST, asked, patient=True) == {"red"}
+            sent.append(len(reviews.sent))
+        clock.now += REFUSED_SECONDS + 0.1
+        # A request asks again, so that a role that was granted helps at once.
+        await authorize.namespaces("t", Right.LIST, asked)
+        authorize.stop()
+        return [*sent, len(reviews.sent)]
+
+    # The token, the right in all namespaces, and that in each.
+    assert asyncio.run(ask()) == [23, 23, 46, 67]
+
+
+def test_a_full_cache_loses_the_oldest_review_alone() -> None:
+    reviewed: list[str] = []
+
+    async def ask() -> None:
+        cache = ReviewCache[bool](Clock(1_000.0), name="test", at_once=1, most_cached=3)
+
+        async def get(token: str) -> None:
+            await cache.get(token, "", lambda: not reviewed.append(token), lambda _: 2_000.0)
+
+        for token in ("a", "b", "c", "d", "b", "c", "d", "a"):
+            await get(token)
+        cache.stop()
+        assert len(cache) == 3
+
+    asyncio.run(ask())
+    assert reviewed == ["a", "b", "c", "d", "a"]
+
+
 def test_a_review_that_fails_is_no_answer_and_is_not_cached() -> None:
     reviews = Reviews()
 
@@ -206,3 +251,36 @@ def test_changes_that_a_stream_tells(
     changed: set[str], before: set[str] | None, now: set[str] | None, expected: list[str]
 ) -> None:
     assert visible_changes(changed, before, now) == expected
+
+
+def test_a_stream_walks_the_jobs_once_for_each_version_of_the_board() -> None:
+    class Jobs:
+        version = 0
+        walks = 0
+        facts: Mapping[str, JobFacts] = MappingProxyType({})
+
+        def jobs(self) -> Mapping[str, JobFacts]:
+            self.walks += 1
+            return self.facts
+
+    board, reviews = Jobs(), Reviews()
+    stream = Request(
+        {"type": "http", "method": "GET", "path": "/api/live", "headers": [(b"authorization", b"Bearer t")]}
+    )
+
+    def add(id: str, namespace: str) -> None:
+        board.facts = {**board.facts, id: JobFacts(namespace, id, "Running", "", None, None, None, {})}
+        board.version += 1
+
+    async def ask() -> list[frozenset[str]]:
+        authorize = authorizer(reviews)
+        rights = NamespaceRights(authorize, cast("Board", board), lambda: None)
+        found = []
+        for id, namespace in (("a", "red"), ("b", "blue"), ("c", "red")):
+            add(id, namespace)
+            found += [await rights.listed(stream) for _ in range(5)][-1:]
+        authorize.stop()
+        return found
+
+    assert asyncio.run(ask()) == [{"a"}, {"a"}, {"a", "c"}]
+    assert board.walks == 3
