@@ -251,9 +251,9 @@ def average_models(keras: Any, models: Any, inputs: Any, weights: Any, activatio
     def mean(name: Any, outputs: Any) -> Any:
         scaled = []
         for weight, by_output, output in zip(weights, activations, outputs, strict=True):
-            if by_output.get(name):
-                output = keras.layers.Activation(by_output[name], dtype="float32")(output)
-            scaled.append(keras.layers.Rescaling(weight, dtype="float32")(output))
+            needed = by_output.get(name)
+            activated = keras.layers.Activation(needed, dtype="float32")(output) if needed else output
+            scaled.append(keras.layers.Rescaling(weight, dtype="float32")(activated))
         return keras.layers.Add(name=name or "mean", dtype="float32")(scaled)
 
     first = found[0]
