@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
@@ -56,6 +57,38 @@ def test_parts_with_other_columns_are_not_joined(tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match=r"part-00001-of-00002\.parquet"):
         files.join(both, str(tmp_path / "p.parquet"), lambda: None)
     assert not (tmp_path / "p.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("bad", "good"),
+    [
+        (pa.nulls(1), pa.array(["a"])),
+        (pa.nulls(1), pa.array([7])),
+        (pa.array([[]], pa.list_(pa.null())), pa.array([[1, 2]])),
+    ],
+)
+@pytest.mark.parametrize("bad_first", [True, False])
+def test_a_part_without_values_takes_the_type_of_the_others(
+    bad: pa.Array, good: pa.Array, bad_first: bool, tmp_path: Path
+) -> None:
+    files, both = PartFiles(str(tmp_path / "parts"), "a"), parts.plan(2, 1)
+    columns = [bad, good] if bad_first else [good, bad]
+    for part, column in zip(both, columns, strict=True):
+        files.write(part, pa.table({"id": column, "output": [1.0]}), None)
+    files.join(both, str(tmp_path / "p.parquet"), lambda: None)
+
+    joined = pq.read_table(tmp_path / "p.parquet")
+    assert joined.schema.field("id").type == good.type
+    assert joined["id"].to_pylist() == [*columns[0].to_pylist(), *columns[1].to_pylist()]
+
+
+def test_keys_of_two_types_are_refused(tmp_path: Path) -> None:
+    files, both = PartFiles(str(tmp_path / "parts"), "a"), parts.plan(2, 1)
+    files.write(both[0], pa.table({"id": [2**60 + 1]}), None)
+    files.write(both[1], pa.table({"id": [0.5]}), None)
+
+    with pytest.raises(InvalidData, match=r"part-00000-of-00002\.parquet.*int64"):
+        files.join(both, str(tmp_path / "p.parquet"), lambda: None)
 
 
 def test_outputs_are_numbers_lists_and_lists_of_lists() -> None:
