@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from mptraining_api.problems import InvalidData
+from mptraining_api.problems import InvalidData, Superseded
+from mptraining_records.storage import storage
 from mptraining_trainer.model.output_losses import OutputLoss
 from mptraining_trainer.prediction import output_columns, parts
 from mptraining_trainer.prediction.parts import PartFiles
@@ -89,6 +90,47 @@ def test_keys_of_two_types_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidData, match=r"part-00000-of-00002\.parquet.*int64"):
         files.join(both, str(tmp_path / "p.parquet"), lambda: None)
+
+
+def test_a_kill_at_any_deletion_leaves_no_complete_part_without_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, both = PartFiles(str(tmp_path), "a"), parts.plan(2, 1)
+    for part in both:
+        files.write(part, pa.table({"x": [1.0]}), None)
+    seen: list[set[str]] = []
+
+    def look(_: object) -> None:
+        seen.append({path.name for path in tmp_path.iterdir()})
+
+    delete, delete_prefix = storage.delete, storage.delete_prefix
+    monkeypatch.setattr(storage, "delete", lambda uri: (look(uri), delete(uri)))
+
+    def one_by_one(folder: str) -> None:
+        # In any order, such as files before marks.
+        for path in sorted(Path(folder).iterdir(), reverse=True):
+            storage.delete(str(path))
+        delete_prefix(folder)
+
+    monkeypatch.setattr(storage, "delete_prefix", one_by_one)
+    files.delete(lambda: look(None))
+
+    assert not tmp_path.exists()
+    assert len(seen) == 5
+    for names in seen:
+        assert {f"{Path(name).stem}.parquet" for name in names if name.endswith(".json")} <= names
+
+
+def test_a_superseded_attempt_deletes_nothing(tmp_path: Path) -> None:
+    files, (part,) = PartFiles(str(tmp_path), "a"), parts.plan(1, 1)
+    files.write(part, pa.table({"x": [1.0]}), None)
+
+    def superseded() -> None:
+        raise Superseded(str(tmp_path), "attempt 2 has taken over")
+
+    with pytest.raises(Superseded):
+        files.delete(superseded)
+    assert files.is_complete(part)
 
 
 def test_outputs_are_numbers_lists_and_lists_of_lists() -> None:

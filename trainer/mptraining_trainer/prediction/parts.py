@@ -138,8 +138,13 @@ class PartFiles:
                 return False
         return True
 
-    def delete(self) -> None:
-        """Delete all parts."""
+    def delete(self, before: Callable[[], None]) -> None:
+        """Call `before`, which raises if another attempt owns the parts, and delete all of them."""
+        before()
+        # A process may be killed here: a mark without its file would make a missing part complete.
+        for each in storage.list_objects(self._folder):
+            if each.name.endswith(".json"):
+                storage.delete(each.uri)
         storage.delete_prefix(self._folder)
 
     def _mark(self, part: Part) -> dict[str, Any] | None:
