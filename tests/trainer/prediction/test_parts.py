@@ -104,7 +104,12 @@ def test_a_kill_at_any_deletion_leaves_no_complete_part_without_its_file(
         seen.append({path.name for path in tmp_path.iterdir()})
 
     delete, delete_prefix = storage.delete, storage.delete_prefix
-    monkeypatch.setattr(storage, "delete", lambda uri: (look(uri), delete(uri)))
+
+    def look_and_delete(uri: str) -> None:
+        look(uri)
+        delete(uri)
+
+    monkeypatch.setattr(storage, "delete", look_and_delete)
 
     def one_by_one(folder: str) -> None:
         # In any order, such as files before marks.
