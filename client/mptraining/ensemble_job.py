@@ -6,14 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import BaseModel, ValidationError
+
 from mptraining.prediction_job import accelerator_document, records_section
 from mptraining.runs import Run
+from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData, InvalidSpec, nearest
 from mptraining_api.run_folder import metric_direction
 from mptraining_api.spec import API_VERSION, KIND
 
 DEFAULT_MONITOR = "val_loss"
 Mode = Literal["min", "max"]
+
+
+class _About(BaseModel):
+    """What is read of model.json."""
+
+    metrics: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +73,32 @@ def choose(runs: Sequence[Run], *, monitor: str | None = None, mode: Mode | None
 
 
 def score(run: Run, monitor: str) -> float | None:
-    """Return the metric of the weights that the run has exported; None if it has none of that name."""
-    if run.result is not None and run.result.best is not None and run.result.best.monitor == monitor:
-        return run.result.best.value
-    return run.metrics.get(monitor)
+    """Return the metric of the weights that the run has exported; None if it has none of that name.
+
+    Raises InvalidData if the best step's metrics are needed and cannot be read, StorageUnavailable if a bucket does not
+    answer.
+    """
+    best = run.result.best if run.result is not None else None
+    if best is None or run.result is None or run.result.model is None:
+        # The last weights are exported, or none.
+        return run.metrics.get(monitor)
+    return best.value if best.monitor == monitor else _exported_metrics(run.folder).get(monitor)
+
+
+def _exported_metrics(folder: str) -> dict[str, float]:
+    """Return the metrics of the exported step of the run in `folder`, by its model.json."""
+    from mptraining_records.storage import storage
+
+    uri = storage.join(folder, run_folder.MODEL, "model.json")
+    try:
+        return _About.model_validate_json(storage.read(uri)).metrics
+    except ValidationError:
+        raise InvalidData(
+            uri,
+            "cannot be read",
+            expected="the description of an exported model, with its metrics",
+            next_step="Leave this run out, or write --monitor with the metric of its export.",
+        ) from None
 
 
 def score_weights(chosen: Chosen) -> list[float]:

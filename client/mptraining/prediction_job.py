@@ -75,6 +75,23 @@ def accelerator_of(model: str) -> dict[str, Any]:
     return {"type": "cpu"}
 
 
+def stored_prediction(folder: str) -> ResolvedJob | None:
+    """Return the job of a run folder if it is a prediction; None for other runs, and for a damaged job.json.
+
+    Raises StorageUnavailable and InvalidData if a bucket cannot be read.
+    """
+    from mptraining_records.storage import storage
+
+    uri = storage.join(folder, run_folder.JOB)
+    if not storage.exists(uri):
+        return None
+    try:
+        job = ResolvedJob.read(storage.read(uri))
+    except ValueError:
+        return None
+    return job if job.program.prediction is not None else None
+
+
 def accelerator_document(accelerator: ResolvedAccelerator) -> dict[str, Any]:
     """Return the accelerator section that asks for the same; for one that fell back to a CPU, the first one."""
     if accelerator.asked_for is not None:

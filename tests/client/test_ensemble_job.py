@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +54,26 @@ def test_the_value_of_a_run_is_that_of_the_exported_weights() -> None:
     chosen = choose([run("a", val_loss=0.1), run("b", best=exported, val_loss=0.9)])
 
     assert [value for _, value in chosen.members] == [0.05, 0.1]
+
+
+def test_another_metric_is_that_of_the_exported_step(tmp_path: Path) -> None:
+    runs = []
+    for name, exported, last in (("a", 0.9, 0.6), ("b", 0.7, 0.8)):
+        folder = tmp_path / name
+        (folder / "model").mkdir(parents=True)
+        (folder / "model" / "model.json").write_text(
+            json.dumps({"version": 1, "metrics": {"val_loss": 0.1, "val_accuracy": exported}})
+        )
+        best = Best(monitor="val_loss", mode="min", step=3, value=0.1)
+        runs.append(replace(run(name, best=best, val_loss=0.2, val_accuracy=last), folder=str(folder)))
+    chosen = choose(runs, monitor="val_accuracy")
+
+    assert [(Path(each.folder).name, value) for each, value in chosen.members] == [("a", 0.9), ("b", 0.7)]
+    assert score_weights(chosen) == pytest.approx([0.9 / 1.6, 0.7 / 1.6])
+
+    (tmp_path / "b" / "model" / "model.json").write_text('{"metrics": "x"}')
+    with pytest.raises(InvalidData, match=r"b/model/model\.json: cannot be read"):
+        choose(runs, monitor="val_accuracy")
 
 
 def test_runs_that_cannot_be_members_are_named() -> None:

@@ -115,17 +115,24 @@ def _submit(document: dict[str, Any], where: Where, *, follow: bool, plain: bool
 def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None:
     from mptraining.display.choice import display_here
     from mptraining.display.text import metrics
-    from mptraining.local.run import run_local
+    from mptraining.local.run import resolve_for_machine, run_local, this_machine
+    from mptraining.prediction_job import stored_prediction
     from mptraining.runs import load_run
     from mptraining_api import run_folder
     from mptraining_records.storage import storage
 
     folder = document["spec"]["output"]["uri"]
+    path = Path.cwd() / "predict"
     if storage.exists(storage.join(folder, run_folder.RESULT)):
         # Of a command that ended after its file was complete.
         storage.delete_prefix(folder)
+    elif (before := stored_prediction(folder)) is not None:
+        job, _ = resolve_for_machine(path, document=document, output=None, machine=this_machine())
+        if run_folder.difference(before, job) is not None:
+            # Of a command with other arguments, such as a wrong --key.
+            storage.delete_prefix(folder)
     code = run_local(
-        Path.cwd() / "predict",
+        path,
         document=document,
         display=display_here(plain=plain),
         again=shlex.join(["mptj", *_given()]),

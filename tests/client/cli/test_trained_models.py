@@ -11,7 +11,9 @@ import yaml
 
 from mptraining.cli.main import main
 from mptraining.local import run as local_run
+from mptraining_api import run_folder
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from tests.client.test_ensemble_job import run as run_of
 
@@ -83,6 +85,51 @@ def test_a_prediction_that_failed_keeps_its_parts_and_its_exit_code(
 
     assert mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet") == 130
     assert (here / "p.parquet.run").is_dir()
+
+
+def test_a_corrected_command_does_not_meet_the_folder_of_the_wrong_one(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The trainer has claimed the folder when it refuses a key that records lack.
+    monkeypatch.setattr(local_run, "run_local", FakeRun(code=2))
+    (here / "test-0").touch()
+    wrong = ("predict", "runs/flowers", "test-*", "--to", "p.parquet", "--batch-size", "8")
+    assert mptj(*wrong, "--key", "identity") == 2
+    part = here / "p.parquet.run" / "predictions" / "part-00000-of-00001.parquet"
+    part.parent.mkdir()
+    part.touch()
+    seen: list[bool] = []
+
+    def refuses_foreign_folders(path: Path, *, document: dict[str, Any], **_: Any) -> int:
+        # As the local run and the trainer do before they start.
+        folder = Path(document["spec"]["output"]["uri"])
+        job, _notes = local_run.resolve_for_machine(
+            path, document=document, output=None, machine=local_run.this_machine()
+        )
+        seen.append(part.exists())
+        stored = folder / "job.json"
+        if stored.exists():
+            assert run_folder.difference(ResolvedJob.read(stored.read_bytes()), job) is None
+        return 1
+
+    monkeypatch.setattr(local_run, "run_local", refuses_foreign_folders)
+    assert mptj(*wrong, "--key", "identity") == 1
+    assert mptj(*wrong, "--key", "id") == 1
+    assert seen == [True, False]
+
+
+def test_the_run_folder_of_a_training_is_never_deleted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = run_of("flowers").job
+    assert training is not None
+    (here / "p.parquet.run").mkdir()
+    (here / "p.parquet.run" / "job.json").write_text(training.to_json())
+
+    def run_local(*_: Any, **__: Any) -> int:
+        return 2
+
+    monkeypatch.setattr(local_run, "run_local", run_local)
+    assert mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet") == 2
+    assert (here / "p.parquet.run" / "job.json").exists()
 
 
 def test_a_prediction_takes_the_accelerator_of_the_run_and_the_records_of_a_job_file(

@@ -20,7 +20,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import Function, MPTrainingJob
 from mptraining_trainer.export.export import build_model
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.model.hyperparameters import search_space
+from mptraining_trainer.model.hyperparameters import fill_hyperparameters, search_space, takes_hyperparameters
 from mptraining_trainer.model.program import call_function
 
 keras_tuner = pytest.importorskip("keras_tuner", reason="keras-tuner is not installed")
@@ -158,6 +158,12 @@ def test_functions_without_a_search_space_are_refused(name: str, text: str) -> N
     with pytest.raises(InvalidProgram, match=None) as caught:
         search_space(function(name))
     assert text in str(caught.value)
+
+
+def test_a_callable_without_a_signature_takes_its_arguments() -> None:
+    # `inspect.signature(dict)` raises ValueError.
+    assert not takes_hyperparameters(dict, {"units": 8})
+    assert fill_hyperparameters(dict, {"units": 8}) == {"units": 8}
 
 
 def test_a_missing_keras_tuner_is_named(monkeypatch: pytest.MonkeyPatch, keras3: Keras) -> None:

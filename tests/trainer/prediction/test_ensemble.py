@@ -17,11 +17,26 @@ import tensorflow as tf
 
 from mptraining_api import outcomes
 from mptraining_trainer.ensemble.probabilities import config_on_probabilities
+from mptraining_trainer.export import export
 from mptraining_trainer.keras_backend import load
 from tests.trainer.prediction.test_prediction import GENERATIONS, LABELLED, model_of, softmax
 from tests.trainer.prediction.trained_runs import Ended, Trained, predict, run_job, stacked
 
 pytestmark = pytest.mark.training
+
+# The loss of the model takes logits, or the probabilities of its last layer.
+MIXED = """
+import {keras} as keras
+
+
+def build(logits):
+    keras.utils.set_random_seed(7 + logits)
+    x = keras.Input((8,), name="x")
+    model = keras.Model(x, keras.layers.Dense(3, activation=None if logits else "softmax")(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True) if logits else "sparse_categorical_crossentropy"
+    model.compile("sgd", loss=loss, metrics=["accuracy"])
+    return model
+"""
 
 
 def average(
@@ -112,6 +127,41 @@ def test_several_outputs_are_averaged_one_by_one_and_keep_the_programs_preproces
     np.testing.assert_allclose(mean["topic"], softmax(np.array(one["topic"])), atol=1e-6)
     np.testing.assert_allclose(mean["length"], one["length"], atol=1e-5)
     assert mean["topic_class"] == one["topic_class"]
+
+
+@pytest.mark.parametrize(("generation", "best_has_logits"), [("Keras3", False), ("Legacy", True)])
+def test_logits_of_one_member_are_averaged_with_the_probabilities_of_another(
+    generation: str, best_has_logits: bool, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"mixed_{generation.lower()}"
+    (tmp_path / f"{module}.py").write_text(MIXED.format(keras="keras" if generation == "Keras3" else "tf_keras"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    records = f"{numbers}/validation-*.tfrecord"
+    members = []
+    for logits in (best_has_logits, not best_has_logits):
+        spec = {
+            "strategy": "None",
+            "keras": generation,
+            "program": {"function": {"entryPoint": f"{module}:build", "arguments": {"logits": logits}}},
+            "data": {"train": [records], "validation": [records]},
+            "training": {"batchSize": {"global": 11}, "epochs": 1},
+        }
+        ended = run_job(spec, tmp_path / f"logits-{logits}".lower())
+        assert ended.outcome == outcomes.SUCCEEDED, ended.message
+        members.append(ended.folder)
+    ended = average(members, records, tmp_path / "ensemble")
+
+    assert ended.outcome == outcomes.SUCCEEDED, ended.message
+    rows = stacked(records, LABELLED)
+    found = [model_of(each, generation).predict(rows["x"], verbose=0) for each in members]
+    found[0 if best_has_logits else 1] = softmax(found[0 if best_has_logits else 1])
+    wanted = np.mean(found, axis=0)
+    mean = model_of(tmp_path / "ensemble", generation).predict(rows["x"], verbose=0)
+    np.testing.assert_allclose(mean, wanted, atol=1e-6)
+    loss = -np.mean(np.log(wanted[np.arange(len(wanted)), rows["label"]]))
+    assert ended.result.metrics["val_loss"] == pytest.approx(loss, rel=1e-5)
+    rebuilt = export.load_model(tmp_path / "ensemble" / "model")
+    np.testing.assert_allclose(rebuilt.predict(rows["x"], verbose=0), wanted, atol=1e-6)
 
 
 def test_members_that_differ_are_refused_with_the_difference(

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from mptraining_api.problems import InvalidData
+from mptraining_api.problems import InvalidData, Superseded
+from mptraining_records.storage import storage
 from mptraining_trainer.model.output_losses import OutputLoss
 from mptraining_trainer.prediction import output_columns, parts
 from mptraining_trainer.prediction.parts import PartFiles
@@ -56,6 +58,84 @@ def test_parts_with_other_columns_are_not_joined(tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match=r"part-00001-of-00002\.parquet"):
         files.join(both, str(tmp_path / "p.parquet"), lambda: None)
     assert not (tmp_path / "p.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("bad", "good"),
+    [
+        (pa.nulls(1), pa.array(["a"])),
+        (pa.nulls(1), pa.array([7])),
+        (pa.array([[]], pa.list_(pa.null())), pa.array([[1, 2]])),
+    ],
+)
+@pytest.mark.parametrize("bad_first", [True, False])
+def test_a_part_without_values_takes_the_type_of_the_others(
+    bad: pa.Array, good: pa.Array, bad_first: bool, tmp_path: Path
+) -> None:
+    files, both = PartFiles(str(tmp_path / "parts"), "a"), parts.plan(2, 1)
+    columns = [bad, good] if bad_first else [good, bad]
+    for part, column in zip(both, columns, strict=True):
+        files.write(part, pa.table({"id": column, "output": [1.0]}), None)
+    files.join(both, str(tmp_path / "p.parquet"), lambda: None)
+
+    joined = pq.read_table(tmp_path / "p.parquet")
+    assert joined.schema.field("id").type == good.type
+    assert joined["id"].to_pylist() == [*columns[0].to_pylist(), *columns[1].to_pylist()]
+
+
+def test_keys_of_two_types_are_refused(tmp_path: Path) -> None:
+    files, both = PartFiles(str(tmp_path / "parts"), "a"), parts.plan(2, 1)
+    files.write(both[0], pa.table({"id": [2**60 + 1]}), None)
+    files.write(both[1], pa.table({"id": [0.5]}), None)
+
+    with pytest.raises(InvalidData, match=r"part-00000-of-00002\.parquet.*int64"):
+        files.join(both, str(tmp_path / "p.parquet"), lambda: None)
+
+
+def test_a_kill_at_any_deletion_leaves_no_complete_part_without_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, both = PartFiles(str(tmp_path), "a"), parts.plan(2, 1)
+    for part in both:
+        files.write(part, pa.table({"x": [1.0]}), None)
+    seen: list[set[str]] = []
+
+    def look(_: object) -> None:
+        seen.append({path.name for path in tmp_path.iterdir()})
+
+    delete, delete_prefix = storage.delete, storage.delete_prefix
+
+    def look_and_delete(uri: str) -> None:
+        look(uri)
+        delete(uri)
+
+    monkeypatch.setattr(storage, "delete", look_and_delete)
+
+    def one_by_one(folder: str) -> None:
+        # In any order, such as files before marks.
+        for path in sorted(Path(folder).iterdir(), reverse=True):
+            storage.delete(str(path))
+        delete_prefix(folder)
+
+    monkeypatch.setattr(storage, "delete_prefix", one_by_one)
+    files.delete(lambda: look(None))
+
+    assert not tmp_path.exists()
+    assert len(seen) == 5
+    for names in seen:
+        assert {f"{Path(name).stem}.parquet" for name in names if name.endswith(".json")} <= names
+
+
+def test_a_superseded_attempt_deletes_nothing(tmp_path: Path) -> None:
+    files, (part,) = PartFiles(str(tmp_path), "a"), parts.plan(1, 1)
+    files.write(part, pa.table({"x": [1.0]}), None)
+
+    def superseded() -> None:
+        raise Superseded(str(tmp_path), "attempt 2 has taken over")
+
+    with pytest.raises(Superseded):
+        files.delete(superseded)
+    assert files.is_complete(part)
 
 
 def test_outputs_are_numbers_lists_and_lists_of_lists() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,11 @@ import pytest
 from mptraining_records.storage import storage
 from mptraining_trainer.scripts.tuner_folder import TunerFolder, write_json
 
-pytestmark = pytest.mark.integration
+
+@pytest.fixture
+def exit_stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
 
 
 def write(folder: TunerFolder, name: str, text: str) -> None:
@@ -19,9 +26,20 @@ def write(folder: TunerFolder, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def test_another_worker_finds_what_one_has_uploaded(bucket: str) -> None:
+def test_the_local_copy_of_a_bucket_is_deleted_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ExitStack() as stack:
+        folder = TunerFolder("gs://bucket/run", 0, stack)
+        folder.write_steps(12)
+        assert folder.local.is_relative_to(tmp_path)
+        assert folder.read_steps() == 12
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.integration
+def test_another_worker_finds_what_one_has_uploaded(bucket: str, exit_stack: ExitStack) -> None:
     run = f"{bucket}/run"
-    first, second = TunerFolder(run, 0), TunerFolder(run, 1)
+    first, second = TunerFolder(run, 0, exit_stack), TunerFolder(run, 1, exit_stack)
     write(first, "search/p/trial_0/checkpoint.weights.h5", "weights")
     write(first, "search/p/trial_1/trial.json", "{}")
     write(first, "search/p/oracle.json", "1")
@@ -48,15 +66,16 @@ def test_another_worker_finds_what_one_has_uploaded(bucket: str) -> None:
     assert (second.local / "search/p/oracle.json").read_text() == "22"
 
 
-def test_the_steps_of_each_worker_outlive_it(bucket: str) -> None:
-    first = TunerFolder(f"{bucket}/run", 1)
+@pytest.mark.integration
+def test_the_steps_of_each_worker_outlive_it(bucket: str, exit_stack: ExitStack) -> None:
+    first = TunerFolder(f"{bucket}/run", 1, exit_stack)
     assert first.read_steps() == 0
     first.write_steps(12)
     first.upload()
-    again = TunerFolder(f"{bucket}/run", 1)
+    again = TunerFolder(f"{bucket}/run", 1, exit_stack)
     again.download()
     assert again.read_steps() == 12
-    other = TunerFolder(f"{bucket}/run", 2)
+    other = TunerFolder(f"{bucket}/run", 2, exit_stack)
     other.download()
     assert other.read_steps() == 0
 

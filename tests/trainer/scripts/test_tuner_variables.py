@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_tuner_s_directory_is_in_the_run_folder(package: Path) -> None:
     recorder, run = Recorder(), package / "run"
-    with TunerSearch(TunerFolder(str(run), 0), None, recorder).around_script():
+    with TunerSearch(TunerFolder(str(run), 0, ExitStack()), None, recorder).around_script():
         tuner = importlib.import_module("keras_tuner").Tuner
         made = [
             tuner(None, directory="search", project_name="p", overwrite=True),
@@ -148,7 +149,7 @@ def test_a_tuner_s_directory_is_in_the_run_folder(package: Path) -> None:
 
 
 def test_a_tuner_of_several_ends_with_its_search(package: Path) -> None:
-    with TunerSearch(TunerFolder(str(package), 1), identity(1), Recorder()).around_script():
+    with TunerSearch(TunerFolder(str(package), 1, ExitStack()), identity(1), Recorder()).around_script():
         assert os.environ[TUNER_ID] == "tuner1"
         tuner = importlib.import_module("keras_tuner").Tuner(None)
         with pytest.raises(SearchEnded):
@@ -158,7 +159,7 @@ def test_a_tuner_of_several_ends_with_its_search(package: Path) -> None:
 
 
 def test_a_search_on_nodes_that_train_together_is_refused(package: Path) -> None:
-    with TunerSearch(TunerFolder(str(package), 0), None, Recorder(), nodes=2).around_script():
+    with TunerSearch(TunerFolder(str(package), 0, ExitStack()), None, Recorder(), nodes=2).around_script():
         tuner = importlib.import_module("keras_tuner").Tuner(None)
         with pytest.raises(InvalidProgram, match="tuner: KerasTuner"):
             tuner.search()

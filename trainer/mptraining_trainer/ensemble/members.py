@@ -43,7 +43,7 @@ class Member:
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
 
 
-# What members must agree in, each with a name for messages.
+# What members must agree in, each with a name for messages. `from_logits` may differ: the average takes probabilities.
 _SAME: tuple[tuple[str, Callable[[Member], Any]], ...] = (
     ("inputs", lambda member: member.about.get("inputs")),
     ("preprocessing", lambda member: member.about.get("preprocess")),

@@ -81,9 +81,9 @@ def average(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
     program = evaluator.build_program(best.job, best.path, keras, example)
     assert program.compiled is not None
     seen = example_of(program, example)
-    activations = _activations(best)
+    activations = [_activations(member) for member in members]
     ensemble = _build(members, weights, activations, keras)
-    compiled = _compile(ensemble.model, program.compiled, activations, keras, seen)
+    compiled = _compile(ensemble.model, program.compiled, activations[0], keras, seen)
     worker = claim_folder(worker)
     telemetry.emit(
         events.Started,
@@ -186,12 +186,17 @@ def _activations(member: Member) -> dict[str, Activation]:
     return found
 
 
-def _build(members: Sequence[Member], weights: Sequence[float], activations: Any, keras: Keras) -> Program:
+def _build(
+    members: Sequence[Member],
+    weights: Sequence[float],
+    activations: Sequence[dict[str, Activation]],
+    keras: Keras,
+) -> Program:
     """Return the model that averages the members, and how `export` builds it again."""
     inputs = _inputs(members[0].about)
     with export.under_float32(keras.module):
         model = export.average_models(
-            keras.module, [member.model for member in members], inputs, list(weights), dict(activations)
+            keras.module, [member.model for member in members], inputs, list(weights), list(activations)
         )
     rebuild = {
         "builder": "ensemble",
@@ -199,7 +204,7 @@ def _build(members: Sequence[Member], weights: Sequence[float], activations: Any
             "members": [dict(member.about["rebuild"]) for member in members],
             "inputs": inputs,
             "weights": list(weights),
-            "activations": dict(activations),
+            "activations": list(activations),
         },
         "inputs": inputs,
         "preprocess": members[0].about.get("preprocess"),
@@ -210,7 +215,7 @@ def _build(members: Sequence[Member], weights: Sequence[float], activations: Any
 def _compile(
     model: Any, best: CompiledModel, activations: dict[str, Activation], keras: Keras, example: ExampleSpec
 ) -> CompiledModel:
-    """Compile the ensemble with the loss and the metrics of its best member, for probabilities."""
+    """Compile the ensemble with the loss and the metrics of its best member, whose `activations` they lose."""
     if best.own_loss or best.own_metrics or best.own_steps:
         raise InvalidProgram(
             _FIELD,

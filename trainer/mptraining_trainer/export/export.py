@@ -234,7 +234,10 @@ def build_model(keras: Any, rebuild: Mapping[str, Any]) -> Any:
 
 
 def average_models(keras: Any, models: Any, inputs: Any, weights: Any, activations: Any) -> Any:
-    """Return the weighted mean of the models' outputs; `activations` by output are applied to each of them before."""
+    """Return the weighted mean of the models' outputs.
+
+    `activations` has a dict by output for each model, which is applied to that model's outputs before.
+    """
     entries = {
         spec["name"]: keras.Input(tuple(spec["shape"]), dtype=spec["dtype"], name=spec["name"]) for spec in inputs
     }
@@ -246,12 +249,11 @@ def average_models(keras: Any, models: Any, inputs: Any, weights: Any, activatio
         found.append(model([entries[spec["name"]] for spec in inputs] if takes_list(model) else entry))
 
     def mean(name: Any, outputs: Any) -> Any:
-        if activations.get(name):
-            outputs = [keras.layers.Activation(activations[name], dtype="float32")(output) for output in outputs]
-        scaled = [
-            keras.layers.Rescaling(weight, dtype="float32")(output)
-            for weight, output in zip(weights, outputs, strict=True)
-        ]
+        scaled = []
+        for weight, by_output, output in zip(weights, activations, outputs, strict=True):
+            needed = by_output.get(name)
+            activated = keras.layers.Activation(needed, dtype="float32")(output) if needed else output
+            scaled.append(keras.layers.Rescaling(weight, dtype="float32")(activated))
         return keras.layers.Add(name=name or "mean", dtype="float32")(scaled)
 
     first = found[0]
@@ -260,7 +262,7 @@ def average_models(keras: Any, models: Any, inputs: Any, weights: Any, activatio
         single = len(first) == 1
         outputs = {name: mean("" if single else name, [each[name] for each in found]) for name in first}
     elif isinstance(first, (list, tuple)):
-        names = list(activations) if len(activations) == len(first) else [None] * len(first)
+        names = list(activations[0]) if len(activations[0]) == len(first) else [None] * len(first)
         outputs = [mean(name, list(each)) for name, each in zip(names, zip(*found, strict=True), strict=True)]
     else:
         outputs = mean("", found)

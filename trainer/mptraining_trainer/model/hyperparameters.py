@@ -59,7 +59,11 @@ def fill_hyperparameters(function: Any, arguments: Mapping[str, Any]) -> dict[st
 
     `rebuild.py` of an exported model contains this function too.
     """
-    parameters = inspect.signature(function).parameters
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        # A callable without a signature, such as some of C.
+        return dict(arguments)
     if "hp" not in parameters or "hp" in arguments:
         return dict(arguments)
     hp = importlib.import_module("keras_tuner").HyperParameters()

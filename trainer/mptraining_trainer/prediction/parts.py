@@ -6,6 +6,7 @@ not depend on the number of workers, and a restart keeps the parts that are comp
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import tempfile
@@ -83,32 +84,48 @@ class PartFiles:
             path = Path(scratch, "part.parquet")
             pq.write_table(table, path)
             storage.upload(path, self._uri(part, "parquet"))
-        mark = {"identity": self._identity, "records": part.records, "note": note}
+        schema = base64.b64encode(table.schema.serialize()).decode()
+        mark = {"identity": self._identity, "records": part.records, "schema": schema, "note": note}
         storage.write(self._uri(part, "json"), json.dumps(mark).encode())
 
     def join(self, parts: Sequence[Part], to: str, before_upload: Callable[[], None]) -> None:
         """Write all parts, in order, as one file at `to`, which appears or is replaced in one step.
 
+        The type of a column without values in a part, such as that of bad records only, is that of the other parts.
         Raises InvalidData if a part has other columns.
         """
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
             path = Path(scratch, "predictions.parquet")
-            writer: Any = None
-            try:
+            schema = self._schema(parts)
+            with pq.ParquetWriter(path, schema) as writer:
                 for part in parts:
                     uri = self._uri(part, "parquet")
                     with storage.as_local_file(uri) as local:
                         table = pq.read_table(local)
-                    writer = writer or pq.ParquetWriter(path, table.schema)
-                    if table.schema != writer.schema:
-                        found = f"the columns {table.schema}, and the first part has {writer.schema}"
-                        raise InvalidData(uri, " ".join(found.split()), next_step=f"Delete {self._folder}.")
-                    writer.write_table(table)
-            finally:
-                if writer is not None:
-                    writer.close()
+                    try:
+                        writer.write_table(table.cast(schema))
+                    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                        raise self._other_columns(uri, table.schema, schema) from None
             before_upload()
             storage.upload(path, to)
+
+    def _schema(self, parts: Sequence[Part]) -> pa.Schema:
+        """Return the common schema of complete parts."""
+        marks = [(self._mark(part) or {}).get("schema", "") for part in parts]
+        common, *others = [pa.ipc.read_schema(pa.py_buffer(base64.b64decode(each))) for each in marks]
+        for part, schema in zip(parts[1:], others, strict=True):
+            try:
+                unified = pa.unify_schemas([common, schema], promote_options="permissive")
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                unified = None
+            if unified is None or schema.names != common.names:
+                raise self._other_columns(self._uri(part, "parquet"), schema, common)
+            common = unified
+        return common
+
+    def _other_columns(self, uri: str, schema: pa.Schema, common: pa.Schema) -> InvalidData:
+        found = f"the columns {schema}, and the parts before have {common}"
+        return InvalidData(uri, " ".join(found.split()), next_step=f"Delete {self._folder}.")
 
     def wait(self, parts: Sequence[Part], wait: Callable[[float], bool]) -> bool:
         """Wait until every part is complete; return False if `wait` has returned True before.
@@ -121,8 +138,13 @@ class PartFiles:
                 return False
         return True
 
-    def delete(self) -> None:
-        """Delete all parts."""
+    def delete(self, before: Callable[[], None]) -> None:
+        """Call `before`, which raises if another attempt owns the parts, and delete all of them."""
+        before()
+        # A process may be killed here: a mark without its file would make a missing part complete.
+        for each in storage.list_objects(self._folder):
+            if each.name.endswith(".json"):
+                storage.delete(each.uri)
         storage.delete_prefix(self._folder)
 
     def _mark(self, part: Part) -> dict[str, Any] | None:
@@ -133,7 +155,9 @@ class PartFiles:
             found = json.loads(storage.read(uri))
         except ValueError:
             return None
-        return found if isinstance(found, dict) and found.get("identity") == self._identity else None
+        if not isinstance(found, dict) or found.get("identity") != self._identity or "schema" not in found:
+            return None
+        return found
 
     def _uri(self, part: Part, suffix: str) -> str:
         return storage.join(self._folder, f"{part.name}.{suffix}")

@@ -112,8 +112,9 @@ def predict(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
         if judge is not None:
             metrics = judge.metrics([Sums.from_json(files.note(part)) for part in parts])
         to = wanted.to or storage.join(worker.folder, run_folder.PREDICTIONS)
-        files.join(parts, to, worker.fence.check if worker.fence is not None else lambda: None)
-        files.delete()
+        check = worker.fence.check if worker.fence is not None else lambda: None
+        files.join(parts, to, check)
+        files.delete(check)
         message = f"predicted {split.count:,} records: {to}"
     return TrainingResult(
         step=step,

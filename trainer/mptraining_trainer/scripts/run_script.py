@@ -58,7 +58,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
             context,
             Path(environment.get(SOURCE_FOLDER, ".")),
             TunerSearch(
-                TunerFolder(worker.folder, worker.identity.index),
+                TunerFolder(worker.folder, worker.identity.index, worker.exit_stack),
                 worker.identity if job.searches_together else None,
                 context,
                 nodes=1 if job.searches_together else job.processes,

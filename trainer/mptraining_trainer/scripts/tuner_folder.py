@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,12 +23,13 @@ class TunerFolder:
     """The folder `tuner/` of a run folder, as KerasTuner sees it in `local`.
 
     Several workers write to it: the oracle its own state and that of the trials, each tuner its own file and the
-    weights of its trials. No two of them write the same file.
+    weights of its trials. No two of them write the same file. `exit_stack` deletes the local copy of a bucket.
     """
 
-    def __init__(self, run: str, worker: int) -> None:
+    def __init__(self, run: str, worker: int, exit_stack: ExitStack) -> None:
         self.uri = storage.join(run, run_folder.TUNER)
         self._remote = storage.is_remote(self.uri)
+        self._exit_stack = exit_stack
         self.steps_file = f"steps-{worker}.json"
         # Version of each file in the bucket, and time and size of its local copy: the state when they were equal.
         self._versions: dict[str, str] = {}
@@ -38,7 +40,9 @@ class TunerFolder:
         """The folder as KerasTuner sees it; created with the first tuner."""
         if not self._remote:
             return storage.local_path(self.uri).resolve()
-        return Path(tempfile.mkdtemp(prefix="tuner-"))
+        # A thread of the oracle may still write.
+        scratch = tempfile.TemporaryDirectory(prefix="mptraining-", ignore_cleanup_errors=True)
+        return Path(self._exit_stack.enter_context(scratch))
 
     def download(self, below: str = "", *, only: str = "") -> None:
         """Copy what has changed in the bucket below the folder `below` to `local`, with `only` files of that name.
