@@ -55,7 +55,7 @@ def test_a_search_with_conditions_is_not_counted_one_by_one(digits: str, size: s
 
 
 def test_dependent_parameters_are_counted_up_to_a_limit() -> None:
-    chain = [{"path": "a", "values": list(range(10))}]
+    chain: list[dict[str, Any]] = [{"path": "a", "values": list(range(10))}]
     for before, name in zip("abcd", "bcde", strict=True):
         when = {"path": before, "values": list(range(10))}
         chain.append({"path": name, "values": list(range(10)), "when": when})
