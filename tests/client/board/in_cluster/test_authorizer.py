@@ -117,6 +117,7 @@ def test_each_right_and_namespace_has_a_review_of_its_own() -> None:
     assert kinds == {
         ("list", "mptraining.dev", "mptrainingjobs", None), ("get", "mptraining.dev", "mptrainingjobs", None),
         ("get", "", "pods", "log"), ("list", "", "pods", None), ("list", "", "events", None),
+            ("list", "mptraining.dev", "mptrainingsweeps", None),
     }  # fmt: skip
     assert len(about) == 2 * len(Right) + 1
     assert reviews.sent[1]["spec"] | {"user": "u", "extra": {"a": ["b"]}} == reviews.sent[1]["spec"]
