@@ -62,6 +62,10 @@ class ApiServer:
         """Apply a merge patch; a uid or resourceVersion in `body` is a precondition."""
         return self._parsed("PATCH", "patch", resource, name, body=body, content_type=MERGE_PATCH)
 
+    def suspend(self, resource: Resource, name: str, value: bool, *, uid: str) -> None:
+        """Set spec.runPolicy.suspend of a job or a sweep; `uid` is a precondition."""
+        self.patch(resource, name, {"metadata": {"uid": uid}, "spec": {"runPolicy": {"suspend": value}}})
+
     def delete(
         self, resource: Resource, name: str, *, uid: str | None = None, grace_seconds: int | None = None
     ) -> None:

@@ -211,15 +211,11 @@ class Job(dict[str, str | None]):
 
     def suspend(self) -> None:
         """Suspend the job until `resume`: the workers save a checkpoint and release their machines."""
-        self._suspend(True)
+        self.server.suspend(JOBS, self.name, True, uid=self.uid)
 
     def resume(self) -> None:
         """Resume the job from the last checkpoint."""
-        self._suspend(False)
-
-    def _suspend(self, value: bool) -> None:
-        patch = {"metadata": {"uid": self.uid}, "spec": {"runPolicy": {"suspend": value}}}
-        self.server.patch(JOBS, self.name, patch)
+        self.server.suspend(JOBS, self.name, False, uid=self.uid)
 
     # -- results ------------------------------------------------------------------------------------------------
 

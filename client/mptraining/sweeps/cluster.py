@@ -65,14 +65,10 @@ class ClusterSweep:
 
     def suspend(self) -> None:
         """Suspend the running trials until `resume`: they save a checkpoint and release their machines."""
-        self._suspend(True)
+        self.server.suspend(SWEEPS, self.name, True, uid=self.uid)
 
     def resume(self) -> None:
-        self._suspend(False)
-
-    def _suspend(self, value: bool) -> None:
-        patch = {"metadata": {"uid": self.uid}, "spec": {"runPolicy": {"suspend": value}}}
-        self.server.patch(SWEEPS, self.name, patch)
+        self.server.suspend(SWEEPS, self.name, False, uid=self.uid)
 
     def _gone(self) -> NotFound:
         return NotFound(self.name, "the sweep was deleted while it was followed")
