@@ -61,13 +61,13 @@ def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: i
     """Return the split with its cache, the cache's name (Memory, Disk or None), and its bytes of memory."""
     size = split.count * bytes_per_example(split.columns.columns)
     limit = _MEMORY_SHARE * available_memory() - reserved if mode == "Auto" else math.inf
+    whole = split
     if mode == "Memory" or (mode == "Auto" and size <= limit):
         # The records that the index pass read come from the disk; the others go to memory only.
-        whole = split if cache is None or cache.is_empty else split.with_disk_cache(cache)
+        if cache is not None and not cache.is_empty:
+            whole = split.with_disk_cache(cache)
         with raise_reading_problems(whole):
             decoded = _decode_all(whole, limit)
-        if decoded is None and whole is not split:
-            return whole, "Disk", 0
         if decoded is not None:
             whole.reader.close()
             if cache is not None:
@@ -75,7 +75,8 @@ def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: i
             return replace(split, cached=decoded.tensors), "Memory", decoded.size
     if cache is None:
         return split, "None", 0
-    return split.with_disk_cache(cache), "Disk", 0
+    # This also closes the reader of `whole`.
+    return whole.with_disk_cache(cache), "Disk", 0
 
 
 @dataclass(frozen=True)
