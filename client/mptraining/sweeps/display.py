@@ -131,7 +131,7 @@ class CellDisplay:
         self._draw()
 
     def _draw(self) -> None:
-        """Replace the cell's content; what is said before the first view is shown with it."""
+        """Replace the cell's content; messages before the first view are shown with it."""
         if self._view is None:
             return
         self._drawn = self._clock()

@@ -118,7 +118,7 @@ def test_successive_halving_trains_its_best_to_the_end(seed: int) -> None:
     assert status.phase == SweepPhase.SUCCEEDED
     trials = status.trials or []
     reached = [sum(len(each.values or ()) > rung for each in trials) for rung in range(3)]
-    # Asynchronous: whoever was among the best at some time has continued, so there are at least that many.
+    # Asynchronous: a trial that was among the best at some time has continued, so there are at least that many.
     assert reached[0] == 18
     assert reached[1] >= 6
     assert reached[2] >= 2

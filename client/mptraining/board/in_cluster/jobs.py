@@ -40,7 +40,7 @@ MOST_FOLDERS, _AT_ONCE, _UNDER_WAY = 2_000, 8, 64
 
 
 def job_id(namespace: str, name: str) -> str:
-    """Return the identifier of a job's row. Nobody finds another namespace's identifier by the choice of a name."""
+    """Return the identifier of a job's row. The choice of a name does not lead to that of another namespace."""
     return hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:32]
 
 

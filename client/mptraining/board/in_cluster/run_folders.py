@@ -1,7 +1,7 @@
 """The namespace that a run folder belongs to, and where its files are: pure functions of the board's settings.
 
-The board reads with its own rights, and the author of a job chooses `output.uri`. So that nobody reads the runs of
-another namespace by naming their folder, a folder is read only for the namespace that the settings give it to.
+The board reads with its own rights, and the author of a job chooses `output.uri`. A folder is therefore read
+only for the namespace that the settings give it to: naming it in a job of another namespace opens nothing.
 """
 
 from __future__ import annotations
