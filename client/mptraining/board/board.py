@@ -15,7 +15,7 @@ from mptraining.board import rows
 from mptraining.board.rows import JobFacts, RunFacts
 from mptraining.board.run_reader import RunReader
 from mptraining.board.series import groups
-from mptraining.board.sources import JobSource, Source, SweepSource
+from mptraining.board.sources import JobSource, Source
 from mptraining.board.sweeps import answers
 from mptraining.board.sweeps.shown import ShownSweep
 from mptraining_api.problems import Problem
@@ -226,13 +226,12 @@ class Board:
 
     def shown_sweeps(self) -> dict[str, ShownSweep]:
         """Return the sweeps of all sources, by identifier."""
-        sources = (each for each in self.sources if isinstance(each, SweepSource))
-        return {id: sweep for source in sources for id, sweep in source.sweeps().items()}
+        return {id: sweep for source in self.sources for id, sweep in (source.sweeps() or {}).items()}
 
     @property
     def shows_sweeps(self) -> bool:
-        """Return whether any source has sweeps."""
-        return any(isinstance(each, SweepSource) for each in self.sources)
+        """Return whether any source reads sweeps."""
+        return any(each.sweeps() is not None for each in self.sources)
 
     def sweeps(self, listed: Collection[str] | None = None) -> dict[str, Any]:
         """Return the answer of /api/sweeps, the newest first, with the sweeps of `listed` alone."""

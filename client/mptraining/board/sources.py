@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from mptraining.board.listing import BucketFiles, LocalFiles, bucket_run_folders, local_run_folders
 from mptraining.board.rows import JobFacts
@@ -33,13 +33,8 @@ class Source(Protocol):
     def runs(self) -> Mapping[str, RunReader]:
         """Return the runs with a folder by identifier."""
 
-
-@runtime_checkable
-class SweepSource(Protocol):
-    """A source that has sweeps, too."""
-
-    def sweeps(self) -> Mapping[str, ShownSweep]:
-        """Return the sweeps by identifier."""
+    def sweeps(self) -> Mapping[str, ShownSweep] | None:
+        """Return the sweeps by identifier; None if this kind of source reads no sweeps."""
 
 
 class JobSource(Source, Protocol):
@@ -142,6 +137,9 @@ class BucketRuns:
 
     def runs(self) -> Mapping[str, RunReader]:
         return self._runs
+
+    def sweeps(self) -> None:
+        return None
 
     def refresh(self) -> set[str]:
         changed: set[str] = set()

@@ -141,6 +141,9 @@ class NamespacedJobs:
     def jobs(self) -> Mapping[str, JobFacts]:
         return self._jobs
 
+    def sweeps(self) -> None:
+        return None
+
     def job(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Return the answer of /api/job; None for an unknown job. Raises Problem."""
         id = job_id(namespace, name)

@@ -86,7 +86,7 @@ def test_the_page_leads_to_sweeps_only_if_the_board_has_them(
     shared_board: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert b"data-sweeps" not in shared_board.request("/", "red").body
-    monkeypatch.setattr(NamespacedJobs, "sweeps", lambda self: {}, raising=False)
+    monkeypatch.setattr(NamespacedJobs, "sweeps", lambda self: {})
     assert b"data-sweeps" in shared_board.request("/", "red").body
 
 
@@ -103,7 +103,7 @@ def test_a_user_sees_the_sweeps_of_the_own_namespace_alone(teams: Teams, monkeyp
         sweep = cluster_sweep(made, "c", {}, ())
         shown[sweep.id] = sweep
     (red, blue) = shown
-    monkeypatch.setattr(NamespacedJobs, "sweeps", lambda self: shown, raising=False)
+    monkeypatch.setattr(NamespacedJobs, "sweeps", lambda self: shown)
     fake, settings = teams
     fake.put(job("red", "digits-1", uri="/runs/trials/1"))
     fake.allow("red", "red", "list mptrainingsweeps")
