@@ -6,6 +6,7 @@ For numbers at which the `Kubelet` of this package would be the slowest part. Al
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,13 @@ def _stages(complete: bool, message: str) -> list[dict[str, Any]]:
         expressions[:] = [each for each in expressions if "ownerReferences" not in each["key"]]
         if message:
             step = by_name["pod-complete"]["spec"]["next"]
-            reason = "            reason: Completed\n"
-            assert step["statusTemplate"].count(reason) == 1
-            step["statusTemplate"] = step["statusTemplate"].replace(
-                reason, f"{reason}            message: {json.dumps(message)}\n"
+            step["statusTemplate"], replaced = re.subn(
+                r"^( *)reason: Completed$",
+                lambda found: f"{found[0]}\n{found[1]}message: {json.dumps(message)}",
+                step["statusTemplate"],
+                flags=re.MULTILINE,
             )
+            assert replaced == 1
     else:
         del by_name["pod-complete"]
     return list(by_name.values())
