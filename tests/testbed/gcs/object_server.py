@@ -75,8 +75,7 @@ class ObjectServer:
             }
             command = [str(binary(OBJECT_SERVER)), *(f"-{name}={value}" for name, value in options.items())]
             server = starting.enter_context(Server(command, log=folder / f"{OBJECT_SERVER}.log"))
-            # It reads all objects first: some minutes for 100,000.
-            server.wait_until(self._answers, seconds=1800)
+            server.wait_until(self._answers, seconds=180)
             self._ends = starting.pop_all()
         self.pid = server.pid
         return self
