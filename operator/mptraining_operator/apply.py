@@ -190,6 +190,8 @@ class Applier:
                 attempt=action.number,
                 settings=self._pod_settings(owner),
                 text=text,
+                machine=action.machine,
+                nodes=action.nodes,
             )
             if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
                 return True

@@ -25,6 +25,7 @@ __all__ = [
     "JOB",
     "JOB_DIGEST",
     "JOB_UID",
+    "MACHINE",
     "MANAGED_BY",
     "OPERATOR",
     "PEERS",
@@ -44,6 +45,8 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 OPERATOR = "mptraining-operator"
 # The annotation of an Indexed Job with the digest of its resolved job.
 JOB_DIGEST = f"{GROUP}/job-digest"
+# The annotation of an Indexed Job with the machine of its attempt, as for `resolve.attempt.for_attempt`; absent: 0.
+MACHINE = f"{GROUP}/machine"
 # The label of the pods of a job of several workers, which need host names.
 PEERS = f"{GROUP}/peers"
 # Of each namespace: the headless Service that gives the workers host names, and the NetworkPolicy that denies ingress.
