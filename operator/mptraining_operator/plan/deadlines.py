@@ -9,6 +9,7 @@ from mptraining_api.outcomes import Outcome
 from mptraining_api.resolve.defaults import ResolvedRunPolicy, resolve_run_policy
 from mptraining_api.status import JobStatus, parse_time
 from mptraining_operator.plan import conditions
+from mptraining_operator.plan.capacity import gangs
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 # Seconds for the export after the last step.
@@ -50,12 +51,14 @@ def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | No
     attempt = conditions.current_attempt(status)
     if conditions.is_true(status, "Running") or attempt is None or attempt.start_time is None:
         return None
-    if attempt.number > 1 or status.start_time is not None or status.progress is not None:
+    released_since = gangs.waits_since(status)
+    if (attempt.number > 1 and released_since is None) or status.start_time is not None or status.progress is not None:
         return None
     if batch_job is not None and batch_job.suspended:
         return None
     # A Job that is not suspended gets its startTime within moments of its creation.
     began = parse_time(attempt.start_time) if batch_job is None else batch_job.started or batch_job.created
+    began = began if released_since is None else released_since
     limit = run_policy(snapshot).pending_timeout_seconds
     message = (
         f"not all {status.workers or 1} workers ran within {limit} s (spec.runPolicy.pendingTimeoutSeconds): {why}"

@@ -27,6 +27,7 @@ from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
 from mptraining_operator.resources.job_objects import JOB_FILE, Owner, fits_template, job_digest, metadata
+from mptraining_operator.resources.pod_groups import Gang, pod_annotations, pod_fields, pod_labels
 from mptraining_operator.resources.volumes import (
     JOB_FOLDER,
     check_collisions,
@@ -60,9 +61,18 @@ _POD_SECURITY = {
 
 
 def indexed_job(
-    owner: Owner, job: ResolvedJob, spec: JobSpec, *, attempt: int, settings: PodSettings, text: str = ""
+    owner: Owner,
+    job: ResolvedJob,
+    spec: JobSpec,
+    *,
+    attempt: int,
+    settings: PodSettings,
+    text: str = "",
+    gang: Gang | None = None,
 ) -> dict[str, Any]:
     """Build the Job of one attempt; `text` is that of the frozen resolved job, by default of `job`.
+
+    With a `gang` a scheduler places its pods together, by a PodGroup of the same name.
 
     The operator never updates the Job: a queue may own its `suspend` and its placement.
 
@@ -78,7 +88,10 @@ def indexed_job(
         # No ttlSecondsAfterFinished: the operator deletes the Job, and a TTL breaks Kueue's preemption (kueue#2923).
         "metadata": {
             **metadata(owner, names.batch_job(owner.name, attempt), labels | queue),
-            "annotations": {names.JOB_DIGEST: job_digest(text)},
+            "annotations": {
+                names.JOB_DIGEST: job_digest(text),
+                **({names.GANG: gang.api.api_version} if gang else {}),
+            },
         },
         "spec": {
             "completionMode": "Indexed",
@@ -94,7 +107,7 @@ def indexed_job(
                 "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
             },
             **({"suspend": True} if queue else {}),
-            "template": _template(owner, job, spec, scheduling, attempt, settings, text),
+            "template": _template(owner, job, spec, scheduling, attempt, settings, text, gang),
         },
     }
     # The Job must not share mutable values with the frozen spec or with the next attempt.
@@ -109,8 +122,10 @@ def _template(
     attempt: int,
     settings: PodSettings,
     text: str,
+    gang: Gang | None,
 ) -> dict[str, Any]:
     pod_template = spec.pod_template or PodTemplate()
+    group = names.batch_job(owner.name, attempt)
     priority = scheduling.priority_class_name or settings.priority_class_name
     return {
         "metadata": {
@@ -119,12 +134,14 @@ def _template(
                 **(pod_template.labels or {}),
                 **names.attempt_labels(owner.name, owner.uid, attempt),
                 **({names.PEERS: "true"} if job.processes > 1 else {}),
+                **pod_labels(gang, group),
             },
             # Eviction of one worker by the cluster autoscaler restarts all of them.
             "annotations": {
                 **(pod_template.annotations or {}),
                 SAFE_TO_EVICT: "false",
                 **({names.RESOLVED_JOB: text} if fits_template(text) else {}),
+                **pod_annotations(gang, group),
             },
         },
         "spec": {
@@ -138,6 +155,7 @@ def _template(
             **_pull_secrets(pod_template, settings),
             **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
+            **pod_fields(gang, group),
             **_placement(owner, job, pod_template, attempt, settings),
             **_containers(owner, job, pod_template, attempt, settings, text),
         },
