@@ -18,6 +18,10 @@ INDEX = "JOB_COMPLETION_INDEX"
 JOB_FILE = "MPTRAINING_JOB_FILE"
 HOSTS = "MPTRAINING_HOSTS"
 ATTEMPT = "MPTRAINING_ATTEMPT"
+# The machine and the number of workers of the attempt, as for `resolve.attempt.for_attempt`. Absent: the first choice,
+# and the job's number of processes. The job file is the same for all attempts.
+MACHINE = "MPTRAINING_MACHINE"
+NODES = "MPTRAINING_NODES"
 INCARNATION = "MPTRAINING_INCARNATION"
 # The uid of the MPTrainingJob (empty in a local run) and the time of its creation, as metav1.Time: attempts are
 # numbered within one job, and a job that is deleted and created again is another one.
@@ -85,8 +89,13 @@ def launch(
     command: Sequence[str] = COMMAND,
     job_uid: str = "",
     job_created: str = "",
+    machine: int = 0,
+    nodes: int | None = None,
 ) -> Launch:
-    """Return the processes of one attempt. `job_path` is the path of the job file in each process."""
+    """Return the processes of one attempt. `job_path` is the path of the job file in each process.
+
+    `job` is that of the attempt. `machine` and `nodes` are those of the attempt if the job file is the frozen job.
+    """
     if len(hosts) != job.processes:
         raise ValueError(f"{len(hosts)} hosts for {job.processes} processes")
     environment = {
@@ -99,6 +108,10 @@ def launch(
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "PYTHONUNBUFFERED": "1",
     }
+    if machine:
+        environment[MACHINE] = str(machine)
+    if nodes is not None:
+        environment[NODES] = str(nodes)
     if job.keras == "Legacy":
         environment["TF_USE_LEGACY_KERAS"] = "1"
     if job.accelerator.kind == "cpu":

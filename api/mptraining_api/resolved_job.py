@@ -126,6 +126,28 @@ class ProfileSteps(Model):
     last_step: int
 
 
+class ResolvedMachine(Model):
+    """An alternative to the first choice: the fields of a ResolvedJob that depend on the machine."""
+
+    accelerator: ResolvedAccelerator
+    strategy: Strategy
+    precision: ResolvedPrecision
+    jit_compile: Literal["Always", "WherePossible", "Never"]
+    processes: int
+    replicas_per_process: int
+    replicas: int
+    image: str | None
+    placement: Placement
+    choices: tuple[Choice, ...]
+
+
+class NodesRange(Model):
+    """Numbers of workers that an attempt of an elastic job may have."""
+
+    min: int
+    max: int
+
+
 class ResolvedJob(Model):
     """`processes` run in parallel with `replicas_per_process` each; `replicas` share each step.
 
@@ -162,6 +184,11 @@ class ResolvedJob(Model):
     output: str | None
     # Uid of the sweep whose trial the job belongs to.
     sweep: str | None = None
+    # The other machines that an attempt may run on, in order; `resolve.attempt.for_attempt` selects one. A trainer
+    # reads the job of one attempt, which has none.
+    alternatives: tuple[ResolvedMachine, ...] = ()
+    # Of an elastic job, whose `processes` are the most that it may have; None in the job of one attempt.
+    nodes_range: NodesRange | None = None
     choices: tuple[Choice, ...]
 
     @property

@@ -26,8 +26,8 @@ class Provisioning(StrEnum):
     SPOT = "Spot"
 
 
-class Accelerator(Model):
-    """The accelerator of each node."""
+class Machine(Model):
+    """One kind of node: the accelerator and how the machine is provided."""
 
     type: Word = Field(
         description="Canonical name of the catalogue: cpu, nvidia-tesla-t4, nvidia-tesla-a100, tpu-v5-lite-podslice, …"
@@ -39,6 +39,24 @@ class Accelerator(Model):
         Field(None, description="TPU only: the slice's chips, such as 2x4 or 4x4x4.")
     )
     provisioning: Provisioning | None = Field(None, description="OnDemand, or Spot for preemptible machines.")
+    try_for_seconds: Count | None = Field(
+        None, description="With alternatives: how long an attempt waits for these machines before it takes the next."
+    )
+
+
+class Accelerator(Machine):
+    """The accelerator of each node, and those that the job takes instead, in order."""
+
+    alternatives: Annotated[list[Machine], Field(min_length=1, max_length=7)] | None = Field(
+        None, description="Machines that are tried in this order when the first choice does not come."
+    )
+
+
+class Elastic(Model):
+    """The number of nodes of an attempt, decided by what can be placed."""
+
+    min: Annotated[int, Field(ge=1, le=1024)] = Field(description="An attempt starts with at least so many nodes.")
+    max: Annotated[int, Field(ge=1, le=1024)] = Field(description="An attempt starts with at most so many nodes.")
 
 
 class Feature(Model):
@@ -406,6 +424,9 @@ class JobSpec(Model):
     accelerator: Accelerator = Field(description="The accelerator of each node.")
     nodes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="Number of machines; for a TPU, the topology determines it."
+    )
+    elastic: Elastic | None = Field(
+        None, description="Instead of nodes: each attempt has as many machines as there are, between min and max."
     )
     strategy: Literal["Auto", "None"] | None = Field(
         None,

@@ -191,7 +191,7 @@ class Applier:
         try:
             gang = choose(
                 snapshot.job.spec.scheduling or Scheduling(),
-                action.job.processes,
+                action.attempt_job.processes,
                 coscheduling=settings.coscheduling,
                 volcano=settings.volcano,
                 serves=self._gang_apis.serves,
@@ -205,6 +205,8 @@ class Applier:
                 settings=settings,
                 text=text,
                 gang=gang,
+                machine=action.machine,
+                nodes=action.nodes,
             )
             if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
                 return True

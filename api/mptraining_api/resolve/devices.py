@@ -12,7 +12,7 @@ from mptraining_api import accelerators
 from mptraining_api.accelerators import AcceleratorType
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import Choice, Placement, ResolvedAccelerator, Strategy
-from mptraining_api.spec import Accelerator, JobSpec
+from mptraining_api.spec import JobSpec, Machine
 
 FELL_BACK = "FellBackToCPU"
 
@@ -42,7 +42,8 @@ def requested_devices(spec: JobSpec, *, multi_host_tpu: bool) -> Devices:
         return _tpu(spec.accelerator, type, spec.nodes, multi_host=multi_host_tpu)
     count, choices = _count(spec, type)
     independent = spec.program.script is not None and spec.program.script.tuner is not None
-    return Devices(_resolved(spec.accelerator, type, count), spec.nodes or 1, count, choices, independent)
+    nodes = spec.elastic.max if spec.elastic else spec.nodes or 1
+    return Devices(_resolved(spec.accelerator, type, count), nodes, count, choices, independent)
 
 
 def _count(spec: JobSpec, type: AcceleratorType) -> tuple[int, tuple[Choice, ...]]:
@@ -65,7 +66,7 @@ def _count(spec: JobSpec, type: AcceleratorType) -> tuple[int, tuple[Choice, ...
     return count, (Choice(field=accelerators.COUNT, value=str(count), because=because),)
 
 
-def _tpu(wanted: Accelerator, type: AcceleratorType, nodes: int | None, *, multi_host: bool) -> Devices:
+def _tpu(wanted: Machine, type: AcceleratorType, nodes: int | None, *, multi_host: bool) -> Devices:
     if wanted.topology is None:
         raise InvalidSpec(
             accelerators.TOPOLOGY,
@@ -111,7 +112,7 @@ def _tpu(wanted: Accelerator, type: AcceleratorType, nodes: int | None, *, multi
     return Devices(_resolved(wanted, type, chips), pods, chips * type.replicas_per_device, choices)
 
 
-def _resolved(wanted: Accelerator, type: AcceleratorType, count: int) -> ResolvedAccelerator:
+def _resolved(wanted: Machine, type: AcceleratorType, count: int) -> ResolvedAccelerator:
     return ResolvedAccelerator(
         type=type.name,
         kind=type.kind,

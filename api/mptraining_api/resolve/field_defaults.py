@@ -44,7 +44,16 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         ),
         "accelerator.topology": _none(),
         "accelerator.provisioning": _value("OnDemand"),
+        "accelerator.tryForSeconds": Default(
+            "runPolicy.pendingTimeoutSeconds divided by the number of machines; in a queue, no limit"
+        ),
+        "accelerator.alternatives": _none("the job waits for its one kind of machine"),
+        "accelerator.alternatives[].countPerNode": Default("as for accelerator.countPerNode"),
+        "accelerator.alternatives[].topology": _none(),
+        "accelerator.alternatives[].provisioning": Default("OnDemand"),
+        "accelerator.alternatives[].tryForSeconds": Default("as for accelerator.tryForSeconds"),
         "nodes": _value(1),
+        "elastic": _none("nodes are fixed"),
         "strategy": _value("Auto"),
         "precision": _FIELDS,
         "precision.policy": _value(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from mptraining_api.outputs.fields import Tracking
+from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.batch_size import (
     PREDICTION_BATCH_SIZE,
     batch_choice,
@@ -18,14 +19,18 @@ from mptraining_api.resolve.batch_size import (
 )
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
 from mptraining_api.resolve.devices import Devices, placement, requested_devices, strategy, without_accelerators
-from mptraining_api.resolve.precision import jit_compile, keras_generation, precision
+from mptraining_api.resolve.precision import JitCompile, Keras, jit_compile, precision
 from mptraining_api.resolved_job import (
     Choice,
     LearningRate,
+    NodesRange,
     ProfileSteps,
     ResolvedCheckpoint,
     ResolvedExport,
     ResolvedJob,
+    ResolvedMachine,
+    ResolvedPrecision,
+    Strategy,
 )
 from mptraining_api.rules import check
 from mptraining_api.spec import JobSpec, MPTrainingJob, Program
@@ -60,12 +65,23 @@ class ClusterSettings:
         return "/".join(part for part in (self.default_output.rstrip("/"), namespace or "") if part)
 
 
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What depends on the machine; `devices` are those after a CPU fallback."""
+
+    devices: Devices
+    strategy: Strategy
+    precision: ResolvedPrecision
+    jit_compile: JitCompile
+    choices: tuple[Choice, ...]
+
+
 def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     """Return the job with every default decided. Raises InvalidSpec if it breaks a rule or cannot work."""
     check.check(job)
     spec = job.spec
     trained_here = spec.program.is_trained_here
-    wanted = requested_devices(spec, multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback)
+    wanted = _requested(spec, settings)
 
     batch_size: int | None = None
     batch_choices: tuple[Choice, ...] = ()
@@ -74,36 +90,34 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         batch_size = global_batch_size(spec, wanted)
         rate, batch_choices = learning_rate(spec, batch_size)
 
-    devices = (
-        without_accelerators(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size))
-        if settings.cpu_fallback
-        else wanted
-    )
+    on_others = alternatives.jobs(job, batch_size)
+    for each in on_others:
+        alternatives.located(each, check.check, each.job)
+    others = [(each, alternatives.located(each, _requested, each.job.spec, settings)) for each in on_others]
+    for each, there in others:
+        alternatives.check_replicas(each, wanted, there)
+    keras, keras_choice = alternatives.one_keras_generation(spec, wanted, others)
+    first = _machine(spec, wanted, settings, batch_size, keras)
+    devices = first.devices
     if batch_size is not None:
         batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)
-    # The requested devices are checked, too: a CPU fallback must not accept a job that a cluster with them refuses.
-    strategy(spec, wanted)
-    picked_strategy, strategy_choice = strategy(spec, devices)
-    keras, keras_choice = keras_generation(spec, wanted)
-    resolved_precision, precision_choice = precision(spec, wanted, devices, keras)
-    jit, jit_choice = jit_compile(spec, devices, resolved_precision.policy)
     training, training_choices = resolve_training(spec, devices) if trained_here else (None, ())
     data, data_choices = (None, ()) if spec.data is None else resolve_data(spec.data, spec.program)
     output, output_choices = _output(job, settings)
 
-    return ResolvedJob(
+    resolved = ResolvedJob(
         name=job.metadata.name,
         accelerator=devices.accelerator,
-        strategy=picked_strategy,
-        precision=resolved_precision,
-        jit_compile=jit,
+        strategy=first.strategy,
+        precision=first.precision,
+        jit_compile=first.jit_compile,
         keras=keras,
         processes=devices.processes,
         replicas_per_process=devices.replicas_per_process,
         replicas=devices.replicas,
         global_batch_size=batch_size,
         learning_rate=rate,
-        image=(spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind),
+        image=_image(spec, settings, devices),
         placement=placement(devices.accelerator),
         program=_program(spec.program),
         source=spec.source,
@@ -115,11 +129,9 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         tracking=_tracking(job),
         output=output,
         sweep=(job.metadata.labels or {}).get(SWEEP_UID),
+        nodes_range=NodesRange(min=spec.elastic.min, max=spec.elastic.max) if spec.elastic else None,
         choices=(
-            *devices.choices,
-            strategy_choice,
-            precision_choice,
-            jit_choice,
+            *first.choices,
             keras_choice,
             *batch_choices,
             *training_choices,
@@ -127,6 +139,55 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
             *output_choices,
         ),
     )
+    found = [alternatives.located(each, _alternative, each, there, settings, keras) for each, there in others]
+    # A cluster without accelerators has none of the machines: the job runs on the CPU and looks for no other.
+    return resolved if devices.accelerator.asked_for else resolved.model_copy(update={"alternatives": tuple(found)})
+
+
+def _requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
+    return requested_devices(spec, multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback)
+
+
+def _machine(
+    spec: JobSpec, wanted: Devices, settings: ClusterSettings, batch_size: int | None, keras: Keras
+) -> _Machine:
+    """Return what depends on the machine of `spec`. Raises InvalidSpec."""
+    devices = (
+        without_accelerators(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size))
+        if settings.cpu_fallback
+        else wanted
+    )
+    # The requested devices are checked, too: a CPU fallback must not accept a job that a cluster with them refuses.
+    strategy(spec, wanted)
+    picked_strategy, strategy_choice = strategy(spec, devices)
+    resolved_precision, precision_choice = precision(spec, wanted, devices, keras)
+    jit, jit_choice = jit_compile(spec, devices, resolved_precision.policy)
+    choices = (*devices.choices, strategy_choice, precision_choice, jit_choice)
+    return _Machine(devices, picked_strategy, resolved_precision, jit, choices)
+
+
+def _alternative(
+    alternative: alternatives.Alternative, wanted: Devices, settings: ClusterSettings, keras: Keras
+) -> ResolvedMachine:
+    """Return an alternative with what depends on it. Raises InvalidSpec."""
+    spec = alternative.job.spec
+    found = _machine(spec, wanted, settings, alternative.batch_size, keras)
+    return ResolvedMachine(
+        accelerator=found.devices.accelerator,
+        strategy=found.strategy,
+        precision=found.precision,
+        jit_compile=found.jit_compile,
+        processes=found.devices.processes,
+        replicas_per_process=found.devices.replicas_per_process,
+        replicas=found.devices.replicas,
+        image=_image(spec, settings, found.devices),
+        placement=placement(found.devices.accelerator),
+        choices=found.choices,
+    )
+
+
+def _image(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> str | None:
+    return (spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind)
 
 
 def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bool:

@@ -155,8 +155,20 @@ def _nodes_of_tpu(spec: JobSpec) -> bool:
     return not is_tpu(spec.accelerator) or spec.nodes is None or spec.nodes == 1
 
 
+def _nodes_or_elastic(spec: JobSpec) -> bool:
+    return spec.nodes is None or spec.elastic is None
+
+
+def _elastic_machines(spec: JobSpec) -> bool:
+    return spec.elastic is None or not is_tpu(spec.accelerator)
+
+
+def _elastic_program(spec: JobSpec) -> bool:
+    return spec.elastic is None or spec.program.is_trained_here
+
+
 def _logical_devices(spec: JobSpec) -> bool:
-    several = spec.nodes is not None and spec.nodes > 1
+    several = (spec.elastic.max if spec.elastic else spec.nodes or 1) > 1
     return spec.accelerator.type != "cpu" or not several or (spec.accelerator.count_per_node or 1) == 1
 
 
@@ -340,8 +352,33 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "spec",
+        "spec.elastic",
+        "!has(self.elastic) || !has(self.nodes)",
+        "nodes or elastic, not both",
+        "Keep one.",
+        _nodes_or_elastic,
+    ),
+    Rule(
+        "spec",
+        "spec.elastic",
+        "!has(self.elastic) || !self.accelerator.type.startsWith('tpu-')",
+        "no elastic for a TPU, whose topology decides its nodes",
+        "Remove elastic.",
+        _elastic_machines,
+    ),
+    Rule(
+        "spec",
+        "spec.elastic",
+        "!has(self.elastic) || has(self.program.application) || has(self.program.__function__)",
+        "elastic for an application or a function only, whose batches the trainer makes",
+        "Write nodes instead.",
+        _elastic_program,
+    ),
+    Rule(
+        "spec",
         "spec.accelerator.countPerNode",
-        "self.accelerator.type != 'cpu' || !has(self.nodes) || self.nodes == 1 || "
+        "self.accelerator.type != 'cpu' || "
+        "(has(self.elastic) ? self.elastic.max : has(self.nodes) ? self.nodes : 1) == 1 || "
         "!has(self.accelerator.countPerNode)"
         " || self.accelerator.countPerNode == 1",
         "1 on several CPU nodes, as MultiWorkerMirroredStrategy uses one logical device of each",

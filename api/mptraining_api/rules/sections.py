@@ -10,6 +10,7 @@ from mptraining_api.spec import (
     BatchSize,
     LearningRateScaling,
     LossScale,
+    Machine,
     Precision,
     Program,
     Source,
@@ -21,7 +22,7 @@ def _given(*values: object) -> int:
     return sum(value is not None for value in values)
 
 
-def is_tpu(accelerator: Accelerator) -> bool:
+def is_tpu(accelerator: Machine) -> bool:
     """Return whether the catalogue name is that of a Cloud TPU."""
     return accelerator.type.startswith("tpu-")
 
@@ -30,12 +31,16 @@ def _program_count(program: Program) -> bool:
     return _given(program.application, program.function, program.script, program.prediction, program.ensemble) == 1
 
 
-def _tpu_topology(accelerator: Accelerator) -> bool:
+def _tpu_topology(accelerator: Machine) -> bool:
     return not is_tpu(accelerator) or accelerator.topology is not None
 
 
-def _topology_of_tpu(accelerator: Accelerator) -> bool:
+def _topology_of_tpu(accelerator: Machine) -> bool:
     return is_tpu(accelerator) or accelerator.topology is None
+
+
+def _tried_first(accelerator: Accelerator) -> bool:
+    return accelerator.try_for_seconds is None or accelerator.alternatives is not None
 
 
 def _loss_scale_used(precision: Precision) -> bool:
@@ -143,6 +148,38 @@ SECTION_RULES: tuple[Rule, ...] = (
         "no topology but for a TPU",
         "Leave it out; countPerNode and nodes say how many there are.",
         _topology_of_tpu,
+    ),
+    Rule(
+        "spec.accelerator.alternatives[]",
+        "spec.accelerator.alternatives[].topology",
+        "!self.type.startsWith('tpu-') || has(self.topology)",
+        "the slice's topology, such as 2x4",
+        "Add topology to the alternative.",
+        _tpu_topology,
+    ),
+    Rule(
+        "spec.accelerator.alternatives[]",
+        "spec.accelerator.alternatives[].topology",
+        "self.type.startsWith('tpu-') || !has(self.topology)",
+        "no topology but for a TPU",
+        "Leave it out; countPerNode and nodes say how many there are.",
+        _topology_of_tpu,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.tryForSeconds",
+        "!has(self.tryForSeconds) || has(self.alternatives)",
+        "tryForSeconds beside alternatives only",
+        "Add alternatives, or use runPolicy.pendingTimeoutSeconds, which fails the job.",
+        _tried_first,
+    ),
+    Rule(
+        "spec.elastic",
+        "spec.elastic.max",
+        "self.min <= self.max",
+        "a number of nodes not below min",
+        "Exchange the two.",
+        lambda elastic: elastic.min <= elastic.max,
     ),
     Rule(
         "spec.precision",

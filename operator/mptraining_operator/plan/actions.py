@@ -9,16 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus
 
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Create the namespace's shared objects if missing, then the attempt's Indexed Job."""
+    """Create the namespace's shared objects if missing, then the attempt's Indexed Job.
+
+    `job` is the frozen job; `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
+    """
 
     number: int
     job: ResolvedJob
+    machine: int = 0
+    nodes: int | None = None
+
+    @property
+    def attempt_job(self) -> ResolvedJob:
+        """The job of this attempt."""
+        return for_attempt(self.job, machine=self.machine, nodes=self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

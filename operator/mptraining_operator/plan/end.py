@@ -12,7 +12,7 @@ from mptraining_api.status import JobStatus, Phase, format_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan
 from mptraining_operator.plan.capacity import gangs
-from mptraining_operator.plan.deadlines import run_policy
+from mptraining_operator.plan.deadlines import began_to_wait, has_never_run, run_policy
 from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod, Snapshot
 
 # Seconds. A worker whose peer is evicted often fails in a collective before the peer's pod gets DisruptionTarget.
@@ -302,12 +302,19 @@ def charge_budget(snapshot: Snapshot, status: JobStatus, outcome: Outcome, messa
     )
 
 
-def end_without_charge(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str, now: float) -> Plan:
+def end_without_charge(
+    snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, outcome: Outcome, message: str, now: float
+) -> Plan:
     """Record the outcome of the attempt and restart it after `restart_backoff`, charged to no budget."""
+    never_ran = has_never_run(status)
     status = conditions.with_attempt_ended(status, outcome, message, now)
     backoff = restart_backoff(status, snapshot.limits, snapshot.uid)
+    if never_ran:
+        waited = (status.waited_seconds or 0) + max(0, int(now + backoff - began_to_wait(status, batch_job)))
+        status = status.model_copy(update={"waited_seconds": waited})
     message = f"{_sentence(message)} Attempt {(status.current_attempt or 0) + 1} starts in {backoff:.0f} s."
-    status = conditions.with_waiting(status, Phase.RESTARTING, outcome.reason, message, now, snapshot.generation)
+    phase = Phase.PENDING if never_ran else Phase.RESTARTING
+    status = conditions.with_waiting(status, phase, outcome.reason, message, now, snapshot.generation)
     return Plan(
         status=status,
         actions=end_current_attempt(snapshot, status),

@@ -7,13 +7,13 @@ from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan import conditions, waiting
 from mptraining_operator.plan.actions import AllowPeers, CreatePodGroup, EventRecord, Loss, Plan, ReadEvents
-from mptraining_operator.plan.capacity import gangs
+from mptraining_operator.plan.capacity import gangs, machines
 from mptraining_operator.plan.deadlines import Deadline, earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_is_due, end_without_charge
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
-# Outcomes after which the job used no accelerators until its next attempt.
-_NO_LOSS = (outcomes.SUSPENDED.reason, outcomes.GANG_RELEASED.reason)
+# Outcomes of attempts in which the job did not train.
+_WAITED = (outcomes.NO_CAPACITY.reason, outcomes.GANG_RELEASED.reason)
 # Seconds between attempts to create a rejected PodGroup.
 _POD_GROUP_RETRY = 10.0
 
@@ -66,14 +66,16 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         after = conditions.with_model_waiting(after, kept, now, generation)
         if before is None or before.reason != MODEL_WAITS:
             records = (*records, EventRecord(MODEL_WAITS, kept))
-    deadline = earliest_deadline(snapshot, after, batch_job, why)
-    half = gangs.release(snapshot, after, batch_job)
-    if (ending := _ending(snapshot, after, deadline, half, now)) is not None:
+    times = (
+        earliest_deadline(snapshot, after, batch_job, why),
+        machines.try_deadline(snapshot, after, batch_job, why),
+        gangs.release(snapshot, after, batch_job),
+    )
+    if (ending := _ending(snapshot, after, batch_job, times, now)) is not None:
         return ending
     creation = pod_group_creation(snapshot, batch_job)
     due = (
-        deadline and deadline.at,
-        half and half.at,
+        *(each and each.at for each in times),
         creation,
         _unschedulable_at(snapshot, batch_job, after),
         end_is_due(snapshot, batch_job),
@@ -96,14 +98,21 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
 
 
 def _ending(
-    snapshot: Snapshot, status: JobStatus, deadline: Deadline | None, half: gangs.Release | None, now: float
+    snapshot: Snapshot,
+    status: JobStatus,
+    batch_job: SeenBatchJob,
+    times: tuple[Deadline | None, Deadline | None, Deadline | None],
+    now: float,
 ) -> Plan | None:
-    """Return the end of the attempt by a deadline, or by the release of a half-placed gang, if one is due."""
-    if deadline is not None and now >= deadline.at:
+    """Return the end of the attempt by one of three times: a deadline, the last moment to wait for its machines, the
+    release of a half-placed gang. None if none is due.
+    """
+    deadline, tried, half = (each if each is not None and now >= each.at else None for each in times)
+    if deadline is not None:
         return charge_budget(snapshot, status, deadline.outcome, deadline.message, now)
-    if half is not None and now >= half.at:
-        return end_without_charge(snapshot, status, outcomes.GANG_RELEASED, half.message, now)
-    return None
+    if tried is not None:
+        return machines.give_up(snapshot, status, batch_job, tried.message, now)
+    return end_without_charge(snapshot, status, batch_job, half.outcome, half.message, now) if half else None
 
 
 def _model_waits(snapshot: Snapshot, status: JobStatus) -> str | None:
@@ -160,13 +169,14 @@ def _ran_before(status: JobStatus) -> bool:
 
 def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> tuple[Loss, ...]:
     """Return the idle accelerator time from the end of the previous attempt, or from the queue's admission, to now."""
-    attempts = status.attempts or []
-    before = attempts[-2] if len(attempts) > 1 else None
-    if before is None or before.completion_time is None or before.outcome in _NO_LOSS:
+    # An attempt whose machines did not come, or not all of them, is a part of the wait for the next one.
+    ran = [each for each in status.attempts or () if each.outcome not in _WAITED]
+    before = ran[-2] if len(ran) > 1 else None
+    if before is None or before.completion_time is None or before.outcome == outcomes.SUSPENDED.reason:
         return ()
     if _ran_before(status):
         return ()
-    kind = snapshot.job.spec.accelerator.type if snapshot.job else "unknown"
+    kind = status.accelerator or (snapshot.job.spec.accelerator.type if snapshot.job else "unknown")
     lost = now - parse_time(before.completion_time)
     if gangs.queues(snapshot) and batch_job.started is not None:
         # While the job queued, other jobs used the accelerators.

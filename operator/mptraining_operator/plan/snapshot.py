@@ -92,6 +92,8 @@ class SeenBatchJob:
     created: float
     # The SHA-256 of the resolved job that the operator froze for it; empty if unknown.
     job_digest: str = ""
+    # The machine of the attempt, as for `resolve.attempt.for_attempt`.
+    machine: int = 0
     parallelism: int = 1
     # status.startTime: None before the first admission; unchanged while the Job is suspended again.
     started: float | None = None

@@ -17,10 +17,12 @@ tolerations for a lost node Kubernetes applies the shorter, so that a job cannot
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 from mptraining_api.launch import SOURCE_COMMAND, TRAINER_PORT, launch
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import JobSpec, PodTemplate, Scheduling
 from mptraining_api.status import config_map_name
@@ -60,6 +62,16 @@ _POD_SECURITY = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One attempt: its number, machine and nodes, and the text of the frozen job."""
+
+    number: int
+    machine: int
+    nodes: int | None
+    text: str
+
+
 def indexed_job(
     owner: Owner,
     job: ResolvedJob,
@@ -69,8 +81,12 @@ def indexed_job(
     settings: PodSettings,
     text: str = "",
     gang: Gang | None = None,
+    machine: int = 0,
+    nodes: int | None = None,
 ) -> dict[str, Any]:
-    """Build the Job of one attempt; `text` is that of the frozen resolved job, by default of `job`.
+    """Build the Job of one attempt from the frozen job; `text` is that of the frozen job, by default of `job`.
+
+    `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
 
     With a `gang` a scheduler places its pods together, by a PodGroup of the same name.
 
@@ -80,6 +96,7 @@ def indexed_job(
     """
     scheduling = spec.scheduling or Scheduling()
     text = text or job.to_json()
+    job = for_attempt(job, machine=machine, nodes=nodes)
     labels = names.attempt_labels(owner.name, owner.uid, attempt)
     queue = {QUEUE: scheduling.queue_name} if scheduling.queue_name else {}
     built = {
@@ -91,6 +108,7 @@ def indexed_job(
             "annotations": {
                 names.JOB_DIGEST: job_digest(text),
                 **({names.GANG: gang.api.api_version} if gang else {}),
+                **({names.MACHINE: str(machine)} if machine else {}),
             },
         },
         "spec": {
@@ -107,7 +125,9 @@ def indexed_job(
                 "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
             },
             **({"suspend": True} if queue else {}),
-            "template": _template(owner, job, spec, scheduling, attempt, settings, text, gang),
+            "template": _template(
+                owner, job, spec, scheduling, _Attempt(attempt, machine, nodes, text), settings, gang
+            ),
         },
     }
     # The Job must not share mutable values with the frozen spec or with the next attempt.
@@ -119,20 +139,19 @@ def _template(
     job: ResolvedJob,
     spec: JobSpec,
     scheduling: Scheduling,
-    attempt: int,
+    attempt: _Attempt,
     settings: PodSettings,
-    text: str,
     gang: Gang | None,
 ) -> dict[str, Any]:
     pod_template = spec.pod_template or PodTemplate()
-    group = names.batch_job(owner.name, attempt)
+    group = names.batch_job(owner.name, attempt.number)
     priority = scheduling.priority_class_name or settings.priority_class_name
     return {
         "metadata": {
             "labels": {
                 **settings.labels,
                 **(pod_template.labels or {}),
-                **names.attempt_labels(owner.name, owner.uid, attempt),
+                **names.attempt_labels(owner.name, owner.uid, attempt.number),
                 **({names.PEERS: "true"} if job.processes > 1 else {}),
                 **pod_labels(gang, group),
             },
@@ -140,7 +159,7 @@ def _template(
             "annotations": {
                 **(pod_template.annotations or {}),
                 SAFE_TO_EVICT: "false",
-                **({names.RESOLVED_JOB: text} if fits_template(text) else {}),
+                **({names.RESOLVED_JOB: attempt.text} if fits_template(attempt.text) else {}),
                 **pod_annotations(gang, group),
             },
         },
@@ -156,8 +175,8 @@ def _template(
             **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
             **pod_fields(gang, group),
-            **_placement(owner, job, pod_template, attempt, settings),
-            **_containers(owner, job, pod_template, attempt, settings, text),
+            **_placement(owner, job, pod_template, attempt.number, settings),
+            **_containers(owner, job, pod_template, attempt, settings),
         },
     }
 
@@ -205,15 +224,17 @@ def _placement(
 
 
 def _containers(
-    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: int, settings: PodSettings, text: str
+    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: _Attempt, settings: PodSettings
 ) -> dict[str, Any]:
     source = source_parts(job)
-    hosts = names.hosts(owner.name, owner.namespace, attempt, job.processes)
+    hosts = names.hosts(owner.name, owner.namespace, attempt.number, job.processes)
     launched = launch(
         job,
         hosts=hosts,
         job_path=f"{JOB_FOLDER}/{JOB_FILE}",
-        attempt=attempt,
+        attempt=attempt.number,
+        machine=attempt.machine,
+        nodes=attempt.nodes,
         job_uid=owner.uid,
         job_created=owner.created,
     )
@@ -240,7 +261,7 @@ def _containers(
         init["volumeMounts"] = [*init_mounts, *(pod_template.volume_mounts or ())]
         result["initContainers"] = [init]
     audience = names.audience(owner.namespace, owner.uid) if reported else None
-    mounted = job_volume(None if fits_template(text) else config_map_name(owner.name))
+    mounted = job_volume(None if fits_template(attempt.text) else config_map_name(owner.name))
     volumes = own_volumes(mounted, job.accelerator, audience, settings.ca_bundle)
     return {
         **result,

@@ -26,6 +26,7 @@ __all__ = [
     "JOB",
     "JOB_DIGEST",
     "JOB_UID",
+    "MACHINE",
     "MANAGED_BY",
     "OPERATOR",
     "PEERS",
@@ -47,6 +48,8 @@ OPERATOR = "mptraining-operator"
 JOB_DIGEST = f"{GROUP}/job-digest"
 # The annotation of an Indexed Job with the API that places all of its pods or none; absent for none.
 GANG = f"{GROUP}/gang"
+# The annotation of an Indexed Job with the machine of its attempt, as for `resolve.attempt.for_attempt`; absent: 0.
+MACHINE = f"{GROUP}/machine"
 # The label of the pods of a job of several workers, which need host names.
 PEERS = f"{GROUP}/peers"
 # Of each namespace: the headless Service that gives the workers host names, and the NetworkPolicy that denies ingress.

@@ -1,1 +1,1 @@
-"""Decisions about the machines of an attempt: which, how many, and when to give them back."""
+"""The machine and the size of the next attempt, from what the earlier attempts found; when gangs give machines back."""

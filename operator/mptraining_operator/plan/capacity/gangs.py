@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mptraining_api.outcomes import GANG_RELEASED
-from mptraining_api.status import Attempt, JobStatus, parse_time
+from mptraining_api.status import Attempt, JobStatus
 from mptraining_operator.plan import conditions
+from mptraining_operator.plan.deadlines import Deadline
 from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod, Snapshot
 
 # The pause after a release grows like the contention window of Ethernet's exponential backoff (IEEE 802.3, 4.2.3.2.5),
@@ -22,15 +22,7 @@ from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod, Snapshot
 _LONGEST_PAUSE = 32.0
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """The time (seconds since 1970) at which a half-placed attempt ends."""
-
-    at: float
-    message: str
-
-
-def release(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> Release | None:
+def release(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> Deadline | None:
     """Return when the attempt gives its machines back; None if all workers or none have one.
 
     The time counts from the last worker that got a machine: a cluster autoscaler adds them one by one.
@@ -50,7 +42,8 @@ def release(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> R
         f"{len(placed)} of {batch_job.parallelism} workers had a machine, and the others got none for {seconds:.0f} s "
         f"(gangReleaseSeconds): {why}. The machines are free for other jobs until the next attempt"
     )
-    return Release(max(pod.scheduled or began for pod in placed) + seconds, message)
+    at = max(pod.scheduled or began for pod in placed) + seconds
+    return Deadline(at, GANG_RELEASED, message)
 
 
 def queues(snapshot: Snapshot) -> bool:
@@ -70,15 +63,6 @@ def releases_in_a_row(attempts: Sequence[Attempt]) -> int:
     """Return how many of the last attempts that have ended were released."""
     ended = [each.outcome for each in attempts if each.outcome is not None]
     return next((count for count, each in enumerate(reversed(ended)) if each != GANG_RELEASED.reason), len(ended))
-
-
-def waits_since(status: JobStatus) -> float | None:
-    """Return when the first attempt of a job began that so far was only released; None for any other job."""
-    attempts = status.attempts or []
-    before = attempts[:-1]
-    if not before or releases_in_a_row(before) < len(before) or before[0].start_time is None:
-        return None
-    return parse_time(before[0].start_time)
 
 
 def hold_seconds(first: float, uid: str, attempt: int) -> float:
