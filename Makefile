@@ -22,6 +22,10 @@ KUBE_SCORE := v1.20.0
 PEER := v1.9.3
 # The newest Katib that Go's checksum database knows.
 KATIB := v0.14.0
+# Schedulers of gangs, whose CustomResourceDefinitions the tests apply.
+SCHEDULER_PLUGINS := v0.34.7
+VOLCANO := v1.13.0
+CONTROLLER_GEN := v0.19.0
 OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
@@ -161,7 +165,7 @@ test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.ins
 
 .PHONY: servers
 servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok; and what checks the chart (needs Go)
-	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages build/katib/gjson \
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages build/katib/gjson build/gang-crds \
 	    build/bin/helm build/bin/helm-docs build/bin/kubeconform build/bin/kube-score; \
 	  else echo "no Go here: the tests against a storage server are left out"; fi
 	@$(PYTHON) kind/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
@@ -184,6 +188,17 @@ build/peer-crds: build/bin/training-operator.v1
 	@mkdir -p $@
 	@cp "$$(go list -m -f '{{.Dir}}' github.com/kubeflow/training-operator@$(PEER))"/manifests/base/crds/kubeflow.org_*.yaml $@/
 	@chmod u+w $@/*
+
+# Volcano's module with its types has no file of them: made from the types as Volcano makes its own.
+build/gang-crds:
+	@mkdir -p $@.part
+	@folder="$$(go mod download -json sigs.k8s.io/scheduler-plugins@$(SCHEDULER_PLUGINS) | sed -n 's/^.*"Dir": "\(.*\)",*$$/\1/p')"; \
+	  cp "$$folder"/config/crd/bases/scheduling.x-k8s.io_podgroups.yaml $@.part/
+	@cd "$$(go mod download -json volcano.sh/apis@$(VOLCANO) | sed -n 's/^.*"Dir": "\(.*\)",*$$/\1/p')"; \
+	  go run sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN) crd paths=./pkg/apis/scheduling/v1beta1 \
+	  output:crd:dir=$(CURDIR)/$@.part
+	@rm $@.part/scheduling.volcano.sh_queues.yaml
+	@chmod u+w $@.part/* && mv $@.part $@
 
 # Katib's CRDs, the OpenAPI schema of its types, and GJSON, in which it states conditions.
 build/katib/gjson: tests/servers/gjson/main.go tests/servers/gjson/go.mod

@@ -1,4 +1,4 @@
-"""Jobs that each hold half of the machines that both need, on the real scheduler: one gives its machines back."""
+"""Gangs: jobs that each hold half of the machines that both need, on the real scheduler; PodGroups that come and go."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.left_out import leave_out
+from tests.servers.test_gangs_on_the_api_server import CRDS
 from tests.testbed import ControlPlane, Exit
 
 LABEL = "gang-test"
@@ -86,3 +88,48 @@ def test_two_jobs_that_each_hold_half_both_succeed(ns: Any) -> None:
         assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 0)
     released = next(name for name, each in outcomes.items() if each[0] == "GangReleased")
     ns.wait_for_event(released, "GangReleased: 1 of 2 workers had a machine, and the others got none for ")
+
+
+@pytest.fixture(scope="module")
+def installed_crds(scheduled: ControlPlane) -> None:
+    """The CustomResourceDefinitions of scheduler-plugins and Volcano, whose schedulers do not run."""
+    if not CRDS.is_dir():
+        leave_out("no build/gang-crds: run `make servers` (needs Go)")
+    for file in sorted(CRDS.glob("*.yaml")):
+        scheduled.apply_crd(file)
+
+
+@pytest.mark.parametrize(
+    ("gang", "group", "scheduler"),
+    [
+        ("Coscheduling", "scheduling.x-k8s.io/v1alpha1", "gangs"),
+        ("Volcano", "scheduling.volcano.sh/v1beta1", "volcano"),
+    ],
+)
+@pytest.mark.usefixtures("installed_crds")
+def test_the_pod_group_comes_and_goes_with_the_attempt(ns: Any, gang: str, group: str, scheduler: str) -> None:
+    """With the rights of manifests/install.yaml."""
+    ns.operator(gangSchedulers={"coscheduling": "gangs"})
+    ns.create("whole", nodes=2, scheduling={"gang": gang})
+    ns.wait(lambda: ns.child(f"{group} podgroups", "whole-1"), lambda found: found is not None)
+    (batch_job,) = ns.batch_jobs("whole")
+    created = ns.child(f"{group} podgroups", "whole-1")
+    assert created["spec"]["minMember"] == 2
+    assert [each["uid"] for each in created["metadata"]["ownerReferences"]] == [batch_job["metadata"]["uid"]]
+    pods = ns.wait(lambda: ns.control_plane.pods.of_job(ns.namespace, "whole-1"), lambda found: len(found) == 2)
+    for pod in pods:
+        assert pod.whole["spec"]["schedulerName"] == scheduler
+        names = {**pod.whole["metadata"]["labels"], **pod.whole["metadata"]["annotations"]}
+        assert "whole-1" in (names.get("scheduling.x-k8s.io/pod-group"), names.get("scheduling.k8s.io/group-name"))
+
+    ns.patch("whole", {"spec": {"runPolicy": {"suspend": True}}})
+    # The garbage collector discovers new kinds of objects twice a minute.
+    ns.wait(lambda: ns.child(f"{group} podgroups", "whole-1"), lambda found: found is None)
+    ns.patch("whole", {"spec": {"runPolicy": {"suspend": False}}})
+    ns.wait(lambda: ns.child(f"{group} podgroups", "whole-2"), lambda found: found is not None)
+
+
+def test_a_scheduler_of_gangs_that_is_not_installed(ns: Any) -> None:
+    ns.operator()
+    ns.create("absent", nodes=2, scheduling={"gang": "Workload"})
+    ns.waits("absent", "GangNotServed", "does not serve podgroups.scheduling.k8s.io/v1alpha2 or workloads")

@@ -18,7 +18,7 @@ from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod, Snapshot
 
 # The pause after a release grows like the contention window of Ethernet's exponential backoff (IEEE 802.3, 4.2.3.2.5),
 # up to this multiple of `Limits.gang_release`. Simulated: 30 gangs on 8 machines need twice the time of a perfect
-# order with it, 5 times with 16, and 20 times if the time of holding grows as well.
+# order with it, 3 to 5 times with 16, and 15 times if the time of holding grows as well.
 _LONGEST_PAUSE = 32.0
 
 
