@@ -296,7 +296,10 @@ def test_a_cpu_without_native_bfloat16_computes_in_float32(start: Start, monkeyp
     [("mixed_float16", "mixed_bfloat16"), ("mixed_float16", "float32"), ("mixed_bfloat16", "mixed_float16")],
 )
 def test_a_run_resumes_under_the_policy_of_another_machine(start: Start, before: str, after: str) -> None:
-    """At the same record, and as near to a run under one policy as the policies are; dropout has other masks in each."""
+    """At the same record, and as near to a run under one policy as the policies are.
+
+    The program has no dropout, whose masks are others in another dtype.
+    """
     first = start("moved", kind="normalized", policy=before, epochs=None, totalSteps=6)
     assert first.outcome == outcomes.SUCCEEDED, first.message
     saved = first.weights()
