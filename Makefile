@@ -82,6 +82,7 @@ manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the char
 
 # helm's own guess of a version depends on how it was built.
 KUBE_VERSION := 1.34.0
+NEWEST_KUBERNETES := 1.34.4
 # The oldest that is promised: charts/mptraining/Chart.yaml, kind/binaries.py.
 OLDEST_KUBERNETES := 1.29
 # Everything that `kubectl apply -f` needs, in one file.
@@ -169,6 +170,11 @@ servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok
 	    build/bin/helm build/bin/helm-docs build/bin/kubeconform build/bin/kube-score; \
 	  else echo "no Go here: the tests against a storage server are left out"; fi
 	@$(PYTHON) kind/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
+
+# For `make soak`: its version is that of the control plane in build/bin (kind/binaries.py).
+build/bin/kube-scheduler-coscheduling: tests/servers/coscheduling/main.go tests/servers/coscheduling/build.sh
+	@echo "building kube-scheduler with the plugin Coscheduling, some minutes"
+	@tests/servers/coscheduling/build.sh $(CURDIR)/$@ $(NEWEST_KUBERNETES) $(SCHEDULER_PLUGINS)
 
 build/bin/kwok:
 	@echo "building kwok, about a minute"
@@ -265,7 +271,7 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
 .PHONY: soak
-soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption

@@ -14,38 +14,29 @@ from tests.testbed import ControlPlane, Exit
 LABEL = "gang-test"
 GPU = "cloud.google.com/gke-accelerator"
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
-# Before other pods in the scheduler's queue, without taking their machines.
-FIRST = "first-in-the-queue"
-
-
-@pytest.fixture(scope="module")
-def priority(scheduled: ControlPlane) -> str:
-    body = {"metadata": {"name": FIRST}, "value": 1000, "preemptionPolicy": "Never"}
-    scheduled.rest.post("/apis/scheduling.k8s.io/v1/priorityclasses", body)
-    return FIRST
+RESERVED = {"key": "reserved", "value": "right", "effect": "NoSchedule"}
 
 
 @pytest.fixture
-def ns(scheduled: ControlPlane, new_namespace: Any, namespace: str, priority: str) -> Iterator[Any]:
+def ns(scheduled: ControlPlane, new_namespace: Any, namespace: str) -> Iterator[Any]:
     ns = new_namespace(scheduled, f"{namespace}-gangs").with_kubelet(bind=False)
     yield ns
     ns.close()
 
 
-def job(pool: str, **scheduling: Any) -> dict[str, Any]:
+def job(pool: str, **pod_template: Any) -> dict[str, Any]:
     """Return a job of two workers that each need a machine of the pool."""
     return {
         "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 1},
         "nodes": 2,
-        "podTemplate": {"nodeSelector": {LABEL: pool}},
-        **({"scheduling": scheduling} if scheduling else {}),
+        "podTemplate": {"nodeSelector": {LABEL: pool}, **pod_template},
     }
 
 
-def machine(ns: Any, pool: str, number: int) -> None:
+def machine(ns: Any, name: str, pool: str, *taints: dict[str, str]) -> None:
     """Add a machine for one worker."""
-    labels = {LABEL: pool, GPU: "nvidia-tesla-t4"}
-    ns.control_plane.nodes.create(f"{pool}-{number}", labels=labels, capacity={"nvidia.com/gpu": "1"}, taints=[TAINT])
+    labels, taints = {LABEL: pool, GPU: "nvidia-tesla-t4"}, (TAINT, *taints)
+    ns.control_plane.nodes.create(name, labels=labels, capacity={"nvidia.com/gpu": "1"}, taints=taints)
 
 
 def placed(ns: Any, batch_job: str) -> int:
@@ -55,13 +46,13 @@ def placed(ns: Any, batch_job: str) -> int:
 
 def hold_half_each(ns: Any, pool: str) -> None:
     """Create two jobs of two workers on two machines, of which each holds one."""
-    machine(ns, pool, 1)
+    machine(ns, f"{pool}-1", pool)
     ns.create("left", **job(pool))
     ns.wait(lambda: placed(ns, "left-1"), lambda found: found == 1)
-    ns.create("right", **job(pool, priorityClassName=FIRST))
-    ns.wait(lambda: ns.control_plane.pods.of_job(ns.namespace, "right-1"), lambda found: len(found) == 2)
-    machine(ns, pool, 2)
-    ns.wait(lambda: (placed(ns, "left-1"), placed(ns, "right-1")), lambda found: found == (1, 1))
+    machine(ns, f"{pool}-2", pool, RESERVED)
+    ns.create("right", **job(pool, tolerations=[{"key": "reserved", "operator": "Exists"}]))
+    ns.wait(lambda: placed(ns, "right-1"), lambda found: found == 1)
+    ns.rest.patch(f"/api/v1/nodes/{pool}-2", {"spec": {"taints": [TAINT]}})
 
 
 def test_two_jobs_that_each_hold_half_both_succeed(ns: Any) -> None:
