@@ -22,6 +22,10 @@ KUBE_SCORE := v1.20.0
 PEER := v1.9.3
 # The newest Katib that Go's checksum database knows.
 KATIB := v0.14.0
+# Schedulers of gangs, whose CustomResourceDefinitions the tests apply.
+SCHEDULER_PLUGINS := v0.34.7
+VOLCANO := v1.13.0
+CONTROLLER_GEN := v0.19.0
 OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
@@ -79,6 +83,7 @@ manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the char
 
 # helm's own guess of a version depends on how it was built.
 KUBE_VERSION := 1.34.0
+NEWEST_KUBERNETES := 1.34.4
 # The oldest that is promised: charts/mptraining/Chart.yaml, kind/binaries.py.
 OLDEST_KUBERNETES := 1.29
 # Everything that `kubectl apply -f` needs, in one file.
@@ -162,10 +167,15 @@ test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.ins
 
 .PHONY: servers
 servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok; and what checks the chart (needs Go)
-	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages build/katib/gjson \
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages build/katib/gjson build/gang-crds \
 	    build/bin/helm build/bin/helm-docs build/bin/kubeconform build/bin/kube-score; \
 	  else echo "no Go here: the tests against a storage server are left out"; fi
 	@$(PYTHON) kind/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
+
+# For `make soak`: its version is that of the control plane in build/bin (kind/binaries.py).
+build/bin/kube-scheduler-coscheduling: tests/servers/coscheduling/main.go tests/servers/coscheduling/build.sh
+	@echo "building kube-scheduler with the plugin Coscheduling, some minutes"
+	@tests/servers/coscheduling/build.sh $(CURDIR)/$@ $(NEWEST_KUBERNETES) $(SCHEDULER_PLUGINS)
 
 build/bin/kwok:
 	@echo "building kwok, about a minute"
@@ -185,6 +195,17 @@ build/peer-crds: build/bin/training-operator.v1
 	@mkdir -p $@
 	@cp "$$(go list -m -f '{{.Dir}}' github.com/kubeflow/training-operator@$(PEER))"/manifests/base/crds/kubeflow.org_*.yaml $@/
 	@chmod u+w $@/*
+
+# Volcano's module with its types has no file of them: made from the types as Volcano makes its own.
+build/gang-crds:
+	@mkdir -p $@.part
+	@folder="$$(go mod download -json sigs.k8s.io/scheduler-plugins@$(SCHEDULER_PLUGINS) | sed -n 's/^.*"Dir": "\(.*\)",*$$/\1/p')"; \
+	  cp "$$folder"/config/crd/bases/scheduling.x-k8s.io_podgroups.yaml $@.part/
+	@cd "$$(go mod download -json volcano.sh/apis@$(VOLCANO) | sed -n 's/^.*"Dir": "\(.*\)",*$$/\1/p')"; \
+	  go run sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN) crd paths=./pkg/apis/scheduling/v1beta1 \
+	  output:crd:dir=$(CURDIR)/$@.part
+	@rm $@.part/scheduling.volcano.sh_queues.yaml
+	@chmod u+w $@.part/* && mv $@.part $@
 
 # Katib's CRDs, the OpenAPI schema of its types, and GJSON, in which it states conditions.
 build/katib/gjson: tests/servers/gjson/main.go tests/servers/gjson/go.mod
@@ -263,7 +284,7 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
 .PHONY: soak
-soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption

@@ -74,6 +74,7 @@ PENDING_TIMEOUT = Outcome("PendingTimeout", 75, Budget.NEVER_RETRY, "not all wor
 OUTSIDE_LIMITS = Outcome("OutsideLimits", 2, Budget.NEVER_RETRY, "the administrator does not allow the job")
 NO_CAPACITY = Outcome("NoCapacity", 75, Budget.NONE, "the machines did not come in time")
 SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
+GANG_RELEASED = Outcome("GangReleased", 75, Budget.NONE, "only some workers got a machine, and gave it back")
 
 # Outcomes that only the operator detects; none of them is read from an exit code.
 OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
@@ -87,6 +88,7 @@ OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
     OUTSIDE_LIMITS,
     NO_CAPACITY,
     SUSPENDED,
+    GANG_RELEASED,
 )
 
 _BY_REASON = {outcome.reason: outcome for outcome in (*OUTCOMES, *OPERATOR_OUTCOMES)}

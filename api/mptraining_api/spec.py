@@ -319,11 +319,16 @@ class RunPolicy(Model):
 
 
 class Scheduling(Model):
-    """Queue, priority and scheduler of the pods."""
+    """Queue, priority, scheduler and gang of the pods."""
 
     queue_name: Word | None = Field(None, description="Kueue's local queue.")
     priority_class_name: Name | None = Field(None, description="PriorityClass of the pods.")
     scheduler_name: Word | None = Field(None, description="Scheduler of the pods.")
+    gang: Literal["Auto", "Coscheduling", "Volcano", "Workload", "None"] | None = Field(
+        None,
+        description="Scheduler that places all workers or none: a PodGroup of scheduler-plugins or of Volcano, or "
+        "Kubernetes' own. None: none of them.",
+    )
 
 
 class BatchSize(Model):

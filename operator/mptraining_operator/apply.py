@@ -23,6 +23,7 @@ from mptraining_api.kubernetes_api import (
 )
 from mptraining_api.model import Model
 from mptraining_api.problems import Problem
+from mptraining_api.spec import PodTemplate, Scheduling
 from mptraining_api.status import JobStatus, format_time
 from mptraining_operator.children import (
     NamespaceDeleted,
@@ -40,6 +41,7 @@ from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.actions import (
     Action,
     AllowPeers,
+    CreatePodGroup,
     DeleteJob,
     DeletePod,
     EndAttempt,
@@ -56,7 +58,8 @@ from mptraining_operator.resources import job_objects, names
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import JOB_FILE, Owner
-from mptraining_operator.watch import api_objects, parse
+from mptraining_operator.resources.pod_groups import VOLCANO_QUEUE, GangNotServed, by_api_version, choose, pod_group
+from mptraining_operator.watch import api_objects, gang_apis, parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.warning_events import WarningEvents
 
@@ -94,6 +97,7 @@ class Applier:
         self._clock = clock
         self._namespace_objects = namespace_objects
         self._warnings = WarningEvents(cluster, clock)
+        self._gang_apis = gang_apis.GangApis(cluster, clock)
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
@@ -155,6 +159,8 @@ class Applier:
             case AllowPeers():
                 self._allow_peers(snapshot)
                 return False
+            case CreatePodGroup():
+                return self._create_pod_group(action, snapshot)
             case EndAttempt():
                 keep_frozen_job(self._cluster, snapshot, action.batch_job)
                 # Foreground: the Job exists until its pods are deleted.
@@ -176,20 +182,29 @@ class Applier:
                 self._cache.update_warning(snapshot.key, snapshot.uid, action.about, warning)
                 return True
 
-    def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
+    def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
         if snapshot.job is None:
             return False
         owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
         text = frozen_text(action, snapshot)
+        settings = self._pod_settings(owner)
         try:
+            gang = choose(
+                snapshot.job.spec.scheduling or Scheduling(),
+                action.attempt_job.processes,
+                coscheduling=settings.coscheduling,
+                volcano=settings.volcano,
+                serves=self._gang_apis.serves,
+            )
             # Built before any creation, so that an invalid pod template leaves no children.
             job = indexed_job(
                 owner,
                 action.job,
                 snapshot.job.spec,
                 attempt=action.number,
-                settings=self._pod_settings(owner),
+                settings=settings,
                 text=text,
+                gang=gang,
                 machine=action.machine,
                 nodes=action.nodes,
             )
@@ -204,11 +219,14 @@ class Applier:
                 text = stored
         except Problem as problem:
             return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(problem), self._clock(), "Invalid"))
+        except GangNotServed as no:
+            return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(no), self._clock(), "NoGang"))
         except NotCreated as no:
             return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
         except NamespaceDeleted:
             return False
-        self._started(snapshot, self._put_batch_job(snapshot.key, created))
+        batch_job = self._put_batch_job(snapshot.key, created)
+        self._started(snapshot, batch_job)
         self._cache.update_lookups(
             snapshot.key,
             snapshot.uid,
@@ -216,7 +234,41 @@ class Applier:
             refusal=None,
             job_file_missing=False,
         )
+        if batch_job.gang:
+            return self._create_pod_group(CreatePodGroup(batch_job.name, batch_job.uid), snapshot, batch_job)
         return False
+
+    def _create_pod_group(
+        self, action: CreatePodGroup, snapshot: Snapshot, batch_job: SeenBatchJob | None = None
+    ) -> bool:
+        """Create the PodGroup of an Indexed Job, by default of one in the snapshot."""
+        seen = batch_job or next((each for each in snapshot.batch_jobs if each.uid == action.uid), None)
+        api = by_api_version(seen.gang) if seen else None
+        if seen is None or snapshot.job is None:
+            return False
+        if api is None:
+            message = f"{seen.gang} of Job {seen.name} is not known to this version of the operator"
+            return self._refused(snapshot, Refusal(f"Job {seen.name}", message, self._clock(), "NoGang"))
+        spec = snapshot.job.spec
+        owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+        scheduling, annotations = spec.scheduling or Scheduling(), (spec.pod_template or PodTemplate()).annotations
+        body = pod_group(
+            owner,
+            api,
+            seen.name,
+            seen.uid,
+            seen.attempt,
+            workers=seen.parallelism,
+            queue=(annotations or {}).get(VOLCANO_QUEUE, ""),
+            priority=scheduling.priority_class_name or self._pod_settings(owner).priority_class_name or "",
+        )
+        try:
+            create_child(self._cluster, gang_apis.resource(api), dataclasses.replace(owner, uid=seen.uid), body)
+        except NotCreated as no:
+            return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
+        except NamespaceDeleted:
+            return False
+        return self._cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
 
     def _ensure_shared(self, namespace: str) -> None:
         """Create the namespace's shared objects. Raises NotCreated, NamespaceDeleted, ApiProblem."""

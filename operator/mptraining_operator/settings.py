@@ -129,6 +129,21 @@ class LeaseSettings(Model):
         return self
 
 
+class GangSchedulers(Model):
+    """Schedulers that place all workers of a job or none; scheduling.gang of a job chooses one."""
+
+    coscheduling: Word | None = Field(
+        None,
+        description="schedulerName of a scheduler with the plugin Coscheduling of scheduler-plugins. With it, gang: "
+        "Auto uses its PodGroups where their CustomResourceDefinition exists.",
+    )
+    volcano: Word | None = Field(
+        None,
+        description="schedulerName of Volcano's scheduler, usually volcano. With it, gang: Auto uses Volcano's "
+        "PodGroups where their CustomResourceDefinition exists.",
+    )
+
+
 class RestartSettings(Model):
     """Exponential backoff between attempts; the defaults for program failures are those of a batch/v1 Job."""
 
@@ -186,6 +201,12 @@ class OperatorSettings(Model):
     stuck_pod_seconds: Seconds = Field(
         30.0, description="Seconds after its grace period until a pod is reported whose node is not ready."
     )
+    gang_release_seconds: Annotated[float, Field(ge=0)] = Field(
+        180.0,
+        description="Seconds after which workers give their machines back if others of their job get none; between "
+        "once and twice as long, by the job. 0: never.",
+    )
+    gang_schedulers: GangSchedulers = Field(GangSchedulers(), description="Schedulers of gangs.")
     grace_seconds: Annotated[int, Field(ge=1)] = Field(
         60, description="Termination grace period of workers in seconds, to save a checkpoint."
     )

@@ -134,6 +134,9 @@ CALLS = {
         "create": "event_recorder",
         "patch": "event_recorder",
     },
+    # The operator reads one that it could not create, because it exists.
+    "podgroups": dict.fromkeys(("get", "create"), "apply"),
+    "workloads": dict.fromkeys(("get", "create"), "apply"),
     "tokenreviews": {"create": "progress.auth"},
     "nodes": {"get": "apply"},
     "leases": {"get": "leader_election", "create": "leader_election", "update": "leader_election"},

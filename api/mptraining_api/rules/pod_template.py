@@ -36,6 +36,7 @@ _SECURITY_ANNOTATIONS = (
 )
 # The priority classes of Kubernetes' system pods, which preempt all other pods.
 _SYSTEM_CLASSES = "system-"
+_DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def _cel_list(values: tuple[str, ...]) -> str:
@@ -71,6 +72,14 @@ def _no_security(template: PodTemplate) -> bool:
 
 def _no_system_class(scheduling: Scheduling) -> bool:
     return not (scheduling.priority_class_name or "").startswith(_SYSTEM_CLASSES)
+
+
+def _queue_is_the_gang(scheduling: Scheduling) -> bool:
+    return scheduling.queue_name is None or scheduling.gang in (None, "Auto", "None")
+
+
+def _not_the_default_scheduler(scheduling: Scheduling) -> bool:
+    return scheduling.gang != "Volcano" or scheduling.scheduler_name != _DEFAULT_SCHEDULER
 
 
 def _own_selectors(template: PodTemplate) -> bool:
@@ -153,6 +162,23 @@ POD_RULES: tuple[Rule, ...] = (
         f"a class that does not begin with {_SYSTEM_CLASSES}, as Kubernetes' own do",
         "Ask the cluster's administrator for a class for training.",
         _no_system_class,
+    ),
+    Rule(
+        "spec.scheduling",
+        "spec.scheduling.gang",
+        "!has(self.queueName) || !has(self.gang) || self.gang in ['Auto', 'None']",
+        "Auto or None together with queueName, since Kueue admits all workers of a job or none: it is the gang",
+        "Leave gang out, or queueName.",
+        _queue_is_the_gang,
+    ),
+    Rule(
+        "spec.scheduling",
+        "spec.scheduling.schedulerName",
+        f"!has(self.gang) || self.gang != 'Volcano' || !has(self.schedulerName) || "
+        f"self.schedulerName != '{_DEFAULT_SCHEDULER}'",
+        f"Volcano's scheduler for gang: Volcano, since {_DEFAULT_SCHEDULER} does not read Volcano's PodGroups",
+        "Leave schedulerName out: Volcano's own is called volcano.",
+        _not_the_default_scheduler,
     ),
     Rule(
         "spec.podTemplate",

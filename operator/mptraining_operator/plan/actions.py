@@ -38,6 +38,14 @@ class AllowPeers:
 
 
 @dataclass(frozen=True, slots=True)
+class CreatePodGroup:
+    """Create the PodGroup of an Indexed Job, which owns it, if it does not exist."""
+
+    batch_job: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class EndAttempt:
     """Delete an Indexed Job with foreground propagation; its workers save a checkpoint and exit."""
 
@@ -94,7 +102,16 @@ class ReadEvents:
 
 
 Action = (
-    StartAttempt | AllowPeers | EndAttempt | ForgetAttempt | DeletePod | DeleteJob | ReadJobFile | ReadNode | ReadEvents
+    StartAttempt
+    | AllowPeers
+    | CreatePodGroup
+    | EndAttempt
+    | ForgetAttempt
+    | DeletePod
+    | DeleteJob
+    | ReadJobFile
+    | ReadNode
+    | ReadEvents
 )
 
 

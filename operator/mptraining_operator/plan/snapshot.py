@@ -66,6 +66,8 @@ class SeenPod:
     waiting_message: str = ""
     # The scheduler's message; empty when the pod is scheduled.
     unscheduled: str = ""
+    # When it got its node.
+    scheduled: float | None = None
 
     @property
     def starts_as_usual(self) -> bool:
@@ -109,6 +111,8 @@ class SeenBatchJob:
     ended_at: float | None = None
     # When the status was last written.
     changed: float | None = None
+    # The API that places all of its pods or none, see `resources.pod_groups`; empty for none.
+    gang: str = ""
 
     def same_state(self, other: SeenBatchJob) -> bool:
         """Return whether `other` differs only in counts of pods that have no effect on a plan."""
@@ -127,7 +131,8 @@ class Refusal:
     message: str
     at: float
     # NameTaken: another owner's object has the name. Refused: quota or policy. Invalid: no retry can succeed.
-    kind: Literal["NameTaken", "Refused", "Invalid"] = "Refused"
+    # NoGang: the API server does not serve the job's gang scheduling.
+    kind: Literal["NameTaken", "Refused", "Invalid", "NoGang"] = "Refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,8 @@ class Lookups:
     refusal: Refusal | None = None
     # The NetworkPolicy that lets the job's workers reach each other exists.
     peers_allowed: bool = False
+    # The uid of the Indexed Job whose PodGroup exists.
+    pod_group_of: str = ""
     # By node that was read: whether only its kubelet, which does not report, can end its pods; see `parse.unready`.
     unready_nodes: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
     # By the uid of an Indexed Job whose pods are missing, or of a pod whose containers do not start.
@@ -166,6 +173,8 @@ class Limits:
     longest_backoff: float = 360.0
     settle: float = 5.0
     stuck_pod: float = 30.0
+    # 0: half-placed gangs are never released.
+    gang_release: float = 180.0
     jobs: JobLimits = field(default_factory=JobLimits)
     # The operator's namespace and service account, which jobs may not use; empty outside a cluster.
     operator_namespace: str = ""

@@ -179,7 +179,9 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     ending = end_current_attempt(snapshot, status)
     if ending or not no_live_pods(snapshot):
         return _wait_for_node(snapshot, status, now, ending)
-    due = parse_time(attempt.completion_time or format_time(now)) + end.restart_backoff(status, snapshot.limits)
+    due = parse_time(attempt.completion_time or format_time(now)) + end.restart_backoff(
+        status, snapshot.limits, snapshot.uid
+    )
     if now < due:
         return Plan(wake_at=due)
     job = _frozen(snapshot)

@@ -99,6 +99,9 @@ class PodSettings:
     http_proxy: str | None = None
     https_proxy: str | None = None
     no_proxy: str = ""
+    # schedulerNames for gangs; None: no such scheduler.
+    coscheduling: str | None = None
+    volcano: str | None = None
 
     def proxies(self) -> dict[str, str]:
         """Return the proxy variables in upper and lower case: curl reads lower case, other programs upper case."""

@@ -29,6 +29,7 @@ from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
 from mptraining_operator.resources.job_objects import JOB_FILE, Owner, fits_template, job_digest, metadata
+from mptraining_operator.resources.pod_groups import Gang, pod_annotations, pod_fields, pod_labels
 from mptraining_operator.resources.volumes import (
     JOB_FOLDER,
     check_collisions,
@@ -79,12 +80,15 @@ def indexed_job(
     attempt: int,
     settings: PodSettings,
     text: str = "",
+    gang: Gang | None = None,
     machine: int = 0,
     nodes: int | None = None,
 ) -> dict[str, Any]:
     """Build the Job of one attempt from the frozen job; `text` is that of the frozen job, by default of `job`.
 
     `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
+
+    With a `gang` a scheduler places its pods together, by a PodGroup of the same name.
 
     The operator never updates the Job: a queue may own its `suspend` and its placement.
 
@@ -103,6 +107,7 @@ def indexed_job(
             **metadata(owner, names.batch_job(owner.name, attempt), labels | queue),
             "annotations": {
                 names.JOB_DIGEST: job_digest(text),
+                **({names.GANG: gang.api.api_version} if gang else {}),
                 **({names.MACHINE: str(machine)} if machine else {}),
             },
         },
@@ -120,7 +125,9 @@ def indexed_job(
                 "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
             },
             **({"suspend": True} if queue else {}),
-            "template": _template(owner, job, spec, scheduling, _Attempt(attempt, machine, nodes, text), settings),
+            "template": _template(
+                owner, job, spec, scheduling, _Attempt(attempt, machine, nodes, text), settings, gang
+            ),
         },
     }
     # The Job must not share mutable values with the frozen spec or with the next attempt.
@@ -134,8 +141,10 @@ def _template(
     scheduling: Scheduling,
     attempt: _Attempt,
     settings: PodSettings,
+    gang: Gang | None,
 ) -> dict[str, Any]:
     pod_template = spec.pod_template or PodTemplate()
+    group = names.batch_job(owner.name, attempt.number)
     priority = scheduling.priority_class_name or settings.priority_class_name
     return {
         "metadata": {
@@ -144,12 +153,14 @@ def _template(
                 **(pod_template.labels or {}),
                 **names.attempt_labels(owner.name, owner.uid, attempt.number),
                 **({names.PEERS: "true"} if job.processes > 1 else {}),
+                **pod_labels(gang, group),
             },
             # Eviction of one worker by the cluster autoscaler restarts all of them.
             "annotations": {
                 **(pod_template.annotations or {}),
                 SAFE_TO_EVICT: "false",
                 **({names.RESOLVED_JOB: attempt.text} if fits_template(attempt.text) else {}),
+                **pod_annotations(gang, group),
             },
         },
         "spec": {
@@ -163,6 +174,7 @@ def _template(
             **_pull_secrets(pod_template, settings),
             **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
+            **pod_fields(gang, group),
             **_placement(owner, job, pod_template, attempt.number, settings),
             **_containers(owner, job, pod_template, attempt, settings),
         },

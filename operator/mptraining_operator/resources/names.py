@@ -22,6 +22,7 @@ __all__ = [
     "ATTEMPT",
     "COMPLETION_INDEX",
     "DENY_POLICY",
+    "GANG",
     "JOB",
     "JOB_DIGEST",
     "JOB_UID",
@@ -45,6 +46,8 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 OPERATOR = "mptraining-operator"
 # The annotation of an Indexed Job with the digest of its resolved job.
 JOB_DIGEST = f"{GROUP}/job-digest"
+# The annotation of an Indexed Job with the API that places all of its pods or none; absent for none.
+GANG = f"{GROUP}/gang"
 # The annotation of an Indexed Job with the machine of its attempt, as for `resolve.attempt.for_attempt`; absent: 0.
 MACHINE = f"{GROUP}/machine"
 # The label of the pods of a job of several workers, which need host names.

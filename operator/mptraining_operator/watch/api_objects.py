@@ -24,6 +24,7 @@ class Labels(msgspec.Struct, frozen=True):
 
 class Annotations(msgspec.Struct, frozen=True):
     job_digest: str = msgspec.field(default="", name=names.JOB_DIGEST)
+    gang: str = msgspec.field(default="", name=names.GANG)
     machine: str | None = msgspec.field(default=None, name=names.MACHINE)
 
 

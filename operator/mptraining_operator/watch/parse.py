@@ -186,6 +186,7 @@ def batch_job(raw: api_objects.Job) -> SeenBatchJob:
         end_message=(end and end.message) or "",
         ended_at=optional_time(end.last_transition_time) if end else None,
         changed=_status_written(metadata),
+        gang=sys.intern(metadata.annotations.gang),
     )
 
 
@@ -228,6 +229,7 @@ def pod(raw: api_objects.Pod) -> SeenPod:
         hand_over=_hand_over(status),
         waiting_message=waiting.message or "",
         unscheduled=(scheduled.message or scheduled.reason or "Unschedulable") if scheduled.status == "False" else "",
+        scheduled=optional_time(scheduled.last_transition_time) if scheduled.status == "True" else None,
     )
 
 
