@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mptraining_api.pods.fields import OTHER_VOLUME_KINDS, VOLUME_KINDS, PodTemplate, Resources
 from mptraining_api.rules.rule import Rule
-from mptraining_api.spec import OTHER_VOLUME_KINDS, VOLUME_KINDS, PodTemplate, Resources, Scheduling
+from mptraining_api.spec import Scheduling
 
 # Variables that are set for each process; a job's own value would break the gang. NVIDIA_VISIBLE_DEVICES in a pod
 # overrides the devices from the device plugin: `all` would include the GPUs of other pods.

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from mptraining_api import outcomes
 from mptraining_api.admin_limits import check_limits
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import OutsideLimits, Problem
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import PodTemplate
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.plan import conditions, end, run, waiting
 from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt

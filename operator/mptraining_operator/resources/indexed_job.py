@@ -20,9 +20,10 @@ import copy
 from typing import Any
 
 from mptraining_api.launch import SOURCE_COMMAND, TRAINER_PORT, launch
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import JobSpec, PodTemplate, Scheduling
+from mptraining_api.spec import JobSpec, Scheduling
 from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
