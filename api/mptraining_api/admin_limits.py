@@ -180,12 +180,14 @@ def check_limits(
 
 
 def _images(job: MPTrainingJob) -> Iterator[tuple[str, str]]:
-    """Yield the field and name of each image in the job: that of its containers and those of image volumes."""
+    """Yield the field and name of each image in the job: those of its containers and of image volumes."""
     template = job.spec.pod_template
     if template is None:
         return
     if template.image is not None:
         yield "spec.podTemplate.image", template.image
+    for index, container in enumerate(template.init_containers or ()):
+        yield f"spec.podTemplate.initContainers[{index}].image", container.image
     for index, volume in enumerate(template.volumes or ()):
         source = volume.get("image")
         if isinstance(source, dict):
