@@ -115,8 +115,8 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Image = Annotated[Text, AfterValidator(_checked(parse_image))]
 
 
-class JobLimits(Model):
-    """Limits on jobs. Empty and absent limits allow everything."""
+class RuntimeLimits(Model):
+    """Limits on each job of a runtime, in addition to those of the settings; empty and absent ones allow everything."""
 
     accelerators: tuple[Annotated[Text, AfterValidator(_known), Field(json_schema_extra=_names)], ...] = Field(
         (), description="Accelerators that jobs may ask for, such as nvidia-tesla-t4, or t4 for short. Empty: all."
@@ -128,6 +128,11 @@ class JobLimits(Model):
         (), description="Registries, or folders of them, whose images jobs may name. Empty, as images: all."
     )
     nodes_per_job: Count | None = Field(None, description="Most nodes of one job. Absent: any number.")
+
+
+class JobLimits(RuntimeLimits):
+    """Limits on jobs. Empty and absent limits allow everything."""
+
     nodes_per_namespace: Count | None = Field(
         None, description="Most nodes of all jobs of a namespace together; further ones wait. Absent: any number."
     )
@@ -138,6 +143,7 @@ def check_limits(
     resolved: ResolvedJob,
     limits: JobLimits,
     *,
+    runtime_limits: RuntimeLimits | None = None,
     operator_namespace: str = "",
     operator_account: str = "",
 ) -> None:
@@ -152,7 +158,8 @@ def check_limits(
             f"{operator_namespace!r} is the operator's own, with its account and its certificate",
             next_step="Make the job in another namespace.",
         )
-    account = spec.pod_template.service_account_name if spec.pod_template else None
+    template = resolved.runtime.pod_template if resolved.runtime else spec.pod_template
+    account = template.service_account_name if template else None
     # An account of that name in another namespace is not this operator's, but most likely that of another operator.
     if operator_account and account == operator_account:
         raise OutsideLimits(
@@ -160,23 +167,37 @@ def check_limits(
             f"{account!r} is the operator's own name",
             next_step="Name an account made for this job's data.",
         )
-    if limits.accelerators and spec.accelerator.type not in limits.accelerators:
+    _check_limits(job, resolved, limits, "limits")
+    most = limits.nodes_per_namespace
+    if most is not None and resolved.processes > most:
+        raise _too_many_nodes(resolved, "limits.nodesPerNamespace", most)
+    if runtime_limits is not None and resolved.runtime is not None:
+        _check_limits(job, resolved, runtime_limits, f"runtimes.{resolved.runtime.name}.limits")
+
+
+def _check_limits(job: MPTrainingJob, resolved: ResolvedJob, limits: RuntimeLimits, name: str) -> None:
+    """Raise OutsideLimits by one set of limits; `name` is its path in the operator's settings."""
+    kind = job.spec.accelerator.type
+    if limits.accelerators and kind not in limits.accelerators:
         raise OutsideLimits(
             "spec.accelerator.type",
-            f"{spec.accelerator.type!r} is outside limits.accelerators",
+            f"{kind!r} is outside {name}.accelerators",
             expected=f"one of {', '.join(limits.accelerators)}",
             next_step=_ASK,
         )
     for where, image in _images(job):
-        _refuse_image(where, image, limits)
-    for name, most in (("nodesPerJob", limits.nodes_per_job), ("nodesPerNamespace", limits.nodes_per_namespace)):
-        if most is not None and resolved.processes > most:
-            raise OutsideLimits(
-                "spec.accelerator.topology" if resolved.accelerator.topology else "spec.nodes",
-                f"{resolved.processes} nodes are more than limits.{name} allows",
-                expected=f"at most {most}",
-                next_step=_ASK,
-            )
+        _refuse_image(where, image, limits, name)
+    if limits.nodes_per_job is not None and resolved.processes > limits.nodes_per_job:
+        raise _too_many_nodes(resolved, f"{name}.nodesPerJob", limits.nodes_per_job)
+
+
+def _too_many_nodes(resolved: ResolvedJob, limit: str, most: int) -> OutsideLimits:
+    return OutsideLimits(
+        "spec.accelerator.topology" if resolved.accelerator.topology else "spec.nodes",
+        f"{resolved.processes} nodes are more than {limit} allows",
+        expected=f"at most {most}",
+        next_step=_ASK,
+    )
 
 
 def _images(job: MPTrainingJob) -> Iterator[tuple[str, str]]:
@@ -194,7 +215,7 @@ def _images(job: MPTrainingJob) -> Iterator[tuple[str, str]]:
             yield f"spec.podTemplate.volumes[{index}].image.reference", str(source.get("reference") or "")
 
 
-def _refuse_image(where: str, text: str, limits: JobLimits) -> None:
+def _refuse_image(where: str, text: str, limits: RuntimeLimits, name: str) -> None:
     if not limits.images and not limits.registries:
         return
     try:
@@ -206,5 +227,5 @@ def _refuse_image(where: str, text: str, limits: JobLimits) -> None:
     if any(is_in_registry(image, parse_location(allowed)) for allowed in limits.registries):
         return
     lists = (("images", limits.images), ("registries", limits.registries))
-    named = [f"limits.{name} ({', '.join(allowed)})" for name, allowed in lists if allowed]
+    named = [f"{name}.{each} ({', '.join(allowed)})" for each, allowed in lists if allowed]
     raise OutsideLimits(where, f"{text!r} is outside {' and '.join(named)}", next_step=_ASK)

@@ -111,7 +111,13 @@ def launch(
 
 
 def with_current_fields(job: ResolvedJob, environment: Mapping[str, str]) -> ResolvedJob:
-    """Return the job with the fields that were changed after its first attempt. Raises InvalidSpec."""
+    """Return the job as a worker uses it and writes it to the run folder. Raises InvalidSpec.
+
+    With the fields that were changed after its first attempt; without the pod template, which is the operator's and may
+    have private values.
+    """
+    if job.runtime is not None:
+        job = job.model_copy(update={"runtime": job.runtime.model_copy(update={"pod_template": None})})
     kept = environment.get(MAX_TO_KEEP)
     if kept is None:
         return job

@@ -328,6 +328,11 @@ def is_paused(annotations: Mapping[str, object] | None) -> bool:
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 
 
+# A job that names this runtime has none, also where its namespace has one.
+NO_RUNTIME = "None"
+RuntimeName = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?|None)$", max_length=63)]
+
+
 class JobSpec(Model):
     """Desired state of the job: a program, data, an accelerator."""
 
@@ -355,6 +360,9 @@ class JobSpec(Model):
     output: Output | None = Field(None, description="The run folder.")
     run_policy: RunPolicy | None = Field(None, description="Limits on retries and time.")
     scheduling: Scheduling | None = Field(None, description="Queue, priority and scheduler of the pods.")
+    runtime: RuntimeName | None = Field(
+        None, description="Runtime of the cluster, a named set of pod settings: `mptj runtimes`; None for none."
+    )
     pod_template: PodTemplate | None = Field(None, description="The pod settings that a job may change.")
 
 

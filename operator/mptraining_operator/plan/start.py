@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mptraining_api import outcomes
-from mptraining_api.admin_limits import check_limits
+from mptraining_api.admin_limits import RuntimeLimits, check_limits
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import OutsideLimits, Problem
 from mptraining_api.resolve.resolve import resolve
@@ -20,6 +20,7 @@ from mptraining_operator.plan.deadlines import earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
 from mptraining_operator.plan.snapshot import Refusal, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
+from mptraining_operator.resources.indexed_job import with_frozen_template
 from mptraining_operator.resources.volumes import outlives_pod
 
 # Seconds between checks for free nodes: the end of another job does not queue the jobs that wait for its nodes.
@@ -35,6 +36,7 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now
                 snapshot.job,
                 job,
                 limits.jobs,
+                runtime_limits=_runtime_limits(snapshot, job),
                 operator_namespace=limits.operator_namespace,
                 operator_account=limits.operator_account,
             )
@@ -46,6 +48,12 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now
     if most is None or _has_nodes(status) or snapshot.other_nodes + job.processes <= most:
         return None
     return _wait_for_room(snapshot, status, job.processes, most, now)
+
+
+def _runtime_limits(snapshot: Snapshot, job: ResolvedJob) -> RuntimeLimits | None:
+    """Return the limits of the job's runtime as they are now, as those of the settings."""
+    runtime = (snapshot.limits.cluster.runtimes or {}).get(job.runtime.name) if job.runtime else None
+    return runtime.limits if runtime else None
 
 
 def _has_nodes(status: JobStatus) -> bool:
@@ -274,7 +282,8 @@ def _started(snapshot: Snapshot, number: int, job: ResolvedJob) -> tuple[EventRe
 def _output_is_lost(snapshot: Snapshot, job: ResolvedJob) -> str:
     if job.output is None:
         return "spec.output.uri is not given: checkpoints and model are deleted with the pods"
-    template = (snapshot.job.spec.pod_template if snapshot.job else None) or PodTemplate()
+    spec = with_frozen_template(snapshot.job.spec, job) if snapshot.job else None
+    template = (spec.pod_template if spec else None) or PodTemplate()
     if outlives_pod(job.output, template):
         return ""
     return (

@@ -57,6 +57,11 @@ _POD_SECURITY = {
 }
 
 
+def with_frozen_template(spec: JobSpec, job: ResolvedJob) -> JobSpec:
+    """Return the spec with the pod template that attempt 1 had with its runtime, if it had one."""
+    return spec if job.runtime is None else spec.model_copy(update={"pod_template": job.runtime.pod_template})
+
+
 def indexed_job(
     owner: Owner, job: ResolvedJob, spec: JobSpec, *, attempt: int, settings: PodSettings, text: str = ""
 ) -> dict[str, Any]:
