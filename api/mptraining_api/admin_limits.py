@@ -116,8 +116,8 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Image = Annotated[Text, AfterValidator(_checked(parse_image))]
 
 
-class JobLimits(Model):
-    """Limits on jobs. Empty and absent limits allow everything."""
+class RuntimeLimits(Model):
+    """Limits on each job of a runtime, in addition to those of the settings; empty and absent ones allow everything."""
 
     accelerators: tuple[Annotated[Text, AfterValidator(_known), Field(json_schema_extra=_names)], ...] = Field(
         (), description="Accelerators that jobs may ask for, such as nvidia-tesla-t4, or t4 for short. Empty: all."
@@ -129,6 +129,11 @@ class JobLimits(Model):
         (), description="Registries, or folders of them, whose images jobs may name. Empty, as images: all."
     )
     nodes_per_job: Count | None = Field(None, description="Most nodes of one job. Absent: any number.")
+
+
+class JobLimits(RuntimeLimits):
+    """Limits on jobs. Empty and absent limits allow everything."""
+
     nodes_per_namespace: Count | None = Field(
         None, description="Most nodes of all jobs of a namespace together; further ones wait. Absent: any number."
     )
@@ -139,6 +144,7 @@ def check_limits(
     resolved: ResolvedJob,
     limits: JobLimits,
     *,
+    runtime_limits: RuntimeLimits | None = None,
     operator_namespace: str = "",
     operator_account: str = "",
 ) -> None:
@@ -153,7 +159,8 @@ def check_limits(
             f"{operator_namespace!r} is the operator's own, with its account and its certificate",
             next_step="Make the job in another namespace.",
         )
-    account = spec.pod_template.service_account_name if spec.pod_template else None
+    template = resolved.runtime.pod_template if resolved.runtime else spec.pod_template
+    account = template.service_account_name if template else None
     # An account of that name in another namespace is not this operator's, but most likely that of another operator.
     if operator_account and account == operator_account:
         raise OutsideLimits(
@@ -161,27 +168,39 @@ def check_limits(
             f"{account!r} is the operator's own name",
             next_step="Name an account made for this job's data.",
         )
-    for where, machine in _machines(spec.accelerator):
+    _check_limits(job, resolved, limits, "limits")
+    if limits.nodes_per_namespace is not None:
+        _check_nodes(job, resolved, "limits.nodesPerNamespace", limits.nodes_per_namespace)
+    if runtime_limits is not None and resolved.runtime is not None:
+        _check_limits(job, resolved, runtime_limits, f"runtimes.{resolved.runtime.name}.limits")
+
+
+def _check_limits(job: MPTrainingJob, resolved: ResolvedJob, limits: RuntimeLimits, name: str) -> None:
+    """Raise OutsideLimits by one set of limits; `name` is its path in the operator's settings."""
+    for where, machine in _machines(job.spec.accelerator):
         if limits.accelerators and machine.type not in limits.accelerators:
             raise OutsideLimits(
                 f"{where}.type",
-                f"{machine.type!r} is outside limits.accelerators",
+                f"{machine.type!r} is outside {name}.accelerators",
                 expected=f"one of {', '.join(limits.accelerators)}",
                 next_step=_ASK,
             )
     for where, image in _images(job):
-        _refuse_image(where, image, limits)
-    for name, most in (("nodesPerJob", limits.nodes_per_job), ("nodesPerNamespace", limits.nodes_per_namespace)):
-        if most is None:
-            continue
-        for (where, _), attempt in zip(_machines(spec.accelerator), machines(resolved), strict=False):
-            if attempt.processes > most:
-                raise OutsideLimits(
-                    f"{where}.topology" if attempt.accelerator.topology else "spec.nodes",
-                    f"{attempt.processes} nodes are more than limits.{name} allows",
-                    expected=f"at most {most}",
-                    next_step=_ASK,
-                )
+        _refuse_image(where, image, limits, name)
+    if limits.nodes_per_job is not None:
+        _check_nodes(job, resolved, f"{name}.nodesPerJob", limits.nodes_per_job)
+
+
+def _check_nodes(job: MPTrainingJob, resolved: ResolvedJob, limit: str, most: int) -> None:
+    """Raise OutsideLimits for the first machine of which the job takes more than `most`."""
+    for (where, _), attempt in zip(_machines(job.spec.accelerator), machines(resolved), strict=False):
+        if attempt.processes > most:
+            raise OutsideLimits(
+                f"{where}.topology" if attempt.accelerator.topology else "spec.nodes",
+                f"{attempt.processes} nodes are more than {limit} allows",
+                expected=f"at most {most}",
+                next_step=_ASK,
+            )
 
 
 def _machines(accelerator: Accelerator) -> Iterator[tuple[str, Machine]]:
@@ -192,19 +211,21 @@ def _machines(accelerator: Accelerator) -> Iterator[tuple[str, Machine]]:
 
 
 def _images(job: MPTrainingJob) -> Iterator[tuple[str, str]]:
-    """Yield the field and name of each image in the job: that of its containers and those of image volumes."""
+    """Yield the field and name of each image in the job: those of its containers and of image volumes."""
     template = job.spec.pod_template
     if template is None:
         return
     if template.image is not None:
         yield "spec.podTemplate.image", template.image
+    for index, container in enumerate(template.init_containers or ()):
+        yield f"spec.podTemplate.initContainers[{index}].image", container.image
     for index, volume in enumerate(template.volumes or ()):
         source = volume.get("image")
         if isinstance(source, dict):
             yield f"spec.podTemplate.volumes[{index}].image.reference", str(source.get("reference") or "")
 
 
-def _refuse_image(where: str, text: str, limits: JobLimits) -> None:
+def _refuse_image(where: str, text: str, limits: RuntimeLimits, name: str) -> None:
     if not limits.images and not limits.registries:
         return
     try:
@@ -216,5 +237,5 @@ def _refuse_image(where: str, text: str, limits: JobLimits) -> None:
     if any(is_in_registry(image, parse_location(allowed)) for allowed in limits.registries):
         return
     lists = (("images", limits.images), ("registries", limits.registries))
-    named = [f"limits.{name} ({', '.join(allowed)})" for name, allowed in lists if allowed]
+    named = [f"{name}.{each} ({', '.join(allowed)})" for each, allowed in lists if allowed]
     raise OutsideLimits(where, f"{text!r} is outside {' and '.join(named)}", next_step=_ASK)

@@ -56,6 +56,9 @@ MODEL_WAIT_SECONDS = "MPTRAINING_MODEL_WAIT_SECONDS"
 MODEL_WAITS = "ModelWaits"
 # A file that a local run creates before it stops its workers because its user pressed Ctrl-C.
 STOPPED_BY_USER_FILE = "MPTRAINING_STOPPED_BY_USER_FILE"
+# checkpoint.maxToKeep as it was when the attempt was created, if it is another than in the job file, which all attempts
+# share.
+MAX_TO_KEEP = "MPTRAINING_MAX_TO_KEEP"
 # When set, errors in the user's job are reported with their traceback, too.
 DEBUG = "MPTRAINING_DEBUG"
 
@@ -118,6 +121,22 @@ def launch(
         # The job must not use a GPU that the machine happens to have.
         environment["CUDA_VISIBLE_DEVICES"] = "-1"
     return Launch(command=tuple(command), environment=environment, job_file=job.to_json(), hosts=tuple(hosts))
+
+
+def with_current_fields(job: ResolvedJob, environment: Mapping[str, str]) -> ResolvedJob:
+    """Return the job as a worker uses it and writes it to the run folder. Raises InvalidSpec.
+
+    With the fields that were changed after its first attempt; without the pod template, which is the operator's and may
+    have private values.
+    """
+    if job.runtime is not None:
+        job = job.model_copy(update={"runtime": job.runtime.model_copy(update={"pod_template": None})})
+    kept = environment.get(MAX_TO_KEEP)
+    if kept is None:
+        return job
+    if not kept.isdecimal() or int(kept) < 1:
+        raise InvalidSpec(MAX_TO_KEEP, f"{kept!r} is not a number above 0", next_step="Set it as the operator does.")
+    return job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"max_to_keep": int(kept)})})
 
 
 class WorkerIdentity(Model):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from mptraining_api.model import Model
 from mptraining_api.outputs.fields import Tracking
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.spec import Feature, KerasObject, Program, Source
 
 VERSION = 1
@@ -121,6 +122,14 @@ class ResolvedExport(Model):
     monitor: str | None
 
 
+class ResolvedRuntime(Model):
+    """The runtime that the first attempt had: later changes of the operator's settings do not change the job."""
+
+    name: str
+    # The job's pod template with what the runtime adds.
+    pod_template: PodTemplate | None
+
+
 class ProfileSteps(Model):
     first_step: int
     last_step: int
@@ -184,6 +193,8 @@ class ResolvedJob(Model):
     output: str | None
     # Uid of the sweep whose trial the job belongs to.
     sweep: str | None = None
+    # None: no runtime, or in a local run.
+    runtime: ResolvedRuntime | None = None
     # The other machines that an attempt may run on, in order; `resolve.attempt.for_attempt` selects one. A trainer
     # reads the job of one attempt, which has none.
     alternatives: tuple[ResolvedMachine, ...] = ()

@@ -10,12 +10,13 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints
 
-from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, NonNegative, Text, Uri, Word
+from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, NonNegative, Uri, Word
 from mptraining_api.outputs.fields import Checkpoint, Export, Output, Profile, Tracking
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.programs.fields import Application, Ensemble, Function, Prediction, Script
 from mptraining_api.validation import job_text
 from mptraining_api.validation.yaml_text import YamlDocument
@@ -155,74 +156,6 @@ class Data(Model):
     on_change: Literal["Refuse", "Accept"] | None = Field(
         None, description="Whether to resume when the data has changed since the checkpoint: Refuse or Accept."
     )
-
-
-Labels = Annotated[dict[Annotated[str, StringConstraints(max_length=317)], Text], Field(max_length=64)]
-# Quantity is the only union: Kubernetes itself accepts a number or a string (8, "500m", "16Gi").
-Quantity = Annotated[
-    int | Annotated[str, StringConstraints(max_length=64)],
-    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
-]
-Quantities = Annotated[dict[Annotated[str, StringConstraints(max_length=253)], Quantity], Field(max_length=16)]
-# Kubernetes objects are not validated here: the API server validates them when the pod is created.
-KubernetesObject = Annotated[dict[str, Any], Field(max_length=64)]
-KubernetesObjects = Annotated[list[KubernetesObject], Field(max_length=64)]
-# The volume types that Kubernetes' `restricted` Pod Security Standard admits, and images. Other storage (NFS, a disk)
-# needs a PersistentVolume, which an administrator or a storage class creates.
-VOLUME_KINDS = (
-    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image"),
-    *("persistentVolumeClaim", "projected", "secret"),
-)
-# The rest of Kubernetes' VolumeSource (core/v1, 1.34).
-OTHER_VOLUME_KINDS = (
-    *("hostPath", "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "fc", "flexVolume", "flocker"),
-    *("gcePersistentDisk", "gitRepo", "glusterfs", "iscsi", "nfs", "photonPersistentDisk", "portworxVolume"),
-    *("quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume"),
-)
-_OBJECT = {"type": "object", "additionalProperties": True, "maxProperties": 64}
-# CEL rules can read only the fields that the schema names. The API server drops or refuses a volume type that is not
-# named, so that no such volume is created.
-_VOLUME = {
-    "additionalProperties": False,
-    "properties": {
-        "name": {"type": "string", "maxLength": 63, "description": "For volumeMounts."},
-        **{kind: {**_OBJECT, "description": "As in a pod."} for kind in VOLUME_KINDS},
-        **{kind: {**_OBJECT, "description": "Refused."} for kind in OTHER_VOLUME_KINDS},
-    },
-}
-_NAME = {"properties": {"name": {"type": "string", "maxLength": 253, "description": "Name of the variable."}}}
-Volumes = Annotated[
-    list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_VOLUME)]], Field(max_length=64)
-]
-Variables = Annotated[
-    list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_NAME)]], Field(max_length=256)
-]
-
-
-class Resources(Model):
-    """Requests and limits of the trainer container."""
-
-    requests: Quantities | None = Field(None, description="Such as cpu, memory, ephemeral-storage.")
-    limits: Quantities | None = Field(None, description="Such as cpu, memory, ephemeral-storage.")
-
-
-class PodTemplate(Model):
-    """The pod settings that a job may change."""
-
-    image: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = Field(
-        None, description="Trainer image."
-    )
-    image_pull_secrets: KubernetesObjects | None = Field(None, description="As in a pod.")
-    env: Variables | None = Field(None, description="As in a container.")
-    env_from: KubernetesObjects | None = Field(None, description="As in a container.")
-    resources: Resources | None = Field(None, description="Of the trainer container, accelerators aside.")
-    volumes: Volumes | None = Field(None, description="As in a pod; no hostPath, nfs and the like.")
-    volume_mounts: KubernetesObjects | None = Field(None, description="As in a container.")
-    service_account_name: Name | None = Field(None, description="Service account of the pods.")
-    node_selector: Labels | None = Field(None, description="Added to the accelerator's own.")
-    tolerations: KubernetesObjects | None = Field(None, description="Added to the accelerator's own.")
-    labels: Labels | None = Field(None, description="Added to the pods.")
-    annotations: Labels | None = Field(None, description="Added to the pods.")
 
 
 class LossScale(Model):
@@ -418,6 +351,11 @@ def is_paused(annotations: Mapping[str, object] | None) -> bool:
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 
 
+# A job that names this runtime has none, also where its namespace has one.
+NO_RUNTIME = "None"
+RuntimeName = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?|None)$", max_length=63)]
+
+
 class JobSpec(Model):
     """Desired state of the job: a program, data, an accelerator."""
 
@@ -448,6 +386,9 @@ class JobSpec(Model):
     output: Output | None = Field(None, description="The run folder.")
     run_policy: RunPolicy | None = Field(None, description="Limits on retries and time.")
     scheduling: Scheduling | None = Field(None, description="Queue, priority and scheduler of the pods.")
+    runtime: RuntimeName | None = Field(
+        None, description="Runtime of the cluster, a named set of pod settings: `mptj runtimes`; None for none."
+    )
     pod_template: PodTemplate | None = Field(None, description="The pod settings that a job may change.")
 
 

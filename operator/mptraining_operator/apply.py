@@ -56,7 +56,7 @@ from mptraining_operator.plan.actions import (
 from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.resources import job_objects, names
 from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
 from mptraining_operator.resources.job_objects import JOB_FILE, Owner
 from mptraining_operator.resources.pod_groups import VOLCANO_QUEUE, GangNotServed, by_api_version, choose, pod_group
 from mptraining_operator.watch import api_objects, gang_apis, parse
@@ -200,7 +200,7 @@ class Applier:
             job = indexed_job(
                 owner,
                 action.job,
-                snapshot.job.spec,
+                with_frozen_template(snapshot.job.spec, action.job),
                 attempt=action.number,
                 settings=settings,
                 text=text,

@@ -19,6 +19,7 @@ from mptraining_api.admin_limits import Image, JobLimits
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.resolve.runtimes import Runtime, RuntimeName
 from mptraining_api.spec import GROUP
 
 POD_NAME = "POD_NAME"
@@ -190,6 +191,12 @@ class OperatorSettings(Model):
     experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
     default_output: Folder | None = Field(None, description="Default output folder of jobs.")
     default_outputs: dict[Word, Folder] = Field({}, description="Default output folders by namespace.")
+    runtimes: dict[RuntimeName, Runtime] = Field(
+        {},
+        description="Named sets of pod settings, images and limits, which jobs choose by `runtime`; "
+        "all users may read them.",
+    )
+    default_runtimes: dict[Word, RuntimeName] = Field({}, description="Runtimes of jobs that name none, by namespace.")
     limits: JobLimits = Field(JobLimits(), description="Limits of what jobs may use.")
     pods: JobPods = Field(JobPods(), description="Defaults for the pods of all jobs.")
     namespaces: tuple[Namespace, ...] = Field((), description="Namespaces to serve. Empty: all.")
@@ -234,6 +241,14 @@ class OperatorSettings(Model):
             raise ValueError(f"a healthPort other than progress.port, {self.progress.port}")
         return self
 
+    @model_validator(mode="after")
+    def _known_runtimes(self) -> Self:
+        unknown = [f"{each}: {name}" for each, name in self.default_runtimes.items() if name not in self.runtimes]
+        if unknown:
+            names = ", ".join(sorted(self.runtimes)) or "none"
+            raise ValueError(f"runtimes of settings.runtimes ({names}) in defaultRuntimes, not {', '.join(unknown)}")
+        return self
+
     def image(self, kind: str) -> str:
         """Return the default trainer image for `kind` (cpu, gpu, tpu), without settings that of this version."""
         own = f"mptraining/trainer:{version('mptraining')}" + ("" if kind == "cpu" else f"-{kind}")
@@ -247,6 +262,8 @@ class OperatorSettings(Model):
             default_output=self.default_output,
             default_images=MappingProxyType({kind: self.image(kind) for kind in TrainerImages.model_fields}),
             default_outputs=MappingProxyType(self.default_outputs),
+            runtimes=MappingProxyType(self.runtimes),
+            default_runtimes=MappingProxyType(self.default_runtimes),
         )
 
     @classmethod

@@ -12,6 +12,7 @@ import yaml
 
 from mptraining.board.in_cluster.run_folders import FolderOwners, Place
 from mptraining.board.in_cluster.settings import BoardSettings
+from mptraining.job_file.runtimes import KnownRuntimes
 from mptraining_operator.settings import OperatorSettings
 from tests.testbed.kubernetes.chart import Refused, documents, render
 
@@ -523,3 +524,49 @@ def test_a_wrong_value_of_the_board_is_refused_by_name(board: dict[str, Any], wo
 def test_an_older_kubernetes_is_refused() -> None:
     with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.29"):
         render(kubernetes="1.28.9")
+
+
+RUNTIMES: dict[str, Any] = {
+    "runtimes": {
+        "team-default": {
+            "provisioning": "Spot",
+            "podTemplate": {
+                "resources": {"requests": {"cpu": 4, "memory": "8Gi"}},
+                "initContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
+            },
+            "limits": {"nodesPerJob": 2},
+        }
+    },
+    "defaultRuntimes": {"vision": "team-default"},
+}
+
+
+def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_else() -> None:
+    found = objects({"settings": RUNTIMES})
+    published = KnownRuntimes.parse(yaml.safe_load(found["ConfigMap", "mptraining-runtimes"]["data"]["runtimes.yaml"]))
+    chosen = settings({"settings": RUNTIMES})
+    assert (published.runtimes, published.default_runtimes) == (chosen.runtimes, chosen.default_runtimes)
+    assert found["Role", "mptraining-runtimes"]["rules"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mptraining-runtimes"], "verbs": ["get"]}
+    ]
+    (subject,) = found["RoleBinding", "mptraining-runtimes"]["subjects"]
+    assert subject["name"] == "system:authenticated"
+    for values, kinds in (
+        ({}, set()),
+        ({"settings": RUNTIMES, "rbac": {"userRoles": False}}, {"ConfigMap"}),
+    ):
+        assert {kind for kind, name in objects(values) if name == "mptraining-runtimes"} == kinds
+
+
+@pytest.mark.parametrize(
+    ("runtime", "words"),
+    [
+        ({"podTemplat": {}}, "podTemplat"),
+        ({"podTemplate": {"hostNetwork": True}}, "hostNetwork"),
+        ({"provisioning": "Cheap"}, "provisioning"),
+        ({"limits": {"nodesPerNamespace": 2}}, "nodesPerNamespace"),
+    ],
+)
+def test_a_wrong_runtime_is_refused_by_name(runtime: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        render({"settings": {"runtimes": {"a": runtime}}})

@@ -76,7 +76,7 @@ def _train(environment: MutableMapping[str, str]) -> int:
 
     try:
         job, identity = _job(environment), launch.WorkerIdentity.from_environment(environment)
-        job = with_keras_of_models(job)
+        job = with_keras_of_models(launch.with_current_fields(job, environment))
     except Problem as problem:
         return _failed(environment, problem).exit_code
 

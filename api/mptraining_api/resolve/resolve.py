@@ -6,7 +6,7 @@ The functions are pure: the same job and settings give the same ResolvedJob on a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from mptraining_api.outputs.fields import Tracking
@@ -20,6 +20,7 @@ from mptraining_api.resolve.batch_size import (
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
 from mptraining_api.resolve.devices import Devices, placement, requested_devices, strategy, without_accelerators
 from mptraining_api.resolve.precision import JitCompile, Keras, jit_compile, precision
+from mptraining_api.resolve.runtimes import Chosen, Runtime, Runtimes, with_runtime
 from mptraining_api.resolved_job import (
     Choice,
     LearningRate,
@@ -52,6 +53,18 @@ class ClusterSettings:
     default_output: str | None = None
     default_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     default_outputs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    # None: unknown, as without a cluster.
+    runtimes: Runtimes | None = None
+    # The name of a runtime by namespace.
+    default_runtimes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def with_runtime(self, runtime: Runtime) -> ClusterSettings:
+        """Return the settings with the images and the output folder of the runtime."""
+        images = {kind: image for kind, image in runtime.images.to_document().items() if image}
+        found = replace(self, default_images=MappingProxyType({**self.default_images, **images}))
+        if runtime.default_output is None:
+            return found
+        return replace(found, default_output=runtime.default_output, default_outputs=MappingProxyType({}))
 
     def image(self, kind: str) -> str | None:
         """Return the image for jobs that name none and compute on `kind`."""
@@ -79,6 +92,11 @@ class _Machine:
 def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     """Return the job with every default decided. Raises InvalidSpec if it breaks a rule or cannot work."""
     check.check(job)
+    chosen = with_runtime(job, settings.runtimes, settings.default_runtimes)
+    if chosen.resolved is not None:
+        job = chosen.job
+        check.check(job)
+        settings = settings.with_runtime(chosen.runtime)
     spec = job.spec
     trained_here = spec.program.is_trained_here
     wanted = _requested(spec, settings)
@@ -103,7 +121,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)
     training, training_choices = resolve_training(spec, devices) if trained_here else (None, ())
     data, data_choices = (None, ()) if spec.data is None else resolve_data(spec.data, spec.program)
-    output, output_choices = _output(job, settings)
+    output, output_choices = _output(job, settings, chosen)
 
     resolved = ResolvedJob(
         name=job.metadata.name,
@@ -129,8 +147,11 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         tracking=_tracking(job),
         output=output,
         sweep=(job.metadata.labels or {}).get(SWEEP_UID),
+        runtime=chosen.resolved,
         nodes_range=NodesRange(min=spec.elastic.min, max=spec.elastic.max) if spec.elastic else None,
         choices=(
+            *chosen.choices,
+            *_image_choice(chosen, devices.accelerator.kind),
             *first.choices,
             keras_choice,
             *batch_choices,
@@ -190,6 +211,14 @@ def _image(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> str | 
     return (spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind)
 
 
+def _image_choice(chosen: Chosen, kind: str) -> tuple[Choice, ...]:
+    image = getattr(chosen.runtime.images, kind)
+    template = chosen.job.spec.pod_template
+    if chosen.resolved is None or image is None or (template and template.image):
+        return ()
+    return (Choice(field="spec.podTemplate.image", value=image, because=f"from the runtime {chosen.resolved.name}"),)
+
+
 def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bool:
     """Return whether a CPU fallback on one host may use two replicas for this job."""
     if spec.program.script is None:
@@ -246,7 +275,7 @@ def _tracking(job: MPTrainingJob) -> Tracking | None:
     return written.model_copy(update={"mlflow": mlflow})
 
 
-def _output(job: MPTrainingJob, settings: ClusterSettings) -> tuple[str | None, tuple[Choice, ...]]:
+def _output(job: MPTrainingJob, settings: ClusterSettings, chosen: Chosen) -> tuple[str | None, tuple[Choice, ...]]:
     if job.spec.output is not None:
         return job.spec.output.uri, ()
     default = settings.output(job.metadata.namespace)
@@ -254,4 +283,6 @@ def _output(job: MPTrainingJob, settings: ClusterSettings) -> tuple[str | None, 
         because = "no output is given: a scratch folder, from which nothing can be resumed"
         return None, (Choice(field="spec.output.uri", value="scratch folder", because=because),)
     folder = f"{default.rstrip('/')}/{job.metadata.name}"
-    return folder, (Choice(field="spec.output.uri", value=folder, because="below the cluster's default folder"),)
+    named = chosen.resolved.name if chosen.resolved and chosen.runtime.default_output else None
+    because = f"from the runtime {named}" if named else "below the cluster's default folder"
+    return folder, (Choice(field="spec.output.uri", value=folder, because=because),)

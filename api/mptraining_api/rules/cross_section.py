@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic.alias_generators import to_camel
 
+from mptraining_api.model import Model
+from mptraining_api.outputs.fields import Checkpoint
 from mptraining_api.rules.rule import Rule
 from mptraining_api.rules.sections import is_tpu
 from mptraining_api.spec import JOB_NAME, JobSpec, MPTrainingJob, RunPolicy
@@ -17,27 +19,47 @@ def _same(path: str, field: str, *, required: bool = False) -> str:
     return f"has({now}) == has({before}) && (!has({now}) || {now} == {before})"
 
 
+# Fields that may change after the start, by section. The operator reads the first ones of the current spec; a worker
+# gets maxToKeep with its attempt.
+MUTABLE: dict[str, tuple[type[Model], tuple[str, ...]]] = {
+    "run_policy": (RunPolicy, ("suspend", "active_deadline_seconds", "ttl_seconds_after_finished")),
+    "checkpoint": (Checkpoint, ("max_to_keep",)),
+}
+
+
 def _unchanged_after_start() -> str:
-    """Return CEL that holds if no attempt exists or only runPolicy.suspend has changed.
+    """Return CEL that holds if no attempt exists or no field but those of MUTABLE has changed.
 
     The rule is at the root, because removing and adding a subtree bypasses a rule on it. It compares field by field,
-    because CEL cannot compare objects except for one field.
+    because CEL cannot compare objects except for some fields.
     """
     same = [
         _same("spec", to_camel(name), required=about.is_required())
         for name, about in JobSpec.model_fields.items()
-        if name != "run_policy"
+        if name not in MUTABLE
     ]
-    policy = [_same("spec.runPolicy", to_camel(name)) for name in RunPolicy.model_fields if name != "suspend"]
-    none = [f"!has(VALUE.spec.runPolicy.{to_camel(name)})" for name in RunPolicy.model_fields if name != "suspend"]
-    # A runPolicy that is added or removed may contain suspend only.
-    added_or_removed = " && ".join(
-        f"(has({there}.spec.runPolicy) || !has({here}.spec.runPolicy) || ({' && '.join(none).replace('VALUE', here)}))"
-        for here, there in (("self", "oldSelf"), ("oldSelf", "self"))
-    )
-    both = f"(!has(self.spec.runPolicy) || !has(oldSelf.spec.runPolicy) || ({' && '.join(policy)}))"
+    same += [_same_but(to_camel(name), model, mutable) for name, (model, mutable) in MUTABLE.items()]
     started = "has(oldSelf.status) && has(oldSelf.status.currentAttempt) && oldSelf.status.currentAttempt > 0"
-    return f"!({started}) || ({' && '.join([*same, added_or_removed, both])})"
+    return f"!({started}) || ({' && '.join(same)})"
+
+
+def _same_but(section: str, model: type[Model], mutable: tuple[str, ...]) -> str:
+    """Return CEL that holds if no field of the section has changed but the `mutable` ones."""
+    path = f"spec.{section}"
+    fixed = [to_camel(name) for name in model.model_fields if name not in mutable]
+    # A section that is added or removed may have mutable fields only.
+    none = " && ".join(f"!has(VALUE.{path}.{each})" for each in fixed)
+    added_or_removed = [
+        f"(has({there}.{path}) || !has({here}.{path}) || ({none.replace('VALUE', here)}))"
+        for here, there in (("self", "oldSelf"), ("oldSelf", "self"))
+    ]
+    both = f"(!has(self.{path}) || !has(oldSelf.{path}) || ({' && '.join(_same(path, each) for each in fixed)}))"
+    return " && ".join([*added_or_removed, both])
+
+
+def _mutable_text() -> str:
+    names = [f"{to_camel(section)}.{to_camel(name)}" for section, (_, names) in MUTABLE.items() for name in names]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 _ROOT = (
@@ -53,7 +75,7 @@ _ROOT = (
         at="",
         field="spec",
         cel=_unchanged_after_start(),
-        message="no change but runPolicy.suspend after the job has started",
+        message=f"no change but {_mutable_text()} after the job has started",
         next_step="Create a new job under another name.",
         # The rule compares two versions, and here is only one.
         holds=lambda _: True,

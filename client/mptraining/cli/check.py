@@ -16,6 +16,7 @@ from mptraining.job_file.check import check_job_file
 from mptraining.job_file.paths import absolute_path
 from mptraining_api.problems import Problem
 from mptraining_api.resolve import attempt
+from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
@@ -29,11 +30,19 @@ class Report:
     advice: tuple[str, ...]
 
 
-def check(path: str) -> Report:
-    """Check the job in the file at `path`. Raises InvalidSpec; InvalidJobFile has every mistake."""
+def check(path: str, *, runtimes: str | None = None) -> Report:
+    """Check the job in the file at `path`. Raises InvalidSpec; InvalidJobFile has every mistake.
+
+    `runtimes` is a file with the runtimes of the cluster; without it they are not known.
+    """
+    from mptraining.job_file.runtimes import load
     from mptraining_api.resolve.advice import advise
 
-    checked = check_job_file(Path(path))
+    settings = ClusterSettings()
+    if runtimes is not None:
+        known = load(Path(runtimes))
+        settings = ClusterSettings(runtimes=known.runtimes, default_runtimes=known.default_runtimes)
+    checked = check_job_file(Path(path), settings=lambda _: settings)
     records = _advice_on_records(checked.resolved, Path(path).absolute().parent)
     return Report(path, checked.resolved, (*checked.notes, *advise(checked.resolved), *records))
 

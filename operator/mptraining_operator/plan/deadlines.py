@@ -79,7 +79,7 @@ def _active(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
     limit = run_policy(snapshot).active_deadline_seconds
     if limit is None or status.start_time is None:
         return None
-    message = f"the job ran for {limit} s (spec.runPolicy.activeDeadlineSeconds); its last checkpoint stays"
+    message = f"the job ran for longer than {limit} s (spec.runPolicy.activeDeadlineSeconds); its last checkpoint stays"
     return Deadline(parse_time(status.start_time) + limit, outcomes.DEADLINE_EXCEEDED, message)
 
 

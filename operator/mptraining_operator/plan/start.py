@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mptraining_api import outcomes
-from mptraining_api.admin_limits import check_limits
+from mptraining_api.admin_limits import RuntimeLimits, check_limits
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import OutsideLimits, Problem
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import PodTemplate
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.plan import conditions, end, run, waiting
 from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt
@@ -21,6 +21,7 @@ from mptraining_operator.plan.deadlines import earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
 from mptraining_operator.plan.snapshot import Refusal, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
+from mptraining_operator.resources.indexed_job import with_frozen_template
 from mptraining_operator.resources.volumes import outlives_pod
 
 # Seconds between checks for free nodes: the end of another job does not queue the jobs that wait for its nodes.
@@ -36,6 +37,7 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
                 snapshot.job,
                 start.job,
                 limits.jobs,
+                runtime_limits=_runtime_limits(snapshot, job),
                 operator_namespace=limits.operator_namespace,
                 operator_account=limits.operator_account,
             )
@@ -48,6 +50,12 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
     if most is None or _has_nodes(status) or snapshot.other_nodes + nodes <= most:
         return None
     return _wait_for_room(snapshot, status, nodes, most, now)
+
+
+def _runtime_limits(snapshot: Snapshot, job: ResolvedJob) -> RuntimeLimits | None:
+    """Return the limits of the job's runtime as they are now, as those of the settings."""
+    runtime = (snapshot.limits.cluster.runtimes or {}).get(job.runtime.name) if job.runtime else None
+    return runtime.limits if runtime else None
 
 
 def _has_nodes(status: JobStatus) -> bool:
@@ -287,7 +295,8 @@ def _started(snapshot: Snapshot, status: JobStatus, start: StartAttempt) -> tupl
 def _output_is_lost(snapshot: Snapshot, job: ResolvedJob) -> str:
     if job.output is None:
         return "spec.output.uri is not given: checkpoints and model are deleted with the pods"
-    template = (snapshot.job.spec.pod_template if snapshot.job else None) or PodTemplate()
+    spec = with_frozen_template(snapshot.job.spec, job) if snapshot.job else None
+    template = (spec.pod_template if spec else None) or PodTemplate()
     if outlives_pod(job.output, template):
         return ""
     return (

@@ -14,8 +14,8 @@ from typing import Any
 
 from mptraining_api import launch
 from mptraining_api.launch import SECRET_PATHS, SECRET_VARIABLES, Launch
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.spec import PodTemplate
 from mptraining_operator.resources import names
 from mptraining_operator.resources.job_objects import Owner
 from mptraining_operator.resources.volumes import HOME, TOKEN_FILE, CABundle, SourceParts

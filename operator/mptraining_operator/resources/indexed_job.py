@@ -20,14 +20,17 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining_api.launch import SOURCE_COMMAND, TRAINER_PORT, launch
+from mptraining_api.launch import MAX_TO_KEEP, SOURCE_COMMAND, TRAINER_PORT, launch
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve import defaults
 from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import JobSpec, PodTemplate, Scheduling
+from mptraining_api.spec import JobSpec, Scheduling
 from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
+from mptraining_operator.resources.init_containers import CONTAINER_SECURITY, init_containers
 from mptraining_operator.resources.job_objects import JOB_FILE, Owner, fits_template, job_digest, metadata
 from mptraining_operator.resources.pod_groups import Gang, pod_annotations, pod_fields, pod_labels
 from mptraining_operator.resources.volumes import (
@@ -46,11 +49,6 @@ USER = 1000
 DEFAULT_REQUESTS = {"cpu": "250m", "memory": "512Mi"}
 
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_CONTAINER_SECURITY = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-}
 _POD_SECURITY = {
     "runAsNonRoot": True,
     "runAsUser": USER,
@@ -70,6 +68,11 @@ class _Attempt:
     machine: int
     nodes: int | None
     text: str
+
+
+def with_frozen_template(spec: JobSpec, job: ResolvedJob) -> JobSpec:
+    """Return the spec with the pod template that attempt 1 had with its runtime, if it had one."""
+    return spec if job.runtime is None else spec.model_copy(update={"pod_template": job.runtime.pod_template})
 
 
 def indexed_job(
@@ -176,9 +179,20 @@ def _template(
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
             **pod_fields(gang, group),
             **_placement(owner, job, pod_template, attempt.number, settings),
-            **_containers(owner, job, pod_template, attempt, settings),
+            **_pod_fields(pod_template),
+            **_containers(owner, job, pod_template, attempt, settings, _changed(job, spec)),
         },
     }
+
+
+def _pod_fields(pod_template: PodTemplate) -> dict[str, Any]:
+    found = {
+        "affinity": pod_template.affinity,
+        "runtimeClassName": pod_template.runtime_class_name,
+        "dnsPolicy": pod_template.dns_policy,
+        "dnsConfig": pod_template.dns_config,
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _service_account(pod_template: PodTemplate) -> dict[str, Any]:
@@ -209,22 +223,36 @@ def _placement(
     tolerations += [each for each in pod_template.tolerations or () if each not in tolerations]
     result: dict[str, Any] = {"nodeSelector": selector} if selector else {}
     result["tolerations"] = tolerations
-    if job.processes > 1 and job.accelerator.kind != "tpu":
-        # A preference only: all workers on one node is better than waiting. A TPU host fits one pod only.
-        labels = names.attempt_labels(owner.name, owner.uid, attempt)
-        result["topologySpreadConstraints"] = [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": labels},
-            }
-        ]
-    return result
+    spread = _spread(job, pod_template, names.attempt_labels(owner.name, owner.uid, attempt))
+    return {**result, **({"topologySpreadConstraints": spread} if spread else {})}
+
+
+def _spread(job: ResolvedJob, pod_template: PodTemplate, labels: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the topology spread constraints; those of the job count its pods if they name no others."""
+    selector = {"labelSelector": {"matchLabels": labels}}
+    theirs = [{**selector, **each} for each in pod_template.topology_spread_constraints or ()]
+    # A preference only: all workers on one node is better than waiting. A TPU host fits one pod only.
+    own = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **selector}
+    # The API server refuses two constraints with the same pair.
+    pair = ("topologyKey", "whenUnsatisfiable")
+    taken = any(all(each.get(name) == own[name] for name in pair) for each in theirs)
+    needed = job.processes > 1 and job.accelerator.kind != "tpu" and not taken
+    return [*([own] if needed else []), *theirs]
+
+
+def _changed(job: ResolvedJob, spec: JobSpec) -> dict[str, str]:
+    """Return the variables of fields that were changed since the job was frozen."""
+    kept = (spec.checkpoint and spec.checkpoint.max_to_keep) or defaults.MAX_TO_KEEP
+    return {} if kept == job.checkpoint.max_to_keep else {MAX_TO_KEEP: str(kept)}
 
 
 def _containers(
-    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: _Attempt, settings: PodSettings
+    owner: Owner,
+    job: ResolvedJob,
+    pod_template: PodTemplate,
+    attempt: _Attempt,
+    settings: PodSettings,
+    changed: dict[str, str],
 ) -> dict[str, Any]:
     source = source_parts(job)
     hosts = names.hosts(owner.name, owner.namespace, attempt.number, job.processes)
@@ -238,6 +266,7 @@ def _containers(
         job_uid=owner.uid,
         job_created=owner.created,
     )
+    launched = launched.model_copy(update={"environment": launched.environment | changed})
     reported = settings.progress_url is not None
     trusted = settings.ca_bundle is not None
     mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
@@ -251,7 +280,10 @@ def _containers(
     trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
     trainer["resources"] = _resources(pod_template, job.placement.resources)
     trainer["volumeMounts"] = [*mounts, *(pod_template.volume_mounts or ())]
-    result: dict[str, Any] = {}
+    if pod_template.lifecycle is not None:
+        trainer["lifecycle"] = pod_template.lifecycle.to_document()
+    # Sidecars such as a proxy must run before the source is prepared, which may install packages.
+    before = init_containers(pod_template)
     if source.prepared:
         init = _container(names.SOURCE_CONTAINER, job, pod_template, SOURCE_COMMAND)
         init["env"] = init_environment(launched, source, settings, pod_template)
@@ -259,12 +291,12 @@ def _containers(
         # container and trainer counts.
         init["resources"] = _resources(pod_template, {})
         init["volumeMounts"] = [*init_mounts, *(pod_template.volume_mounts or ())]
-        result["initContainers"] = [init]
+        before.append(init)
     audience = names.audience(owner.namespace, owner.uid) if reported else None
     mounted = job_volume(None if fits_template(attempt.text) else config_map_name(owner.name))
     volumes = own_volumes(mounted, job.accelerator, audience, settings.ca_bundle)
     return {
-        **result,
+        **({"initContainers": before} if before else {}),
         "containers": [trainer],
         "volumes": [*volumes, *source.volumes, *(pod_template.volumes or ())],
     }
@@ -280,7 +312,7 @@ def _container(name: str, job: ResolvedJob, pod_template: PodTemplate, command: 
         "image": job.image,
         "command": list(command),
         **({"envFrom": pod_template.env_from} if pod_template.env_from else {}),
-        "securityContext": _CONTAINER_SECURITY,
+        "securityContext": CONTAINER_SECURITY,
         # The trainer writes its last Event there; if it cannot, the kubelet uses the end of the log, except for a job
         # with secrets, which the log may contain.
         "terminationMessagePolicy": "File" if secret_sources(pod_template, {}) else "FallbackToLogsOnError",
@@ -292,5 +324,5 @@ def _resources(pod_template: PodTemplate, devices: dict[str, int]) -> dict[str, 
     limits = {**((written.limits if written else None) or {}), **devices}
     requests = {**((written.requests if written else None) or {}), **devices}
     # Kubernetes uses a limit as the request if there is no request.
-    defaults = {name: value for name, value in DEFAULT_REQUESTS.items() if name not in limits}
-    return {"requests": {**defaults, **requests}, **({"limits": limits} if limits else {})}
+    missing = {name: value for name, value in DEFAULT_REQUESTS.items() if name not in limits}
+    return {"requests": {**missing, **requests}, **({"limits": limits} if limits else {})}

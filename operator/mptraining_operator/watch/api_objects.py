@@ -128,11 +128,18 @@ class ContainerState(msgspec.Struct, frozen=True):
 
 
 class ContainerStatus(msgspec.Struct, frozen=True):
+    name: str = ""
     state: ContainerState = ContainerState()
+
+
+class InitContainer(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    restart_policy: str | None = None
 
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str | None = None
+    init_containers: tuple[InitContainer, ...] = ()
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):

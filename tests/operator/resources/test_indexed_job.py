@@ -5,6 +5,7 @@ tests/golden/children.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ import pytest
 from mptraining_api import accelerators, launch
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.runtimes import Runtime
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
 from mptraining_operator.resources.job_objects import Owner
 from mptraining_operator.resources.volumes import CABundle
 
@@ -332,3 +335,66 @@ def test_a_job_overrides_the_settings_defaults_for_pods() -> None:
     ]
     assert environment(spec["containers"][0])["https_proxy"] == "http://mine"
     assert (spec["imagePullSecrets"], spec["priorityClassName"]) == ([{"name": "ours"}], "high")
+
+
+# Containers, names and placement of the job's own.
+
+
+def test_containers_of_the_job_s_own_are_secured_as_the_trainer_and_start_before_the_source() -> None:
+    sidecar = {"name": "proxy", "image": "proxy:1", "restartPolicy": "Always", "env": [{"name": "A", "value": "b"}]}
+    found = pod(
+        source={"configMap": {"name": "code"}, "requirements": "requirements.txt"},
+        podTemplate={"initContainers": [sidecar]},
+    )
+    assert [each["name"] for each in found["initContainers"]] == ["proxy", "source"]
+    proxy = found["initContainers"][0]
+    assert proxy["securityContext"] == found["containers"][0]["securityContext"]
+    assert proxy["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}, {"name": "A", "value": "b"}]
+    assert proxy["resources"] == {"requests": {"cpu": "50m", "memory": "64Mi"}}
+    assert not any("mptraining-" in str(each) for each in proxy.get("volumeMounts", ()))
+
+
+def test_a_spread_of_the_job_s_own_counts_the_pods_of_the_attempt_and_replaces_ours() -> None:
+    zone = {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
+    host = {"maxSkew": 2, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    both = pod(nodes=2, podTemplate={"topologySpreadConstraints": [zone]})["topologySpreadConstraints"]
+    assert [each["topologyKey"] for each in both] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert both[0]["labelSelector"] == both[1]["labelSelector"]
+    (own,) = pod(nodes=2, podTemplate={"topologySpreadConstraints": [host]})["topologySpreadConstraints"]
+    assert own["maxSkew"] == 2
+    other = {**zone, "labelSelector": {"matchLabels": {"app": "a"}}}
+    (one,) = pod(podTemplate={"topologySpreadConstraints": [other]})["topologySpreadConstraints"]
+    assert one == other
+
+
+def test_a_changed_number_of_checkpoints_reaches_the_next_attempt_and_leaves_the_frozen_job() -> None:
+    frozen = resolve(parsed(checkpoint={"everySteps": 10, "maxToKeep": 3}), CLUSTER)
+
+    def kept(**checkpoint: Any) -> str | None:
+        spec = parsed(checkpoint={"everySteps": 10, **checkpoint}).spec
+        template = indexed_job(OWNER, frozen, spec, attempt=2, settings=SETTINGS)["spec"]["template"]
+        assert template["metadata"]["annotations"]["mptraining.dev/resolved-job"] == frozen.to_json()
+        found: str | None = environment(template["spec"]["containers"][0]).get(launch.MAX_TO_KEEP)
+        return found
+
+    assert kept(maxToKeep=3) is None
+    assert kept(maxToKeep=9) == "9"
+    assert kept() is None, "3 is the default"
+    assert launch.with_current_fields(frozen, {launch.MAX_TO_KEEP: "9"}).checkpoint.max_to_keep == 9
+    assert launch.with_current_fields(frozen, {}) == frozen
+    with pytest.raises(InvalidSpec, match="MPTRAINING_MAX_TO_KEEP"):
+        launch.with_current_fields(frozen, {launch.MAX_TO_KEEP: "0"})
+
+
+def test_a_runtime_is_frozen_with_the_first_attempt_and_hidden_from_the_run_folder() -> None:
+    runtime = Runtime.parse({"podTemplate": {"env": [{"name": "TEAM", "value": "a"}]}})
+    job = parsed(runtime="team", podTemplate={"env": [{"name": "OWN", "value": "b"}]})
+    frozen = resolve(job, dataclasses.replace(CLUSTER, runtimes={"team": runtime}))
+    # The settings have no such runtime any more.
+    spec = with_frozen_template(job.spec, ResolvedJob.read(frozen.to_json()))
+    found = indexed_job(OWNER, frozen, spec, attempt=2, settings=SETTINGS)["spec"]["template"]["spec"]
+    variables = environment(found["containers"][0])
+    assert (variables["TEAM"], variables["OWN"]) == ("a", "b")
+    worker = launch.with_current_fields(frozen, {})
+    assert worker.runtime is not None
+    assert (worker.runtime.name, worker.runtime.pod_template) == ("team", None)
