@@ -22,8 +22,9 @@ from mptraining_api.kubernetes_api import (
     Resource,
 )
 from mptraining_api.model import Model
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import Problem
-from mptraining_api.spec import PodTemplate, Scheduling
+from mptraining_api.spec import Scheduling
 from mptraining_api.status import JobStatus, format_time
 from mptraining_operator.children import (
     NamespaceDeleted,

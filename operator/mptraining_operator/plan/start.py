@@ -37,7 +37,7 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
                 snapshot.job,
                 start.job,
                 limits.jobs,
-                runtime_limits=_runtime_limits(snapshot, job),
+                runtime_limits=_runtime_limits(snapshot, start.job),
                 operator_namespace=limits.operator_namespace,
                 operator_account=limits.operator_account,
             )
