@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def document(row: dict[str, Any]) -> dict[str, Any]:
 
 def refusal(row: dict[str, Any], step: str) -> str | None:
     """Return the row's refusal by the schema's rules or by `resolve`; None when it is accepted."""
+    return _refusal(ROWS.index(row), step)
+
+
+@functools.cache
+def _refusal(number: int, step: str) -> str | None:
+    row = ROWS[number]
     try:
         job = MPTrainingJob.parse(document(row))
         check(job)
