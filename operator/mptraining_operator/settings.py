@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from mptraining_api.accelerators import canonical_name, lookup
 from mptraining_api.admin_limits import Image, JobLimits
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec
@@ -84,6 +85,15 @@ JobLabel = Annotated[
     AfterValidator(_like(rf"(?!{_OWN_LABELS}).*", f"a label outside {GROUP}/, whose labels the operator sets")),
     Field(json_schema_extra={"not": {"pattern": f"^{_OWN_LABELS}"}}),
 ]
+
+
+def _gpu(name: str) -> str:
+    if lookup(canonical_name(name)).kind != "gpu":
+        raise ValueError("the name of a GPU in the catalogue")
+    return canonical_name(name)
+
+
+Gpu = Annotated[Word, AfterValidator(_gpu)]
 
 
 class ProgressSettings(Model):
@@ -175,6 +185,11 @@ class OperatorSettings(Model):
     experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
     default_output: Folder | None = Field(None, description="Default output folder of jobs.")
     default_outputs: dict[Word, Folder] = Field({}, description="Default output folders by namespace.")
+    device_classes: dict[Gpu, Name] = Field(
+        {},
+        description="DeviceClass by GPU, such as nvidia-tesla-t4, from which jobs claim it (Kubernetes 1.34 or newer). "
+        "Other GPUs are the extended resource nvidia.com/gpu.",
+    )
     limits: JobLimits = Field(JobLimits(), description="Limits of what jobs may use.")
     pods: JobPods = Field(JobPods(), description="Defaults for the pods of all jobs.")
     namespaces: tuple[Namespace, ...] = Field((), description="Namespaces to serve. Empty: all.")
@@ -226,6 +241,7 @@ class OperatorSettings(Model):
             default_output=self.default_output,
             default_images=MappingProxyType({kind: self.image(kind) for kind in TrainerImages.model_fields}),
             default_outputs=MappingProxyType(self.default_outputs),
+            device_classes=MappingProxyType(self.device_classes),
         )
 
     @classmethod

@@ -145,13 +145,24 @@ CALLS = {
 REVIEWS = {"subjectaccessreviews": {"create": "monitoring.metrics_access"}}
 
 
+# With accelerators of a DeviceClass.
+CLAIMS = {"resourceclaimtemplates": {"get": "apply", "create": "apply"}}
+
+
 @pytest.mark.parametrize("namespaces", [[], ["a", "b"]])
-@pytest.mark.parametrize(("authentication", "more"), [("None", {}), ("TokenReview", REVIEWS)])
+@pytest.mark.parametrize(
+    ("settings", "more"),
+    [
+        ({}, {}),
+        ({"metrics": {"authentication": "TokenReview"}}, REVIEWS),
+        ({"deviceClasses": {"t4": "t4.example.com"}}, CLAIMS),
+    ],
+)
 def test_the_operator_has_the_rights_for_its_calls_and_no_others(
-    namespaces: list[str], authentication: str, more: dict[str, dict[str, str]]
+    namespaces: list[str], settings: dict[str, Any], more: dict[str, dict[str, str]]
 ) -> None:
     granted: dict[str, set[str]] = {}
-    chosen = {"namespaces": namespaces, "metrics": {"authentication": authentication}}
+    chosen = {"namespaces": namespaces, **settings}
     for (kind, name), each in objects({"settings": chosen}).items():
         if kind not in ("Role", "ClusterRole") or name.endswith(("-edit", "-view", "-metrics-reader")):
             continue
@@ -518,5 +529,5 @@ def test_a_wrong_value_of_the_board_is_refused_by_name(board: dict[str, Any], wo
 
 
 def test_an_older_kubernetes_is_refused() -> None:
-    with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.29"):
-        render(kubernetes="1.28.9")
+    with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.30"):
+        render(kubernetes="1.29.15")

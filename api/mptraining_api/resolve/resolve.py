@@ -17,6 +17,7 @@ from mptraining_api.resolve.batch_size import (
     learning_rate,
 )
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
+from mptraining_api.resolve.device_claims import with_claim
 from mptraining_api.resolve.devices import Devices, placement, requested_devices, strategy, without_accelerators
 from mptraining_api.resolve.precision import jit_compile, keras_generation, precision
 from mptraining_api.resolved_job import (
@@ -39,6 +40,7 @@ class ClusterSettings:
     `default_images` maps the kind of accelerator (cpu, gpu, tpu) to an image; `default_image` is for the other kinds.
     `default_output` is a folder for all jobs; each gets `<default_output>/<namespace>/<name>`, without the
     namespace in a local run. `default_outputs` maps a namespace to a folder for its jobs: `<folder>/<name>`.
+    `device_classes` maps an accelerator to the DeviceClass that jobs claim it from.
     """
 
     cpu_fallback: bool = False
@@ -47,6 +49,7 @@ class ClusterSettings:
     default_output: str | None = None
     default_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     default_outputs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    device_classes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def image(self, kind: str) -> str | None:
         """Return the image for jobs that name none and compute on `kind`."""
@@ -104,7 +107,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         global_batch_size=batch_size,
         learning_rate=rate,
         image=(spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind),
-        placement=placement(devices.accelerator),
+        placement=with_claim(placement(devices.accelerator), devices.accelerator, settings.device_classes),
         program=_program(spec.program),
         source=spec.source,
         data=data,
