@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mptraining_api.status import ATTEMPT
 from tests.cluster.conftest import eventually
 from tests.testbed import ControlPlane, Exit, Options, Refused, Run
 from tests.testbed.binaries import other
@@ -87,8 +88,11 @@ if NEW:
         eventually(lambda: not allocated(plane), "the devices of ended pods are free")
 
     def test_a_second_attempt_takes_the_template_of_the_first(claims: Any) -> None:
-        codes = iter((75, 0))
-        claims.create("twice", lambda pod: Exit(next(codes)), accelerator={"type": T4, "countPerNode": 1})
+        claims.create(
+            "twice",
+            lambda pod: Exit(75 if pod.labels[ATTEMPT] == "1" else 0),
+            accelerator={"type": T4, "countPerNode": 1},
+        )
         claims.phase("twice", "Succeeded")
         path = f"{DRA}/namespaces/claims/resourceclaimtemplates"
         names = [each["metadata"]["name"] for each in claims.control_plane.rest.get(path)["items"]]
