@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from mptraining_api.status import ATTEMPT
-from tests.cluster.conftest import eventually
 from tests.testbed import ControlPlane, Exit, Options, Refused, Run
 from tests.testbed.binaries import other
 from tests.testbed.kubernetes.control_plane import CONTROLLERS
@@ -85,7 +84,6 @@ if NEW:
         claims.until("waits", lambda status: "Unschedulable" in str(status.get("conditions")))
         claims.delete("holds")
         claims.phase("waits", "Succeeded")
-        eventually(lambda: not allocated(plane), "the devices of ended pods are free")
 
     def test_a_second_attempt_takes_the_template_of_the_first(claims: Any) -> None:
         claims.create(
