@@ -83,9 +83,11 @@ manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the char
 
 # helm's own guess of a version depends on how it was built.
 KUBE_VERSION := 1.34.0
+# A tag of Kubernetes' modules: gangs' scheduler plugins are built with it.
 NEWEST_KUBERNETES := 1.34.4
-# The oldest that is promised: charts/mptraining/Chart.yaml, kind/binaries.py.
-OLDEST_KUBERNETES := 1.29
+# The oldest and the newest that are promised: charts/mptraining/Chart.yaml, kind/binaries.py.
+# Both ends are in `make soak`.
+ENDS_OF_KUBERNETES := 1.30 1.36
 # Everything that `kubectl apply -f` needs, in one file.
 INSTALL_YAML := { echo '\# Made by `make manifests` from charts/mptraining.'; build/bin/helm template mptraining charts/mptraining \
   --namespace mptraining-system --set namespace.create=true --skip-tests --kube-version $(KUBE_VERSION); }
@@ -297,8 +299,11 @@ soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-cos
 	@$(BIN)/python -m bench.accuracy --write
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
 	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m tests.soak.keras_io "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
-	@$(PYTHON) kind/binaries.py --kubernetes $(OLDEST_KUBERNETES)
-	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m "cluster and not soak" --durations=10
+	@for release in $(ENDS_OF_KUBERNETES); do \
+	  $(PYTHON) kind/binaries.py --kubernetes $$release; export MPTRAINING_KUBERNETES=$$release; \
+	  $(BIN)/python -m pytest -q -m "cluster and not soak" --durations=10; \
+	  $(BIN)/python -m tests.soak.chaos --on servers --kills 40; \
+	done
 
 # Results are kept in build/parity: the same programs are not run twice while the sources stay as they are.
 PROGRAMS ?= 2000

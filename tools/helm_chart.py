@@ -5,6 +5,7 @@
 values.yaml           all values with default and description, in the comments that helm-docs reads
 values.schema.json    their types, which `helm install` checks
 files/crd*.yaml       the CustomResourceDefinitions, as in manifests/
+files/limits-policies.yaml   the specs of the ValidatingAdmissionPolicies for settings.limits
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from mptraining.board.in_cluster.settings import Folder, Host, Port
 from mptraining_api import crd
+from mptraining_api.admission import policy
 from mptraining_api.model import Model
 from mptraining_operator.settings import OperatorSettings
 
@@ -103,6 +105,14 @@ class ServiceAccount(Model):
 class Rbac(Model):
     create: bool = Field(True, description="Create roles and bindings; only in `settings.namespaces`, if given.")
     user_roles: bool = Field(True, description="Aggregate access to jobs into the ClusterRoles view, edit and admin.")
+
+
+class LimitsPolicy(Model):
+    enabled: bool = Field(
+        True,
+        description="Refuse jobs and sweeps outside `settings.limits` at `kubectl apply`, by "
+        "ValidatingAdmissionPolicies. Without them such a job is accepted and then fails.",
+    )
 
 
 class Resources(Model):
@@ -288,6 +298,7 @@ class ChartValues(Model):
     trainer: TrainerImage = Field(TrainerImage(), description="Default images of jobs.")
     service_account: ServiceAccount = Field(ServiceAccount(), description="The operator's service account.")
     rbac: Rbac = Field(Rbac(), description="Roles of the operator and of users.")
+    limits_policy: LimitsPolicy = Field(LimitsPolicy(), description="Admission of jobs by the administrator's limits.")
     resources: Resources = Field(Resources(), description="Requests and limits of each replica.")
     priority_class: PriorityClass = Field(PriorityClass(), description="PriorityClass of the replicas.")
     priority_class_name: Called = Field(
@@ -365,6 +376,7 @@ def files() -> dict[str, str]:
         "values.schema.json": values_schema(),
         "files/crd.yaml": crd.to_yaml(),
         "files/crd-sweeps.yaml": crd.sweeps_to_yaml(),
+        "files/limits-policies.yaml": policy.to_yaml(),
     }
 
 

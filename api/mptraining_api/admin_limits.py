@@ -1,12 +1,13 @@
 """Administrator's limits on jobs: accelerators, images, registries, nodes; an empty or absent limit allows everything.
 
-The limits apply to users who can create MPTrainingJobs; users who can create pods can bypass them.
+The limits apply to users who can create MPTrainingJobs; users who can create pods can bypass them. The checks are in
+`admission.limit_rules`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,20 +15,19 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from mptraining_api.accelerators import canonical_name, catalogue
 from mptraining_api.model import Count, Model
-from mptraining_api.problems import InvalidSpec, OutsideLimits
-from mptraining_api.resolve.attempt import machines
-from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import Accelerator, Machine, MPTrainingJob
+from mptraining_api.problems import InvalidSpec
 
-_DOCKER = "docker.io"
-_DOCKER_ALIASES = ("index.docker.io", "registry-1.docker.io")
+DOCKER = "docker.io"
+DOCKER_ALIASES = ("index.docker.io", "registry-1.docker.io")
 # Grammar of distribution/reference, regexp.go: a lower-case path, with single separators between letters and digits.
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?"
-_REFERENCE = re.compile(
-    rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)(?::(?P<tag>\w[\w.-]{{0,127}}))?(?:@(?P<digest>[\w+.-]+:[0-9a-f]{{32,}}))?",
-    re.ASCII,
+# For RE2 too, in CEL.
+IMAGE_PATTERN = (
+    rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)"
+    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>[\w+.-]+:[0-9a-f]{32,}))?"
 )
+_REFERENCE = re.compile(IMAGE_PATTERN, re.ASCII)
 _LOCATION = re.compile(rf"{_HOST}(?:/{_PART})*", re.ASCII)
 
 
@@ -78,18 +78,15 @@ def _repository(name: str) -> str:
     if rest and ("." in first or ":" in first or first == "localhost"):
         host, path = _host(first), rest
     else:
-        host, path = _DOCKER, name
-    if host == _DOCKER and "/" not in path:
+        host, path = DOCKER, name
+    if host == DOCKER and "/" not in path:
         path = f"library/{path}"
     return f"{host}/{path}"
 
 
 def _host(host: str) -> str:
     host = host.lower()
-    return _DOCKER if host in _DOCKER_ALIASES else host
-
-
-_ASK = "Ask the operator's administrator."
+    return DOCKER if host in DOCKER_ALIASES else host
 
 
 def _known(name: str) -> str:
@@ -137,105 +134,3 @@ class JobLimits(RuntimeLimits):
     nodes_per_namespace: Count | None = Field(
         None, description="Most nodes of all jobs of a namespace together; further ones wait. Absent: any number."
     )
-
-
-def check_limits(
-    job: MPTrainingJob,
-    resolved: ResolvedJob,
-    limits: JobLimits,
-    *,
-    runtime_limits: RuntimeLimits | None = None,
-    operator_namespace: str = "",
-    operator_account: str = "",
-) -> None:
-    """Raise OutsideLimits, naming the limit, if the job can never be admitted, however long it waits.
-
-    The nodes are those of the resolved job. The operator's own default images are always allowed.
-    """
-    spec = job.spec
-    if operator_namespace and job.metadata.namespace == operator_namespace:
-        raise OutsideLimits(
-            "metadata.namespace",
-            f"{operator_namespace!r} is the operator's own, with its account and its certificate",
-            next_step="Make the job in another namespace.",
-        )
-    template = resolved.runtime.pod_template if resolved.runtime else spec.pod_template
-    account = template.service_account_name if template else None
-    # An account of that name in another namespace is not this operator's, but most likely that of another operator.
-    if operator_account and account == operator_account:
-        raise OutsideLimits(
-            "spec.podTemplate.serviceAccountName",
-            f"{account!r} is the operator's own name",
-            next_step="Name an account made for this job's data.",
-        )
-    _check_limits(job, resolved, limits, "limits")
-    if limits.nodes_per_namespace is not None:
-        _check_nodes(job, resolved, "limits.nodesPerNamespace", limits.nodes_per_namespace)
-    if runtime_limits is not None and resolved.runtime is not None:
-        _check_limits(job, resolved, runtime_limits, f"runtimes.{resolved.runtime.name}.limits")
-
-
-def _check_limits(job: MPTrainingJob, resolved: ResolvedJob, limits: RuntimeLimits, name: str) -> None:
-    """Raise OutsideLimits by one set of limits; `name` is its path in the operator's settings."""
-    for where, machine in _machines(job.spec.accelerator):
-        if limits.accelerators and machine.type not in limits.accelerators:
-            raise OutsideLimits(
-                f"{where}.type",
-                f"{machine.type!r} is outside {name}.accelerators",
-                expected=f"one of {', '.join(limits.accelerators)}",
-                next_step=_ASK,
-            )
-    for where, image in _images(job):
-        _refuse_image(where, image, limits, name)
-    if limits.nodes_per_job is not None:
-        _check_nodes(job, resolved, f"{name}.nodesPerJob", limits.nodes_per_job)
-
-
-def _check_nodes(job: MPTrainingJob, resolved: ResolvedJob, limit: str, most: int) -> None:
-    """Raise OutsideLimits for the first machine of which the job takes more than `most`."""
-    for (where, _), attempt in zip(_machines(job.spec.accelerator), machines(resolved), strict=False):
-        if attempt.processes > most:
-            raise OutsideLimits(
-                f"{where}.topology" if attempt.accelerator.topology else "spec.nodes",
-                f"{attempt.processes} nodes are more than {limit} allows",
-                expected=f"at most {most}",
-                next_step=_ASK,
-            )
-
-
-def _machines(accelerator: Accelerator) -> Iterator[tuple[str, Machine]]:
-    """Yield the field and each machine of the job: the first choice and its alternatives."""
-    yield "spec.accelerator", accelerator
-    for index, machine in enumerate(accelerator.alternatives or ()):
-        yield f"spec.accelerator.alternatives[{index}]", machine
-
-
-def _images(job: MPTrainingJob) -> Iterator[tuple[str, str]]:
-    """Yield the field and name of each image in the job: those of its containers and of image volumes."""
-    template = job.spec.pod_template
-    if template is None:
-        return
-    if template.image is not None:
-        yield "spec.podTemplate.image", template.image
-    for index, container in enumerate(template.init_containers or ()):
-        yield f"spec.podTemplate.initContainers[{index}].image", container.image
-    for index, volume in enumerate(template.volumes or ()):
-        source = volume.get("image")
-        if isinstance(source, dict):
-            yield f"spec.podTemplate.volumes[{index}].image.reference", str(source.get("reference") or "")
-
-
-def _refuse_image(where: str, text: str, limits: RuntimeLimits, name: str) -> None:
-    if not limits.images and not limits.registries:
-        return
-    try:
-        image = parse_image(text)
-    except ValueError as error:
-        raise OutsideLimits(where, str(error), next_step="Fix the name.") from None
-    if any(matches(image, parse_image(allowed)) for allowed in limits.images):
-        return
-    if any(is_in_registry(image, parse_location(allowed)) for allowed in limits.registries):
-        return
-    lists = (("images", limits.images), ("registries", limits.registries))
-    named = [f"{name}.{each} ({', '.join(allowed)})" for each, allowed in lists if allowed]
-    raise OutsideLimits(where, f"{text!r} is outside {' and '.join(named)}", next_step=_ASK)

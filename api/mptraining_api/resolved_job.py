@@ -54,11 +54,14 @@ class LearningRate(Model):
 
 
 class Placement(Model):
-    """Scheduling constraints of each pod. `resources` are the limits for the accelerator."""
+    """Scheduling constraints of each pod. `resources` are the limits for the accelerator, empty if the pod claims its
+    devices from a DeviceClass.
+    """
 
     node_selector: dict[str, str]
     resources: dict[str, int]
     tolerations: tuple[dict[str, Any], ...]
+    device_class: str | None = None
 
 
 class ResolvedData(Model):

@@ -17,6 +17,7 @@ from mptraining_api.kubernetes_api import (
     JOBS,
     NODES,
     PODS,
+    RESOURCE_CLAIM_TEMPLATES,
     ApiProblem,
     Raw,
     Resource,
@@ -212,6 +213,10 @@ class Applier:
             if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
                 return True
             self._ensure_shared(snapshot.key.namespace)
+            if action.job.placement.device_class is not None:
+                devices = action.job.accelerator.count_per_node
+                template = job_objects.claim_template(owner, action.job.placement.device_class, devices)
+                create_child(self._cluster, RESOURCE_CLAIM_TEMPLATES, owner, template)
             created = create_child(self._cluster, BATCH_JOBS, owner, job)
             stored = job_objects.job_text(created)
             if stored is not None and stored != text:

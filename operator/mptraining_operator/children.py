@@ -76,6 +76,9 @@ def create_child(
 
 def rejection(problem: ApiProblem, child: str) -> Exception:
     """Return the exception for a creation that failed: NamespaceDeleted, NotCreated, or `problem` to be retried."""
+    if problem.status == 404 and not problem.kind and child.startswith("ResourceClaimTemplate "):
+        message = "the API server does not serve resource.k8s.io/v1, which Kubernetes 1.34 does: see deviceClasses"
+        return NotCreated("Refused", child, message)
     if problem.status == 404 or problem.namespace_terminating:
         return NamespaceDeleted()
     if problem.status == 409:

@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from mptraining_api.accelerators import canonical_name, lookup
 from mptraining_api.admin_limits import Image, JobLimits
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec
@@ -85,6 +86,15 @@ JobLabel = Annotated[
     AfterValidator(_like(rf"(?!{_OWN_LABELS}).*", f"a label outside {GROUP}/, whose labels the operator sets")),
     Field(json_schema_extra={"not": {"pattern": f"^{_OWN_LABELS}"}}),
 ]
+
+
+def _gpu(name: str) -> str:
+    if lookup(canonical_name(name)).kind != "gpu":
+        raise ValueError("the name of a GPU in the catalogue")
+    return canonical_name(name)
+
+
+Gpu = Annotated[Word, AfterValidator(_gpu)]
 
 
 class ProgressSettings(Model):
@@ -197,6 +207,11 @@ class OperatorSettings(Model):
         "all users may read them.",
     )
     default_runtimes: dict[Word, RuntimeName] = Field({}, description="Runtimes of jobs that name none, by namespace.")
+    device_classes: dict[Gpu, Name] = Field(
+        {},
+        description="DeviceClass by GPU, such as nvidia-tesla-t4, from which jobs claim it (Kubernetes 1.34 or newer). "
+        "Other GPUs are the extended resource nvidia.com/gpu.",
+    )
     limits: JobLimits = Field(JobLimits(), description="Limits of what jobs may use.")
     pods: JobPods = Field(JobPods(), description="Defaults for the pods of all jobs.")
     namespaces: tuple[Namespace, ...] = Field((), description="Namespaces to serve. Empty: all.")
@@ -264,6 +279,7 @@ class OperatorSettings(Model):
             default_outputs=MappingProxyType(self.default_outputs),
             runtimes=MappingProxyType(self.runtimes),
             default_runtimes=MappingProxyType(self.default_runtimes),
+            device_classes=MappingProxyType(self.device_classes),
         )
 
     @classmethod

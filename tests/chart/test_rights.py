@@ -89,13 +89,24 @@ CALLS = {
 REVIEWS = {"subjectaccessreviews": {"create": "monitoring.metrics_access"}}
 
 
+# With accelerators of a DeviceClass.
+CLAIMS = {"resourceclaimtemplates": {"get": "apply", "create": "apply"}}
+
+
 @pytest.mark.parametrize("namespaces", [[], ["a", "b"]])
-@pytest.mark.parametrize(("authentication", "more"), [("None", {}), ("TokenReview", REVIEWS)])
+@pytest.mark.parametrize(
+    ("settings", "more"),
+    [
+        ({}, {}),
+        ({"metrics": {"authentication": "TokenReview"}}, REVIEWS),
+        ({"deviceClasses": {"t4": "t4.example.com"}}, CLAIMS),
+    ],
+)
 def test_the_operator_has_the_rights_for_its_calls_and_no_others(
-    namespaces: list[str], authentication: str, more: dict[str, dict[str, str]]
+    namespaces: list[str], settings: dict[str, Any], more: dict[str, dict[str, str]]
 ) -> None:
     granted: dict[str, set[str]] = {}
-    chosen = {"namespaces": namespaces, "metrics": {"authentication": authentication}}
+    chosen = {"namespaces": namespaces, **settings}
     for (kind, name), each in objects({"settings": chosen}).items():
         if kind not in ("Role", "ClusterRole") or name.endswith(("-edit", "-view", "-metrics-reader")):
             continue

@@ -18,6 +18,7 @@ from mptraining_api.resolve.batch_size import (
     learning_rate,
 )
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
+from mptraining_api.resolve.device_claims import with_claim
 from mptraining_api.resolve.devices import Devices, placement, requested_devices, strategy, without_accelerators
 from mptraining_api.resolve.precision import JitCompile, Keras, jit_compile, precision
 from mptraining_api.resolve.runtimes import Chosen, Runtime, Runtimes, with_runtime
@@ -45,6 +46,7 @@ class ClusterSettings:
     `default_images` maps the kind of accelerator (cpu, gpu, tpu) to an image; `default_image` is for the other kinds.
     `default_output` is a folder for all jobs; each gets `<default_output>/<namespace>/<name>`, without the
     namespace in a local run. `default_outputs` maps a namespace to a folder for its jobs: `<folder>/<name>`.
+    `device_classes` maps an accelerator to the DeviceClass that jobs claim it from.
     """
 
     cpu_fallback: bool = False
@@ -65,6 +67,8 @@ class ClusterSettings:
         if runtime.default_output is None:
             return found
         return replace(found, default_output=runtime.default_output, default_outputs=MappingProxyType({}))
+
+    device_classes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def image(self, kind: str) -> str | None:
         """Return the image for jobs that name none and compute on `kind`."""
@@ -136,7 +140,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         global_batch_size=batch_size,
         learning_rate=rate,
         image=_image(spec, settings, devices),
-        placement=placement(devices.accelerator),
+        placement=with_claim(placement(devices.accelerator), devices.accelerator, settings.device_classes),
         program=_program(spec.program),
         source=spec.source,
         data=data,
@@ -202,7 +206,7 @@ def _alternative(
         replicas_per_process=found.devices.replicas_per_process,
         replicas=found.devices.replicas,
         image=_image(spec, settings, found.devices),
-        placement=placement(found.devices.accelerator),
+        placement=with_claim(placement(found.devices.accelerator), found.devices.accelerator, settings.device_classes),
         choices=found.choices,
     )
 

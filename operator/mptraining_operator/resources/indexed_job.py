@@ -31,7 +31,14 @@ from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
 from mptraining_operator.resources.init_containers import CONTAINER_SECURITY, init_containers
-from mptraining_operator.resources.job_objects import JOB_FILE, Owner, fits_template, job_digest, metadata
+from mptraining_operator.resources.job_objects import (
+    JOB_FILE,
+    Owner,
+    claim_template,
+    fits_template,
+    job_digest,
+    metadata,
+)
 from mptraining_operator.resources.pod_groups import Gang, pod_annotations, pod_fields, pod_labels
 from mptraining_operator.resources.volumes import (
     JOB_FOLDER,
@@ -279,6 +286,9 @@ def _containers(
     )
     trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
     trainer["resources"] = _resources(pod_template, job.placement.resources)
+    claims = _claims(owner, job)
+    if claims:
+        trainer["resources"]["claims"] = [{"name": names.CLAIM}]
     trainer["volumeMounts"] = [*mounts, *(pod_template.volume_mounts or ())]
     if pod_template.lifecycle is not None:
         trainer["lifecycle"] = pod_template.lifecycle.to_document()
@@ -297,6 +307,7 @@ def _containers(
     volumes = own_volumes(mounted, job.accelerator, audience, settings.ca_bundle)
     return {
         **({"initContainers": before} if before else {}),
+        **claims,
         "containers": [trainer],
         "volumes": [*volumes, *source.volumes, *(pod_template.volumes or ())],
     }
@@ -317,6 +328,15 @@ def _container(name: str, job: ResolvedJob, pod_template: PodTemplate, command: 
         # with secrets, which the log may contain.
         "terminationMessagePolicy": "File" if secret_sources(pod_template, {}) else "FallbackToLogsOnError",
     }
+
+
+def _claims(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
+    """Return the claim of the pod's accelerators, if they are of a DeviceClass."""
+    if job.placement.device_class is None:
+        return {}
+    template = claim_template(owner, job.placement.device_class, job.accelerator.count_per_node)
+    claim = {"name": names.CLAIM, "resourceClaimTemplateName": template["metadata"]["name"]}
+    return {"resourceClaims": [claim]}
 
 
 def _resources(pod_template: PodTemplate, devices: dict[str, int]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from mptraining_api.status import (
 
 __all__ = [
     "ATTEMPT",
+    "CLAIM",
     "COMPLETION_INDEX",
     "DENY_POLICY",
     "GANG",
@@ -37,6 +38,7 @@ __all__ = [
     "attempt_labels",
     "audience",
     "batch_job",
+    "claim_template",
     "hosts",
     "job_labels",
     "network_policy",
@@ -61,6 +63,15 @@ DENY_POLICY = "mptraining-deny-ingress"
 def network_policy(job: str) -> str:
     """Return the name of the NetworkPolicy that lets the job's workers reach each other."""
     return f"{job}-workers"
+
+
+# The claim of a worker's accelerators, in its pod.
+CLAIM = "accelerators"
+
+
+def claim_template(job: str, digest: str) -> str:
+    """Return the name of a ResourceClaimTemplate; the digest is of the devices that it requests."""
+    return f"{job}-{digest[:8]}"
 
 
 def batch_job(job: str, attempt: int) -> str:

@@ -17,7 +17,14 @@ from mptraining_operator.resources.indexed_job import DEFAULT_REQUESTS
 
 SPEC = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
 # Items of Kubernetes' own types.
-KUBERNETES = ("podTemplate.volumes[]", "podTemplate.env[]")
+KUBERNETES = tuple(
+    f"podTemplate.{each}"
+    for each in (
+        *("volumes[]", "env[]", "topologySpreadConstraints[]", "dnsConfig.", "affinity."),
+        *(f"{owner}lifecycle.{hook}." for owner in ("", "initContainers[].") for hook in ("postStart", "preStop")),
+        *("initContainers[].env[]", "initContainers[].volumeMounts[]", "initContainers[].startupProbe."),
+    )
+)
 # One epoch over the data of an application on a GPU: every field that has a value as its default applies.
 JOB: dict[str, Any] = {
     "accelerator": {"type": "nvidia-tesla-t4"},

@@ -18,7 +18,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
-from mptraining_operator.resources.job_objects import Owner
+from mptraining_operator.resources.job_objects import Owner, claim_template
 from mptraining_operator.resources.volumes import CABundle
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")
@@ -398,3 +398,24 @@ def test_a_runtime_is_frozen_with_the_first_attempt_and_hidden_from_the_run_fold
     worker = launch.with_current_fields(frozen, {})
     assert worker.runtime is not None
     assert (worker.runtime.name, worker.runtime.pod_template) == ("team", None)
+
+
+def test_gpus_of_a_device_class_are_claimed_and_others_are_a_resource() -> None:
+    cluster = ClusterSettings(default_image="trainer", device_classes={"nvidia-tesla-t4": "t4.example.com"})
+    t4 = built(cluster=cluster, accelerator={"type": "nvidia-tesla-t4", "countPerNode": 4, "provisioning": "Spot"})
+    spec = t4["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    template = claim_template(OWNER, "t4.example.com", 4)
+    claim = {"name": "accelerators", "resourceClaimTemplateName": template["metadata"]["name"]}
+    assert spec["resourceClaims"] == [claim]
+    assert container["resources"]["claims"] == [{"name": "accelerators"}]
+    assert "limits" not in container["resources"]
+    # The class selects the devices: the machine needs no label with the name of its GPU.
+    assert spec["nodeSelector"] == {"cloud.google.com/gke-spot": "true"}
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    assert (request["exactly"]["deviceClassName"], request["exactly"]["count"]) == ("t4.example.com", 4)
+    assert claim_template(OWNER, "t4.example.com", 2)["metadata"]["name"] != template["metadata"]["name"]
+
+    v100 = built(cluster=cluster, accelerator={"type": "nvidia-tesla-v100"})["spec"]["template"]["spec"]
+    assert "resourceClaims" not in v100
+    assert v100["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 1}
