@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
 from mptraining_api.outputs.fields import Tracking
 from mptraining_api.resolve.batch_size import (
     PREDICTION_BATCH_SIZE,
@@ -17,7 +18,8 @@ from mptraining_api.resolve.batch_size import (
     learning_rate,
 )
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
-from mptraining_api.resolve.devices import Devices, placement, requested_devices, strategy, without_accelerators
+from mptraining_api.resolve.devices import Devices, requested_devices, strategy, without_accelerators
+from mptraining_api.resolve.placement import placement
 from mptraining_api.resolve.precision import jit_compile, keras_generation, precision
 from mptraining_api.resolved_job import (
     Choice,
@@ -39,10 +41,14 @@ class ClusterSettings:
     `default_images` maps the kind of accelerator (cpu, gpu, tpu) to an image; `default_image` is for the other kinds.
     `default_output` is a folder for all jobs; each gets `<default_output>/<namespace>/<name>`, without the
     namespace in a local run. `default_outputs` maps a namespace to a folder for its jobs: `<folder>/<name>`.
+    `node_labels` is the platform whose labels the nodes have; Auto: it is not known, so that any number of GPUs may be
+    right. `mig_strategy` is that of NVIDIA's device plugin.
     """
 
     cpu_fallback: bool = False
     experimental_multi_host_tpu: bool = False
+    node_labels: NodeLabels = "GKE"
+    mig_strategy: MIGStrategy = "Mixed"
     default_image: str | None = None
     default_output: str | None = None
     default_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -65,7 +71,11 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     check.check(job)
     spec = job.spec
     trained_here = spec.program.is_trained_here
-    wanted = requested_devices(spec, multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback)
+    wanted = requested_devices(
+        spec,
+        multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback,
+        any_count=settings.node_labels != "GKE",
+    )
 
     batch_size: int | None = None
     batch_choices: tuple[Choice, ...] = ()
@@ -104,7 +114,12 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         global_batch_size=batch_size,
         learning_rate=rate,
         image=(spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind),
-        placement=placement(devices.accelerator),
+        placement=placement(
+            devices.accelerator,
+            settings.node_labels,
+            settings.mig_strategy,
+            pack=spec.scheduling is not None and spec.scheduling.topology == "Pack" and devices.processes > 1,
+        ),
         program=_program(spec.program),
         source=spec.source,
         data=data,

@@ -22,8 +22,8 @@ def _given(*values: object) -> int:
 
 
 def is_tpu(accelerator: Accelerator) -> bool:
-    """Return whether the catalogue name is that of a Cloud TPU."""
-    return accelerator.type.startswith("tpu-")
+    """Return whether the catalogue name is that of a Cloud TPU: tpu-v6e-slice, tpu7x, …"""
+    return accelerator.type.startswith("tpu")
 
 
 def _program_count(program: Program) -> bool:
@@ -36,6 +36,27 @@ def _tpu_topology(accelerator: Accelerator) -> bool:
 
 def _topology_of_tpu(accelerator: Accelerator) -> bool:
     return is_tpu(accelerator) or accelerator.topology is None
+
+
+def _reservation_named(accelerator: Accelerator) -> bool:
+    return (accelerator.reservation is not None) == (accelerator.provisioning == "Reservation")
+
+
+def _flex_start_of_accelerator(accelerator: Accelerator) -> bool:
+    return accelerator.type != "cpu" or accelerator.provisioning != "FlexStart"
+
+
+def _class_provisions(accelerator: Accelerator) -> bool:
+    return accelerator.compute_class is None or accelerator.provisioning in (None, "OnDemand")
+
+
+def _part_of_gpu(accelerator: Accelerator) -> bool:
+    return accelerator.type.startswith("nvidia-") or _given(accelerator.partition, accelerator.sharing) == 0
+
+
+def _one_part(accelerator: Accelerator) -> bool:
+    parts = _given(accelerator.partition, accelerator.sharing)
+    return parts == 0 or accelerator.count_per_node in (None, 1)
 
 
 def _loss_scale_used(precision: Precision) -> bool:
@@ -131,7 +152,7 @@ SECTION_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.accelerator",
         "spec.accelerator.topology",
-        "!self.type.startsWith('tpu-') || has(self.topology)",
+        "!self.type.startsWith('tpu') || has(self.topology)",
         "the slice's topology, such as 2x4",
         "Add accelerator.topology.",
         _tpu_topology,
@@ -139,10 +160,50 @@ SECTION_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.accelerator",
         "spec.accelerator.topology",
-        "self.type.startsWith('tpu-') || !has(self.topology)",
+        "self.type.startsWith('tpu') || !has(self.topology)",
         "no topology but for a TPU",
         "Leave it out; countPerNode and nodes say how many there are.",
         _topology_of_tpu,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.reservation",
+        "has(self.reservation) == (has(self.provisioning) && self.provisioning == 'Reservation')",
+        "the name of the reservation with provisioning: Reservation, and none without it",
+        "Add accelerator.reservation, or change provisioning.",
+        _reservation_named,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.provisioning",
+        "self.type != 'cpu' || !has(self.provisioning) || self.provisioning != 'FlexStart'",
+        "OnDemand, Spot or Reservation for cpu, as flex-start is for GPUs and TPUs",
+        "Leave it out.",
+        _flex_start_of_accelerator,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.computeClass",
+        "!has(self.computeClass) || !has(self.provisioning) || self.provisioning == 'OnDemand'",
+        "no provisioning beside a compute class, whose priorities decide it",
+        "Leave provisioning out, or computeClass.",
+        _class_provisions,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.type",
+        "self.type.startsWith('nvidia-') || (!has(self.partition) && !has(self.sharing))",
+        "a GPU, as partition and sharing are for GPUs",
+        "Leave out partition and sharing, or choose a GPU.",
+        _part_of_gpu,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.countPerNode",
+        "(!has(self.partition) && !has(self.sharing)) || !has(self.countPerNode) || self.countPerNode == 1",
+        "1 with partition or sharing, as a process can use one slice only, and shares of one GPU add no speed",
+        "Leave countPerNode out, or take more nodes.",
+        _one_part,
     ),
     Rule(
         "spec.precision",

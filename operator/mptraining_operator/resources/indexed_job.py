@@ -6,8 +6,9 @@ Sources of a pod field, in order of precedence:
                         selector, resource and tolerations from the resolved job; its own labels and annotations
     2. the job          `spec.podTemplate` and `spec.scheduling`
     3. the settings     proxies, CA certificates, pull secrets, priority class, labels
-    4. the defaults     HOME, TF_CPP_MIN_LOG_LEVEL and others; requests of 250m CPU and 512Mi memory, so that no pod
-                        is BestEffort, which the kubelet evicts first
+    4. the defaults     HOME, TF_CPP_MIN_LOG_LEVEL and others; requests of CPU and memory by the accelerator's machine
+                        (`mptraining_api.machines.machine_types`), on CPUs 250m and 512Mi, so that no pod is
+                        BestEffort, which the kubelet evicts first
 
 Lists and maps are merged: the job's node selector, tolerations, labels, annotations, volumes and mounts are added to
 the operator's. Validation rejects contradictions; `volumes.check_collisions` rejects colliding mounts. Of two
@@ -21,7 +22,7 @@ from typing import Any
 
 from mptraining_api.launch import SOURCE_COMMAND, TRAINER_PORT, launch
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.resolved_job import Placement, ResolvedJob
 from mptraining_api.spec import JobSpec, PodTemplate, Scheduling
 from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
@@ -41,6 +42,9 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 # The uid and gid of the images' user.
 USER = 1000
 DEFAULT_REQUESTS = {"cpu": "250m", "memory": "512Mi"}
+
+# The API server's maximum.
+_NEAREST_WEIGHT = 100
 
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CONTAINER_SECURITY = {
@@ -172,6 +176,9 @@ def _placement(
     tolerations += [each for each in pod_template.tolerations or () if each not in tolerations]
     result: dict[str, Any] = {"nodeSelector": selector} if selector else {}
     result["tolerations"] = tolerations
+    affinity = _affinity(job, names.attempt_labels(owner.name, owner.uid, attempt))
+    if affinity:
+        result["affinity"] = affinity
     if job.processes > 1 and job.accelerator.kind != "tpu":
         # A preference only: all workers on one node is better than waiting. A TPU host fits one pod only.
         labels = names.attempt_labels(owner.name, owner.uid, attempt)
@@ -184,6 +191,27 @@ def _placement(
             }
         ]
     return result
+
+
+def _affinity(job: ResolvedJob, labels: dict[str, str]) -> dict[str, Any]:
+    """Return the node affinity of the accelerator, and the preference for nodes near those of the other workers."""
+    affinity: dict[str, Any] = {}
+    if job.placement.node_affinity is not None:
+        required = {"nodeSelectorTerms": list(job.placement.node_affinity)}
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    if job.placement.pack_by is not None:
+        # A preference: a gang that does not fit into one place trains across several. The nearest place weighs most.
+        # The scheduler ignores a label that no node has.
+        affinity["podAffinity"] = {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": _NEAREST_WEIGHT // 2**distance,
+                    "podAffinityTerm": {"topologyKey": key, "labelSelector": {"matchLabels": labels}},
+                }
+                for distance, key in enumerate(job.placement.pack_by)
+            ]
+        }
+    return affinity
 
 
 def _containers(
@@ -206,11 +234,10 @@ def _containers(
     check_collisions(pod_template, [*mounts, *(init_mounts if source.prepared else ())])
 
     trainer = _container(names.TRAINER_CONTAINER, job, pod_template, launched.command)
-    trainer["env"] = trainer_environment(
-        owner, launched, source, settings, pod_template, gpu=job.accelerator.kind == "gpu"
-    )
+    gpus = job.accelerator.count_per_node if job.accelerator.kind == "gpu" else 0
+    trainer["env"] = trainer_environment(owner, launched, source, settings, pod_template, gpus=gpus)
     trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
-    trainer["resources"] = _resources(pod_template, job.placement.resources)
+    trainer["resources"] = _resources(pod_template, job.placement, job.placement.resources)
     trainer["volumeMounts"] = [*mounts, *(pod_template.volume_mounts or ())]
     result: dict[str, Any] = {}
     if source.prepared:
@@ -218,7 +245,7 @@ def _containers(
         init["env"] = init_environment(launched, source, settings, pod_template)
         # The trainer's requests and limits: a quota may require them of every container, and the maximum of init
         # container and trainer counts.
-        init["resources"] = _resources(pod_template, {})
+        init["resources"] = _resources(pod_template, job.placement, {})
         init["volumeMounts"] = [*init_mounts, *(pod_template.volume_mounts or ())]
         result["initContainers"] = [init]
     audience = names.audience(owner.namespace, owner.uid) if reported else None
@@ -248,10 +275,11 @@ def _container(name: str, job: ResolvedJob, pod_template: PodTemplate, command: 
     }
 
 
-def _resources(pod_template: PodTemplate, devices: dict[str, int]) -> dict[str, Any]:
+def _resources(pod_template: PodTemplate, placement: Placement, devices: dict[str, int]) -> dict[str, Any]:
     written = pod_template.resources
     limits = {**((written.limits if written else None) or {}), **devices}
     requests = {**((written.requests if written else None) or {}), **devices}
+    own = placement.requests or DEFAULT_REQUESTS
     # Kubernetes uses a limit as the request if there is no request.
-    defaults = {name: value for name, value in DEFAULT_REQUESTS.items() if name not in limits}
+    defaults = {name: value for name, value in own.items() if name not in limits}
     return {"requests": {**defaults, **requests}, **({"limits": limits} if limits else {})}

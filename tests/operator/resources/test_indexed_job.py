@@ -144,7 +144,7 @@ def test_a_pod_sees_no_gpu_of_another(kind: str, void: bool) -> None:
 def test_every_gpu_gets_what_the_catalogue_says(name: str) -> None:
     count = accelerators.lookup(name).counts[0]
     found = pod(accelerator={"type": name, "countPerNode": count})
-    assert found["nodeSelector"] == {"cloud.google.com/gke-accelerator": name}
+    assert found["nodeSelector"]["cloud.google.com/gke-accelerator"] == name
     resources = found["containers"][0]["resources"]
     assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == count
     shm = next(each for each in found["volumes"] if each["name"] == "mptraining-shm")
