@@ -135,7 +135,7 @@ CALLS = {
         "patch": "event_recorder",
     },
     "tokenreviews": {"create": "progress.auth"},
-    "nodes": {"get": "apply"},
+    "nodes": {"get": "apply", "list": "watch.node_platform"},
     "leases": {"get": "leader_election", "create": "leader_election", "update": "leader_election"},
     "secrets": {"get": "progress.server", "create": "progress.server"},
 }

@@ -30,6 +30,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from typer.main import get_command
 
 import mptraining
+from mptraining.cli import accelerators
 from mptraining.cli.main import app
 from mptraining_api.model import Model
 from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES, Budget
@@ -377,6 +378,22 @@ def test_the_guide_names_every_field_of_tfjob() -> None:
         parent, _, name = first.rpartition(".")
         told.setdefault(parent, set()).update([name, *more])
     assert told == {parent: set(names.split()) for parent, names in fields.items()}
+
+
+def test_the_guide_has_every_accelerator() -> None:
+    table = _table("docs/guide/kubernetes.md", "### Accelerators", 1)
+    shown = [[cell.replace("`", "") for cell in row] for row in table]
+    assert shown == [
+        [
+            each["name"],
+            ", ".join(each["short"]) or "-",
+            f"{each['memoryGiB']} GiB" if each["memoryGiB"] else "-",
+            each["autoPolicy"],
+            ", ".join(map(str, each["perNode"])) or "-",
+            ", ".join(each["nodeLabels"]) or "-",
+        ]
+        for each in accelerators.rows()
+    ]
 
 
 def test_the_guide_has_the_defaults_of_settings() -> None:

@@ -63,8 +63,8 @@ def default_requests(accelerator: str, devices: int, platform: str, *, part: flo
     cpus = min(cpus for cpus, _ in sizes) * share["cpu"] * part
     memory = min(memory for _, memory in sizes) * share["memory"] * part
     # A step is the least, so that no request becomes 0.
-    millis = max(int(cpus * 1000) // _CPU_STEP, 1) * _CPU_STEP
-    mebibytes = max(int(memory * 1024) // _MEMORY_STEP, 1) * _MEMORY_STEP
+    millis = max(round(cpus * 1000) // _CPU_STEP, 1) * _CPU_STEP
+    mebibytes = max(round(memory * 1024) // _MEMORY_STEP, 1) * _MEMORY_STEP
     return {
         "cpu": f"{millis}m" if millis % 1000 else str(millis // 1000),
         "memory": f"{mebibytes}Mi" if mebibytes % 1024 else f"{mebibytes // 1024}Gi",
