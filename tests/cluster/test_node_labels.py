@@ -218,7 +218,7 @@ def parts() -> Iterator[Row]:
     yield Row("nvidia-slice-single", "NVIDIA", third, ({PRODUCT: single},), 2, mig_strategy="Single")
     yield Row("eks-slice", "EKS", third, ({INSTANCE: "p4d.24xlarge"},), 2, slice_)
     discovered = {INSTANCE: "Standard_ND96asr_v4", PRODUCT: single}
-    yield Row("aks-slice", "AKS", third, (discovered,), 2, taints=(), mig_strategy="Single")
+    yield Row("aks-slice", "AKS", third, (discovered,), 2, taints=(taint("sku", "gpu"),), mig_strategy="Single")
     shared = {"type": t4, "sharing": {"strategy": "TimeSharing", "clients": 3}}
     strategy, clients = "cloud.google.com/gke-gpu-sharing-strategy", "cloud.google.com/gke-max-shared-clients-per-gpu"
     yield Row("gke-shared", "GKE", shared, ({GKE_GPU: t4, strategy: "time-sharing", clients: "3"},), 3)

@@ -17,8 +17,8 @@ def accelerators(
 ) -> None:
     """List the accelerators: the name for a job file, the short name for --accelerator, memory, precision policies.
 
-    MEMORY is that of one device. AUTO POLICY is what precision.policy: Auto chooses. NODE LABELS are the platforms whose
-    nodes the operator recognizes (its setting nodeLabels).
+    MEMORY is that of one device. AUTO POLICY is what precision.policy: Auto chooses. NODE LABELS are the platforms
+    whose nodes the operator recognizes (its setting nodeLabels).
     """
     found = rows()
     if as_json:
