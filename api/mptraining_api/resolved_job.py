@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mptraining_api.model import Model
 from mptraining_api.outputs.fields import Tracking
 from mptraining_api.pods.fields import PodTemplate
-from mptraining_api.spec import Feature, KerasObject, Program, Source
+from mptraining_api.spec import Feature, KerasObject, Program, Sharing, Source
 
 VERSION = 1
 
@@ -34,7 +34,13 @@ class ResolvedAccelerator(Model):
     title: str
     count_per_node: int
     topology: str | None = None
-    provisioning: Literal["OnDemand", "Spot"] = "OnDemand"
+    provisioning: Literal["OnDemand", "Spot", "FlexStart", "Reservation"] = "OnDemand"
+    # The name or path of the reservation, if any.
+    reservation: str | None = None
+    compute_class: str | None = None
+    # The MIG profile of a slice, and how a GPU is shared; None for whole GPUs.
+    partition: str | None = None
+    sharing: Sharing | None = None
     compute_capability: float | None = None
     # The requested accelerator if the job fell back to the CPU, else None.
     asked_for: str | None = None
@@ -56,12 +62,20 @@ class LearningRate(Model):
 class Placement(Model):
     """Scheduling constraints of each pod. `resources` are the limits for the accelerator, empty if the pod claims its
     devices from a DeviceClass.
+
+    Everything here is frozen with the job: the operator's settings and the cluster's nodes may change later.
     """
 
     node_selector: dict[str, str]
+    # `nodeSelectorTerms` of a required node affinity, one of which must hold; None: the selector is enough.
+    node_affinity: tuple[dict[str, Any], ...] | None = None
     resources: dict[str, int]
+    # CPU and memory that a pod requests if the job does not; None: those of a job on CPUs.
+    requests: dict[str, str] | None = None
     tolerations: tuple[dict[str, Any], ...]
     device_class: str | None = None
+    # Labels of places that the pods should share, the nearest first; None: no preference.
+    pack_by: tuple[str, ...] | None = None
 
 
 class ResolvedData(Model):

@@ -25,6 +25,28 @@ from mptraining_api.validation.yaml_text import YamlDocument
 class Provisioning(StrEnum):
     ON_DEMAND = "OnDemand"
     SPOT = "Spot"
+    FLEX_START = "FlexStart"
+    RESERVATION = "Reservation"
+
+
+# A reservation of the own project, or of another one on GKE; on EKS the id of a capacity reservation.
+Reservation = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(projects/[a-z][-a-z0-9:.]{0,62}/reservations/)?[a-z]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=150
+    ),
+]
+
+
+class Sharing(Model):
+    """A GPU that several pods share."""
+
+    strategy: Literal["TimeSharing", "MPS"] = Field(
+        description="TimeSharing: pods use the GPU in turn. MPS: at the same time, by NVIDIA's Multi-Process Service."
+    )
+    clients: Annotated[int, Field(ge=2, le=48)] = Field(
+        description="Pods for each GPU, as the nodes are configured. The memory of the GPU is not divided."
+    )
 
 
 class Machine(Model):
@@ -39,7 +61,20 @@ class Machine(Model):
     topology: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}(x[0-9]{1,3}){1,2}$", max_length=11)] | None = (
         Field(None, description="TPU only: the slice's chips, such as 2x4 or 4x4x4.")
     )
-    provisioning: Provisioning | None = Field(None, description="OnDemand, or Spot for preemptible machines.")
+    provisioning: Provisioning | None = Field(
+        None,
+        description="OnDemand; Spot for preemptible machines; FlexStart for machines for at most 7 days; Reservation.",
+    )
+    reservation: Reservation | None = Field(
+        None, description="Name of the reservation, or projects/PROJECT/reservations/NAME; on EKS its id."
+    )
+    compute_class: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9][-a-zA-Z0-9.]*$", max_length=63)] | None = (
+        Field(None, description="GKE's compute class, which chooses the machines.")
+    )
+    partition: Annotated[str, StringConstraints(pattern=r"^[1-7]g\.[0-9]{1,3}gb$", max_length=8)] | None = Field(
+        None, description="MIG profile of a slice of the GPU, such as 3g.20gb."
+    )
+    sharing: Sharing | None = Field(None, description="A GPU that several pods share.")
     try_for_seconds: Count | None = Field(
         None, description="With alternatives: how long an attempt waits for these machines before it takes the next."
     )
@@ -261,6 +296,9 @@ class Scheduling(Model):
         None,
         description="Scheduler that places all workers or none: a PodGroup of scheduler-plugins or of Volcano, or "
         "Kubernetes' own. None: none of them.",
+    )
+    topology: Literal["Spread", "Pack"] | None = Field(
+        None, description="Spread: on different machines, if possible. Pack: these also near one another."
     )
 
 

@@ -10,8 +10,10 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from mptraining_api.kubernetes_api import ApiProblem
+from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_operator.apply import Applier, RecordEvent
 from mptraining_operator.children import NotCreated
 from mptraining_operator.leader_election import NotLeading, Term, TermWorkers
@@ -128,6 +130,10 @@ class Reconciler(TermWorkers):
                 return
         # The snapshot was outdated every time, as when another client writes the job continuously.
         self._queue.add(key, 1.0)
+
+    def update_cluster(self, settings: ClusterSettings) -> None:
+        """Take over what the nodes of the cluster show, for jobs that have not started."""
+        self._limits = replace(self._limits, cluster=settings)
 
     def _nodes_taken(self, plan: Plan) -> int:
         """Return the nodes of the attempt that the plan starts, if they are limited; else 0."""

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from mptraining_api.accelerators import canonical_name, lookup
 from mptraining_api.admin_limits import Image, JobLimits
+from mptraining_api.machines.node_labels import DEFAULT_PLATFORM, NodeLabels
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings
@@ -198,6 +199,16 @@ class OperatorSettings(Model):
         TrainerImages(), description="Default images by kind of accelerator; they override trainerImage."
     )
     cpu_fallback: bool = Field(False, description="Train on CPUs if the cluster has no accelerators, such as kind.")
+    node_labels: NodeLabels = Field(
+        "Auto",
+        description="Platform whose labels show the accelerator of a node: GKE, EKS, AKS, or NVIDIA for GPU feature "
+        "discovery on any cluster. Auto: the platform that the nodes show when the operator starts, else GKE.",
+    )
+    mig_strategy: Literal["Auto", "Single", "Mixed"] = Field(
+        "Auto",
+        description="MIG strategy of NVIDIA's device plugin, for slices on platforms other than GKE. Auto: that which "
+        "the nodes show, else Mixed.",
+    )
     experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
     default_output: Folder | None = Field(None, description="Default output folder of jobs.")
     default_outputs: dict[Word, Folder] = Field({}, description="Default output folders by namespace.")
@@ -270,9 +281,11 @@ class OperatorSettings(Model):
         return getattr(self.trainer_images, kind) or self.trainer_image or own
 
     def cluster(self) -> ClusterSettings:
-        """Return the settings that `resolve` needs."""
+        """Return the settings that `resolve` needs; Auto stands for the values of a cluster that shows none."""
         return ClusterSettings(
             cpu_fallback=self.cpu_fallback,
+            node_labels=DEFAULT_PLATFORM if self.node_labels == "Auto" else self.node_labels,
+            mig_strategy="Mixed" if self.mig_strategy == "Auto" else self.mig_strategy,
             experimental_multi_host_tpu=self.experimental_multi_host_tpu,
             default_output=self.default_output,
             default_images=MappingProxyType({kind: self.image(kind) for kind in TrainerImages.model_fields}),

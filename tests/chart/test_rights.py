@@ -79,7 +79,7 @@ CALLS = {
     "podgroups": dict.fromkeys(("get", "create"), "apply"),
     "workloads": dict.fromkeys(("get", "create"), "apply"),
     "tokenreviews": {"create": "progress.auth"},
-    "nodes": {"get": "apply"},
+    "nodes": {"get": "apply", "list": "watch.node_platform"},
     "leases": {"get": "leader_election", "create": "leader_election", "update": "leader_election"},
     "secrets": {"get": "progress.server", "create": "progress.server"},
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mptraining_api import accelerators
+from mptraining_api.machines.node_labels import accelerator_terms, platforms
 from mptraining_api.resolved_job import Placement, ResolvedAccelerator
 
 
@@ -18,8 +19,15 @@ def with_claim(placement: Placement, accelerator: ResolvedAccelerator, classes: 
     device_class = classes.get(accelerator.type)
     if device_class is None:
         return placement
-    label = accelerators.lookup(accelerator.type).node_label
-    selector = {name: value for name, value in placement.node_selector.items() if name != label}
+    kind = accelerators.lookup(accelerator.type)
+    labels = {label for each in platforms().values() for term in accelerator_terms(kind, each) for label in term}
+    selector = {name: value for name, value in placement.node_selector.items() if name not in labels}
+    kept = [
+        [each for each in term.get("matchExpressions", ()) if each["key"] not in labels]
+        for term in placement.node_affinity or ()
+    ]
+    # A term without requirements holds for every node.
+    affinity = tuple({"matchExpressions": each} for each in kept) if kept and all(kept) else None
     return placement.model_copy(
-        update={"node_selector": selector, "resources": {}, "device_class": device_class},
+        update={"node_selector": selector, "node_affinity": affinity, "resources": {}, "device_class": device_class},
     )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
 from mptraining_api.outputs.fields import Tracking
 from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.batch_size import (
@@ -19,13 +20,15 @@ from mptraining_api.resolve.batch_size import (
 )
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
 from mptraining_api.resolve.device_claims import with_claim
-from mptraining_api.resolve.devices import Devices, placement, requested_devices, strategy, without_accelerators
+from mptraining_api.resolve.devices import Devices, requested_devices, strategy, without_accelerators
+from mptraining_api.resolve.placement import placement
 from mptraining_api.resolve.precision import JitCompile, Keras, jit_compile, precision
 from mptraining_api.resolve.runtimes import Chosen, Runtime, Runtimes, with_runtime
 from mptraining_api.resolved_job import (
     Choice,
     LearningRate,
     NodesRange,
+    Placement,
     ProfileSteps,
     ResolvedCheckpoint,
     ResolvedExport,
@@ -47,10 +50,14 @@ class ClusterSettings:
     `default_output` is a folder for all jobs; each gets `<default_output>/<namespace>/<name>`, without the
     namespace in a local run. `default_outputs` maps a namespace to a folder for its jobs: `<folder>/<name>`.
     `device_classes` maps an accelerator to the DeviceClass that jobs claim it from.
+    `node_labels` is the platform whose labels the nodes have; Auto: it is not known, so that any number of GPUs may be
+    right. `mig_strategy` is that of NVIDIA's device plugin.
     """
 
     cpu_fallback: bool = False
     experimental_multi_host_tpu: bool = False
+    node_labels: NodeLabels = "GKE"
+    mig_strategy: MIGStrategy = "Mixed"
     default_image: str | None = None
     default_output: str | None = None
     default_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -140,7 +147,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         global_batch_size=batch_size,
         learning_rate=rate,
         image=_image(spec, settings, devices),
-        placement=with_claim(placement(devices.accelerator), devices.accelerator, settings.device_classes),
+        placement=_placement(spec, settings, devices),
         program=_program(spec.program),
         source=spec.source,
         data=data,
@@ -170,7 +177,11 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
 
 
 def _requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
-    return requested_devices(spec, multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback)
+    return requested_devices(
+        spec,
+        multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback,
+        any_count=settings.node_labels != "GKE",
+    )
 
 
 def _machine(
@@ -206,9 +217,15 @@ def _alternative(
         replicas_per_process=found.devices.replicas_per_process,
         replicas=found.devices.replicas,
         image=_image(spec, settings, found.devices),
-        placement=with_claim(placement(found.devices.accelerator), found.devices.accelerator, settings.device_classes),
+        placement=_placement(spec, settings, found.devices),
         choices=found.choices,
     )
+
+
+def _placement(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> Placement:
+    packed = spec.scheduling is not None and spec.scheduling.topology == "Pack" and devices.processes > 1
+    found = placement(devices.accelerator, settings.node_labels, settings.mig_strategy, pack=packed)
+    return with_claim(found, devices.accelerator, settings.device_classes)
 
 
 def _image(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> str | None:

@@ -159,7 +159,7 @@ def _class_and_sample_weights(spec: JobSpec) -> bool:
 
 def _ragged_compiled(spec: JobSpec) -> bool:
     features = (spec.data.features if spec.data else None) or []
-    compiled = spec.accelerator.type.startswith("tpu-") or spec.jit_compile == "Always"
+    compiled = is_tpu(spec.accelerator) or spec.jit_compile == "Always"
     return not compiled or not any(feature.ragged for feature in features)
 
 
@@ -340,7 +340,7 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.data.features",
-        "!has(self.data) || !has(self.data.features) || !(self.accelerator.type.startsWith('tpu-') || "
+        "!has(self.data) || !has(self.data.features) || !(self.accelerator.type.matches('^tpu[-0-9]') || "
         "(has(self.jitCompile) && self.jitCompile == 'Always')) || "
         "!self.data.features.exists(f, has(f.ragged) && f.ragged)",
         "no ragged: true on a TPU or with jitCompile: Always, since XLA has no ragged tensors",
@@ -367,7 +367,7 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.nodes",
-        "!self.accelerator.type.startsWith('tpu-') || !has(self.nodes) || self.nodes == 1",
+        "!self.accelerator.type.matches('^tpu[-0-9]') || !has(self.nodes) || self.nodes == 1",
         "no nodes for a TPU, whose topology decides them",
         "Leave nodes out and choose accelerator.topology.",
         _nodes_of_tpu,
@@ -418,7 +418,7 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.jitCompile",
-        "!self.accelerator.type.startsWith('tpu-') || !has(self.jitCompile) || self.jitCompile != 'Never'",
+        "!self.accelerator.type.matches('^tpu[-0-9]') || !has(self.jitCompile) || self.jitCompile != 'Never'",
         "Auto or Always on a TPU, which computes only what XLA compiled",
         "Leave jitCompile out.",
         _tpu_compiles,

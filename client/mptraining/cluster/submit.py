@@ -21,6 +21,7 @@ from mptraining.packaging.package import Package, too_large_problem
 from mptraining.training_job import TrainingJob, in_python, job_document
 from mptraining_api.accelerators import catalogue
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
+from mptraining_api.machines.node_labels import accelerator_of
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import advice
 from mptraining_api.resolve.document_problems import document_problems
@@ -31,19 +32,15 @@ from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
 
 def count_accelerators(nodes: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Count the nodes by accelerator type, from their labels."""
-    labels = {each.node_label for each in catalogue().values() if each.node_label}
-    types: Counter[str] = Counter()
-    for node in nodes:
-        node_labels = node.get("metadata", {}).get("labels") or {}
-        types.update(node_labels[label] for label in labels if label in node_labels)
-    return types
+    """Count the nodes by accelerator type, from their labels, on every platform."""
+    found = (accelerator_of(node.get("metadata", {}).get("labels") or {}) for node in nodes)
+    return Counter(name for name in found if name is not None)
 
 
 def missing_accelerator(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a warning if no node has the accelerator `wanted`; None if a node has it, and for CPUs."""
     accelerator = catalogue().get(wanted)
-    if accelerator is None or accelerator.node_label is None:
+    if accelerator is None or accelerator.kind == "cpu":
         return None
     types = count_accelerators(nodes)
     if types[wanted]:
@@ -102,7 +99,7 @@ def check(document: Mapping[str, object]) -> CheckedDocument:
         raise InvalidSpec("metadata.name", "missing", expected="a name, or generateName for a name by the cluster")
     named = metadata.get("name") or f"{metadata['generateName']}{_PLACEHOLDER}"
     # The operator's settings are unknown here, so what only some clusters accept is accepted; the cluster decides.
-    settings = ClusterSettings(experimental_multi_host_tpu=True)
+    settings = ClusterSettings(experimental_multi_host_tpu=True, node_labels="Auto")
     whole = given | {"metadata": metadata | {"name": named}}
     found = document_problems(whole, settings)
     if found.problems:

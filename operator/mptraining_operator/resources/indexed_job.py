@@ -6,8 +6,9 @@ Sources of a pod field, in order of precedence:
                         selector, resource and tolerations from the resolved job; its own labels and annotations
     2. the job          `spec.podTemplate` and `spec.scheduling`
     3. the settings     proxies, CA certificates, pull secrets, priority class, labels
-    4. the defaults     HOME, TF_CPP_MIN_LOG_LEVEL and others; requests of 250m CPU and 512Mi memory, so that no pod
-                        is BestEffort, which the kubelet evicts first
+    4. the defaults     HOME, TF_CPP_MIN_LOG_LEVEL and others; requests of CPU and memory by the accelerator's machine
+                        (`mptraining_api.machines.machine_types`), on CPUs 250m and 512Mi, so that no pod is
+                        BestEffort, which the kubelet evicts first
 
 Lists and maps are merged: the job's node selector, tolerations, labels, annotations, volumes and mounts are added to
 the operator's. Validation rejects contradictions; `volumes.check_collisions` rejects colliding mounts. Of two
@@ -25,10 +26,11 @@ from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import defaults
 from mptraining_api.resolve.attempt import for_attempt
-from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.resolved_job import Placement, ResolvedJob
 from mptraining_api.spec import JobSpec, Scheduling
 from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
+from mptraining_operator.resources.affinity import affinity
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
 from mptraining_operator.resources.init_containers import CONTAINER_SECURITY, init_containers
 from mptraining_operator.resources.job_objects import (
@@ -194,7 +196,6 @@ def _template(
 
 def _pod_fields(pod_template: PodTemplate) -> dict[str, Any]:
     found = {
-        "affinity": pod_template.affinity,
         "runtimeClassName": pod_template.runtime_class_name,
         "dnsPolicy": pod_template.dns_policy,
         "dnsConfig": pod_template.dns_config,
@@ -230,8 +231,14 @@ def _placement(
     tolerations += [each for each in pod_template.tolerations or () if each not in tolerations]
     result: dict[str, Any] = {"nodeSelector": selector} if selector else {}
     result["tolerations"] = tolerations
-    spread = _spread(job, pod_template, names.attempt_labels(owner.name, owner.uid, attempt))
-    return {**result, **({"topologySpreadConstraints": spread} if spread else {})}
+    labels = names.attempt_labels(owner.name, owner.uid, attempt)
+    near = affinity(job.placement, pod_template.affinity, labels)
+    spread = _spread(job, pod_template, labels)
+    return {
+        **result,
+        **({"affinity": near} if near else {}),
+        **({"topologySpreadConstraints": spread} if spread else {}),
+    }
 
 
 def _spread(job: ResolvedJob, pod_template: PodTemplate, labels: dict[str, str]) -> list[dict[str, Any]]:
@@ -281,11 +288,10 @@ def _containers(
     check_collisions(pod_template, [*mounts, *(init_mounts if source.prepared else ())])
 
     trainer = _container(names.TRAINER_CONTAINER, job, pod_template, launched.command)
-    trainer["env"] = trainer_environment(
-        owner, launched, source, settings, pod_template, gpu=job.accelerator.kind == "gpu"
-    )
+    gpus = job.accelerator.count_per_node if job.accelerator.kind == "gpu" else 0
+    trainer["env"] = trainer_environment(owner, launched, source, settings, pod_template, gpus=gpus)
     trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
-    trainer["resources"] = _resources(pod_template, job.placement.resources)
+    trainer["resources"] = _resources(pod_template, job.placement, job.placement.resources)
     claims = _claims(owner, job)
     if claims:
         trainer["resources"]["claims"] = [{"name": names.CLAIM}]
@@ -299,7 +305,7 @@ def _containers(
         init["env"] = init_environment(launched, source, settings, pod_template)
         # The trainer's requests and limits: a quota may require them of every container, and the maximum of init
         # container and trainer counts.
-        init["resources"] = _resources(pod_template, {})
+        init["resources"] = _resources(pod_template, job.placement, {})
         init["volumeMounts"] = [*init_mounts, *(pod_template.volume_mounts or ())]
         before.append(init)
     audience = names.audience(owner.namespace, owner.uid) if reported else None
@@ -339,10 +345,11 @@ def _claims(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
     return {"resourceClaims": [claim]}
 
 
-def _resources(pod_template: PodTemplate, devices: dict[str, int]) -> dict[str, Any]:
+def _resources(pod_template: PodTemplate, placement: Placement, devices: dict[str, int]) -> dict[str, Any]:
     written = pod_template.resources
     limits = {**((written.limits if written else None) or {}), **devices}
     requests = {**((written.requests if written else None) or {}), **devices}
+    own = placement.requests or DEFAULT_REQUESTS
     # Kubernetes uses a limit as the request if there is no request.
-    missing = {name: value for name, value in DEFAULT_REQUESTS.items() if name not in limits}
+    missing = {name: value for name, value in own.items() if name not in limits}
     return {"requests": {**missing, **requests}, **({"limits": limits} if limits else {})}

@@ -147,11 +147,56 @@ def test_a_pod_sees_no_gpu_of_another(kind: str, void: bool) -> None:
 def test_every_gpu_gets_what_the_catalogue_says(name: str) -> None:
     count = accelerators.lookup(name).counts[0]
     found = pod(accelerator={"type": name, "countPerNode": count})
-    assert found["nodeSelector"] == {"cloud.google.com/gke-accelerator": name}
+    assert found["nodeSelector"]["cloud.google.com/gke-accelerator"] == name
     resources = found["containers"][0]["resources"]
     assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == count
     shm = next(each for each in found["volumes"] if each["name"] == "mptraining-shm")
     assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{count}Gi"}
+
+
+def test_the_default_requests_fit_the_machine_and_the_job_s_own_win() -> None:
+    h100 = {"type": "nvidia-h100-80gb", "countPerNode": 8}
+    assert pod(accelerator=h100)["containers"][0]["resources"]["requests"] == {
+        "cpu": "145600m",
+        "memory": "1123Gi",
+        "nvidia.com/gpu": 8,
+    }
+    own = {"resources": {"requests": {"cpu": "12"}, "limits": {"memory": "200Gi"}}}
+    written = pod(accelerator=h100, podTemplate=own)["containers"][0]["resources"]
+    # A limit is the request, too: the default may be above it.
+    assert written["requests"] == {"cpu": "12", "nvidia.com/gpu": 8}
+    assert pod()["containers"][0]["resources"]["requests"] == {"cpu": "250m", "memory": "512Mi"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "set_"),
+    [
+        ({"accelerator": {"type": "nvidia-l4"}}, False),
+        ({"accelerator": {"type": "nvidia-l4", "countPerNode": 2}}, True),
+        ({"accelerator": {"type": "nvidia-l4"}, "nodes": 2}, True),
+        ({"nodes": 2}, False),
+    ],
+)
+def test_nccl_is_set_up_for_several_gpus(spec: dict[str, Any], set_: bool) -> None:
+    found = environment(pod(**spec)["containers"][0])
+    assert ("NCCL_DEBUG" in found, "NCCL_CUMEM_HOST_ENABLE" in found) == (set_, set_)
+
+
+def test_the_job_s_own_nccl_variables_win() -> None:
+    several = {"accelerator": {"type": "nvidia-l4", "countPerNode": 2}}
+    own = {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}
+    assert environment(pod(**several, podTemplate=own)["containers"][0])["NCCL_DEBUG"] == "INFO"
+
+
+def test_packed_workers_prefer_the_nearest_place() -> None:
+    packed = pod(accelerator={"type": "nvidia-l4"}, nodes=2, scheduling={"topology": "Pack"})
+    terms = packed["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert [(each["weight"], each["podAffinityTerm"]["topologyKey"]) for each in terms] == [
+        (100, "cloud.google.com/gce-topology-subblock"),
+        (50, "cloud.google.com/gce-topology-block"),
+        (25, "topology.kubernetes.io/zone"),
+    ]
+    assert "affinity" not in pod(accelerator={"type": "nvidia-l4"}, nodes=2)
 
 
 def test_a_job_s_own_placement_is_added_to_ours() -> None:
