@@ -169,7 +169,10 @@ def users(control_plane: ControlPlane) -> Iterator[Users]:
         # A policy takes effect a moment after it is created.
         wait_until(lambda limits=limits, make=make: found.refusal(f"limits-{limits}", make()) is not None, limits)
     yield found
-    control_plane.kubectl("delete", "validatingadmissionpolicies,validatingadmissionpolicybindings", "--all")
+    names = [
+        f"release-{limits}-limits-{plural}" for limits in LIMITS for plural in ("mptrainingjobs", "mptrainingsweeps")
+    ]
+    control_plane.kubectl("delete", "validatingadmissionpolicybindings,validatingadmissionpolicies", *names)
 
 
 @pytest.mark.parametrize(("limits", "spec"), JOBS)
