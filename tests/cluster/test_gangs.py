@@ -55,13 +55,11 @@ def hold_half_each(ns: Any, pool: str) -> None:
     ns.rest.patch(f"/api/v1/nodes/{pool}-2", {"spec": {"taints": [TAINT]}})
 
 
-def test_two_jobs_that_each_hold_half_both_succeed(ns: Any) -> None:
-    ns.operator(gangReleaseSeconds=2)
-    hold_half_each(ns, "halves")
-    left = {"left", "right"}
+def train_all(ns: Any, *names: str) -> dict[str, list[str]]:
+    """End the workers of each job whose workers all run, until all jobs have ended; return the attempts' outcomes."""
+    left = set(names)
 
     def train() -> set[str]:
-        """End the workers of each job whose workers all run."""
         for name in sorted(left):
             status = ns.status(name)
             if status.get("phase") == "Running":
@@ -70,8 +68,14 @@ def test_two_jobs_that_each_hold_half_both_succeed(ns: Any) -> None:
                 left.discard(name)
         return left
 
-    ns.wait(train, lambda found: not found)
-    outcomes = {name: [each["outcome"] for each in ns.status(name)["attempts"]] for name in ("left", "right")}
+    ns.wait(train, lambda found: not found, seconds=600)
+    return {name: [each["outcome"] for each in ns.status(name)["attempts"]] for name in names}
+
+
+def test_two_jobs_that_each_hold_half_both_succeed(ns: Any) -> None:
+    ns.operator(gangReleaseSeconds=2)
+    hold_half_each(ns, "halves")
+    outcomes = train_all(ns, "left", "right")
     assert all(each[-1] == "Succeeded" for each in outcomes.values()), outcomes
     assert "GangReleased" in {outcome for each in outcomes.values() for outcome in each}
     for name in outcomes:
@@ -79,6 +83,21 @@ def test_two_jobs_that_each_hold_half_both_succeed(ns: Any) -> None:
         assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 0)
     released = next(name for name, each in outcomes.items() if each[0] == "GangReleased")
     ns.wait_for_event(released, "GangReleased: 1 of 2 workers had a machine, and the others got none for ")
+
+
+@pytest.mark.soak
+def test_many_jobs_on_few_machines_all_succeed(ns: Any) -> None:
+    """Eight jobs of two and three workers on four machines, in whatever order the scheduler places them."""
+    ns.operator(gangReleaseSeconds=10)
+    for number in range(4):
+        machine(ns, f"many-{number}", "many")
+    names = [f"gang-{number}" for number in range(8)]
+    for number, name in enumerate(names):
+        ns.create(
+            name, **{**job("many"), "nodes": 2 + number % 2, "training": {"epochs": 1, "batchSize": {"global": 6}}}
+        )
+    outcomes = train_all(ns, *names)
+    assert {outcome for each in outcomes.values() for outcome in each} <= {"Succeeded", "GangReleased"}
 
 
 @pytest.fixture(scope="module")
