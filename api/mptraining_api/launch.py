@@ -12,6 +12,7 @@ from typing import Self
 
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import ResolvedJob
 
 INDEX = "JOB_COMPLETION_INDEX"
@@ -137,6 +138,13 @@ def with_current_fields(job: ResolvedJob, environment: Mapping[str, str]) -> Res
     if not kept.isdecimal() or int(kept) < 1:
         raise InvalidSpec(MAX_TO_KEEP, f"{kept!r} is not a number above 0", next_step="Set it as the operator does.")
     return job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"max_to_keep": int(kept)})})
+
+
+def attempt_job(job: ResolvedJob, environment: Mapping[str, str]) -> ResolvedJob:
+    """Return the job of this process's attempt, from the job file. Raises ValueError for one that it cannot have."""
+    nodes = environment.get(NODES)
+    machine = int(environment.get(MACHINE, "0"))
+    return for_attempt(job, machine=machine, nodes=None if nodes is None else int(nodes))
 
 
 class WorkerIdentity(Model):

@@ -18,7 +18,7 @@ import yaml
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
-from mptraining_api.status import JobStatus, parse_time
+from mptraining_api.status import Attempt, JobStatus, format_time, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import EndAttempt, ForgetAttempt, Plan, ReadEvents, StartAttempt
 from mptraining_operator.plan.capacity import machines
@@ -303,6 +303,43 @@ def test_a_program_that_fails_is_tried_again_on_the_same_machine() -> None:
     cluster.run(until=520)
     attempts = cluster.status.attempts or []
     assert [(each.accelerator, each.outcome) for each in attempts[1:]] == [(L4, "ProgramFailed"), (L4, None)]
+
+
+def history(*attempts: tuple[int, str, int, int]) -> JobStatus:
+    """Return a status of ended attempts, each as (machine, outcome, start, end)."""
+    return JobStatus(
+        attempts=[
+            Attempt(
+                number=number, machine=machine or None, outcome=outcome,
+                start_time=format_time(BASE + start), completion_time=format_time(BASE + end),
+            )
+            for number, (machine, outcome, start, end) in enumerate(attempts, 1)
+        ]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        # Of the machines that were taken away in moments the one that rests for the shortest time is next.
+        ([(0, "Preempted", 0, 10), (1, "NodeLost", 10, 15), (2, "Preempted", 20, 30), (3, "NoCapacity", 30, 630)], 0),
+        (
+            [(1, "NodeLost", 0, 5), (0, "Preempted", 10, 290), (2, "Preempted", 300, 310), (3, "NoCapacity", 310, 910)],
+            1,
+        ),
+        # A machine that did not come has its turn again; one that was taken away in moments is left out.
+        ([(0, "NoCapacity", 0, 300), (1, "NoCapacity", 300, 600), (3, "NoCapacity", 600, 1200)], 0),
+        ([(0, "Preempted", 0, 10), (3, "NoCapacity", 10, 610)], 1),
+        # After a loss: the first that neither was absent nor was taken away a moment ago.
+        ([(0, "NoCapacity", 0, 300), (1, "Preempted", 300, 700)], 1),
+        ([(0, "NoCapacity", 0, 300), (1, "Preempted", 300, 1300)], 0),
+        ([(2, "ProgramFailed", 0, 10)], 2),
+        ([(2, "Suspended", 0, 10)], 0),
+    ],
+)
+def test_the_machine_after_these_attempts(attempts: list[tuple[int, str, int, int]], expected: int) -> None:
+    cluster = ClusterSimulation(job(), {})
+    assert machines.next_machine(cluster._snapshot(), history(*attempts), BASE + attempts[-1][3]) == expected
 
 
 @pytest.mark.parametrize(("seconds", "tried"), [(None, [A100]), (120, [A100, L4])])

@@ -67,18 +67,23 @@ def next_machine(snapshot: Snapshot, status: JobStatus, now: float) -> int:
         return 0
     last = attempts[-1]
     used = min(last.machine or 0, len(machines) - 1)
-    following = (used + 1) % len(machines)
     outcome = outcomes.by_reason(last.outcome or "")
     if outcome == outcomes.NO_CAPACITY:
-        return following
-    if outcome.budget != Budget.INFRASTRUCTURE_RETRIES and outcome != outcomes.SUSPENDED:
+        order = [(used + 1 + step) % len(machines) for step in range(len(machines) - 1)]
+        rests = {each: _rest_ends(snapshot, status, machines, each, absent=False) for each in order}
+    elif outcome.budget == Budget.INFRASTRUCTURE_RETRIES or outcome == outcomes.SUSPENDED:
+        order = list(range(len(machines)))
+        rests = {each: _rest_ends(snapshot, status, machines, each, absent=True) for each in order}
+    else:
         # Its machines are still there.
         return used
-    in_order = range(len(machines))
-    return next((each for each in in_order if not _rests(snapshot, status, machines, each, now)), following)
+    return next((each for each in order if rests[each] <= now), min(order, key=rests.__getitem__))
 
 
-def _rests(snapshot: Snapshot, status: JobStatus, machines: tuple[Machine, ...], machine: int, now: float) -> bool:
+def _rest_ends(
+    snapshot: Snapshot, status: JobStatus, machines: tuple[Machine, ...], machine: int, *, absent: bool
+) -> float:
+    """Return until when a machine rests that was taken away in moments or, with `absent`, did not come; else 0."""
     seconds = try_seconds(snapshot, machines, machine)
     for attempt in reversed(status.attempts or []):
         if (attempt.machine or 0) != machine or not attempt.completion_time:
@@ -87,8 +92,8 @@ def _rests(snapshot: Snapshot, status: JobStatus, machines: tuple[Machine, ...],
         outcome = outcomes.by_reason(attempt.outcome or "")
         began = parse_time(attempt.start_time) if attempt.start_time else ended
         lost = outcome.budget == Budget.INFRASTRUCTURE_RETRIES and ended - began < seconds
-        return (outcome == outcomes.NO_CAPACITY or lost) and now < ended + _REST * seconds
-    return False
+        return ended + _REST * seconds if lost or (absent and outcome == outcomes.NO_CAPACITY) else 0.0
+    return 0.0
 
 
 def try_deadline(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, why: str) -> Deadline | None:
