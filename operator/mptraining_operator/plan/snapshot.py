@@ -92,6 +92,8 @@ class SeenBatchJob:
     job_digest: str = ""
     # The machine of the attempt, as for `resolve.attempt.for_attempt`.
     machine: int = 0
+    # The workers that the attempt was created for; a queue may reduce `parallelism`. 0: of a job that is not elastic.
+    workers: int = 0
     parallelism: int = 1
     # status.startTime: None before the first admission; unchanged while the Job is suspended again.
     started: float | None = None
@@ -165,6 +167,7 @@ class Limits:
     infrastructure_backoff: float = 2.0
     longest_backoff: float = 360.0
     settle: float = 5.0
+    elastic_wait: float = 30.0
     stuck_pod: float = 30.0
     jobs: JobLimits = field(default_factory=JobLimits)
     # The operator's namespace and service account, which jobs may not use; empty outside a cluster.
@@ -188,6 +191,8 @@ class Snapshot:
     deleting: bool = False
     batch_jobs: tuple[SeenBatchJob, ...] = ()
     pods: tuple[SeenPod, ...] = ()
+    # The probe of an elastic job, which is no attempt; its pods are not observed.
+    probe: SeenBatchJob | None = None
     # Pods of an earlier job of this name that are not over: they may still write to the same output.
     predecessors: tuple[SeenPod, ...] = ()
     lookups: Lookups = field(default_factory=Lookups)

@@ -29,16 +29,19 @@ __all__ = [
     "MANAGED_BY",
     "OPERATOR",
     "PEERS",
+    "PROBE_ATTEMPT",
     "RESOLVED_JOB",
     "SERVICE",
     "SOURCE_CONTAINER",
     "TRAINER_CONTAINER",
+    "WORKERS",
     "attempt_labels",
     "audience",
     "batch_job",
     "hosts",
     "job_labels",
     "network_policy",
+    "probe",
 ]
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -47,6 +50,10 @@ OPERATOR = "mptraining-operator"
 JOB_DIGEST = f"{GROUP}/job-digest"
 # The annotation of an Indexed Job with the machine of its attempt, as for `resolve.attempt.for_attempt`; absent: 0.
 MACHINE = f"{GROUP}/machine"
+# The annotation of an elastic job's Indexed Job with the workers that it was created for.
+WORKERS = f"{GROUP}/workers"
+# The attempt in the labels of the probe.
+PROBE_ATTEMPT = 0
 # The label of the pods of a job of several workers, which need host names.
 PEERS = f"{GROUP}/peers"
 # Of each namespace: the headless Service that gives the workers host names, and the NetworkPolicy that denies ingress.
@@ -63,6 +70,11 @@ def network_policy(job: str) -> str:
 def batch_job(job: str, attempt: int) -> str:
     """Return the name of an attempt's Indexed Job; its pods have the host names `<name>-<index>`."""
     return f"{job}-{attempt}"
+
+
+def probe(job: str) -> str:
+    """Return the name of an elastic job's probe; no attempt has it."""
+    return f"{job}-probe"
 
 
 def hosts(job: str, namespace: str, attempt: int, processes: int) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ class Labels(msgspec.Struct, frozen=True):
 class Annotations(msgspec.Struct, frozen=True):
     job_digest: str = msgspec.field(default="", name=names.JOB_DIGEST)
     machine: str | None = msgspec.field(default=None, name=names.MACHINE)
+    workers: str | None = msgspec.field(default=None, name=names.WORKERS)
 
 
 class OwnerReference(msgspec.Struct, frozen=True):
