@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from mptraining_api.accelerators import canonical_name, catalogue
 from mptraining_api.model import Count, Model
 from mptraining_api.problems import InvalidSpec, OutsideLimits
+from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 
@@ -169,11 +170,14 @@ def check_limits(
         )
     for where, image in _images(job):
         _refuse_image(where, image, limits)
+    # An elastic job takes what the limits leave.
+    nodes = possible_nodes(resolved)[0]
+    field = "spec.elastic.min" if resolved.nodes_range is not None else "spec.nodes"
     for name, most in (("nodesPerJob", limits.nodes_per_job), ("nodesPerNamespace", limits.nodes_per_namespace)):
-        if most is not None and resolved.processes > most:
+        if most is not None and nodes > most:
             raise OutsideLimits(
-                "spec.accelerator.topology" if resolved.accelerator.topology else "spec.nodes",
-                f"{resolved.processes} nodes are more than limits.{name} allows",
+                "spec.accelerator.topology" if resolved.accelerator.topology else field,
+                f"{nodes} nodes are more than limits.{name} allows",
                 expected=f"at most {most}",
                 next_step=_ASK,
             )

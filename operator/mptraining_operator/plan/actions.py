@@ -108,7 +108,16 @@ class ReadEvents:
 
 
 Action = (
-    StartAttempt | StartProbe | AllowPeers | EndAttempt | ForgetAttempt | DeletePod | DeleteJob | ReadJobFile | ReadNode | ReadEvents
+    StartAttempt
+    | StartProbe
+    | AllowPeers
+    | EndAttempt
+    | ForgetAttempt
+    | DeletePod
+    | DeleteJob
+    | ReadJobFile
+    | ReadNode
+    | ReadEvents
 )
 
 

@@ -42,9 +42,7 @@ def _is_under_way(status: JobStatus) -> bool:
     return attempt is not None and attempt.outcome is None and not conditions.is_true(status, "Finished")
 
 
-def _shrunk(
-    snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float
-) -> tuple[Resize | None, float | None]:
+def _shrunk(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) -> tuple[Resize | None, float | None]:
     batch_job = snapshot.batch_job(status.current_attempt or 0)
     if batch_job is None or conditions.is_true(status, "Running"):
         return None, None

@@ -15,6 +15,7 @@ from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
+from mptraining_operator.resources import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,18 @@ class SeenBatchJob:
     # When the status was last written.
     changed: float | None = None
 
+    @property
+    def is_probe(self) -> bool:
+        """Whether it looks for machines for an elastic job and is no attempt."""
+        return self.attempt == names.PROBE_ATTEMPT
+
     def same_state(self, other: SeenBatchJob) -> bool:
         """Return whether `other` differs only in counts of pods that have no effect on a plan."""
         return self._state() == other._state()
 
     def _state(self) -> SeenBatchJob:
-        all_ready = self.ready + self.succeeded >= self.parallelism
-        return replace(self, active=0, ready=int(all_ready), started=None, changed=None)
+        all_ready = int(self.ready + self.succeeded >= self.parallelism)
+        return replace(self, active=0, ready=self.ready if self.is_probe else all_ready, started=None, changed=None)
 
 
 @dataclass(frozen=True, slots=True)

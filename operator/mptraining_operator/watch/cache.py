@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any
 
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
-from mptraining_operator.resources import names
 from mptraining_operator.watch.parse import StoredJob, read_job, read_status
 from mptraining_operator.watch.work_queue import Urgency
 
@@ -52,7 +51,7 @@ class _Record:
         return any(
             pods[uid] + job.succeeded < job.parallelism
             for uid, (_, job) in self.batch_jobs.items()
-            if not (job.ended or job.suspended or job.deleting or _is_probe(job))
+            if not (job.ended or job.suspended or job.deleting or job.is_probe)
         )
 
     @property
@@ -60,15 +59,9 @@ class _Record:
         live_pods = sum(not pod.terminated for _, pod in self.pods.values())
         # The status of a first attempt is written after its Job.
         created = sum(
-            job.parallelism
-            for _, job in self.batch_jobs.values()
-            if not (job.ended or job.suspended or _is_probe(job))
+            job.parallelism for _, job in self.batch_jobs.values() if not (job.ended or job.suspended or job.is_probe)
         )
         return max(self.job.nodes if self.job else 0, self.reserved, live_pods, created)
-
-
-def _is_probe(job: SeenBatchJob) -> bool:
-    return job.attempt == names.PROBE_ATTEMPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +235,8 @@ class Cache:
             self._expire(record)
             lookups = record.lookups or Lookups()
             mine = [job for _, job in record.batch_jobs.values() if job.owner_uid == stored.uid]
-            batch_jobs = [job for job in mine if not _is_probe(job)]
-            probe = next((job for job in mine if _is_probe(job)), None)
+            batch_jobs = [job for job in mine if not job.is_probe]
+            probe = next((job for job in mine if job.is_probe), None)
             pods = tuple(pod for _, pod in record.pods.values() if pod.job_uid == stored.uid)
             earlier = (
                 pod for _, pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.terminated

@@ -24,7 +24,7 @@ class Records(keras.metrics.Metric):
         super().__init__(name=name)
         self.sums = self.add_variable((RECORDS,), "zeros", name="sums")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:  # noqa: ARG002 - Keras' own
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         labels = tf.cast(y_true, tf.int32)
         seen = tf.ones_like(labels[:, 2]) if self.name == "once" else labels[:, 2]
         self.sums.assign_add(tf.math.unsorted_segment_sum(tf.cast(seen, tf.float32), labels[:, 1], RECORDS))

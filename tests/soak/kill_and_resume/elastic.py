@@ -22,6 +22,7 @@ import numpy as np
 
 from mptraining_api import events
 from mptraining_api.launch import INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, launch
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
@@ -112,7 +113,7 @@ def _attempt(
 ) -> list[int]:
     document = {
         "accelerator": {"type": "cpu"},
-        "nodes": size,
+        "elastic": {"min": min(SIZES), "max": max(SIZES)},
         "precision": {"policy": "float32"},
         "program": {"function": {"entryPoint": f"counting_program:{program}"}},
         "data": {
@@ -125,15 +126,17 @@ def _attempt(
         "checkpoint": {"everySteps": SAVE_EVERY},
         "output": {"uri": str(folder / "run")},
     }
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "elastic"}, "spec": document}), ClusterSettings())
+    frozen = resolve(MPTrainingJob.parse({"metadata": {"name": "elastic"}, "spec": document}), ClusterSettings())
+    job = for_attempt(frozen, nodes=size)
     job_file = folder / f"{number}.json"
-    launched = launch(job, hosts=free_hosts(job.processes), job_path=str(job_file), attempt=number)
-    job_file.write_text(launched.job_file)
+    launched = launch(job, hosts=free_hosts(size), job_path=str(job_file), attempt=number, nodes=size)
+    # As on a cluster: the file is the same for all attempts.
+    job_file.write_text(frozen.to_json())
     environment = {**os.environ, **launched.environment, PROGRESS_SECONDS: "0", INCARNATION: f"i{number}"}
     environment[SOURCE_FOLDER] = str(data)
     processes = [
         forks.start(environment | {INDEX: str(index)}, folder / f"{number}-{index}.out", hit.get(index, Fault()))
-        for index in range(job.processes)
+        for index in range(size)
     ]
     return [forks.wait(process, PATIENCE) for process in processes]
 

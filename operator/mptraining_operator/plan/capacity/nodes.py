@@ -25,7 +25,7 @@ from mptraining_api.outcomes import RESIZED, SUSPENDED
 from mptraining_api.status import Attempt, JobStatus, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.deadlines import run_policy
-from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
+from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, Snapshot
 
 # Seconds. A restart costs about that much: an attempt that ends sooner does not grow.
 _WORTH_A_RESTART = 120
@@ -60,9 +60,10 @@ def largest(sizes: Sequence[int], most: int) -> int | None:
 
 
 def most_allowed(snapshot: Snapshot, sizes: Sequence[int]) -> int:
-    """Return the number of workers up to which limits.nodesPerNamespace leaves nodes."""
-    most = snapshot.limits.jobs.nodes_per_namespace
-    return sizes[-1] if most is None else min(sizes[-1], most - snapshot.other_nodes)
+    """Return the number of workers up to which the administrator's limits leave nodes."""
+    limits = snapshot.limits.jobs
+    left = None if limits.nodes_per_namespace is None else limits.nodes_per_namespace - snapshot.other_nodes
+    return min(each for each in (sizes[-1], limits.nodes_per_job, left) if each is not None)
 
 
 def next_size(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus) -> int:
@@ -143,15 +144,20 @@ def growth(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, now: flo
     due = max(parse_time(attempt.start_time), ran) + interval
     if now < due:
         return Growth(wake_at=due)
-    limits, probe = snapshot.limits, snapshot.probe
-    least = min(size for size in sizes if size > nodes) - nodes
     next_round = now + interval - (now - due) % interval
-    if probe is None:
-        if (now - due) % interval < limits.elastic_wait:
-            return Growth(create=most - nodes, least=least)
+    if snapshot.probe is not None:
+        return _probed(sizes, nodes, most, snapshot.probe, snapshot.limits, now) or Growth(wake_at=next_round)
+    if (now - due) % interval >= snapshot.limits.elastic_wait:
         return Growth(wake_at=next_round)
+    return Growth(create=most - nodes, least=min(size for size in sizes if size > nodes) - nodes)
+
+
+def _probed(
+    sizes: Sequence[int], nodes: int, most: int, probe: SeenBatchJob, limits: Limits, now: float
+) -> Growth | None:
+    """Return what the probe's running pods allow an attempt of `nodes` workers; None to delete the probe."""
     if probe.deleting or probe.ended:
-        return Growth(wake_at=next_round)
+        return None
     held = min(probe.ready, most - nodes)
     since = probe.changed or probe.created
     target = largest(sizes, nodes + held) or nodes
@@ -160,10 +166,10 @@ def growth(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, now: flo
         if target < most and now < since + limits.settle:
             return Growth(keep=True, wake_at=since + limits.settle)
         found = "1 more machine" if held == 1 else f"{held} more machines"
-        return Growth(Resize(target, f"{found} for {nodes} workers"), keep=True)
+        return Growth(Resize(target, f"{found} for {nodes} worker{'s' * (nodes > 1)}"), keep=True)
     if held and now >= since + limits.elastic_wait:
         # It occupies machines that are not enough.
-        return Growth(wake_at=next_round)
+        return None
     return Growth(keep=True, wake_at=since + limits.elastic_wait if held else None)
 
 
