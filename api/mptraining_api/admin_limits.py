@@ -15,9 +15,9 @@ from pydantic import AfterValidator, Field, StringConstraints
 from mptraining_api.accelerators import canonical_name, catalogue
 from mptraining_api.model import Count, Model
 from mptraining_api.problems import InvalidSpec, OutsideLimits
-from mptraining_api.resolve.attempt import possible_nodes
+from mptraining_api.resolve.attempt import machines, possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
+from mptraining_api.spec import Accelerator, Machine, MPTrainingJob
 
 _DOCKER = "docker.io"
 _DOCKER_ALIASES = ("index.docker.io", "registry-1.docker.io")
@@ -161,26 +161,38 @@ def check_limits(
             f"{account!r} is the operator's own name",
             next_step="Name an account made for this job's data.",
         )
-    if limits.accelerators and spec.accelerator.type not in limits.accelerators:
-        raise OutsideLimits(
-            "spec.accelerator.type",
-            f"{spec.accelerator.type!r} is outside limits.accelerators",
-            expected=f"one of {', '.join(limits.accelerators)}",
-            next_step=_ASK,
-        )
+    for where, machine in _machines(spec.accelerator):
+        if limits.accelerators and machine.type not in limits.accelerators:
+            raise OutsideLimits(
+                f"{where}.type",
+                f"{machine.type!r} is outside limits.accelerators",
+                expected=f"one of {', '.join(limits.accelerators)}",
+                next_step=_ASK,
+            )
     for where, image in _images(job):
         _refuse_image(where, image, limits)
     # An elastic job takes what the limits leave.
-    nodes = possible_nodes(resolved)[0]
+    least = possible_nodes(resolved)[0]
     field = "spec.elastic.min" if resolved.nodes_range is not None else "spec.nodes"
     for name, most in (("nodesPerJob", limits.nodes_per_job), ("nodesPerNamespace", limits.nodes_per_namespace)):
-        if most is not None and nodes > most:
-            raise OutsideLimits(
-                "spec.accelerator.topology" if resolved.accelerator.topology else field,
-                f"{nodes} nodes are more than limits.{name} allows",
-                expected=f"at most {most}",
-                next_step=_ASK,
-            )
+        if most is None:
+            continue
+        for (where, _), attempt in zip(_machines(spec.accelerator), machines(resolved), strict=False):
+            nodes = least if resolved.nodes_range is not None else attempt.processes
+            if nodes > most:
+                raise OutsideLimits(
+                    f"{where}.topology" if attempt.accelerator.topology else field,
+                    f"{nodes} nodes are more than limits.{name} allows",
+                    expected=f"at most {most}",
+                    next_step=_ASK,
+                )
+
+
+def _machines(accelerator: Accelerator) -> Iterator[tuple[str, Machine]]:
+    """Yield the field and each machine of the job: the first choice and its alternatives."""
+    yield "spec.accelerator", accelerator
+    for index, machine in enumerate(accelerator.alternatives or ()):
+        yield f"spec.accelerator.alternatives[{index}]", machine
 
 
 def _images(job: MPTrainingJob) -> Iterator[tuple[str, str]]:

@@ -72,6 +72,7 @@ NO_PROGRESS = Outcome("NoProgress", 1, Budget.BACKOFF_LIMIT, "no step was done f
 DEADLINE_EXCEEDED = Outcome("DeadlineExceeded", 1, Budget.NEVER_RETRY, "the job ran for too long")
 PENDING_TIMEOUT = Outcome("PendingTimeout", 75, Budget.NEVER_RETRY, "not all workers could run in time")
 OUTSIDE_LIMITS = Outcome("OutsideLimits", 2, Budget.NEVER_RETRY, "the administrator does not allow the job")
+NO_CAPACITY = Outcome("NoCapacity", 75, Budget.NONE, "the machines did not come in time")
 SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
 RESIZED = Outcome("Resized", 75, Budget.NONE, "the next attempt has another number of workers")
 
@@ -85,6 +86,7 @@ OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
     DEADLINE_EXCEEDED,
     PENDING_TIMEOUT,
     OUTSIDE_LIMITS,
+    NO_CAPACITY,
     SUSPENDED,
     RESIZED,
 )

@@ -189,8 +189,10 @@ class JobStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     accelerator: Word | None = Field(None, description="Type of the accelerators of the current attempt.")
-    waiting_since: Time | None = Field(
-        None, description="Since when the job waits for machines, over several attempts; absent while it runs."
+    waited_seconds: NonNegative | None = Field(
+        None,
+        description="How long earlier attempts have waited for machines, counted against pendingTimeoutSeconds; absent "
+        "once the job has run.",
     )
     strategy: Word | None = Field(None, description="The selected tf.distribute strategy.")
     precision: Word | None = Field(None, description="The selected precision policy.")

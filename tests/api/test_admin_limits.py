@@ -92,6 +92,12 @@ def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None
             "Ask the operator's administrator.",
         ),
         (
+            {"accelerators": ["t4", "cpu"]},
+            {"accelerator": {"type": "nvidia-tesla-t4", "alternatives": [{"type": "cpu"}, {"type": "nvidia-l4"}]}},
+            "spec.accelerator.alternatives[1].type: 'nvidia-l4' is outside limits.accelerators; expected one of "
+            "nvidia-tesla-t4, cpu. Ask the operator's administrator.",
+        ),
+        (
             {},
             {"podTemplate": {"serviceAccountName": "operator"}},
             "spec.podTemplate.serviceAccountName: 'operator' is the operator's own name. "

@@ -15,6 +15,7 @@ from mptraining.display.text import program_text
 from mptraining.job_file.check import check_job_file
 from mptraining.job_file.paths import absolute_path
 from mptraining_api.problems import Problem
+from mptraining_api.resolve import attempt
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
@@ -80,6 +81,8 @@ def to_document(report: Report) -> dict[str, Any]:
 def show(report: Report, console: Console) -> None:
     """Print the report as text and a table."""
     console.print(Text(summary(report), style="bold"))
+    if report.job.alternatives:
+        console.print(_machines(report.job))
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("decided")
     table.add_column("value", style="green", overflow="fold")
@@ -89,6 +92,32 @@ def show(report: Report, console: Console) -> None:
     console.print(table)
     for each in report.advice:
         console.print(Text(f"advice: {each}", style="yellow"))
+
+
+def machine_rows(job: ResolvedJob) -> Sequence[tuple[str, ...]]:
+    """Return (machine, provisioning, strategy, policy, nodes x replicas, examples per replica) of each machine."""
+    return [
+        (
+            f"{each.accelerator.topology or each.accelerator.count_per_node} x {each.accelerator.title}",
+            each.accelerator.provisioning,
+            each.strategy,
+            each.precision.policy,
+            f"{each.processes} x {each.replicas_per_process}",
+            str(each.per_replica_batch_size or ""),
+        )
+        for each in attempt.machines(job)
+    ]
+
+
+def _machines(job: ResolvedJob) -> Table:
+    table = Table(
+        show_edge=False, pad_edge=False, header_style="bold", title="tried in this order", title_justify="left"
+    )
+    for name in ("machine", "provisioning", "strategy", "precision", "nodes x replicas", "examples per replica"):
+        table.add_column(name, overflow="fold")
+    for row in machine_rows(job):
+        table.add_row(*(Text(cell) for cell in row))
+    return table
 
 
 def mistakes_of(file: str, problem: Problem) -> tuple[Mistake, ...]:

@@ -82,7 +82,7 @@ def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, gen
     """Record the intent to create an attempt."""
     number, job = start.number, start.attempt_job
     attempts = [*(status.attempts or []), new_attempt(start, now)][-ATTEMPTS_KEPT:]
-    first = number == 1
+    first = number == 1 or status.waited_seconds is not None
     status = status.model_copy(
         update={
             "phase": Phase.PENDING if first else Phase.RESTARTING,
@@ -162,6 +162,7 @@ def with_running(status: JobStatus, message: str, now: float, generation: int) -
             "phase": Phase.RUNNING,
             "start_time": status.start_time or format_time(now),
             "observed_generation": generation,
+            "waited_seconds": None,
         }
     )
     status = with_condition(status, "Running", True, "Running", message, now, generation)
@@ -191,7 +192,7 @@ def with_suspended(status: JobStatus, now: float, generation: int) -> JobStatus:
     message = "suspended by spec.runPolicy.suspend; set it to false to continue from the last checkpoint"
     status = with_waiting(status, Phase.SUSPENDED, SUSPENDED.reason, message, now, generation)
     status = with_condition(status, "Suspended", True, SUSPENDED.reason, message, now, generation)
-    return status.model_copy(update={"start_time": None})
+    return status.model_copy(update={"start_time": None, "waited_seconds": None})
 
 
 def with_resumed(status: JobStatus, now: float, generation: int) -> JobStatus:

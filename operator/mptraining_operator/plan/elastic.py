@@ -12,6 +12,7 @@ from mptraining_operator.plan import conditions, end
 from mptraining_operator.plan.actions import Action, EventRecord, ForgetAttempt, Plan, ReadJobFile, StartProbe
 from mptraining_operator.plan.capacity import nodes
 from mptraining_operator.plan.capacity.nodes import Growth, Resize
+from mptraining_operator.plan.deadlines import began_to_wait, has_never_run
 from mptraining_operator.plan.snapshot import Snapshot
 
 
@@ -61,10 +62,17 @@ def _growth(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float)
 def _ended(snapshot: Snapshot, status: JobStatus, resize: Resize, now: float) -> Plan:
     outcome, workers = outcomes.RESIZED, "1 worker" if resize.nodes == 1 else f"{resize.nodes} workers"
     message = f"{resize.message.rstrip('.')}; the next attempt has {workers}"
+    batch_job = snapshot.batch_job(status.current_attempt or 0)
+    never_ran = has_never_run(status)
+    waited = status.waited_seconds
+    if never_ran:
+        # pendingTimeoutSeconds counts over all attempts until one runs.
+        waited = (waited or 0) + max(0, int(now - began_to_wait(status, batch_job)))
+    phase = Phase.PENDING if never_ran else Phase.RESTARTING
     status = conditions.with_attempt_ended(status, outcome, message, now)
-    status = conditions.with_waiting(status, Phase.RESTARTING, outcome.reason, message, now, snapshot.generation)
-    # `nodes.next_size` reads it.
-    status = status.model_copy(update={"workers": resize.nodes})
+    status = conditions.with_waiting(status, phase, outcome.reason, message, now, snapshot.generation)
+    # `nodes.next_size` reads the workers.
+    status = status.model_copy(update={"workers": resize.nodes, "waited_seconds": waited})
     return Plan(
         status=status,
         actions=end.end_current_attempt(snapshot, status),

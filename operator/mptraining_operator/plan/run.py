@@ -7,6 +7,7 @@ from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan import conditions, waiting
 from mptraining_operator.plan.actions import AllowPeers, EventRecord, Loss, Plan, ReadEvents
+from mptraining_operator.plan.capacity import machines
 from mptraining_operator.plan.deadlines import earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_is_due
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
@@ -63,8 +64,12 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     deadline = earliest_deadline(snapshot, after, batch_job, why)
     if deadline is not None and now >= deadline.at:
         return charge_budget(snapshot, after, deadline.outcome, deadline.message, now)
+    tried = machines.try_deadline(snapshot, after, batch_job, why)
+    if tried is not None and now >= tried.at:
+        return machines.give_up(snapshot, after, batch_job, tried.message, now)
     due = (
         deadline and deadline.at,
+        tried and tried.at,
         _unschedulable_at(snapshot, batch_job, after),
         end_is_due(snapshot, batch_job),
         read and read.at,
@@ -134,13 +139,14 @@ def _ran_before(status: JobStatus) -> bool:
 
 def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> tuple[Loss, ...]:
     """Return the idle accelerator time from the end of the previous attempt, or from the queue's admission, to now."""
-    attempts = status.attempts or []
-    before = attempts[-2] if len(attempts) > 1 else None
+    # An attempt whose machines did not come is a part of the wait for the next one.
+    ran = [each for each in status.attempts or () if each.outcome != outcomes.NO_CAPACITY.reason]
+    before = ran[-2] if len(ran) > 1 else None
     if before is None or before.completion_time is None or before.outcome == outcomes.SUSPENDED.reason:
         return ()
     if _ran_before(status):
         return ()
-    kind = snapshot.job.spec.accelerator.type if snapshot.job else "unknown"
+    kind = status.accelerator or (snapshot.job.spec.accelerator.type if snapshot.job else "unknown")
     lost = now - parse_time(before.completion_time)
     if _queues(snapshot) and batch_job.started is not None:
         # While the job queued, other jobs used the accelerators.

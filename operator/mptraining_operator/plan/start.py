@@ -107,7 +107,7 @@ def record_first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     if found is None and not snapshot.suspend:
         found = run.running_attempt(recorded, now)
     found = found or Plan(wake_at=now)
-    records = (*_started(snapshot, start), *found.event_records)
+    records = (*_started(snapshot, after, start), *found.event_records)
     return replace(found, status=found.status or after, event_records=records)
 
 
@@ -188,7 +188,8 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    return _start(snapshot, status, machines.start_of(attempt.number + 1, job), now)
+    machine = machines.next_machine(snapshot, status, now)
+    return _start(snapshot, status, machines.start_of(attempt.number + 1, job, machine=machine), now)
 
 
 def _wait_for_node(snapshot: Snapshot, status: JobStatus, now: float, actions: tuple[Action, ...]) -> Plan:
@@ -267,16 +268,17 @@ def _start(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: floa
         # `record_first_attempt` writes the status.
         return Plan(actions=(start,))
     after = conditions.with_attempt_started(status, start, now, snapshot.generation)
-    return Plan(status=after, actions=(start,), event_records=_started(snapshot, start))
+    return Plan(status=after, actions=(start,), event_records=_started(snapshot, after, start))
 
 
-def _started(snapshot: Snapshot, start: StartAttempt) -> tuple[EventRecord, ...]:
+def _started(snapshot: Snapshot, status: JobStatus, start: StartAttempt) -> tuple[EventRecord, ...]:
     number, job = start.number, start.attempt_job
     kind = job.accelerator.asked_for or job.accelerator.type
     workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")
     replicas = f"{job.replicas} replica" + ("s" if job.replicas > 1 else "")
     how = f"{job.strategy} over {replicas}, {job.precision.policy}"
-    records = [EventRecord("Started", f"attempt {number}: {workers} for {kind}, {how}")]
+    tries = machines.plan_of_tries(snapshot, status, start.machine)
+    records = [EventRecord("Started", f"attempt {number}: {workers} for {kind}, {how}{tries}")]
     if number == 1 and (lost := _output_is_lost(snapshot, job)):
         records.append(EventRecord("NothingKept", lost, "Warning"))
     if snapshot.problem:

@@ -46,7 +46,9 @@ class Wait:
 
 def waiting_reason(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: float) -> Wait:
     """Return phase, reason and message of an attempt that does not run; `batch_job` is None before its creation."""
-    phase = Phase.PENDING if (snapshot.status and (snapshot.status.current_attempt or 1) == 1) else Phase.RESTARTING
+    status = snapshot.status
+    first = status and ((status.current_attempt or 1) == 1 or status.waited_seconds is not None)
+    phase = Phase.PENDING if first else Phase.RESTARTING
     unready = node_not_ready(snapshot, now)
     if unready is not None:
         return unready

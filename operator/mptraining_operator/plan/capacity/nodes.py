@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mptraining_api.outcomes import RESIZED, SUSPENDED
+from mptraining_api.outcomes import NO_CAPACITY, RESIZED, SUSPENDED
 from mptraining_api.status import Attempt, JobStatus, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.deadlines import run_policy
@@ -29,6 +29,8 @@ from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, Snapshot
 
 # Seconds. A restart costs about that much: an attempt that ends sooner does not grow.
 _WORTH_A_RESTART = 120
+# After them nothing is known about the machines of the next attempt.
+_STARTS_AFRESH = (SUSPENDED.reason, NO_CAPACITY.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def most_allowed(snapshot: Snapshot, sizes: Sequence[int]) -> int:
 def next_size(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus) -> int:
     """Return the number of workers of the next attempt: the smallest size if the limits leave nodes for none."""
     before = conditions.current_attempt(status)
-    if before is None or before.outcome == SUSPENDED.reason:
+    if before is None or before.outcome in _STARTS_AFRESH:
         wanted = sizes[-1]
     elif resized_to(status) is not None:
         wanted = resized_to(status) or sizes[-1]
@@ -122,7 +124,7 @@ def shrunk(
 def _restarted(status: JobStatus) -> bool:
     """Return whether workers of this job were placed before, so that its machines are there or lost."""
     before = _before(status)
-    return before is not None and before.outcome != SUSPENDED.reason
+    return before is not None and before.outcome not in _STARTS_AFRESH
 
 
 def _before(status: JobStatus) -> Attempt | None:
