@@ -15,7 +15,7 @@ _PLACES = 9973
 _PRIME = 999_983
 
 
-class Records(keras.metrics.Metric):
+class Records(keras.metrics.Metric):  # type: ignore[misc]
     """Sums by record number over an epoch; `once` is the number of records seen exactly once, `order` a digest of the
     place of every record.
     """
@@ -37,7 +37,7 @@ class Records(keras.metrics.Metric):
         return tf.cast(tf.math.floormod(tf.reduce_sum(weighted), _PRIME), tf.float32)
 
 
-class ClassLoss(keras.losses.Loss):
+class ClassLoss(keras.losses.Loss):  # type: ignore[misc]
     """Cross-entropy of the first of the three label columns."""
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
