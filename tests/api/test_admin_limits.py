@@ -145,5 +145,7 @@ def test_an_empty_limit_is_named(limits: dict[str, Any], field: str) -> None:
 
 
 def test_an_elastic_job_whose_smallest_size_is_too_large() -> None:
-    refused = answer({"nodesPerJob": 3}, nodes=None, elastic={"min": 3, "max": 8}, training={"batchSize": {"global": 64}})
+    refused = answer(
+        {"nodesPerJob": 3}, nodes=None, elastic={"min": 3, "max": 8}, training={"batchSize": {"global": 64}}
+    )
     assert refused.startswith("spec.elastic.min: 4 nodes are more than limits.nodesPerJob allows")

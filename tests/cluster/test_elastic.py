@@ -20,7 +20,7 @@ RESIZE = 3
 
 @pytest.fixture(scope="module")
 def cluster(scheduled: ControlPlane, new_namespace: Any) -> Iterator[Any]:
-    ns = new_namespace(scheduled, "elastic", elasticWaitSeconds=1.0)
+    ns = new_namespace(scheduled, "elastic", elasticWaitSeconds=10.0)
     ns.operator()
     yield ns
     ns.close()

@@ -9,7 +9,7 @@ from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.plan import conditions, end
-from mptraining_operator.plan.actions import Action, EventRecord, ForgetAttempt, Plan, ReadJobFile, StartProbe
+from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan, ReadJobFile, StartProbe
 from mptraining_operator.plan.capacity import nodes
 from mptraining_operator.plan.capacity.nodes import Growth, Resize
 from mptraining_operator.plan.deadlines import began_to_wait, has_never_run
@@ -100,7 +100,8 @@ def with_probe(found: Plan, snapshot: Snapshot, now: float) -> Plan:
         if grown.create and attempt is not None:
             actions = (StartProbe(job, attempt.machine or 0, grown.create, grown.least),)
     if probe is not None and not grown.keep and not probe.deleting:
-        actions = (ForgetAttempt(probe.name, probe.uid),)
+        # In the foreground: it exists until its machines are free.
+        actions = (EndAttempt(probe.name, probe.uid),)
     wakes = [each for each in (found.wake_at, wake, grown.wake_at) if each is not None]
     if not actions and min(wakes, default=None) == found.wake_at:
         return found

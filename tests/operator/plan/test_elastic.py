@@ -19,7 +19,7 @@ from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus, Progress, parse_time
-from mptraining_operator.plan.actions import Action, EndAttempt, ForgetAttempt, ReadEvents, StartAttempt, StartProbe
+from mptraining_operator.plan.actions import Action, EndAttempt, ReadEvents, StartAttempt, StartProbe
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources import names
@@ -147,7 +147,9 @@ class Machines:
                 if pod.attempt == number
             )
             self.jobs[number] = replace(found, ready=ready)
-        if self.probe is not None:
+        if self.probe is not None and self.probe.deleting:
+            self.probe, self.held = None, 0
+        elif self.probe is not None:
             held = max(0, min(self.probe.parallelism, self.held + self.free - self.used))
             if held != self.held:
                 self.held = held
@@ -175,9 +177,10 @@ class Machines:
                     "probe", "probe", "uid", names.PROBE_ATTEMPT, BEGIN + self.now, parallelism=action.pods
                 )
                 self.held = 0
-            case ForgetAttempt("probe"):
+            case EndAttempt("probe"):
+                assert self.probe is not None
                 self.say(f"probe deleted, it held {self.held}")
-                self.probe, self.held = None, 0
+                self.probe = replace(self.probe, deleting=True)
             case EndAttempt(name):
                 number = int(name.rpartition("-")[2])
                 self.jobs[number] = replace(self.jobs[number], deleting=True)

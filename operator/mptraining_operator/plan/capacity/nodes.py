@@ -109,7 +109,8 @@ def shrunk(
         return None, None
     refused = next((pod.unscheduled for pod in pods if pod.unscheduled), "")
     judged = len(pods) == nodes and all(pod.node or pod.unscheduled for pod in pods)
-    quick = judged and _restarted(status)
+    # A probe that ends still occupies the machines that it holds for this attempt.
+    quick = judged and _restarted(status) and snapshot.probe is None
     limit = snapshot.limits.settle if quick else snapshot.limits.elastic_wait
     began = batch_job.started or batch_job.created
     if now < began + limit:
