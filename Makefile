@@ -25,6 +25,7 @@ KATIB := v0.14.0
 OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
+DOCS := build/docs-tools
 SBOM_TOOLS := build/sbom-tools
 
 # Where it is set, every process of a test compiles what it imports, pytest all tests once more.
@@ -63,7 +64,7 @@ demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16,
 
 # Stages with a + between them run at the same time: those of servers mostly wait, training keeps the cores busy. Kind is
 # last, since its cluster stays and takes a tenth of a core.
-STAGES := servers lint+test-browser test-unit test-cluster+test-training test-kind
+STAGES := servers lint+docs+test-browser test-unit test-cluster+test-training test-kind
 
 .PHONY: test
 test: $(INSTALLED) ## every check and test, with the time of each stage
@@ -226,6 +227,18 @@ $(TRACKING)/.installed: tests/requirements-tracking.lock $(INSTALLED)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
 	  > "$$($(TRACKING)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
 	@touch $@
+
+# MkDocs, over .venv as well: the reference is made from the code.
+$(DOCS)/.installed: tools/requirements-docs.lock $(INSTALLED)
+	@$(BIN)/python -m venv --without-pip $(DOCS)
+	@$(BIN)/uv pip install --quiet --python $(DOCS)/bin/python --require-hashes --no-deps -r tools/requirements-docs.lock
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+	  > "$$($(DOCS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	@touch $@
+
+.PHONY: docs
+docs: $(DOCS)/.installed ## the documentation as a site, in build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet
 
 .PHONY: cluster
 cluster: ## a kind cluster with two workers, kept until cluster-down (docs/cluster.md)

@@ -12,6 +12,7 @@ from typing import Self
 
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import ResolvedJob
 
 INDEX = "JOB_COMPLETION_INDEX"
@@ -118,6 +119,13 @@ def launch(
         # The job must not use a GPU that the machine happens to have.
         environment["CUDA_VISIBLE_DEVICES"] = "-1"
     return Launch(command=tuple(command), environment=environment, job_file=job.to_json(), hosts=tuple(hosts))
+
+
+def attempt_job(job: ResolvedJob, environment: Mapping[str, str]) -> ResolvedJob:
+    """Return the job of this process's attempt, from the job file. Raises ValueError for one that it cannot have."""
+    nodes = environment.get(NODES)
+    machine = int(environment.get(MACHINE, "0"))
+    return for_attempt(job, machine=machine, nodes=None if nodes is None else int(nodes))
 
 
 class WorkerIdentity(Model):

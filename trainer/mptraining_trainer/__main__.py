@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import InvalidSpec, Preempted, Problem
-from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import ResolvedJob
 
 if TYPE_CHECKING:
@@ -223,10 +222,8 @@ def _job(environment: Mapping[str, str]) -> ResolvedJob:
     path = environment.get(launch.JOB_FILE)
     if path is None:
         raise InvalidSpec(launch.JOB_FILE, "not set", expected="the path of a resolved job", next_step="Use mptj run.")
-    machine, nodes = environment.get(launch.MACHINE, "0"), environment.get(launch.NODES)
     try:
-        job = ResolvedJob.read(Path(path).read_bytes())
-        return for_attempt(job, machine=int(machine), nodes=None if nodes is None else int(nodes))
+        return launch.attempt_job(ResolvedJob.read(Path(path).read_bytes()), environment)
     except OSError as error:
         raise InvalidSpec(path, error.strerror or str(error), expected="a resolved job") from None
     except ValueError as error:

@@ -110,10 +110,15 @@ def machine_rows(job: ResolvedJob) -> Sequence[tuple[str, ...]]:
 
 
 def _machines(job: ResolvedJob) -> Table:
-    table = Table(
-        show_edge=False, pad_edge=False, header_style="bold", title="tried in this order", title_justify="left"
-    )
-    for name in ("machine", "provisioning", "strategy", "precision", "nodes x replicas", "examples per replica"):
+    table = Table(show_edge=False, pad_edge=False, header_style="bold")
+    for name in (
+        "tried in this order",
+        "provisioning",
+        "strategy",
+        "precision",
+        "nodes x replicas",
+        "examples per replica",
+    ):
         table.add_column(name, overflow="fold")
     for row in machine_rows(job):
         table.add_row(*(Text(cell) for cell in row))

@@ -23,6 +23,7 @@ from mptraining_api.accelerators import catalogue
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import advice
+from mptraining_api.resolve.attempt import machines
 from mptraining_api.resolve.document_problems import document_problems
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
@@ -58,10 +59,14 @@ def missing_accelerator(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str 
 
 def accelerator_warnings(server: ApiServer, job: ResolvedJob) -> tuple[str, ...]:
     """Return the warning for a job to submit; none if the user may not list nodes."""
-    if job.accelerator.kind == "cpu":
+    types = [each.accelerator.type for each in machines(job)]
+    if "cpu" in types:
         return ()
     try:
-        warning = missing_accelerator(job.accelerator.type, server.items(NODES))
+        nodes = list(server.items(NODES))
+        found = [missing_accelerator(each, nodes) for each in types]
+        # One machine that is there is enough.
+        warning = found[0] if all(found) else None
     except ClusterProblem:
         # Most users may not list nodes; the operator reports the same in a condition later.
         return ()
@@ -73,7 +78,8 @@ def waiting_job_warning(server: ApiServer, seen: JobView) -> str | None:
     if seen.finished or seen.phase not in ("Pending", "Restarting") or condition(seen.status, "FellBackToCPU"):
         return None
     try:
-        return missing_accelerator(str((seen.spec.get("accelerator") or {}).get("type", "")), server.items(NODES))
+        wanted = seen.status.accelerator or str((seen.spec.get("accelerator") or {}).get("type", ""))
+        return missing_accelerator(wanted, server.items(NODES))
     except ClusterProblem:
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,9 @@ def test_each_of_two_searches_in_one_directory_keeps_its_state(
 
 def test_a_directory_elsewhere_is_kept_and_reported(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     elsewhere = tmp_path / "elsewhere"
+    # pytest's folder is below the temporary directory, whose tuners are in the run folder.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
     done = through_us(SEARCH.replace('"my_dir"', repr(str(elsewhere))), tmp_path, capsys, monkeypatch)
     assert done.outcome.reason == "Succeeded", done.message
     assert (elsewhere / "hello" / "oracle.json").exists()
