@@ -75,6 +75,7 @@ OUTSIDE_LIMITS = Outcome("OutsideLimits", 2, Budget.NEVER_RETRY, "the administra
 NO_CAPACITY = Outcome("NoCapacity", 75, Budget.NONE, "the machines did not come in time")
 SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
 GANG_RELEASED = Outcome("GangReleased", 75, Budget.NONE, "only some workers got a machine, and gave it back")
+RESIZED = Outcome("Resized", 75, Budget.NONE, "the next attempt has another number of workers")
 
 # Outcomes that only the operator detects; none of them is read from an exit code.
 OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
@@ -89,6 +90,7 @@ OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
     NO_CAPACITY,
     SUSPENDED,
     GANG_RELEASED,
+    RESIZED,
 )
 
 _BY_REASON = {outcome.reason: outcome for outcome in (*OUTCOMES, *OPERATOR_OUTCOMES)}

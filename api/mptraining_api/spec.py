@@ -280,6 +280,9 @@ class RunPolicy(Model):
     progress_deadline_seconds: Count | None = Field(
         None, description="The job is restarted after this time without a step."
     )
+    resize_seconds: Count | None = Field(
+        None, description="With elastic: the shortest time from the start of an attempt to one with more nodes."
+    )
     ttl_seconds_after_finished: NonNegative | None = Field(
         None, description="Time from the end of the job to its deletion."
     )

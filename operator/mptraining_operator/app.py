@@ -63,6 +63,7 @@ def limits(settings: OperatorSettings, identity: Identity) -> Limits:
         infrastructure_backoff=settings.restart.infrastructure_seconds,
         longest_backoff=settings.restart.longest_seconds,
         settle=settings.settle_seconds,
+        elastic_wait=settings.elastic_wait_seconds,
         stuck_pod=settings.stuck_pod_seconds,
         gang_release=settings.gang_release_seconds,
         jobs=settings.limits,

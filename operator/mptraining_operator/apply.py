@@ -54,9 +54,11 @@ from mptraining_operator.plan.actions import (
     ReadJobFile,
     ReadNode,
     StartAttempt,
+    StartProbe,
 )
 from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.resources import job_objects, names
+from mptraining_operator.resources.capacity_probe import capacity_probe
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
 from mptraining_operator.resources.job_objects import JOB_FILE, Owner
@@ -158,6 +160,9 @@ class Applier:
         match action:
             case StartAttempt():
                 return self._start(action, snapshot)
+            case StartProbe():
+                self._start_probe(action, snapshot)
+                return False
             case AllowPeers():
                 self._allow_peers(snapshot)
                 return False
@@ -275,6 +280,27 @@ class Applier:
         except NamespaceDeleted:
             return False
         return self._cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
+
+    def _start_probe(self, action: StartProbe, snapshot: Snapshot) -> None:
+        """Create the probe of an elastic job; without one, because a quota refuses it, the job keeps its size."""
+        if snapshot.job is None:
+            return
+        owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+        try:
+            probe = capacity_probe(
+                owner,
+                action.job,
+                snapshot.job.spec,
+                machine=action.machine,
+                pods=action.pods,
+                least=action.least,
+                settings=self._pod_settings(owner),
+            )
+            self._put_batch_job(snapshot.key, create_child(self._cluster, BATCH_JOBS, owner, probe))
+        except (Problem, NotCreated) as no:
+            _log.warning("the job cannot look for more machines: %s", no, extra={"job": str(snapshot.key)})
+        except NamespaceDeleted:
+            return
 
     def _ensure_shared(self, namespace: str) -> None:
         """Create the namespace's shared objects. Raises NotCreated, NamespaceDeleted, ApiProblem."""

@@ -231,6 +231,9 @@ class OperatorSettings(Model):
     settle_seconds: Seconds = Field(
         5.0, description="Seconds for which a pod may be unscheduled before the status reports it."
     )
+    elastic_wait_seconds: Seconds = Field(
+        30.0, description="Seconds that an elastic job waits for all its machines before it starts with those it got."
+    )
     stuck_pod_seconds: Seconds = Field(
         30.0, description="Seconds after its grace period until a pod is reported whose node is not ready."
     )

@@ -47,6 +47,8 @@ def answer(limits: dict[str, Any], namespace: str = "team", cpu_fallback: bool =
         ({"registries": ["gcr.io"]}, {"podTemplate": {"volumes": [{"name": "a", "emptyDir": {}}]}}),
         ({"nodesPerJob": 3, "nodesPerNamespace": 3}, {}),
         ({}, {"podTemplate": {"serviceAccountName": "trainer"}}),
+        # An elastic job takes what the limits leave.
+        ({"nodesPerJob": 2}, {"nodes": None, "elastic": {"min": 2, "max": 8}}),
     ],
 )
 def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None:
@@ -141,3 +143,10 @@ def test_an_empty_limit_is_named(limits: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         JobLimits.parse(limits)
     assert caught.value.where == field
+
+
+def test_an_elastic_job_whose_smallest_size_is_too_large() -> None:
+    refused = answer(
+        {"nodesPerJob": 3}, nodes=None, elastic={"min": 3, "max": 8}, training={"batchSize": {"global": 64}}
+    )
+    assert refused.startswith("spec.elastic.min: 4 nodes are more than limits.nodesPerJob allows")

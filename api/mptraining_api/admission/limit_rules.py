@@ -17,7 +17,7 @@ from mptraining_api.admin_limits import (
     parse_location,
 )
 from mptraining_api.problems import OutsideLimits
-from mptraining_api.resolve.attempt import machines
+from mptraining_api.resolve.attempt import machines, possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Accelerator, Machine, MPTrainingJob
 
@@ -173,10 +173,14 @@ def _nodes(name: str, most: Callable[[JobLimits], int | None]) -> LimitRule:
     def refused(candidate: Candidate) -> Words | None:
         limit = most(candidate.limits)
         machines_of_job = zip(_machines(candidate.job.spec.accelerator), machines(candidate.resolved), strict=False)
+        # An elastic job takes what the limits leave.
+        least = possible_nodes(candidate.resolved)[0] if candidate.resolved.nodes_range else None
+        own = "nodes" if least is None else "elastic.min"
         for (field, _), attempt in machines_of_job:
-            if limit is not None and attempt.processes > limit:
-                where = f"{field}.topology" if attempt.accelerator.topology else "nodes"
-                words = {"nodesField": where, "nodes": str(attempt.processes), name: str(limit)}
+            nodes = attempt.processes if least is None else least
+            if limit is not None and nodes > limit:
+                where = f"{field}.topology" if attempt.accelerator.topology else own
+                words = {"nodesField": where, "nodes": str(nodes), name: str(limit)}
                 return {**words, "limits": candidate.name}
         return None
 

@@ -136,7 +136,8 @@ def _variables(job: str) -> Iterator[tuple[str, str]]:
     }
     yield "chipsPerNode", json.dumps(defaults)
     yield "nodes", _nodes(job)
-    yield "nodesField", "variables.topology == '' ? 'nodes' : 'accelerator.topology'"
+    own = f"({job}.?elastic.hasValue() ? 'elastic.min' : 'nodes')"
+    yield "nodesField", f"variables.topology == '' ? {own} : 'accelerator.topology'"
 
 
 def _indices(items: str, most: int) -> str:
@@ -252,7 +253,7 @@ def _nodes(job: str) -> str:
         f"({key} in variables.chipsPerNode ? variables.chipsPerNode[{key}] : {chips}))"
     )
     return (
-        f"variables.topology == '' ? int({job}.?elastic.?max.orValue({job}.?nodes.orValue(1))) : {chips} / {per_node}"
+        f"variables.topology == '' ? int({job}.?elastic.?min.orValue({job}.?nodes.orValue(1))) : {chips} / {per_node}"
     )
 
 

@@ -40,9 +40,13 @@ def possible_nodes(job: ResolvedJob) -> tuple[int, ...]:
     """
     if job.nodes_range is None:
         return (job.processes,)
-    total = job.global_batch_size
-    sizes = range(job.nodes_range.min, job.nodes_range.max + 1)
-    return tuple(size for size in sizes if total is None or total % (size * job.replicas_per_process) == 0)
+    return divisors(job.nodes_range.min, job.nodes_range.max, job.replicas_per_process, job.global_batch_size)
+
+
+def divisors(least: int, most: int, replicas: int, batch_size: int | None) -> tuple[int, ...]:
+    """Return the numbers of workers with `replicas` each, from `least` to `most`, that share a batch evenly."""
+    sizes = range(least, most + 1)
+    return tuple(size for size in sizes if batch_size is None or batch_size % (size * replicas) == 0)
 
 
 def _on_machine(job: ResolvedJob, machine: ResolvedMachine) -> ResolvedJob:

@@ -179,6 +179,7 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "runPolicy.activeDeadlineSeconds": _none(),
         "runPolicy.pendingTimeoutSeconds": _value(defaults.PENDING_TIMEOUT),
         "runPolicy.progressDeadlineSeconds": _none(),
+        "runPolicy.resizeSeconds": _value(defaults.RESIZE_SECONDS),
         "runPolicy.ttlSecondsAfterFinished": _none("the job is kept"),
         "runPolicy.suspend": Default("false"),
         "scheduling": _FIELDS,

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
 from mptraining_api.outputs.fields import Tracking
 from mptraining_api.resolve import alternatives
+from mptraining_api.resolve.attempt import divisors
 from mptraining_api.resolve.batch_size import (
     PREDICTION_BATCH_SIZE,
     batch_choice,
@@ -166,6 +167,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
             *first.choices,
             keras_choice,
             *batch_choices,
+            *_sizes(spec, devices, batch_size),
             *training_choices,
             *data_choices,
             *output_choices,
@@ -174,6 +176,15 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     found = [alternatives.located(each, _alternative, each, there, settings, keras) for each, there in others]
     # A cluster without accelerators has none of the machines: the job runs on the CPU and looks for no other.
     return resolved if devices.accelerator.asked_for else resolved.model_copy(update={"alternatives": tuple(found)})
+
+
+def _sizes(spec: JobSpec, devices: Devices, batch_size: int | None) -> tuple[Choice, ...]:
+    """Return the numbers of workers of an elastic job as a choice."""
+    if spec.elastic is None or batch_size is None:
+        return ()
+    sizes = divisors(spec.elastic.min, spec.elastic.max, devices.replicas_per_process, batch_size)
+    because = f"the numbers of workers whose replicas share {batch_size} examples evenly; the batch stays as it is"
+    return (Choice(field="spec.elastic", value=", ".join(map(str, sizes)), because=because),)
 
 
 def _requested(spec: JobSpec, settings: ClusterSettings) -> Devices:

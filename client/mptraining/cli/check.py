@@ -66,7 +66,8 @@ def summary(report: Report) -> str:
     """Return one line with the program and the accelerators."""
     job = report.job
     accelerator = job.accelerator
-    nodes = f"{job.processes} nodes with " if job.processes > 1 else ""
+    most = f"{job.processes} nodes with " if job.processes > 1 else ""
+    nodes = f"{job.nodes_range.min} to {most}" if job.nodes_range is not None else most
     shape = accelerator.topology or str(accelerator.count_per_node)
     return f"{report.path}: {job.name} trains {program_text(job)} on {nodes}{shape} x {accelerator.title}"
 

@@ -33,6 +33,20 @@ class StartAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class StartProbe:
+    """Create the Job whose pods ask for the machines with which an elastic attempt would grow.
+
+    `job` is the frozen job and `machine` that of the attempt; a queue may admit fewer than `pods`, but at least
+    `least`.
+    """
+
+    job: ResolvedJob
+    machine: int
+    pods: int
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
 class AllowPeers:
     """Create or repair the NetworkPolicy by which the job's workers reach each other."""
 
@@ -103,6 +117,7 @@ class ReadEvents:
 
 Action = (
     StartAttempt
+    | StartProbe
     | AllowPeers
     | CreatePodGroup
     | EndAttempt

@@ -15,6 +15,7 @@ from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
+from mptraining_operator.resources import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ class SeenBatchJob:
     job_digest: str = ""
     # The machine of the attempt, as for `resolve.attempt.for_attempt`.
     machine: int = 0
+    # The workers that the attempt was created for; a queue may reduce `parallelism`. 0: of a job that is not elastic.
+    workers: int = 0
     parallelism: int = 1
     # status.startTime: None before the first admission; unchanged while the Job is suspended again.
     started: float | None = None
@@ -114,13 +117,18 @@ class SeenBatchJob:
     # The API that places all of its pods or none, see `resources.pod_groups`; empty for none.
     gang: str = ""
 
+    @property
+    def is_probe(self) -> bool:
+        """Whether it looks for machines for an elastic job and is no attempt."""
+        return self.attempt == names.PROBE_ATTEMPT
+
     def same_state(self, other: SeenBatchJob) -> bool:
         """Return whether `other` differs only in counts of pods that have no effect on a plan."""
         return self._state() == other._state()
 
     def _state(self) -> SeenBatchJob:
-        all_ready = self.ready + self.succeeded >= self.parallelism
-        return replace(self, active=0, ready=int(all_ready), started=None, changed=None)
+        all_ready = int(self.ready + self.succeeded >= self.parallelism)
+        return replace(self, active=0, ready=self.ready if self.is_probe else all_ready, started=None, changed=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +180,7 @@ class Limits:
     infrastructure_backoff: float = 2.0
     longest_backoff: float = 360.0
     settle: float = 5.0
+    elastic_wait: float = 30.0
     stuck_pod: float = 30.0
     # 0: half-placed gangs are never released.
     gang_release: float = 180.0
@@ -197,6 +206,8 @@ class Snapshot:
     deleting: bool = False
     batch_jobs: tuple[SeenBatchJob, ...] = ()
     pods: tuple[SeenPod, ...] = ()
+    # The probe of an elastic job, which is no attempt; its pods are not observed.
+    probe: SeenBatchJob | None = None
     # Pods of an earlier job of this name that are not over: they may still write to the same output.
     predecessors: tuple[SeenPod, ...] = ()
     lookups: Lookups = field(default_factory=Lookups)

@@ -12,12 +12,13 @@ from mptraining_api.admin_limits import RuntimeLimits
 from mptraining_api.admission.limit_rules import check_limits
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import OutsideLimits, Problem
+from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.plan import conditions, end, run, waiting
 from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt
-from mptraining_operator.plan.capacity import machines
+from mptraining_operator.plan.capacity import machines, nodes
 from mptraining_operator.plan.deadlines import earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
 from mptraining_operator.plan.snapshot import Refusal, Snapshot
@@ -47,10 +48,10 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
             failed = conditions.with_finished(status, outcome, str(problem), now, snapshot.generation)
             return Plan(status=failed, event_records=(EventRecord(outcome.reason, str(problem), "Warning"),))
     most = limits.jobs.nodes_per_namespace
-    nodes = start.attempt_job.processes
-    if most is None or _has_nodes(status) or snapshot.other_nodes + nodes <= most:
+    workers = start.attempt_job.processes
+    if most is None or _has_nodes(status) or snapshot.other_nodes + workers <= most:
         return None
-    return _wait_for_room(snapshot, status, nodes, most, now)
+    return _wait_for_room(snapshot, status, workers, most, now)
 
 
 def _runtime_limits(snapshot: Snapshot, job: ResolvedJob) -> RuntimeLimits | None:
@@ -66,15 +67,15 @@ def _has_nodes(status: JobStatus) -> bool:
     return bool(status.current_attempt) and status.phase != Phase.SUSPENDED and not waits
 
 
-def _wait_for_room(snapshot: Snapshot, status: JobStatus, nodes: int, most: int, now: float) -> Plan:
-    found = waiting.namespace_full(Phase.RESTARTING if status.current_attempt else Phase.PENDING, nodes, most)
+def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: int, now: float) -> Plan:
+    found = waiting.namespace_full(Phase.RESTARTING if status.current_attempt else Phase.PENDING, workers, most)
     before = conditions.condition(status, "Running")
     new = before is None or before.reason != found.reason
     if conditions.is_true(status, "Suspended"):
         status = conditions.with_resumed(status, now, snapshot.generation)
     status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
     # Sweeps leave so many nodes to the job.
-    status = status.model_copy(update={"workers": nodes})
+    status = status.model_copy(update={"workers": workers})
     records = (EventRecord(found.reason, found.message),) if new else ()
     return Plan(status=status, event_records=records, wake_at=now + NODE_CHECK_SECONDS)
 
@@ -165,7 +166,9 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     attempt = Attempt(
         number=number,
         machine=batch_job.machine or None if batch_job else None,
-        workers=batch_job.parallelism if batch_job and snapshot.job and snapshot.job.spec.elastic else None,
+        workers=batch_job.workers or batch_job.parallelism
+        if batch_job and snapshot.job and snapshot.job.spec.elastic
+        else None,
         start_time=format_time(batch_job.created if batch_job else now),
     )
     before = [each for each in status.attempts or () if each.number < number]
@@ -267,6 +270,8 @@ def _retry_at(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
 
 
 def _start(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan:
+    if start.job.nodes_range is not None:
+        start = replace(start, nodes=nodes.next_size(possible_nodes(start.job), snapshot, status))
     waiting_plan = refuse_or_delay(snapshot, status, start, now)
     if waiting_plan is not None:
         return waiting_plan

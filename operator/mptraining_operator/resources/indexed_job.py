@@ -25,7 +25,7 @@ from mptraining_api.launch import MAX_TO_KEEP, SOURCE_COMMAND, TRAINER_PORT, lau
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import defaults
-from mptraining_api.resolve.attempt import for_attempt
+from mptraining_api.resolve.attempt import for_attempt, possible_nodes
 from mptraining_api.resolved_job import Placement, ResolvedJob
 from mptraining_api.spec import JobSpec, Scheduling
 from mptraining_api.status import config_map_name
@@ -52,6 +52,9 @@ from mptraining_operator.resources.volumes import (
 )
 
 QUEUE = "kueue.x-k8s.io/queue-name"
+# Kueue's partial admission: the least parallelism, and whether the completions follow what it admits.
+MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
+COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 # The uid and gid of the images' user.
 USER = 1000
@@ -108,9 +111,12 @@ def indexed_job(
     """
     scheduling = spec.scheduling or Scheduling()
     text = text or job.to_json()
+    least = possible_nodes(job)[0]
     job = for_attempt(job, machine=machine, nodes=nodes)
     labels = names.attempt_labels(owner.name, owner.uid, attempt)
     queue = {QUEUE: scheduling.queue_name} if scheduling.queue_name else {}
+    may_shrink = bool(queue) and least < job.processes
+    partial_admission = {MIN_PARALLELISM: str(least), COMPLETIONS: "true"} if may_shrink else {}
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -121,6 +127,8 @@ def indexed_job(
                 names.JOB_DIGEST: job_digest(text),
                 **({names.GANG: gang.api.api_version} if gang else {}),
                 **({names.MACHINE: str(machine)} if machine else {}),
+                **({names.WORKERS: str(nodes)} if nodes is not None else {}),
+                **partial_admission,
             },
         },
         "spec": {

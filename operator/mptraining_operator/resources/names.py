@@ -31,10 +31,12 @@ __all__ = [
     "MANAGED_BY",
     "OPERATOR",
     "PEERS",
+    "PROBE_ATTEMPT",
     "RESOLVED_JOB",
     "SERVICE",
     "SOURCE_CONTAINER",
     "TRAINER_CONTAINER",
+    "WORKERS",
     "attempt_labels",
     "audience",
     "batch_job",
@@ -42,6 +44,7 @@ __all__ = [
     "hosts",
     "job_labels",
     "network_policy",
+    "probe",
 ]
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -52,6 +55,10 @@ JOB_DIGEST = f"{GROUP}/job-digest"
 GANG = f"{GROUP}/gang"
 # The annotation of an Indexed Job with the machine of its attempt, as for `resolve.attempt.for_attempt`; absent: 0.
 MACHINE = f"{GROUP}/machine"
+# The annotation of an elastic job's Indexed Job with the workers that it was created for.
+WORKERS = f"{GROUP}/workers"
+# The attempt in the labels of the probe.
+PROBE_ATTEMPT = 0
 # The label of the pods of a job of several workers, which need host names.
 PEERS = f"{GROUP}/peers"
 # Of each namespace: the headless Service that gives the workers host names, and the NetworkPolicy that denies ingress.
@@ -77,6 +84,11 @@ def claim_template(job: str, digest: str) -> str:
 def batch_job(job: str, attempt: int) -> str:
     """Return the name of an attempt's Indexed Job; its pods have the host names `<name>-<index>`."""
     return f"{job}-{attempt}"
+
+
+def probe(job: str) -> str:
+    """Return the name of an elastic job's probe; no attempt has it."""
+    return f"{job}-probe"
 
 
 def hosts(job: str, namespace: str, attempt: int, processes: int) -> tuple[str, ...]:

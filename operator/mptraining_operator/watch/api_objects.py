@@ -26,6 +26,7 @@ class Annotations(msgspec.Struct, frozen=True):
     job_digest: str = msgspec.field(default="", name=names.JOB_DIGEST)
     gang: str = msgspec.field(default="", name=names.GANG)
     machine: str | None = msgspec.field(default=None, name=names.MACHINE)
+    workers: str | None = msgspec.field(default=None, name=names.WORKERS)
 
 
 class OwnerReference(msgspec.Struct, frozen=True):

@@ -171,6 +171,7 @@ def batch_job(raw: api_objects.Job) -> SeenBatchJob:
         created=optional_time(metadata.creation_timestamp) or 0.0,
         job_digest=metadata.annotations.job_digest,
         machine=max(0, _number(metadata.annotations.machine)),
+        workers=max(0, _number(metadata.annotations.workers)),
         parallelism=1 if raw.spec.parallelism is None else raw.spec.parallelism,
         started=optional_time(status.start_time),
         # A resumed Job keeps its previous startTime until the controller sets the condition Suspended to False.

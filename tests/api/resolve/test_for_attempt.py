@@ -129,3 +129,10 @@ def test_an_elastic_job_with_alternatives_changes_both() -> None:
     )
     attempt = for_attempt(job, machine=1, nodes=1)
     assert (attempt.accelerator.type, attempt.processes, attempt.replicas) == ("nvidia-tesla-t4", 1, 2)
+
+
+def test_the_sizes_of_an_elastic_job_are_a_choice_with_its_reason() -> None:
+    job = resolved("nvidia-l4", elastic={"min": 1, "max": 8}, training={"batchSize": {"global": 64}})
+    found = choice(job, "spec.elastic")
+    assert found.value == "1, 2, 4, 8"
+    assert "share 64 examples evenly" in found.because

@@ -44,7 +44,7 @@ def start_again(attempt: Attempt, job: ResolvedJob) -> StartAttempt:
 
 def start_of_created(batch_job: SeenBatchJob, job: ResolvedJob) -> StartAttempt:
     """Return the start of the attempt whose Indexed Job exists and which the status does not have."""
-    return start_of(batch_job.attempt, job, machine=batch_job.machine, nodes=batch_job.parallelism)
+    return start_of(batch_job.attempt, job, machine=batch_job.machine, nodes=batch_job.workers or batch_job.parallelism)
 
 
 def tried(job: MPTrainingJob | None, status: JobStatus) -> tuple[Machine, ...]:

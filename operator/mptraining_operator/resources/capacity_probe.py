@@ -1,0 +1,75 @@
+"""Probe of an elastic job: a Job whose pods ask for the machines with which the job would grow, and do nothing.
+
+Each pod needs what a worker needs (node selector, tolerations, affinity, resources, priority, claims) and has the
+worker's image, which the machine then has. Its labels are none of a worker's, so that it belongs to no attempt.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import JobSpec
+from mptraining_operator.resources import names
+from mptraining_operator.resources.environment import PodSettings
+from mptraining_operator.resources.indexed_job import MIN_PARALLELISM, QUEUE, indexed_job
+from mptraining_operator.resources.job_objects import Owner, metadata
+
+# What the placement of a worker depends on, and what admission and the image need.
+_POD_FIELDS = (
+    *("nodeSelector", "tolerations", "affinity", "priorityClassName", "schedulerName", "runtimeClassName"),
+    *("securityContext", "imagePullSecrets", "serviceAccountName", "resources", "resourceClaims", "enableServiceLinks"),
+)
+_CONTAINER_FIELDS = ("image", "resources", "securityContext")
+_WAIT = "import signal; signal.pause()"
+
+
+def capacity_probe(
+    owner: Owner, job: ResolvedJob, spec: JobSpec, *, machine: int, pods: int, least: int, settings: PodSettings
+) -> dict[str, Any]:
+    """Build the Job of `pods` pods for the frozen job; a queue may admit fewer, but no fewer than `least`.
+
+    Raises InvalidSpec as `indexed_job`.
+    """
+    attempt = indexed_job(owner, job, spec, attempt=0, settings=settings, machine=machine)["spec"]["template"]["spec"]
+    worker = attempt["containers"][0]
+    container = {
+        "name": "probe",
+        "command": [worker["command"][0], "-c", _WAIT],
+        **{name: worker[name] for name in _CONTAINER_FIELDS if name in worker},
+    }
+    written = (spec.pod_template.volumes if spec.pod_template else None) or ()
+    # A claim may bind a pod to a zone.
+    claims = [each for each in written if "persistentVolumeClaim" in each]
+    queue = spec.scheduling.queue_name if spec.scheduling else None
+    body = metadata(owner, names.probe(owner.name), {QUEUE: queue} if queue else {})
+    body["labels"] |= names.attempt_labels(owner.name, owner.uid, names.PROBE_ATTEMPT)
+    if queue:
+        body["annotations"] = {MIN_PARALLELISM: str(least)}
+    return copy.deepcopy(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": body,
+            "spec": {
+                "parallelism": pods,
+                "completions": pods,
+                # A pod that is evicted ends the probe, which is created again after resizeSeconds.
+                "backoffLimit": 0,
+                **({"suspend": True} if queue else {}),
+                "template": {
+                    "metadata": {"labels": {**settings.labels, names.MANAGED_BY: names.OPERATOR}},
+                    "spec": {
+                        **{name: attempt[name] for name in _POD_FIELDS if name in attempt},
+                        "restartPolicy": "Never",
+                        "automountServiceAccountToken": False,
+                        # The workers of the next attempt take its machines at once.
+                        "terminationGracePeriodSeconds": 0,
+                        "containers": [container],
+                        **({"volumes": claims} if claims else {}),
+                    },
+                },
+            },
+        }
+    )
