@@ -29,7 +29,7 @@ def test_each_command_has_its_help(generated: dict[str, str]) -> None:
     commands = generated["reference/mptj.md"]
     for name in ("mptj run", "mptj records convert", "mptj sweep"):
         assert f"## {name} {{" in commands
-    assert "--output DIR" in commands.split("## mptj run")[1].split("##")[0]
+    assert "--output DIR" in commands.split("## mptj run {")[1].split("##")[0]
 
 
 def test_the_public_names_and_the_accelerators_are_all_there(generated: dict[str, str]) -> None:

@@ -135,7 +135,7 @@ def test_the_frozen_job_is_kept_when_its_last_job_is_deleted_before_the_end(
     uid = bench.snapshot.batch_jobs[0].uid
     status = STARTED
     if ended == "one more Job":
-        bench.cache.put_batch_job(KEY, 999, seen_batch_job(raw_batch_job("flowers-0", uid="other", attempt=0)))
+        bench.cache.put_batch_job(KEY, 999, seen_batch_job(raw_batch_job("flowers-2", uid="other", attempt=2)))
     if ended == "job over":
         status = conditions.with_finished(STARTED, outcomes.NO_PROGRESS, "", bench.clock.now, 1)
     assert not bench.apply(status=status, actions=(EndAttempt("flowers-1", uid),))

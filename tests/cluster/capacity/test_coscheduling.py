@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.test_gangs import job, machine, placed
+from tests.cluster.capacity.test_gangs import job, machine, placed
 from tests.left_out import leave_out
 from tests.servers.test_gangs_on_the_api_server import CRDS
 from tests.testbed import ControlPlane, Exit
