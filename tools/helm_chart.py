@@ -115,7 +115,7 @@ class LimitsPolicy(Model):
     )
 
 
-class Resources(Model):
+class OperatorResources(Model):
     # Measured (docs/measured.md): 24 ms of CPU time a job, so that ten jobs start in a second on a busy node; 155 MiB
     # with 1,000 jobs and 289 MiB with 5,000.
     requests: Quantities = Field(
@@ -299,7 +299,7 @@ class ChartValues(Model):
     service_account: ServiceAccount = Field(ServiceAccount(), description="The operator's service account.")
     rbac: Rbac = Field(Rbac(), description="Roles of the operator and of users.")
     limits_policy: LimitsPolicy = Field(LimitsPolicy(), description="Admission of jobs by the administrator's limits.")
-    resources: Resources = Field(Resources(), description="Requests and limits of each replica.")
+    resources: OperatorResources = Field(OperatorResources(), description="Requests and limits of each replica.")
     priority_class: PriorityClass = Field(PriorityClass(), description="PriorityClass of the replicas.")
     priority_class_name: Called = Field(
         "", description="An existing priority class of the replicas, such as system-cluster-critical in kube-system."
@@ -361,10 +361,14 @@ def values_schema() -> str:
     Sections are required, so that `--set settings.lease=null`, which removes the section, is refused by name.
     """
     schema = ChartValues.model_json_schema(by_alias=True)
-    for each in (schema, *schema["$defs"].values()):
-        sections = [name for name, field in each.get("properties", {}).items() if "$ref" in field]
+    # Not those of runtimes, of which values.yaml has no defaults.
+    pending = [schema]
+    while pending:
+        each = pending.pop()
+        sections = {name: field["$ref"] for name, field in each.get("properties", {}).items() if "$ref" in field}
         if sections:
-            each["required"] = sections
+            each["required"] = list(sections)
+            pending += [schema["$defs"][reference.rpartition("/")[2]] for reference in sections.values()]
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 

@@ -86,7 +86,16 @@ def _summary(kind: type) -> str:
     return inspect.cleandoc(own)
 
 
+class Sharing(PythonArguments, spec.Sharing): ...
+
+
+class Machine(PythonArguments, spec.Machine): ...
+
+
 class Accelerator(PythonArguments, spec.Accelerator): ...
+
+
+class Elastic(PythonArguments, spec.Elastic): ...
 
 
 class Feature(PythonArguments, spec.Feature): ...

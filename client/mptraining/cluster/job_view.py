@@ -43,6 +43,8 @@ _ADVICE: Mapping[str, str] = {
     "StoppedByUser": "run it again: it resumes from its checkpoint",
     "OutsideLimits": "ask the cluster's administrator, or stay within what the message allows and submit it again",
     "NoCapacity": "the next attempt tries the next machine of accelerator.alternatives",
+    "GangReleased": "the next attempt starts by itself when other jobs have ended",
+    "Resized": "the next attempt starts by itself with another number of workers",
     "Suspended": "to continue: mptj resume {name}",
 }
 # For PendingTimeout, by the reason of the wait, with which its message ends.
