@@ -84,7 +84,7 @@ manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the char
 # helm's own guess of a version depends on how it was built.
 KUBE_VERSION := 1.34.0
 # A tag of Kubernetes' modules: gangs' scheduler plugins are built with it.
-NEWEST_KUBERNETES := 1.34.4
+TESTED_KUBERNETES := 1.34.4
 # The oldest and the newest that are promised: charts/mptraining/Chart.yaml, kind/binaries.py.
 # Both ends are in `make soak`.
 ENDS_OF_KUBERNETES := 1.30 1.36
@@ -177,7 +177,7 @@ servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok
 # For `make soak`: its version is that of the control plane in build/bin (kind/binaries.py).
 build/bin/kube-scheduler-coscheduling: tests/servers/coscheduling/main.go tests/servers/coscheduling/build.sh
 	@echo "building kube-scheduler with the plugin Coscheduling, some minutes"
-	@tests/servers/coscheduling/build.sh $(CURDIR)/$@ $(NEWEST_KUBERNETES) $(SCHEDULER_PLUGINS)
+	@tests/servers/coscheduling/build.sh $(CURDIR)/$@ $(TESTED_KUBERNETES) $(SCHEDULER_PLUGINS)
 
 build/bin/kwok:
 	@echo "building kwok, about a minute"
@@ -286,7 +286,7 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
 .PHONY: soak
-soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption

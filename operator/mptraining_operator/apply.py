@@ -25,6 +25,7 @@ from mptraining_api.kubernetes_api import (
 from mptraining_api.model import Model
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import Problem
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Scheduling
 from mptraining_api.status import JobStatus, format_time
 from mptraining_operator.children import (
@@ -196,13 +197,16 @@ class Applier:
         text = frozen_text(action, snapshot)
         settings = self._pod_settings(owner)
         try:
-            gang = choose(
-                snapshot.job.spec.scheduling or Scheduling(),
-                action.attempt_job.processes,
-                coscheduling=settings.coscheduling,
-                volcano=settings.volcano,
-                serves=self._gang_apis.serves,
-            )
+            gang = None
+            # An elastic job takes the workers that get a machine; a gang of all of them would get none.
+            if action.job.nodes_range is None:
+                gang = choose(
+                    snapshot.job.spec.scheduling or Scheduling(),
+                    action.attempt_job.processes,
+                    coscheduling=settings.coscheduling,
+                    volcano=settings.volcano,
+                    serves=self._gang_apis.serves,
+                )
             # Built before any creation, so that an invalid pod template leaves no children.
             job = indexed_job(
                 owner,
@@ -218,9 +222,10 @@ class Applier:
             if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
                 return True
             self._ensure_shared(snapshot.key.namespace)
-            if action.job.placement.device_class is not None:
-                devices = action.job.accelerator.count_per_node
-                template = job_objects.claim_template(owner, action.job.placement.device_class, devices)
+            attempt = action.attempt_job
+            if attempt.placement.device_class is not None:
+                devices = attempt.accelerator.count_per_node
+                template = job_objects.claim_template(owner, attempt.placement.device_class, devices)
                 create_child(self._cluster, RESOURCE_CLAIM_TEMPLATES, owner, template)
             created = create_child(self._cluster, BATCH_JOBS, owner, job)
             stored = job_objects.job_text(created)
@@ -260,7 +265,9 @@ class Applier:
         if api is None:
             message = f"{seen.gang} of Job {seen.name} is not known to this version of the operator"
             return self._refused(snapshot, Refusal(f"Job {seen.name}", message, self._clock(), "NoGang"))
-        spec = snapshot.job.spec
+        spec, text = snapshot.job.spec, snapshot.lookups.job_text
+        if text:
+            spec = with_frozen_template(spec, ResolvedJob.read(text))
         owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
         scheduling, annotations = spec.scheduling or Scheduling(), (spec.pod_template or PodTemplate()).annotations
         body = pod_group(
@@ -290,7 +297,7 @@ class Applier:
             probe = capacity_probe(
                 owner,
                 action.job,
-                snapshot.job.spec,
+                with_frozen_template(snapshot.job.spec, action.job),
                 machine=action.machine,
                 pods=action.pods,
                 least=action.least,

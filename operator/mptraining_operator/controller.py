@@ -139,7 +139,7 @@ class Reconciler(TermWorkers):
         """Return the nodes of the attempt that the plan starts, if they are limited; else 0."""
         if self._limits.jobs.nodes_per_namespace is None:
             return 0
-        return sum(each.job.processes for each in plan.actions if isinstance(each, StartAttempt))
+        return sum(each.attempt_job.processes for each in plan.actions if isinstance(each, StartAttempt))
 
     def _apply_with_reservation(self, key: Key, now: float) -> tuple[Plan, bool]:
         """Plan again and reserve the nodes while no other job does, so that two jobs do not both take the last ones."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.attempt import divisors, possible_nodes
 from mptraining_api.resolve.devices import Devices
 from mptraining_api.resolve.precision import Keras, keras_generation
-from mptraining_api.resolved_job import Choice
+from mptraining_api.resolved_job import Choice, ResolvedJob, ResolvedMachine
 from mptraining_api.spec import Accelerator, BatchSize, JobSpec, MPTrainingJob, Training
 
 FIELD = "spec.accelerator.alternatives"
@@ -104,3 +105,23 @@ def one_keras_generation(
             )
             return "Legacy", Choice(field="spec.keras", value="Legacy", because=because)
     return keras, choice
+
+
+def check_sizes(job: ResolvedJob, others: Sequence[ResolvedMachine]) -> None:
+    """Raise InvalidSpec unless an elastic job may have the same numbers of workers on all of its machines."""
+    if job.nodes_range is None:
+        return
+    for index, other in enumerate(others):
+        sizes = divisors(job.nodes_range.min, job.nodes_range.max, other.replicas_per_process, job.global_batch_size)
+        if sizes != possible_nodes(job):
+            raise InvalidSpec(
+                f"{FIELD}[{index}].countPerNode",
+                f"{other.replicas_per_process} replicas on each node share the batch of {job.global_batch_size} evenly "
+                f"on {_words(sizes)} nodes, and the first choice on {_words(possible_nodes(job))}",
+                expected="the same numbers of nodes for all machines of an elastic job",
+                next_step="Take machines with the same countPerNode, or change batchSize.global.",
+            )
+
+
+def _words(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes)) or "no"

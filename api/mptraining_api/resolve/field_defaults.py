@@ -195,7 +195,9 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "podTemplate.env": _none(),
         "podTemplate.envFrom": _none(),
         "podTemplate.resources": _FIELDS,
-        "podTemplate.resources.requests": Default("cpu 250m, memory 512Mi"),
+        "podTemplate.resources.requests": Default(
+            "a share of the smallest machine with the accelerator; cpu 250m and memory 512Mi on CPUs"
+        ),
         "podTemplate.resources.limits": _none(),
         "podTemplate.volumes": _none(),
         "podTemplate.volumeMounts": _none(),

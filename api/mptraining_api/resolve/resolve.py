@@ -174,6 +174,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         ),
     )
     found = [alternatives.located(each, _alternative, each, there, settings, keras) for each, there in others]
+    alternatives.check_sizes(resolved, found)
     # A cluster without accelerators has none of the machines: the job runs on the CPU and looks for no other.
     return resolved if devices.accelerator.asked_for else resolved.model_copy(update={"alternatives": tuple(found)})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -19,7 +19,9 @@ from mptraining_api.pods.merge import merge
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import Choice, ResolvedRuntime
 from mptraining_api.rules.check import template_violations
-from mptraining_api.spec import NO_RUNTIME, MPTrainingJob, Provisioning
+from mptraining_api.spec import NO_RUNTIME, Machine, MPTrainingJob, Provisioning
+
+M = TypeVar("M", bound=Machine)
 
 RuntimeName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
@@ -38,7 +40,9 @@ class Runtime(Model):
     description: Text | None = Field(None, description="Shown by `mptj runtimes`.")
     pod_template: PodTemplate | None = Field(None, description="As in a job, which adds to it.")
     images: RuntimeImages = Field(RuntimeImages(), description="Images by kind of accelerator.")
-    provisioning: Provisioning | None = Field(None, description="Of the accelerator: OnDemand or Spot.")
+    provisioning: Literal["OnDemand", "Spot", "FlexStart"] | None = Field(
+        None, description="Of the accelerators that name none."
+    )
     default_output: Uri | None = Field(None, description="Parent of the run folders, as defaultOutput.")
     limits: RuntimeLimits = Field(RuntimeLimits(), description="Limits in addition to settings.limits.")
 
@@ -90,9 +94,10 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
     template = spec.pod_template
     if runtime.pod_template is not None:
         template = merge(runtime.pod_template, template or PodTemplate())
-    accelerator = spec.accelerator
-    if runtime.provisioning is not None and accelerator.provisioning is None:
-        accelerator = accelerator.model_copy(update={"provisioning": runtime.provisioning})
+    accelerator = _provided(spec.accelerator, runtime)
+    if accelerator.alternatives:
+        others = [_provided(each, runtime) for each in accelerator.alternatives]
+        accelerator = accelerator.model_copy(update={"alternatives": others})
     merged = spec.model_copy(update={"pod_template": template, "accelerator": accelerator})
     return Chosen(
         job=job.model_copy(update={"spec": merged}),
@@ -100,6 +105,15 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
         resolved=ResolvedRuntime(name=name, pod_template=template),
         choices=tuple(choices),
     )
+
+
+def _provided(machine: M, runtime: Runtime) -> M:
+    """Return the machine with the provisioning of the runtime, if the job leaves it open."""
+    open_ = machine.provisioning is None and machine.compute_class is None
+    impossible = machine.type == "cpu" and runtime.provisioning == "FlexStart"
+    if runtime.provisioning is None or not open_ or impossible:
+        return machine
+    return machine.model_copy(update={"provisioning": Provisioning(runtime.provisioning)})
 
 
 def _reasons(job: MPTrainingJob, runtime: Runtime, name: str) -> list[Choice]:
@@ -114,7 +128,7 @@ def _reasons(job: MPTrainingJob, runtime: Runtime, name: str) -> list[Choice]:
             continue
         reason = f"{because}, with the job's own" if field in written else because
         found.append(Choice(field=f"spec.podTemplate.{field}", value=text, because=reason))
-    if runtime.provisioning is not None and job.spec.accelerator.provisioning is None:
+    if runtime.provisioning is not None and _provided(job.spec.accelerator, runtime) is not job.spec.accelerator:
         found.append(Choice(field="spec.accelerator.provisioning", value=runtime.provisioning, because=because))
     return found
 

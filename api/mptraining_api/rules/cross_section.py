@@ -185,6 +185,11 @@ def _elastic_machines(spec: JobSpec) -> bool:
     return spec.elastic is None or not is_tpu(spec.accelerator)
 
 
+def _elastic_gang(spec: JobSpec) -> bool:
+    gang = spec.scheduling.gang if spec.scheduling else None
+    return spec.elastic is None or gang in (None, "Auto", "None")
+
+
 def _elastic_program(spec: JobSpec) -> bool:
     return spec.elastic is None or spec.program.is_trained_here
 
@@ -383,10 +388,19 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.elastic",
-        "!has(self.elastic) || !self.accelerator.type.startsWith('tpu-')",
+        "!has(self.elastic) || !self.accelerator.type.matches('^tpu[-0-9]')",
         "no elastic for a TPU, whose topology decides its nodes",
         "Remove elastic.",
         _elastic_machines,
+    ),
+    Rule(
+        "spec",
+        "spec.scheduling.gang",
+        "!has(self.elastic) || !has(self.scheduling) || !has(self.scheduling.gang) || "
+        "self.scheduling.gang in ['Auto', 'None']",
+        "Auto or None for an elastic job, which takes the workers that get a machine",
+        "Leave gang out, or write nodes instead of elastic.",
+        _elastic_gang,
     ),
     Rule(
         "spec",

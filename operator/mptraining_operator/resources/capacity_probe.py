@@ -39,6 +39,12 @@ def capacity_probe(
         "command": [worker["command"][0], "-c", _WAIT],
         **{name: worker[name] for name in _CONTAINER_FIELDS if name in worker},
     }
+    # They run beside a worker, so that a machine must have room for both.
+    sidecars = [each for each in attempt.get("initContainers", ()) if each.get("restartPolicy") == "Always"]
+    beside = [
+        {**container, "name": f"probe-{number}", "resources": each.get("resources", {})}
+        for number, each in enumerate(sidecars, start=1)
+    ]
     written = (spec.pod_template.volumes if spec.pod_template else None) or ()
     # A claim may bind a pod to a zone.
     claims = [each for each in written if "persistentVolumeClaim" in each]
@@ -66,7 +72,7 @@ def capacity_probe(
                         "automountServiceAccountToken": False,
                         # The workers of the next attempt take its machines at once.
                         "terminationGracePeriodSeconds": 0,
-                        "containers": [container],
+                        "containers": [container, *beside],
                         **({"volumes": claims} if claims else {}),
                     },
                 },

@@ -90,8 +90,8 @@ def test_a_field_with_its_default_means_the_same_as_without(field: str) -> None:
 
 
 def test_the_requests_of_the_pods_are_those_of_the_operator() -> None:
-    text = ", ".join(f"{name} {amount}" for name, amount in DEFAULT_REQUESTS.items())
-    assert DEFAULTS["podTemplate.resources.requests"].text == text
+    text = " and ".join(f"{name} {amount}" for name, amount in DEFAULT_REQUESTS.items())
+    assert DEFAULTS["podTemplate.resources.requests"].text.endswith(f"; {text} on CPUs")
 
 
 def test_a_default_of_a_field_that_does_not_exist_is_an_error() -> None:

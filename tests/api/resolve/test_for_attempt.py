@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.attempt import for_attempt, machines, possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
 from tests.api.resolve.resolved_jobs import NO_ACCELERATORS, choice, resolved
@@ -136,3 +137,19 @@ def test_the_sizes_of_an_elastic_job_are_a_choice_with_its_reason() -> None:
     found = choice(job, "spec.elastic")
     assert found.value == "1, 2, 4, 8"
     assert "share 64 examples evenly" in found.because
+
+
+def test_the_machines_of_an_elastic_job_have_the_same_sizes() -> None:
+    def elastic(other: int) -> ResolvedJob:
+        machine = {
+            "type": "nvidia-l4",
+            "countPerNode": 1,
+            "alternatives": [{"type": "nvidia-l4", "countPerNode": other}],
+        }
+        return resolved(
+            "nvidia-l4", accelerator=machine, elastic={"min": 1, "max": 5}, training={"batchSize": {"global": 20}}
+        )
+
+    assert possible_nodes(elastic(1)) == (1, 2, 4, 5)
+    with pytest.raises(InvalidSpec, match=r"alternatives\[0\].countPerNode: .* on 1, 5 nodes, .* on 1, 2, 4, 5"):
+        elastic(4)

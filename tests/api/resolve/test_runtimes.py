@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.admission.limit_rules import check_limits
 from mptraining_api.problems import InvalidSpec, OutsideLimits
+from mptraining_api.resolve.attempt import machines
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolve.runtimes import Runtime
 from mptraining_api.resolved_job import ResolvedJob
@@ -180,3 +182,25 @@ def test_the_images_and_the_account_of_a_runtime_are_the_owner_s_choice_but_not_
     check_limits(written, found, JobLimits(registries=("elsewhere.example",)), operator_account="operator")
     with pytest.raises(OutsideLimits, match=r"serviceAccountName: 'trainer' is the operator's own"):
         check_limits(written, found, JobLimits(), operator_account="trainer")
+
+
+def test_the_provisioning_of_a_runtime_is_that_of_each_machine_that_leaves_it_open() -> None:
+    machine = {
+        "type": "nvidia-l4",
+        "alternatives": [{"type": "nvidia-tesla-t4"}, {"type": "nvidia-tesla-v100", "provisioning": "OnDemand"}],
+    }
+    found = resolved(runtime="team-default", accelerator=machine)
+    kinds = [each.accelerator.provisioning for each in machines(found)]
+    assert kinds == ["Spot", "Spot", "OnDemand"]
+    by_class = resolved(runtime="team-default", accelerator={"type": "nvidia-l4", "computeClass": "gpus"})
+    assert by_class.accelerator.provisioning == "OnDemand"
+    assert "spec.accelerator.provisioning" not in reasons(by_class)
+
+
+def test_a_slice_is_no_device_of_a_class() -> None:
+    settings = dataclasses.replace(CLUSTER, device_classes={"nvidia-tesla-a100": "gpu.example.com"})
+    whole = resolved(settings=settings, accelerator={"type": "nvidia-tesla-a100"})
+    part = resolved(settings=settings, accelerator={"type": "nvidia-tesla-a100", "partition": "1g.5gb"})
+    assert (whole.placement.device_class, whole.placement.resources) == ("gpu.example.com", {})
+    assert part.placement.device_class is None
+    assert part.placement.resources

@@ -80,3 +80,12 @@ def test_a_queue_admits_it_in_part() -> None:
     assert annotations[MIN_PARALLELISM] == "2"
     assert annotations["kueue.x-k8s.io/job-completions-equal-parallelism"] == "true"
     assert annotations["mptraining.dev/workers"] == "8"
+
+
+def test_it_needs_room_for_sidecars_too() -> None:
+    sidecar = {"name": "proxy", "image": "p", "restartPolicy": "Always", "resources": {"requests": {"cpu": "8"}}}
+    probe, _ = built(podTemplate={"initContainers": [sidecar, {"name": "once", "image": "o"}]})
+    containers = probe["spec"]["template"]["spec"]["containers"]
+    assert [each["name"] for each in containers] == ["probe", "probe-1"]
+    assert containers[1]["resources"]["requests"]["cpu"] == "8"
+    assert containers[1]["command"] == containers[0]["command"]

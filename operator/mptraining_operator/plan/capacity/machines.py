@@ -68,7 +68,8 @@ def next_machine(snapshot: Snapshot, status: JobStatus, now: float) -> int:
     last = attempts[-1]
     used = min(last.machine or 0, len(machines) - 1)
     outcome = outcomes.by_reason(last.outcome or "")
-    if outcome == outcomes.NO_CAPACITY:
+    # A gang that got only some of its machines waits for no more of them.
+    if outcome in (outcomes.NO_CAPACITY, outcomes.GANG_RELEASED):
         order = [(used + 1 + step) % len(machines) for step in range(len(machines) - 1)]
         rests = {each: _rest_ends(snapshot, status, machines, each, absent=False) for each in order}
     elif outcome.budget == Budget.INFRASTRUCTURE_RETRIES or outcome == outcomes.SUSPENDED:
