@@ -328,6 +328,8 @@ def history(*attempts: tuple[int, str, int, int]) -> JobStatus:
             1,
         ),
         # A machine that did not come has its turn again; one that was taken away in moments is left out.
+        ([(0, "GangReleased", 0, 250)], 1),
+        ([(0, "GangReleased", 0, 250), (3, "GangReleased", 250, 500)], 0),
         ([(0, "NoCapacity", 0, 300), (1, "NoCapacity", 300, 600), (3, "NoCapacity", 600, 1200)], 0),
         ([(0, "Preempted", 0, 10), (3, "NoCapacity", 10, 610)], 1),
         # After a loss: the first that neither was absent nor was taken away a moment ago.
