@@ -14,13 +14,13 @@ def tuner_script(
     units: tuple[int, int] = (4, 32),
     highest_rate: float = 1e-1,
     epochs: int = 2,
+    before: str = "",
 ) -> str:
-    """Return a build function and a RandomSearch with overwrite=True, which prints BEFORE and the number of its trials
-    at its start. `units` are the fewest, also their step, and the most.
+    """Return a build function and a RandomSearch with overwrite=True; `before` is code before the search. `units` are
+    the fewest, also their step, and the most.
     """
     return f"""
 import keras, keras_tuner, numpy as np
-keras.utils.set_random_seed(3)
 x = np.random.default_rng(0).normal(size=({rows}, {columns})).astype("float32")
 y = x.sum(1, keepdims=True)
 
@@ -32,6 +32,5 @@ def build_model(hp):
 
 tuner = keras_tuner.RandomSearch(
     build_model, "val_loss", {trials}, seed=5, overwrite=True, directory="my_dir", project_name="hello")
-print("BEFORE", len(tuner.oracle.trials))
-tuner.search(x, y, epochs={epochs}, batch_size=16, validation_data=(x, y))
+{before}tuner.search(x, y, epochs={epochs}, batch_size=16, validation_data=(x, y))
 """
