@@ -7,13 +7,12 @@ from dataclasses import replace
 from mptraining_api import outcomes
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.status import JobStatus, Phase
+from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions, end
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan, ReadJobFile, StartProbe
 from mptraining_operator.plan.capacity import nodes
 from mptraining_operator.plan.capacity.nodes import Growth, Resize
-from mptraining_operator.plan.deadlines import began_to_wait, has_never_run
-from mptraining_operator.plan.snapshot import Snapshot
+from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 
 def resized_attempt(snapshot: Snapshot, now: float) -> Plan | None:
@@ -26,7 +25,8 @@ def resized_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         return None
     resize, _ = _shrunk(snapshot, status, job, now)
     resize = resize or _growth(snapshot, status, job, now).resize
-    return None if resize is None else _ended(snapshot, status, resize, now)
+    batch_job = snapshot.batch_job(status.current_attempt or 0)
+    return None if resize is None or batch_job is None else _ended(snapshot, status, batch_job, resize, now)
 
 
 def _frozen(snapshot: Snapshot) -> ResolvedJob | None:
@@ -59,20 +59,12 @@ def _growth(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float)
     return nodes.growth(possible_nodes(job), snapshot, status, now)
 
 
-def _ended(snapshot: Snapshot, status: JobStatus, resize: Resize, now: float) -> Plan:
+def _ended(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, resize: Resize, now: float) -> Plan:
     outcome, workers = outcomes.RESIZED, "1 worker" if resize.nodes == 1 else f"{resize.nodes} workers"
     message = f"{resize.message.rstrip('.')}; the next attempt has {workers}"
-    batch_job = snapshot.batch_job(status.current_attempt or 0)
-    never_ran = has_never_run(status)
-    waited = status.waited_seconds
-    if never_ran:
-        # pendingTimeoutSeconds counts over all attempts until one runs.
-        waited = (waited or 0) + max(0, int(now - began_to_wait(status, batch_job)))
-    phase = Phase.PENDING if never_ran else Phase.RESTARTING
-    status = conditions.with_attempt_ended(status, outcome, message, now)
-    status = conditions.with_waiting(status, phase, outcome.reason, message, now, snapshot.generation)
+    status = end.with_uncharged_end(snapshot, status, batch_job, outcome, message, now)
     # `nodes.next_size` reads the workers.
-    status = status.model_copy(update={"workers": resize.nodes, "waited_seconds": waited})
+    status = status.model_copy(update={"workers": resize.nodes})
     return Plan(
         status=status,
         actions=end.end_current_attempt(snapshot, status),

@@ -306,22 +306,48 @@ def end_without_charge(
     snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, outcome: Outcome, message: str, now: float
 ) -> Plan:
     """Record the outcome of the attempt and restart it after `restart_backoff`, charged to no budget."""
-    never_ran = has_never_run(status)
-    status = conditions.with_attempt_ended(status, outcome, message, now)
-    backoff = restart_backoff(status, snapshot.limits, snapshot.uid)
-    if never_ran:
-        waited = (status.waited_seconds or 0) + max(0, int(now + backoff - began_to_wait(status, batch_job)))
-        status = status.model_copy(update={"waited_seconds": waited})
-    message = f"{_sentence(message)} Attempt {(status.current_attempt or 0) + 1} starts in {backoff:.0f} s."
-    phase = Phase.PENDING if never_ran else Phase.RESTARTING
-    status = conditions.with_waiting(status, phase, outcome.reason, message, now, snapshot.generation)
+    ended = conditions.with_attempt_ended(status, outcome, message, now)
+    backoff = restart_backoff(ended, snapshot.limits, snapshot.uid)
+    told = f"{_sentence(message)} Attempt {(status.current_attempt or 0) + 1} starts in {backoff:.0f} s."
+    status = with_uncharged_end(
+        snapshot, status, batch_job, outcome, message, now, waiting_message=told, next_start=now + backoff
+    )
     return Plan(
         status=status,
         actions=end_current_attempt(snapshot, status),
-        event_records=(EventRecord(outcome.reason, message, "Warning"),),
+        event_records=(EventRecord(outcome.reason, told, "Warning"),),
         wake_at=now + backoff,
         restart=outcome.reason,
     )
+
+
+def with_uncharged_end(
+    snapshot: Snapshot,
+    status: JobStatus,
+    batch_job: SeenBatchJob,
+    outcome: Outcome,
+    message: str,
+    now: float,
+    *,
+    waiting_message: str = "",
+    next_start: float | None = None,
+) -> JobStatus:
+    """Return the status after the end of an attempt that no budget counts.
+
+    Until an attempt has run, pendingTimeoutSeconds counts over all of them, up to the `next_start`, by default now, but
+    not the time in a queue. `waiting_message` is that of the job, by default the attempt's.
+    """
+    never_ran = has_never_run(status)
+    waited = status.waited_seconds
+    if never_ran:
+        until = now if next_start is None else next_start
+        more = 0 if batch_job.suspended else max(0, int(until - began_to_wait(status, batch_job)))
+        waited = (waited or 0) + more
+    status = conditions.with_attempt_ended(status, outcome, message, now)
+    phase = Phase.PENDING if never_ran else Phase.RESTARTING
+    told = waiting_message or message
+    status = conditions.with_waiting(status, phase, outcome.reason, told, now, snapshot.generation)
+    return status.model_copy(update={"waited_seconds": waited})
 
 
 def _sentence(message: str) -> str:

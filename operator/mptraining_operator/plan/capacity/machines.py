@@ -13,11 +13,11 @@ from mptraining_api.outcomes import Budget
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Machine, MPTrainingJob
-from mptraining_api.status import Attempt, JobStatus, Phase, parse_time
+from mptraining_api.status import Attempt, JobStatus, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
-from mptraining_operator.plan.deadlines import Deadline, began_to_wait, has_never_run, run_policy
-from mptraining_operator.plan.end import end_current_attempt
+from mptraining_operator.plan.deadlines import Deadline, run_policy
+from mptraining_operator.plan.end import end_current_attempt, with_uncharged_end
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 # A machine rests for this multiple of its tryForSeconds, so that waits for it take a quarter of the time at most.
@@ -137,15 +137,7 @@ def describe(machine: Machine) -> str:
 def give_up(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, message: str, now: float) -> Plan:
     """End the current attempt, whose machines did not come; the next attempt tries the next machine."""
     outcome = outcomes.NO_CAPACITY
-    never_ran = has_never_run(status)
-    waited = status.waited_seconds or 0
-    if not batch_job.suspended:
-        waited += max(0, int(now - began_to_wait(status, batch_job)))
-    status = conditions.with_attempt_ended(status, outcome, message, now)
-    phase = Phase.PENDING if never_ran else Phase.RESTARTING
-    status = conditions.with_waiting(status, phase, outcome.reason, message, now, snapshot.generation)
-    if never_ran:
-        status = status.model_copy(update={"waited_seconds": waited})
+    status = with_uncharged_end(snapshot, status, batch_job, outcome, message, now)
     following = announced(snapshot, status, next_machine(snapshot, status, now))
     record = EventRecord(outcome.reason, f"{message.rstrip('.')}. Next: {following}", "Warning")
     return Plan(status=status, actions=end_current_attempt(snapshot, status), event_records=(record,), wake_at=now)
