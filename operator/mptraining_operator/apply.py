@@ -27,7 +27,7 @@ from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Scheduling
-from mptraining_api.status import JobStatus, format_time
+from mptraining_api.status import JobStatus
 from mptraining_operator.children import (
     NamespaceDeleted,
     NotCreated,
@@ -35,6 +35,7 @@ from mptraining_operator.children import (
     create_child,
     frozen_text,
     keep_frozen_job,
+    owner_of,
     read_frozen_job,
     rejection,
     with_digest,
@@ -168,7 +169,8 @@ class Applier:
                 self._allow_peers(snapshot)
                 return False
             case CreatePodGroup():
-                return self._create_pod_group(action, snapshot)
+                seen = next((each for each in snapshot.batch_jobs if each.uid == action.uid), None)
+                return seen is not None and self._create_pod_group(seen, snapshot)
             case EndAttempt():
                 keep_frozen_job(self._cluster, snapshot, action.batch_job)
                 # Foreground: the Job exists until its pods are deleted.
@@ -193,16 +195,16 @@ class Applier:
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
         if snapshot.job is None:
             return False
-        owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+        owner = owner_of(snapshot)
         text = frozen_text(action, snapshot)
-        settings = self._pod_settings(owner)
+        settings, attempt = self._pod_settings(owner), action.attempt_job
         try:
             gang = None
             # An elastic job takes the workers that get a machine; a gang of all of them would get none.
             if action.job.nodes_range is None:
                 gang = choose(
                     snapshot.job.spec.scheduling or Scheduling(),
-                    action.attempt_job.processes,
+                    attempt.processes,
                     coscheduling=settings.coscheduling,
                     volcano=settings.volcano,
                     serves=self._gang_apis.serves,
@@ -211,7 +213,7 @@ class Applier:
             job = indexed_job(
                 owner,
                 action.job,
-                with_frozen_template(snapshot.job.spec, action.job),
+                snapshot.job.spec,
                 attempt=action.number,
                 settings=settings,
                 text=text,
@@ -222,7 +224,6 @@ class Applier:
             if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
                 return True
             self._ensure_shared(snapshot.key.namespace)
-            attempt = action.attempt_job
             if attempt.placement.device_class is not None:
                 devices = attempt.accelerator.count_per_node
                 template = job_objects.claim_template(owner, attempt.placement.device_class, devices)
@@ -251,24 +252,21 @@ class Applier:
             job_file_missing=False,
         )
         if batch_job.gang:
-            return self._create_pod_group(CreatePodGroup(batch_job.name, batch_job.uid), snapshot, batch_job)
+            return self._create_pod_group(batch_job, snapshot)
         return False
 
-    def _create_pod_group(
-        self, action: CreatePodGroup, snapshot: Snapshot, batch_job: SeenBatchJob | None = None
-    ) -> bool:
-        """Create the PodGroup of an Indexed Job, by default of one in the snapshot."""
-        seen = batch_job or next((each for each in snapshot.batch_jobs if each.uid == action.uid), None)
-        api = by_api_version(seen.gang) if seen else None
-        if seen is None or snapshot.job is None:
+    def _create_pod_group(self, seen: SeenBatchJob, snapshot: Snapshot) -> bool:
+        """Create the PodGroup of an Indexed Job."""
+        if snapshot.job is None:
             return False
+        api = by_api_version(seen.gang)
         if api is None:
             message = f"{seen.gang} of Job {seen.name} is not known to this version of the operator"
             return self._refused(snapshot, Refusal(f"Job {seen.name}", message, self._clock(), "NoGang"))
         spec, text = snapshot.job.spec, snapshot.lookups.job_text
         if text:
             spec = with_frozen_template(spec, ResolvedJob.read(text))
-        owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+        owner = owner_of(snapshot)
         scheduling, annotations = spec.scheduling or Scheduling(), (spec.pod_template or PodTemplate()).annotations
         body = pod_group(
             owner,
@@ -292,12 +290,12 @@ class Applier:
         """Create the probe of an elastic job; without one, because a quota refuses it, the job keeps its size."""
         if snapshot.job is None:
             return
-        owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+        owner = owner_of(snapshot)
         try:
             probe = capacity_probe(
                 owner,
                 action.job,
-                with_frozen_template(snapshot.job.spec, action.job),
+                snapshot.job.spec,
                 machine=action.machine,
                 pods=action.pods,
                 least=action.least,

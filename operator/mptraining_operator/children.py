@@ -186,6 +186,11 @@ def read_frozen_job(cluster: Cluster, snapshot: Snapshot) -> str | None:
     return stored
 
 
+def owner_of(snapshot: Snapshot) -> Owner:
+    """Return the job of the snapshot as the owner of its children."""
+    return Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+
+
 def keep_frozen_job(cluster: Cluster, snapshot: Snapshot, ending: str) -> None:
     """Write the frozen job to a ConfigMap if the Job `ending`, about to be deleted, is the last that has it.
 
@@ -194,7 +199,7 @@ def keep_frozen_job(cluster: Cluster, snapshot: Snapshot, ending: str) -> None:
     others = [each for each in snapshot.batch_jobs if each.name != ending and not each.deleting]
     if others or (snapshot.status is not None and is_true(snapshot.status, "Finished")):
         return
-    owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+    owner = owner_of(snapshot)
     try:
         text = snapshot.lookups.job_text or read_frozen_job(cluster, snapshot)
         if text:

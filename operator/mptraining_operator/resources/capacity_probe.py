@@ -13,7 +13,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import JobSpec
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import MIN_PARALLELISM, QUEUE, indexed_job
+from mptraining_operator.resources.indexed_job import MIN_PARALLELISM, QUEUE, indexed_job, with_frozen_template
 from mptraining_operator.resources.job_objects import Owner, metadata
 
 # What the placement of a worker depends on, and what admission and the image need.
@@ -32,6 +32,7 @@ def capacity_probe(
 
     Raises InvalidSpec as `indexed_job`.
     """
+    spec = with_frozen_template(spec, job)
     attempt = indexed_job(owner, job, spec, attempt=0, settings=settings, machine=machine)["spec"]["template"]["spec"]
     worker = attempt["containers"][0]
     container = {

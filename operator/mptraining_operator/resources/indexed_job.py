@@ -109,6 +109,7 @@ def indexed_job(
 
     Raises InvalidSpec for a pod template that cannot be merged with the operator's.
     """
+    spec = with_frozen_template(spec, job)
     scheduling = spec.scheduling or Scheduling()
     text = text or job.to_json()
     least = possible_nodes(job)[0]

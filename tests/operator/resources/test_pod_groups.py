@@ -49,7 +49,7 @@ def chosen(
         ({}, frozenset(), KNOWN, None),
         ({}, {COSCHEDULING, VOLCANO}, NOTHING, None),
         ({"schedulerName": "volcano"}, ALL, KNOWN, Gang(VOLCANO, "volcano")),
-        # Nobody knows what a scheduler of the user's reads.
+        # It is not known what a scheduler of the user's reads.
         ({"schedulerName": "bin-packing"}, ALL, KNOWN, None),
         # The user names the gang, and may name its scheduler.
         ({"gang": "Coscheduling"}, ALL, NOTHING, Gang(COSCHEDULING, None)),
