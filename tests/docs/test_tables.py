@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from mptraining.cli.platform.convert_tfjob import report_lines
+from mptraining.tfjob.convert import convert_file
+from mptraining.tfjob.replica import Choices
 from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES, Budget
 from mptraining_api.status import CONDITION_TYPES, Phase
 from mptraining_operator.plan.waiting import NAMESPACE_FULL, NODE_NOT_READY
 from mptraining_operator.settings import OperatorSettings
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import ROOT, SECTIONS
 from tests.docs.model_fields import find_field
 
 
@@ -87,7 +91,7 @@ def test_the_guide_names_every_field_of_tfjob() -> None:
         "status": "completionTime conditions lastReconcileTime replicaStatuses startTime",
     }
     told: dict[str, set[str]] = {}
-    for row in _table("docs/guide/migrate.md", "## Moving from Kubeflow's TFJob"):
+    for row in _table("docs/guide/migrate.md", "## Moving from Kubeflow's TFJob", 1):
         first, *more = re.findall(r"`([\w.*/]+)`", row[0].partition(" (")[0])
         if row[0].startswith("…"):
             continue
@@ -107,3 +111,14 @@ def test_the_guide_has_the_defaults_of_settings() -> None:
         else:
             assert not value, name
         find_field(OperatorSettings, name.strip("`").split("."))
+
+
+def test_the_guide_shows_the_job_that_its_tfjob_becomes(tmp_path: Path) -> None:
+    section = SECTIONS["docs/guide/migrate.md", "Moving from Kubeflow's TFJob"]
+    texts = {block.file: block.text for block in section if block.file}
+    (tmp_path / "tfjob.yaml").write_text(texts["tfjob.yaml"], encoding="utf-8")
+    (found,), _ = convert_file(tmp_path / "tfjob.yaml", Choices(run_folder="gs://my-bucket/flowers"))
+    assert found.document == yaml.safe_load(texts["expected.yaml"])
+    (shown,) = (block.text for block in section if block.text.startswith("tfjob.yaml: "))
+    told = {line.strip().replace(f"{tmp_path}/", "") for line in report_lines(found)}
+    assert [line for line in shown.splitlines() if line.strip() not in {*told, "…"}] == []

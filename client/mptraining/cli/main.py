@@ -22,7 +22,7 @@ import typer
 
 from mptraining.cli import accelerators, board, export, fetch, init, jobs, records, submit, sweep, trained_models
 from mptraining.cli.jobs import with_cluster_options
-from mptraining.cli.platform import runtimes
+from mptraining.cli.platform import convert_tfjob, runtimes
 from mptraining.cli.shell import completion, help_text, verbs
 from mptraining_api import outcomes
 from mptraining_api.problems import Problem
@@ -55,6 +55,7 @@ app.command()(init.init)
 app.command()(init.schema)
 app.command()(accelerators.accelerators)
 app.command()(with_cluster_options(runtimes.runtimes))
+app.command("convert-tfjob")(convert_tfjob.convert_tfjob)
 
 
 def _version(show: bool) -> None:
