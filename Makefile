@@ -68,7 +68,7 @@ demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16,
 
 # Stages with a + between them run at the same time: those of servers mostly wait, training keeps the cores busy. Kind is
 # last, since its cluster stays and takes a tenth of a core.
-STAGES := servers lint+docs+test-browser test-unit test-cluster+test-training test-kind
+STAGES := servers lint+test-docs+test-browser test-unit test-cluster+test-training test-kind
 
 .PHONY: test
 test: $(INSTALLED) ## every check and test, with the time of each stage
@@ -262,6 +262,11 @@ $(DOCS)/.installed: tools/requirements-docs.lock $(INSTALLED)
 .PHONY: docs
 docs: $(DOCS)/.installed ## the documentation as a site, in build/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet
+
+.PHONY: test-docs
+test-docs: docs ## the site, and questions to its search, in Chromium
+	@$(MAKE) --no-print-directory chromium || { test -z "$${CI:-}" && echo "no Chromium here: the site's search is not tested"; }
+	@$(BIN)/python -m pytest -q tests/tools/test_site_search.py -m browser $(SECOND_TRY)
 
 .PHONY: cluster
 cluster: ## a kind cluster with two workers, kept until cluster-down (docs/cluster.md)

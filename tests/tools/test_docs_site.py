@@ -6,7 +6,9 @@ import pytest
 
 import mptraining
 from mptraining_api.accelerators import catalogue
-from tools.docs_site import pages
+from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES
+from mptraining_api.rules.check import rules
+from tools.docs_site import messages, pages, reference
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +47,46 @@ def test_files_of_the_repository_have_a_page_or_none() -> None:
         "manifests-examples-digits-yaml",
     )
     assert pages.page_of("api/mptraining_api/spec.py") is None
+
+
+def test_each_reason_rule_notice_and_error_is_on_the_page_of_messages(generated: dict[str, str]) -> None:
+    page = generated["reference/messages.md"]
+    assert all(f"| `{each.reason}` |" in page for each in (*OUTCOMES, *OPERATOR_OUTCOMES))
+    assert all(f"| `{each.field}` |" in page for each in rules())
+    assert all(f"| `{topic}` |" in page for topic in ("InputBound", "CheckpointDamaged", "NoModel"))
+    # A title for each, so that the search finds it by its words.
+    assert "### requests accelerators, and no nodeSelector names their type {" in page
+    titles = [line for line in page.splitlines() if line.startswith("### ")]
+    assert len(titles) == len(messages.errors()) > 300
+    anchors = [line.partition("{ #")[2] for line in titles]
+    assert len(set(anchors)) == len(anchors)
+
+
+def test_what_a_message_fills_in_is_shown_as_such() -> None:
+    assert messages.template(messages.ast.parse("f'no file {path!r} in {a}{b}'", mode="eval").body) == "no file … in …"
+    assert messages.template(messages.ast.parse("'a' if x else 'b'", mode="eval").body) == "a / b"
+
+
+def test_each_event_has_its_fields_with_their_comments(generated: dict[str, str]) -> None:
+    page = generated["reference/events.md"]
+    assert all(f"## {kind}\n" in page for kind in ("Started", "Progress", "Notice", "Saved", "Finished"))
+    assert "| `gradient_norm` | `float \\| None` | Euclidean norm of all gradients of the last step" in page
+
+
+def test_each_metric_of_the_operator_is_listed_with_its_labels(generated: dict[str, str]) -> None:
+    page = generated["reference/metrics.md"]
+    assert "| `mptraining_api_calls_total` | counter | `verb`, `resource`, `code` | Calls to the API server" in page
+    assert "| `mptraining_jobs` | gauge |" in page
+    assert "| `mptraining_job_metric` |" in page
+
+
+def test_a_notebook_is_a_page_that_opens_in_colab_where_the_repository_is_known() -> None:
+    page = reference.notebook_page("notebooks/train.ipynb", "")
+    assert page.startswith("# Train in mixed precision from a notebook\n")
+    assert "[Download the notebook](train.ipynb)" in page
+    assert "colab" not in page.lower().replace("# colab has keras", "")
+    assert "```python\n%%writefile digits_model.py\n" in page
+    assert "](stream.md)" in page
+    assert "https://colab.research.google.com/github/owner/name/blob/main/docs/notebooks/train.ipynb" in (
+        reference.notebook_page("notebooks/train.ipynb", "owner/name")
+    )

@@ -1,4 +1,7 @@
-"""Generated pages of the site: fields of the resources, commands, Python API, chart, accelerators, examples."""
+"""Generated pages of the site: fields of the resources, commands, Python API, chart, accelerators, examples.
+
+Messages are in `messages`; events, metrics, the JSON schema and notebooks in `reference`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ import typer
 
 import mptraining
 from mptraining.cli.accelerators import rows
+from mptraining.cli.init import schema_text
 from mptraining.cli.main import app
 from mptraining_api import crd
+from tools.docs_site import messages, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,8 +32,8 @@ ROOT_OF_EXAMPLES = "manifests"
 _EXAMPLE_FOLDERS = ("manifests/examples", "manifests/katib")
 
 
-def generated() -> dict[str, str]:
-    """Return the text of each generated page by its path below docs/."""
+def generated(repository: str = "") -> dict[str, str]:
+    """Return the text of each generated file by its path below docs/. `repository`: OWNER/NAME on GitHub, or empty."""
     found = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in SOURCES.items()}
     return found | {
         "license.md": "# License\n\n```text\n" + (ROOT / "LICENSE").read_text(encoding="utf-8") + "```\n",
@@ -37,7 +42,13 @@ def generated() -> dict[str, str]:
         "reference/mptj.md": _commands(),
         "reference/python.md": _python(),
         "reference/accelerators.md": _accelerators(),
+        "reference/messages.md": messages.page(),
+        "reference/events.md": reference.events(),
+        "reference/metrics.md": reference.metrics(),
+        "reference/schema.md": reference.schema(),
+        reference.SCHEMA: schema_text(),
         EXAMPLES: _examples(),
+        **{page: reference.notebook_page(name, repository) for page, name in reference.notebooks().items()},
     }
 
 
