@@ -53,6 +53,8 @@ def _link(found: re.Match[str], source: str, page: str) -> str:
     there = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
     if there.startswith("docs/"):
         there = there.removeprefix("docs/")
+        # A notebook is read as a page, which has its file.
+        there = pages.NOTEBOOK_PAGES.get(there, there)
     elif (shown := pages.page_of(there)) is not None:
         there, anchor = shown[0], anchor or shown[1]
     elif (ROOT / there).exists():

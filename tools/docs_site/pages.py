@@ -27,6 +27,7 @@ SOURCES = {
     "changelog.md": "CHANGELOG.md",
     "reference/chart.md": "charts/mptraining/README.md",
 }
+NOTEBOOK_PAGES = {name: page for page, name in reference.notebooks().items()}
 EXAMPLES = "reference/examples.md"
 ROOT_OF_EXAMPLES = "manifests"
 _EXAMPLE_FOLDERS = ("manifests/examples", "manifests/katib")
