@@ -14,6 +14,7 @@ DOCUMENTS = (
     *EXECUTED,
     "docs/guide.md",
     "docs/architecture.md",
+    "docs/faq.md",
     "docs/keras-io.md",
     "docs/measured.md",
     "docs/precision.md",

@@ -51,7 +51,7 @@ def test_it_runs_from_the_first_cell_to_the_last(path: Path, tmp_path: Path, mon
     folder = tmp_path / "work"
     folder.mkdir()
     client = NotebookClient(
-        notebook, timeout=300, startup_timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        notebook, timeout=840, startup_timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )
     client.execute()
     told = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))

@@ -181,24 +181,26 @@ def _replicas(section: Section, choices: Choices) -> list[Replica]:
                 replica = convert_replica(section.section(name), choices)
                 if replica.count > 0:
                     found.append(replica)
-    if found:
-        _alike(found, section.report)
-    return found
+    return _alike(found, section.report) if found else []
 
 
 def _refuse_type(section: Section, name: str, what: str, step: str) -> None:
     section.refuse(name, f"{what}, which jobs do not have", next_step=step)
 
 
-def _alike(replicas: list[Replica], report: Report) -> None:
-    """Refuse replica types that differ: all workers of a job are alike."""
+def _alike(replicas: list[Replica], report: Report) -> list[Replica]:
+    """Return the replica types that are alike, as all workers of a job are; the others are refused."""
     first, *others = replicas
+    kept = [first]
     for each in others:
         different = first.differences(each)
         if different:
             fields = ", ".join("podTemplate" if name == "pod" else name for name in different)
             step = f"All workers are alike: give {each.where[-1]} what {first.where[-1]} has."
             report.refuse(each.where, f"differs from {first.where[-1]}: {fields}", next_step=step)
+        else:
+            kept.append(each)
+    return kept
 
 
 def _job(
@@ -289,5 +291,8 @@ def _at_source(problem: Problem, carried: Iterable[Carried]) -> InvalidSpec:
     where = problem.where
     if near:
         best = max(near, key=lambda each: len(each.target))
-        where = f"{field_text(best.source)}{problem.where.removeprefix(best.target)}"
+        where = field_text(best.source)
+        # Below a field of the same name the fields are those of Kubernetes in both.
+        if best.target.rpartition(".")[2] == best.source[-1]:
+            where += problem.where.removeprefix(best.target)
     return InvalidSpec(where, problem.found, expected=problem.expected, next_step=problem.next_step)

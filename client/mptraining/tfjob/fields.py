@@ -54,8 +54,8 @@ class Report:
             self.used.add(where)
             self.leave_out(path, "given up by --without")
             return
-        step = f"{next_step} Or give it up: --without {where}".strip()
-        self.refused.append(InvalidSpec(where, found, expected=expected, next_step=f"{step}."))
+        step = f"{next_step} Or give it up: --without {where}." if next_step else f"Give it up: --without {where}."
+        self.refused.append(InvalidSpec(where, found, expected=expected, next_step=step))
 
 
 class Section:

@@ -177,6 +177,19 @@ def _volumes(pod: Section, into: dict[str, Any]) -> None:
         pod.carried("volumes", "spec.podTemplate.volumes")
 
 
+def _mounts(container: Section, into: dict[str, Any]) -> None:
+    names = {each.get("name") for each in into.get("volumes", ())}
+    kept: list[Any] = []
+    for index, mount in enumerate(container.items("volumeMounts")):
+        if isinstance(mount, dict) and mount.get("name") in names:
+            kept.append(mount)
+        else:
+            container.report.leave_out((*container.at("volumeMounts"), index), "its volume is not in the job")
+    if kept:
+        into["volumeMounts"] = kept
+        container.carried("volumeMounts", "spec.podTemplate.volumeMounts")
+
+
 def _init_containers(pod: Section, into: dict[str, Any]) -> None:
     kept: list[Any] = []
     for each in pod.sections("initContainers"):
@@ -208,7 +221,7 @@ def _container(container: Section, found: Replica, choices: Choices, selector: d
         ["terminationMessagePath", "terminationMessagePolicy"], "the trainer writes its last event there"
     )
     container.carry("envFrom", "spec.podTemplate.envFrom", into)
-    container.carry("volumeMounts", "spec.podTemplate.volumeMounts", into)
+    _mounts(container, into)
     container.carry("lifecycle", "spec.podTemplate.lifecycle", into)
     environment = _environment(container, into)
     _program(container, found, choices, environment)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mptraining.tfjob.convert import Conversion, convert_file
 from mptraining.tfjob.program import CommandLine, NoScript, expanded, parse
 from mptraining.tfjob.replica import Choices
-from mptraining_api.problems import InvalidSpec
+from mptraining_api.problems import InvalidSpec, Problem
 from mptraining_api.validation.mistakes import InvalidJobFile
 
 
@@ -197,6 +200,80 @@ def test_a_second_container_is_refused_and_the_one_that_trains_is_known_by_its_n
     assert f"{where}: a second container" in _refused(tmp_path, _tfjob(Worker=replica))
     found = _convert(tmp_path, _tfjob(Worker=replica), without=(where,))
     assert found.document["spec"]["program"] == {"script": {"path": "train.py"}}
+
+
+def test_a_replica_type_that_is_given_up_counts_no_nodes(tmp_path: Path) -> None:
+    tfjob = _tfjob(Chief=_replica(), Worker=_replica(_container(command=["python", "/app/worker.py"]), replicas=3))
+    spec = _convert(tmp_path, tfjob, without=("spec.tfReplicaSpecs.Worker",)).document["spec"]
+    assert "nodes" not in spec
+    assert spec["program"] == {"script": {"path": "train.py"}}
+
+
+def test_the_mounts_of_a_volume_that_is_given_up_go_with_it(tmp_path: Path) -> None:
+    container = _container(volumeMounts=[{"name": "data", "mountPath": "/data"}])
+    replica = _replica(container, volumes=[{"name": "data", "hostPath": {"path": "/data"}}])
+    where = "spec.tfReplicaSpecs.Worker.template.spec.volumes[0]"
+    found = _convert(tmp_path, _tfjob(Worker=replica), without=(where,))
+    assert "podTemplate" not in found.document["spec"]
+    assert any(each.where.endswith("volumeMounts[0]") for each in found.left_out)
+
+
+def test_a_number_of_accelerators_that_no_machine_has_is_reported_at_its_request(tmp_path: Path) -> None:
+    container = _container(resources={"limits": {"nvidia.com/gpu": 3}})
+    selector = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
+    told = _refused(tmp_path, _tfjob(Worker=_replica(container, nodeSelector=selector)))
+    assert "containers[0].resources.limits.nvidia.com/gpu: " in told
+
+
+_GARBAGE = st.sampled_from([None, 0, -1, True, "", "x", "$(A)", [], ["x"], [None], {}, {"x": 1}, {"name": 5}, 1.5])
+_PATHS = [
+    ("metadata",),
+    ("metadata", "labels"),
+    ("metadata", "annotations"),
+    ("spec",),
+    ("spec", "runPolicy"),
+    ("spec", "runPolicy", "schedulingPolicy"),
+    ("spec", "tfReplicaSpecs"),
+    ("spec", "tfReplicaSpecs", "Worker"),
+    ("spec", "tfReplicaSpecs", "Worker", "replicas"),
+    ("spec", "tfReplicaSpecs", "Worker", "template"),
+    ("spec", "tfReplicaSpecs", "Worker", "template", "metadata"),
+    *(
+        ("spec", "tfReplicaSpecs", "Worker", "template", "spec", name)
+        for name in ("affinity", "containers", "initContainers", "nodeSelector", "securityContext", "volumes")
+    ),
+    *(
+        ("spec", "tfReplicaSpecs", "Worker", "template", "spec", "containers", 0, name)
+        for name in (
+            "args",
+            "command",
+            "env",
+            "envFrom",
+            "image",
+            "lifecycle",
+            "resources",
+            "volumeMounts",
+            "workingDir",
+        )
+    ),
+    ("spec", "tfReplicaSpecs", "Worker", "template", "spec", "containers", 0, "resources", "limits"),
+]
+
+
+@settings(max_examples=60)
+@given(path=st.sampled_from(_PATHS), value=_GARBAGE)
+def test_any_value_is_converted_or_refused(
+    path: tuple[str | int, ...], value: object, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tfjob: Any = _tfjob(Worker=_replica(_container(resources={"limits": {"cpu": 1}})))
+    tfjob["spec"]["runPolicy"] = {"schedulingPolicy": {}}
+    place = tfjob
+    for part in path[:-1]:
+        place = place[part]
+    place[path[-1]] = value
+    # Problem is the only exception that a user may see.
+    with contextlib.suppress(Problem):
+        _convert(tmp_path_factory.mktemp("any"), tfjob)
 
 
 def test_only_a_refused_field_can_be_given_up(tmp_path: Path) -> None:
