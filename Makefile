@@ -310,6 +310,9 @@ soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-cos
 	  $(BIN)/python -m pytest -q -m "cluster and not soak" --durations=10; \
 	  $(BIN)/python -m tests.soak.chaos --on servers --kills 40; \
 	done
+	@test ! -e build/cluster-1.36/kubeconfig || MPTRAINING_KUBERNETES=1.36 $(MAKE) --no-print-directory test-kind
+	@test ! -e build/cluster-1.36/kubeconfig || \
+	  MPTRAINING_KUBERNETES=1.36 $(BIN)/python -m tests.soak.in_place_restart --write docs/measured.md
 
 # Results are kept in build/parity: the same programs are not run twice while the sources stay as they are.
 PROGRAMS ?= 2000

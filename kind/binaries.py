@@ -35,14 +35,19 @@ class NotHere(Exception):
     """The binary cannot be had; the text says what to do about it."""
 
 
-def archive() -> Path | None:
-    """The node image archive to take the binary from: the variable's, else one lying beside the checkout."""
+def archive(version: str = TESTED) -> Path | None:
+    """The archive of that release's node image: the variable's, else one beside the checkout; None without one.
+
+    The variable names the archive of TESTED. That of another release is node-image-vVERSION.tar.zst in the same folder.
+    """
     named = os.environ.get(ARCHIVE_VARIABLE)
-    if named:
-        if not Path(named).is_file():
-            raise NotHere(f"{ARCHIVE_VARIABLE}={named}: no such file. Name a node image archive, or unset it.")
+    if named and not Path(named).is_file():
+        raise NotHere(f"{ARCHIVE_VARIABLE}={named}: no such file. Name a node image archive, or unset it.")
+    if named and version == TESTED:
         return Path(named)
-    return next(iter(sorted((ROOT.parent / "shared" / "kind").glob("*.tar.zst"))), None)
+    folder = Path(named).parent if named else ROOT.parent / "shared" / "kind"
+    found = folder / f"node-image-v{version}.tar.zst"
+    return found if found.is_file() else None
 
 
 def extract(image: Path, target: Path) -> None:
@@ -126,9 +131,13 @@ def control_plane(folder: Path, beside: Path, version: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "hyperkube"
     if not target.exists():
-        unfinished = target.with_suffix(".part")
-        build(unfinished, version)
-        unfinished.replace(target)
+        image = archive(version)
+        if image is None:
+            unfinished = target.with_suffix(".part")
+            build(unfinished, version)
+            unfinished.replace(target)
+        else:
+            extract(image, target)
     for name in NAMES:
         _link(folder / name, Path(target.name) if name in CONTROL_PLANE else (beside / name).absolute())
 

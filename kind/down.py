@@ -6,7 +6,8 @@ import shutil
 
 from kind.engine import STATE, docker, finish, podman, say
 from kind.kubectl import KUBECONFIG
-from kind.nodes import NAME, NODES
+from kind.nodes import NODES
+from kind.release import CLAIMS_FOLDER, NAME
 from kind.up import remove
 
 
@@ -16,7 +17,7 @@ def main() -> None:
     for engine in found:
         remove(engine)
     KUBECONFIG.unlink(missing_ok=True)
-    shutil.rmtree(STATE / "claims", ignore_errors=True)
+    shutil.rmtree(STATE / CLAIMS_FOLDER, ignore_errors=True)
     say(f"{NAME} is gone" if found else f"there is no {NAME}")
 
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from kind.engine import ROOT, Engine, Failed, docker, finish, podman, say
-from kind.nodes import CONTROL_PLANE, NAME, NODES, WORKERS, kind
+from kind.nodes import CONTROL_PLANE, NODES, WORKERS, kind
+from kind.release import NAME
 
 BUILD = ROOT / "build" / "images"
 CONTEXT = BUILD / "context"

@@ -6,8 +6,9 @@ import os
 import subprocess
 
 from kind.engine import BIN, ROOT, Failed
+from kind.release import KUBECONFIG_FOLDER
 
-KUBECONFIG = ROOT / "build" / "cluster" / "kubeconfig"
+KUBECONFIG = ROOT / "build" / KUBECONFIG_FOLDER / "kubeconfig"
 
 
 def kubectl(*arguments: str, text: str | None = None, check: bool = True, seconds: float = 300.0) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from kind.engine import BIN, ROOT, Engine, Failed, say
 from kind.kubectl import KUBECONFIG, kubectl
+from kind.release import NAME
 
-NAME = "mptraining"
 CONTROL_PLANE = f"{NAME}-control-plane"
 WORKERS = (f"{NAME}-worker", f"{NAME}-worker2")
 NODES = (CONTROL_PLANE, *WORKERS)

@@ -2,6 +2,7 @@
 
 Docker with kind's own node image where they are to be had; else Podman with a node image from the archive that
 MPTRAINING_KIND_IMAGE_ARCHIVE names, or one that is built here from Go modules and Debian packages.
+MPTRAINING_KUBERNETES=1.36 makes a second cluster of that release, always with Podman: kind.release.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ import os
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
+from kind.binaries import ARCHIVE_VARIABLE, NotHere, archive
 from kind.engine import ROOT, STATE, Engine, Failed, docker, finish, podman, say
 from kind.kubectl import KUBECONFIG
 from kind.nodes import (
     CONTROL_PLANE,
-    NAME,
     NODES,
     WORKERS,
     export_kubeconfig,
@@ -26,17 +26,18 @@ from kind.nodes import (
     relative,
     why_not_well,
 )
+from kind.release import CLAIMS_FOLDER, DEFAULT, NAME, NODE_IMAGE, RELEASE, VARIABLE, VERSION
 
-ARCHIVE = "MPTRAINING_KIND_IMAGE_ARCHIVE"
-NODE_IMAGE = "localhost/kindest-node:v1.34.4"
 # Where Kubernetes' own host-path provisioner, the default class of NODE_IMAGE, makes folders.
 CLAIMS = "/tmp/hostpath_pv"
 
 
 def main() -> None:
     began = time.monotonic()
+    if VERSION is None:
+        raise Failed(f"{VARIABLE} is {RELEASE}: kind/node_image builds no node of it; name 1.34 or 1.36")
     engine = docker()
-    if engine and not os.environ.get(ARCHIVE):
+    if engine and RELEASE == DEFAULT and not os.environ.get(ARCHIVE_VARIABLE):
         image = None
     else:
         engine, image = podman(), NODE_IMAGE
@@ -48,33 +49,36 @@ def main() -> None:
         say(f"{NAME} exists, but {wrong}: created again")
         remove(engine)
     if image:
-        obtain(engine, image)
+        obtain(engine, image, VERSION)
     create(engine, image)
     say(f"ready after {time.monotonic() - began:.0f} s; export KUBECONFIG={relative(KUBECONFIG)}")
 
 
-def obtain(engine: Engine, image: str) -> None:
+def obtain(engine: Engine, image: str, version: str) -> None:
     """The node image: at hand, out of the archive, or built."""
-    archive = os.environ.get(ARCHIVE)
     if engine.has_image(image):
         return
-    if archive:
-        if not Path(archive).is_file():
-            raise Failed(f"{ARCHIVE} is {archive}: no such file")
-        say(f"loading the node image from {archive}")
-        unpack = subprocess.Popen(["zstd", "--decompress", "--stdout", "--long=31", archive], stdout=subprocess.PIPE)
+    try:
+        packed = archive(version)
+    except NotHere as problem:
+        raise Failed(str(problem)) from None
+    if packed:
+        say(f"loading the node image from {packed}")
+        decompress = ["zstd", "--decompress", "--stdout", "--long=31", str(packed)]
+        unpack = subprocess.Popen(decompress, stdout=subprocess.PIPE)
         engine.run(engine.name, "load", stdin=unpack.stdout)
         if unpack.wait() != 0 or not engine.has_image(image):
-            raise Failed(f"{archive} holds no {image}")
+            raise Failed(f"{packed} holds no {image}")
         return
-    say(f"building the node image from Go modules and Debian packages: 10 minutes; {ARCHIVE} would save them")
-    engine.run(str(ROOT / "kind" / "node_image" / "build.sh"), str(ROOT / "build" / "node-image"), shown=True)
+    say(f"building {image} from Go modules and Debian packages: 10 minutes; {ARCHIVE_VARIABLE} would save them")
+    folder = ROOT / "build" / ("node-image" if RELEASE == DEFAULT else f"node-image-{version}")
+    engine.run(str(ROOT / "kind" / "node_image" / "build.sh"), str(folder), version, shown=True)
 
 
 def create(engine: Engine, image: str | None) -> None:
     say(f"creating {NAME} with {engine.name}: a control plane and {len(WORKERS)} workers")
     if image:
-        (STATE / "claims").mkdir(parents=True, exist_ok=True)
+        (STATE / CLAIMS_FOLDER).mkdir(parents=True, exist_ok=True)
     KUBECONFIG.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(configuration(shared_claims=image is not None), file)
@@ -104,7 +108,7 @@ def configuration(*, shared_claims: bool) -> dict[str, Any]:
         networking["kubeProxyMode"] = "nftables"
         volume = {"name": "claims", "hostPath": CLAIMS, "mountPath": CLAIMS, "pathType": "Directory"}
         manager["extraVolumes"] = [volume]
-        node["extraMounts"] = [{"hostPath": str(STATE / "claims"), "containerPath": CLAIMS}]
+        node["extraMounts"] = [{"hostPath": str(STATE / CLAIMS_FOLDER), "containerPath": CLAIMS}]
     return {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# usage: build.sh WORKDIR: builds localhost/kindest-node:v1.34.4 from Go modules and Debian packages: no registry.
-# About 10 minutes on 2 cores, 7 of them compiling Kubernetes; 2 once that is done. As root; packages: kind/engine.py.
+# usage: build.sh WORKDIR VERSION: builds localhost/kindest-node:vVERSION (1.34.4, 1.36.3) from Go modules and Debian
+# packages: no registry. About 10 minutes on 2 cores, 7 of them compiling Kubernetes; 2 once that is done. As root;
+# packages: kind/engine.py.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(realpath -m "${1:?work directory}") kind=v0.30.0 coredns=v1.12.1
+work=$(realpath -m "${1:?work directory}") version=${2:?a release of Kubernetes} kind=v0.30.0 coredns=v1.12.1
 mkdir -p "$work/coredns"
 export GOFLAGS="-mod=mod -buildvcs=false" CGO_ENABLED=0
 
-[ -x "$work/hyperkube" ] || bash "$here/../hyperkube/build.sh" "$work/module" "$work/hyperkube" 1.34.4
+[ -x "$work/hyperkube" ] || bash "$here/../hyperkube/build.sh" "$work/module" "$work/hyperkube" "$version"
 
 if [ ! -x "$work/coredns/coredns" ]; then
   cd "$work/coredns"
@@ -26,13 +27,13 @@ debootstrap --variant=minbase --include=systemd,systemd-sysv,conntrack,iptables,
   bookworm "$work/rootfs" ${mirror:+"$mirror"}
 # kubeadm knows the names under which it looks for its images.
 ln -sf hyperkube "$work/kubeadm"
-"$work/kubeadm" config images list --kubernetes-version v1.34.4 2>/dev/null >"$work/images"
-bash "$here/rootfs.sh" "$work/rootfs" "$(go env GOMODCACHE)/sigs.k8s.io/kind@$kind" "$work/hyperkube" "$(grep /pause: "$work/images")"
+"$work/kubeadm" config images list --kubernetes-version "v$version" 2>/dev/null >"$work/images"
+bash "$here/rootfs.sh" "$work/rootfs" "$(go env GOMODCACHE)/sigs.k8s.io/kind@$kind" "$work/hyperkube" "$(grep /pause: "$work/images")" "v$version"
 bash "$here/component-images.sh" "$work/rootfs" "$work/hyperkube" "$work/coredns/coredns" "$work/images" "$work/rootfs/kind/images"
 
 container=$(buildah from scratch)
 buildah add -q "$container" "$work/rootfs" / >/dev/null
 buildah config --entrypoint '["/usr/local/bin/entrypoint","/sbin/init"]' --stop-signal SIGRTMIN+3 --env container=podman \
   --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
-buildah commit -q --rm "$container" localhost/kindest-node:v1.34.4
+buildah commit -q --rm "$container" "localhost/kindest-node:v$version"
 rm -rf "$work/rootfs"

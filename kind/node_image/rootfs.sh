@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 set -euo pipefail
-# usage: rootfs.sh ROOTFS KINDMOD HYPERKUBE PAUSE_IMAGE: turns a debootstrapped tree into a kind node
-R=$1 K=$2 H=$3 PAUSE=$4 V=v1.34.4
+# usage: rootfs.sh ROOTFS KINDMOD HYPERKUBE PAUSE_IMAGE VERSION: turns a debootstrapped tree into a kind node
+R=$1 K=$2 H=$3 PAUSE=$4 V=$5
 rm -rf $R/var/cache/apt/* $R/var/lib/apt/lists/* $R/usr/share/doc/* $R/usr/share/man/* $R/usr/share/locale/* $R/usr/share/info/* $R/var/log/* $R/usr/lib/x86_64-linux-gnu/gconv
 cp -r $K/images/base/files/. $R/
 chmod -R u+w $R/etc $R/kind $R/usr/local
@@ -36,7 +36,8 @@ version = 2
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
     SystemdCgroup = true
 EOT
-echo -n 'KUBELET_EXTRA_ARGS=--runtime-cgroups=/system.slice/containerd.service --feature-gates=KubeletInUserNamespace=true' > $R/etc/default/kubelet
+# From 1.35 on a kubelet refuses cgroup v1 unless it is told not to.
+echo -n 'KUBELET_EXTRA_ARGS=--runtime-cgroups=/system.slice/containerd.service --feature-gates=KubeletInUserNamespace=true --fail-cgroupv1=false' > $R/etc/default/kubelet
 # Kubernetes
 install -m755 $H $R/usr/local/bin/hyperkube
 for c in kubelet kubeadm kubectl; do ln -sf /usr/local/bin/hyperkube $R/usr/bin/$c; done
