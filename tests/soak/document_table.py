@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,3 +30,9 @@ def put(document: Path, text: str, *, begin: str = BEGIN, end: str = END) -> Non
     if not (found and closed):
         raise ValueError(f"{document}: no lines {begin!r} and {end!r} in it")
     document.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def where() -> str:
+    """Return the versions and the machine that a table's numbers depend on."""
+    versions = (f"{name} {importlib.metadata.version(name.lower())}" for name in ("TensorFlow", "NumPy"))
+    return f"{', '.join(versions)}, {platform.machine()}, {os.cpu_count()} processors"
