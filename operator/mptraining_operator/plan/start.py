@@ -19,7 +19,7 @@ from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, form
 from mptraining_operator.plan import conditions, end, run, waiting
 from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.capacity import machines, nodes
-from mptraining_operator.plan.deadlines import earliest_deadline
+from mptraining_operator.plan.deadlines import deadline_before, earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
 from mptraining_operator.plan.snapshot import Refusal, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
@@ -194,8 +194,11 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     due = parse_time(attempt.completion_time or format_time(now)) + end.restart_backoff(
         status, snapshot.limits, snapshot.uid
     )
+    deadline = deadline_before(due, snapshot, status, f"{attempt.outcome}: {attempt.message or ''}")
+    if deadline is not None and now >= deadline.at:
+        return charge_budget(snapshot, status, deadline.outcome, deadline.message, now)
     if now < due:
-        return Plan(wake_at=due)
+        return Plan(wake_at=deadline.at if deadline else due)
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
