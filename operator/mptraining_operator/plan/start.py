@@ -49,7 +49,7 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
             return Plan(status=failed, event_records=(EventRecord(outcome.reason, str(problem), "Warning"),))
     most = limits.jobs.nodes_per_namespace
     workers = start.attempt_job.processes
-    if most is None or _has_nodes(status) or snapshot.other_nodes + workers <= most:
+    if most is None or workers <= nodes.held(status) or snapshot.other_nodes + workers <= most:
         return None
     return _wait_for_room(snapshot, status, workers, most, now)
 
@@ -58,13 +58,6 @@ def _runtime_limits(snapshot: Snapshot, job: ResolvedJob) -> RuntimeLimits | Non
     """Return the limits of the job's runtime as they are now, as those of the settings."""
     runtime = (snapshot.limits.cluster.runtimes or {}).get(job.runtime.name) if job.runtime else None
     return runtime.limits if runtime else None
-
-
-def _has_nodes(status: JobStatus) -> bool:
-    """Return whether the job keeps the nodes of its previous attempt, as `watch.parse.nodes` counts them."""
-    running = conditions.condition(status, "Running")
-    waits = running is not None and running.reason == waiting.NAMESPACE_FULL
-    return bool(status.current_attempt) and status.phase != Phase.SUSPENDED and not waits
 
 
 def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: int, now: float) -> Plan:

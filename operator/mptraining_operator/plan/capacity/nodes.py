@@ -22,10 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mptraining_api.outcomes import NO_CAPACITY, RESIZED, SUSPENDED
-from mptraining_api.status import Attempt, JobStatus, parse_time
+from mptraining_api.status import Attempt, JobStatus, Phase, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.deadlines import run_policy
 from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, Snapshot
+from mptraining_operator.plan.waiting import NAMESPACE_FULL
 
 # Seconds. A restart costs about that much: an attempt that ends sooner does not grow.
 _WORTH_A_RESTART = 120
@@ -66,6 +67,14 @@ def most_allowed(snapshot: Snapshot, sizes: Sequence[int]) -> int:
     limits = snapshot.limits.jobs
     left = None if limits.nodes_per_namespace is None else limits.nodes_per_namespace - snapshot.other_nodes
     return min(each for each in (sizes[-1], limits.nodes_per_job, left) if each is not None)
+
+
+def held(status: JobStatus) -> int:
+    """Return the nodes that the job keeps between two attempts, as `watch.parse.nodes` counts them."""
+    running = conditions.condition(status, "Running")
+    waits = running is not None and running.reason == NAMESPACE_FULL
+    given_up = not status.current_attempt or status.phase == Phase.SUSPENDED or waits
+    return 0 if given_up else status.workers or 0
 
 
 def next_size(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus) -> int:
