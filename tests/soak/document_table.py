@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 BEGIN, END = "<!-- made by `make soak` -->", "<!-- until here -->"
 
@@ -34,5 +35,7 @@ def put(document: Path, text: str, *, begin: str = BEGIN, end: str = END) -> Non
 
 def where() -> str:
     """Return the versions and the machine that a table's numbers depend on."""
-    versions = (f"{name} {importlib.metadata.version(name.lower())}" for name in ("TensorFlow", "NumPy"))
-    return f"{', '.join(versions)}, {platform.machine()}, {os.cpu_count()} processors"
+    # The distribution of TensorFlow has several names.
+    import tensorflow as tf
+
+    return f"TensorFlow {tf.__version__}, NumPy {np.__version__}, {platform.machine()}, {os.cpu_count()} processors"
