@@ -408,9 +408,10 @@ def test_a_quota_keeps_jobs_from_repelling_the_pods_of_other_namespaces(restrict
         affinity = {"podAntiAffinity": {required: [{**terms, **reach}]}}
         restricted.create(name, nodes=1, podTemplate={"affinity": affinity})
     assert "exceeded quota: own-pods" in restricted.waits("alone", "PodsRefused")
-    restricted.phase("apart", "Succeeded")
+    restricted.phase("apart", "Running")
     restricted.rest.delete(f"{path}/own-pods")
-    restricted.delete("alone")
+    for name in ("alone", "apart"):
+        restricted.delete(name)
 
 
 # Secrets.
