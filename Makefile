@@ -176,7 +176,7 @@ servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok
 
 # For `make soak`: its version is that of the control plane in build/bin (kind/binaries.py).
 build/bin/kube-scheduler-coscheduling: tests/servers/coscheduling/main.go tests/servers/coscheduling/build.sh
-	@echo "building kube-scheduler with the plugin Coscheduling, some minutes"
+	@echo "building kube-scheduler with the plugin Coscheduling: five minutes of processor time, seconds once hyperkube is built here"
 	@tests/servers/coscheduling/build.sh $(CURDIR)/$@ $(TESTED_KUBERNETES) $(SCHEDULER_PLUGINS)
 
 build/bin/kwok:

@@ -396,7 +396,7 @@ def test_a_replaced_frozen_job_is_not_trained(suspended: Any) -> None:
 
 
 def test_a_quota_keeps_jobs_from_repelling_the_pods_of_other_namespaces(restricted: Any) -> None:
-    """The scheduler honours a required anti-affinity for the pods that it names too: it keeps a machine free of them."""
+    """The scheduler honours a required anti-affinity also when it places the other pods: it keeps a machine for one."""
     terms = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     scope = {"scopeName": "CrossNamespacePodAffinity", "operator": "Exists"}
