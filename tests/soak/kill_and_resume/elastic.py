@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import random
 import shutil
@@ -184,7 +185,8 @@ def table(rows: Sequence[Row], seeds: Sequence[ElasticRun], *, program: str, whe
     first = (f"{each[0]:.3f}" for each in ends)
     lines = [
         f"Program `{program}`, {RECORDS} records, {EPOCHS} epochs of {STEPS_PER_EPOCH} steps, {where}. "
-        f"{sum(each.as_expected for each in rows)} of {len(rows)} orders as expected.",
+        f"{len(rows)} of {math.factorial(len(SIZES))} orders were run, {sum(each.as_expected for each in rows)} of them "
+        "as expected.",
         "",
         f"| workers | killed at steps | every record once in each epoch | order of the records | {names} |",
         f"|---|---|---|---|{'---|' * len(COMPARED)}",
