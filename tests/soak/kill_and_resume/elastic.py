@@ -183,10 +183,10 @@ def table(rows: Sequence[Row], seeds: Sequence[ElasticRun], *, program: str, whe
     ends = [[one.curve(metric)[-1] for one in seeds] for metric in COMPARED]
     ranges = (f"{min(each):.3f} to {max(each):.3f}, spread {max(each) - min(each):.3f}" for each in ends)
     first = (f"{each[0]:.3f}" for each in ends)
+    right = sum(each.as_expected for each in rows)
     lines = [
         f"Program `{program}`, {RECORDS} records, {EPOCHS} epochs of {STEPS_PER_EPOCH} steps, {where}. "
-        f"{len(rows)} of {math.factorial(len(SIZES))} orders were run, {sum(each.as_expected for each in rows)} of them "
-        "as expected.",
+        f"{len(rows)} of {math.factorial(len(SIZES))} orders were run, {right} of them as expected.",
         "",
         f"| workers | killed at steps | every record once in each epoch | order of the records | {names} |",
         f"|---|---|---|---|{'---|' * len(COMPARED)}",
