@@ -176,7 +176,7 @@ servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok
 
 # For `make soak`: its version is that of the control plane in build/bin (kind/binaries.py).
 build/bin/kube-scheduler-coscheduling: tests/servers/coscheduling/main.go tests/servers/coscheduling/build.sh
-	@echo "building kube-scheduler with the plugin Coscheduling, some minutes"
+	@echo "building kube-scheduler with the plugin Coscheduling: five minutes of processor time, seconds once hyperkube is built here"
 	@tests/servers/coscheduling/build.sh $(CURDIR)/$@ $(TESTED_KUBERNETES) $(SCHEDULER_PLUGINS)
 
 build/bin/kwok:
@@ -295,7 +295,7 @@ soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-cos
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
-	@$(BIN)/python -m tests.soak.kill_and_resume.elastic
+	@$(BIN)/python -m tests.soak.kill_and_resume.elastic --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md

@@ -78,6 +78,8 @@ CALLS = {
     # The operator reads one that it could not create, because it exists.
     "podgroups": dict.fromkeys(("get", "create"), "apply"),
     "workloads": dict.fromkeys(("get", "create"), "apply"),
+    # Also without deviceClasses: jobs that started with them claim their GPUs at every attempt.
+    "resourceclaimtemplates": dict.fromkeys(("get", "create"), "apply"),
     "tokenreviews": {"create": "progress.auth"},
     "nodes": {"get": "apply", "list": "watch.node_platform"},
     "leases": {"get": "leader_election", "create": "leader_election", "update": "leader_election"},
@@ -89,17 +91,13 @@ CALLS = {
 REVIEWS = {"subjectaccessreviews": {"create": "monitoring.metrics_access"}}
 
 
-# With accelerators of a DeviceClass.
-CLAIMS = {"resourceclaimtemplates": {"get": "apply", "create": "apply"}}
-
-
 @pytest.mark.parametrize("namespaces", [[], ["a", "b"]])
 @pytest.mark.parametrize(
     ("settings", "more"),
     [
         ({}, {}),
         ({"metrics": {"authentication": "TokenReview"}}, REVIEWS),
-        ({"deviceClasses": {"t4": "t4.example.com"}}, CLAIMS),
+        ({"deviceClasses": {"t4": "t4.example.com"}}, {}),
     ],
 )
 def test_the_operator_has_the_rights_for_its_calls_and_no_others(

@@ -392,6 +392,28 @@ def test_a_replaced_frozen_job_is_not_trained(suspended: Any) -> None:
     assert batch["spec"]["template"]["spec"]["containers"][0]["image"] == "mptraining/trainer:test"
 
 
+# The pods of others.
+
+
+def test_a_quota_keeps_jobs_from_repelling_the_pods_of_other_namespaces(restricted: Any) -> None:
+    """The scheduler honours a required anti-affinity also when it places the other pods: it keeps a machine for one."""
+    terms = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    scope = {"scopeName": "CrossNamespacePodAffinity", "operator": "Exists"}
+    quota = {"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": [scope]}}
+    path = f"/api/v1/namespaces/{restricted.namespace}/resourcequotas"
+    restricted.rest.post(path, {"metadata": {"name": "own-pods"}, "spec": quota})
+    restricted.wait(lambda: restricted.rest.get(f"{path}/own-pods").get("status", {}).get("hard"), lambda hard: hard)
+    for name, reach in (("alone", {"namespaceSelector": {}}), ("apart", {})):
+        affinity = {"podAntiAffinity": {required: [{**terms, **reach}]}}
+        restricted.create(name, nodes=1, podTemplate={"affinity": affinity})
+    assert "exceeded quota: own-pods" in restricted.waits("alone", "PodsRefused")
+    restricted.phase("apart", "Running")
+    restricted.rest.delete(f"{path}/own-pods")
+    for name in ("alone", "apart"):
+        restricted.delete(name)
+
+
 # Secrets.
 
 

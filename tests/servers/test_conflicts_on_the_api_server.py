@@ -9,7 +9,7 @@ import pytest
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, PODS, ApiProblem
 from mptraining_operator.cluster import Cluster
-from tests.testbed import ControlPlane, Refused
+from tests.testbed import ControlPlane
 from tests.testbed.kubernetes.access import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -63,7 +63,7 @@ def test_a_namespace_that_is_being_deleted_is_the_cause(control_plane: ControlPl
 
 
 def test_a_policy_of_the_administrator_gives_a_cause_without_a_reason(control_plane: ControlPlane) -> None:
-    """A ValidatingAdmissionPolicy answers with 422 and Invalid as well; it is in v1 since Kubernetes 1.30."""
+    """A ValidatingAdmissionPolicy answers with 422 and Invalid as well."""
     operator = Cluster(control_plane.client())
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     bindings = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
@@ -72,12 +72,7 @@ def test_a_policy_of_the_administrator_gives_a_cause_without_a_reason(control_pl
         "matchConstraints": {"resourceRules": [rule]},
         "validations": [{"expression": "object.metadata.name != 'unwanted'", "message": "not here"}],
     }
-    try:
-        control_plane.rest.post(policies, {"metadata": {"name": "tests"}, "spec": spec})
-    except Refused as refused:
-        if refused.code != 404:
-            raise
-        pytest.skip("before Kubernetes 1.30")
+    control_plane.rest.post(policies, {"metadata": {"name": "tests"}, "spec": spec})
     binding = {"policyName": "tests", "validationActions": ["Deny"]}
     control_plane.rest.post(bindings, {"metadata": {"name": "tests"}, "spec": binding})
 

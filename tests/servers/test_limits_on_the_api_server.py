@@ -63,6 +63,10 @@ def of_tpu(topology: str, count: int | None = None) -> Json:
     return {"accelerator": {"type": "tpu-v5-lite-podslice", "topology": topology, **chips}}
 
 
+def of_alternative(type: str, **machine: Any) -> Json:
+    return {"accelerator": {**SPEC["accelerator"], "alternatives": [{"type": "cpu"}, {"type": type, **machine}]}}
+
+
 IMAGES = (
     *("team/trainer:9", "team/trainer", "docker.io/team/trainer:1", f"team/trainer@{DIGEST}", "team/trainer2"),
     *("gcr.io/p/exact:1", "gcr.io/p/exact", "gcr.io/p/exact:2", f"gcr.io/p/exact:1@{DIGEST}", "GCR.io/p/exact:1"),
@@ -76,6 +80,12 @@ JOBS: list[tuple[str, Json]] = [
     *(("machines", {"nodes": nodes}) for nodes in (3, 4)),
     *(("machines", {"accelerator": {"type": type}}) for type in ("cpu", "nvidia-l4")),
     *(("machines", of_tpu(*each)) for each in (("2x2",), ("2x4",), ("4x4",), ("4x4", 4), ("2x4", 4))),
+    *(("machines", of_alternative(type)) for type in ("nvidia-tesla-t4", "nvidia-l4")),
+    *(("machines", of_alternative("tpu-v5-lite-podslice", topology=each)) for each in ("2x2", "4x4", "4x8")),
+    ("machines", of_alternative("tpu-v5-lite-podslice", topology="2x4", countPerNode=4)),
+    ("machines", {"nodes": 4, **of_alternative("nvidia-tesla-t4")}),
+    ("namespaces", of_alternative("tpu-v5-lite-podslice", topology="4x4")),
+    ("fallback", of_alternative("tpu-v5-lite-podslice", topology="4x4")),
     *(("namespaces", {"nodes": nodes}) for nodes in (2, 3)),
     *(("images", of_image(text)) for text in IMAGES),
     ("images", {}),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 BEGIN, END = "<!-- made by `make soak` -->", "<!-- until here -->"
 
@@ -27,3 +31,11 @@ def put(document: Path, text: str, *, begin: str = BEGIN, end: str = END) -> Non
     if not (found and closed):
         raise ValueError(f"{document}: no lines {begin!r} and {end!r} in it")
     document.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def where() -> str:
+    """Return the versions and the machine that a table's numbers depend on."""
+    # The distribution of TensorFlow has several names.
+    import tensorflow as tf
+
+    return f"TensorFlow {tf.__version__}, NumPy {np.__version__}, {platform.machine()}, {os.cpu_count()} processors"

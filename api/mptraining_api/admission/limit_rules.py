@@ -180,15 +180,15 @@ def _nodes(name: str, most: Callable[[JobLimits], int | None]) -> LimitRule:
             nodes = attempt.processes if least is None else least
             if limit is not None and nodes > limit:
                 where = f"{field}.topology" if attempt.accelerator.topology else own
-                words = {"nodesField": where, "nodes": str(nodes), name: str(limit)}
+                words = {f"{name}Field": where, f"{name}Found": str(nodes), name: str(limit)}
                 return {**words, "limits": candidate.name}
         return None
 
     return LimitRule(
         fields=("nodes", "elastic", "accelerator"),
-        cel=f"variables.{name} == 0 || variables.nodes <= variables.{name}",
-        where="spec.{nodesField}",
-        found=f"{{nodes}} nodes are more than {{limits}}.{name} allows",
+        cel=f"size(variables.{name}Exceeded) == 0",
+        where=f"spec.{{{name}Field}}",
+        found=f"{{{name}Found}} nodes are more than {{limits}}.{name} allows",
         expected=f"at most {{{name}}}",
         next_step=_ASK,
         refused=refused,

@@ -18,10 +18,11 @@ from mptraining_api.accelerators import catalogue
 from mptraining_api.admission.limit_rules import LIMIT_RULES, LimitRule
 from mptraining_api.spec import GROUP
 
+_NODE_LIMITS = ("nodesPerJob", "nodesPerNamespace")
 # The variables that the chart defines. Lists of text as in the settings; numbers of nodes, 0 for any.
 VALUES = (
     *("operatorNamespace", "operatorAccount", "cpuFallback"),
-    *("limitAccelerators", "limitImages", "limitRegistries", "nodesPerJob", "nodesPerNamespace"),
+    *("limitAccelerators", "limitImages", "limitRegistries", *_NODE_LIMITS),
 )
 # The resources with the limited fields, and the place of the job's spec in each.
 _JOBS = {"mptrainingjobs": "object.spec", "mptrainingsweeps": "object.spec.job"}
@@ -41,10 +42,9 @@ _WORDS = {
     "imageField": "variables.outsideImages[0].field",
     "image": "variables.outsideImages[0].text",
     "imageLimits": "variables.imageLimits",
-    "nodesField": "variables.nodesField",
-    "nodes": "string(variables.nodes)",
-    "nodesPerJob": "string(variables.nodesPerJob)",
-    "nodesPerNamespace": "string(variables.nodesPerNamespace)",
+    **{limit: f"string(variables.{limit})" for limit in _NODE_LIMITS},
+    **{f"{limit}Field": f"variables.{limit}Exceeded[0].field" for limit in _NODE_LIMITS},
+    **{f"{limit}Found": f"variables.{limit}Exceeded[0].nodes" for limit in _NODE_LIMITS},
 }
 
 
@@ -108,13 +108,12 @@ def _message(text: str) -> str:
 def _variables(job: str) -> Iterator[tuple[str, str]]:
     """Yield name and expression of the variables; an expression may read earlier ones."""
     aliases = {alias: each.name for each in catalogue().values() for alias in each.aliases}
-    yield "type", f"string({job}.?accelerator.?type.orValue(''))"
     yield "account", f"string({job}.?podTemplate.?serviceAccountName.orValue(''))"
     yield "aliases", json.dumps(aliases)
     known = "name in variables.aliases ? variables.aliases[name] : string(name)"
     yield "accelerators", f"variables.limitAccelerators.map(name, {known})"
     yield "alternatives", f"{job}.?accelerator.?alternatives.orValue([])"
-    yield "machines", _machines()
+    yield "machines", _machines(job)
     outside = "variables.machines.filter(machine, !(machine.type in variables.accelerators))"
     yield "outsideMachines", f"size(variables.accelerators) == 0 ? [] : {outside}"
     yield "volumes", f"{job}.?podTemplate.?volumes.orValue([])"
@@ -128,16 +127,19 @@ def _variables(job: str) -> Iterator[tuple[str, str]]:
     yield "badImages", f"variables.imagesLimited ? {bad} : []"
     yield "outsideImages", _outside()
     yield "imageLimits", _named_limits()
-    yield "topology", f"variables.cpuFallback ? '' : string({job}.?accelerator.?topology.orValue(''))"
     defaults = {
         f"{each.name} {topology}": options[0]
         for each in catalogue().values()
         for topology, options in each.topologies.items()
     }
     yield "chipsPerNode", json.dumps(defaults)
-    yield "nodes", _nodes(job)
     own = f"({job}.?elastic.hasValue() ? 'elastic.min' : 'nodes')"
-    yield "nodesField", f"variables.topology == '' ? {own} : 'accelerator.topology'"
+    yield "nodesField", own
+    yield "nodes", f"int({job}.?elastic.?min.orValue({job}.?nodes.orValue(1)))"
+    yield "machineNodes", _machine_nodes()
+    for limit in _NODE_LIMITS:
+        exceeded = f"variables.machineNodes.filter(machine, int(machine.nodes) > variables.{limit})"
+        yield f"{limit}Exceeded", f"variables.{limit} == 0 ? [] : {exceeded}"
 
 
 def _indices(items: str, most: int) -> str:
@@ -145,13 +147,22 @@ def _indices(items: str, most: int) -> str:
     return f"{list(range(most))}.filter(index, index < size({items}))"
 
 
-def _machines() -> str:
+def _machines(job: str) -> str:
+    """Return CEL for the list of maps with field, type, topology ('' for none) and chips ('0' for the default).
+
+    CEL wants values of one type in a map: numbers are text in it.
+    """
+
+    def machine(field: str, path: str) -> str:
+        topology = f"variables.cpuFallback ? '' : string({path}.?topology.orValue(''))"
+        chips = f"string({path}.?countPerNode.orValue(0))"
+        type_ = f"string({path}.?type.orValue(''))"
+        return f"{{'field': {field}, 'type': {type_}, 'topology': {topology}, 'chips': {chips}}}"
+
     others = _indices("variables.alternatives", _MOST_ALTERNATIVES)
-    return (
-        "[{'field': 'accelerator', 'type': variables.type}] + "
-        f"{others}.map(index, {{'field': 'accelerator.alternatives[' + string(index) + ']', "
-        "'type': string(variables.alternatives[index].?type.orValue(''))})"
-    )
+    alternative = machine("'accelerator.alternatives[' + string(index) + ']'", "variables.alternatives[index]")
+    first = machine("'accelerator'", f"{job}.accelerator")
+    return f"({job}.?accelerator.hasValue() ? [{first}] : []) + {others}.map(index, {alternative})"
 
 
 def _images(job: str) -> str:
@@ -243,17 +254,19 @@ def _named_limits() -> str:
     return f"[{named}].filter(text, text != '').join(' and ')"
 
 
-def _nodes(job: str) -> str:
-    """Return CEL for the processes of the resolved job: those of a TPU slice follow from its topology."""
-    sides = "variables.topology.split('x')"
+def _machine_nodes() -> str:
+    """Return CEL for the list of maps with field and nodes: the processes of the resolved job on each machine; those
+    of a TPU slice follow from its topology.
+    """
+    sides = "machine.topology.split('x')"
     chips = f"int({sides}[0]) * int({sides}[1]) * (size({sides}) > 2 ? int({sides}[2]) : 1)"
-    key = "(variables.type + ' ' + variables.topology)"
-    per_node = (
-        f"({job}.?accelerator.?countPerNode.hasValue() ? int({job}.accelerator.countPerNode) : "
-        f"({key} in variables.chipsPerNode ? variables.chipsPerNode[{key}] : {chips}))"
-    )
+    key = "(machine.type + ' ' + machine.topology)"
+    default = f"{key} in variables.chipsPerNode ? variables.chipsPerNode[{key}] : {chips}"
+    per_node = f"(machine.chips != '0' ? int(machine.chips) : {default})"
     return (
-        f"variables.topology == '' ? int({job}.?elastic.?min.orValue({job}.?nodes.orValue(1))) : {chips} / {per_node}"
+        "variables.machines.map(machine, machine.topology == '' ? "
+        "{'field': variables.nodesField, 'nodes': string(variables.nodes)} : "
+        f"{{'field': machine.field + '.topology', 'nodes': string({chips} / {per_node})}})"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mptraining_api import accelerators
+from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolve.batch_size import SCALING, scaling_rule, scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob
 
@@ -123,18 +124,38 @@ def _learning_rate(job: ResolvedJob) -> Iterator[str]:
 
 def _shapes(job: ResolvedJob) -> Iterator[str]:
     multiple = accelerators.lookup(job.accelerator.type).multiple
-    size = job.per_replica_batch_size
     # On TPUs the batch size per core should be a multiple of 8, features of 128 (Cloud TPU performance guide).
     batch_multiple = min(multiple, 8)
-    if size is not None and size % batch_multiple:
-        yield (f"{size} examples per replica: {job.accelerator.title} is fastest with a multiple of {batch_multiple}.")
+    batches = _batches(job)
+    uneven = [(size, workers) for workers, size in batches.items() if size % batch_multiple]
+    if uneven:
+        (size, workers), *others = uneven
+        found = f"{size} examples per replica{_with_workers(job, workers)}"
+        found += "".join(f", {size} with {workers}" for size, workers in others)
+        yield f"{found}: {job.accelerator.title} is fastest with a multiple of {batch_multiple}."
     if job.program.function is not None and multiple > 1 and job.precision.policy != "float32":
         yield (
             f"Widths and channels that are multiples of {multiple} fill {job.accelerator.title}'s "
             "matrix units; the output layer need not be one."
         )
-    if size is not None and size < 16 and job.replicas > 1:
-        yield f"BatchNormalization sees the {size} examples of its own replica only."
+    workers, size = next(iter(batches.items()), (0, 16))
+    if size < 16 and job.replicas > 1:
+        where = _with_workers(job, workers)
+        yield f"BatchNormalization sees the {size} examples of its own replica only{where and f',{where}'}."
+
+
+def _batches(job: ResolvedJob) -> dict[int, int]:
+    """Return the examples per replica by the number of workers, the most workers first; empty for scripts."""
+    total = job.global_batch_size
+    if total is None:
+        return {}
+    if job.nodes_range is None:
+        return {job.processes: total // job.replicas}
+    return {nodes: total // (nodes * job.replicas_per_process) for nodes in reversed(possible_nodes(job))}
+
+
+def _with_workers(job: ResolvedJob, workers: int) -> str:
+    return "" if job.nodes_range is None else f" with {workers} worker{'s' * (workers > 1)}"
 
 
 def _metrics(job: ResolvedJob) -> Iterator[str]:

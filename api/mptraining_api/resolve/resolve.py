@@ -23,7 +23,7 @@ from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_t
 from mptraining_api.resolve.device_claims import with_claim
 from mptraining_api.resolve.devices import Devices, requested_devices, strategy, without_accelerators
 from mptraining_api.resolve.placement import placement
-from mptraining_api.resolve.precision import JitCompile, Keras, jit_compile, precision
+from mptraining_api.resolve.precision import Keras, jit_compile, precision
 from mptraining_api.resolve.runtimes import Chosen, Runtime, Runtimes, with_runtime
 from mptraining_api.resolved_job import (
     Choice,
@@ -35,8 +35,6 @@ from mptraining_api.resolved_job import (
     ResolvedExport,
     ResolvedJob,
     ResolvedMachine,
-    ResolvedPrecision,
-    Strategy,
 )
 from mptraining_api.rules import check
 from mptraining_api.spec import JobSpec, MPTrainingJob, Program
@@ -90,17 +88,6 @@ class ClusterSettings:
         return "/".join(part for part in (self.default_output.rstrip("/"), namespace or "") if part)
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """What depends on the machine; `devices` are those after a CPU fallback."""
-
-    devices: Devices
-    strategy: Strategy
-    precision: ResolvedPrecision
-    jit_compile: JitCompile
-    choices: tuple[Choice, ...]
-
-
 def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     """Return the job with every default decided. Raises InvalidSpec if it breaks a rule or cannot work."""
     check.check(job)
@@ -127,8 +114,8 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     for each, there in others:
         alternatives.check_replicas(each, wanted, there)
     keras, keras_choice = alternatives.one_keras_generation(spec, wanted, others)
-    first = _machine(spec, wanted, settings, batch_size, keras)
-    devices = first.devices
+    devices = _available(spec, wanted, settings, batch_size)
+    first = _machine(spec, wanted, devices, settings, keras)
     if batch_size is not None:
         batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)
     training, training_choices = resolve_training(spec, devices) if trained_here else (None, ())
@@ -137,18 +124,18 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
 
     resolved = ResolvedJob(
         name=job.metadata.name,
-        accelerator=devices.accelerator,
+        accelerator=first.accelerator,
         strategy=first.strategy,
         precision=first.precision,
         jit_compile=first.jit_compile,
         keras=keras,
-        processes=devices.processes,
-        replicas_per_process=devices.replicas_per_process,
-        replicas=devices.replicas,
+        processes=first.processes,
+        replicas_per_process=first.replicas_per_process,
+        replicas=first.replicas,
         global_batch_size=batch_size,
         learning_rate=rate,
-        image=_image(spec, settings, devices),
-        placement=_placement(spec, settings, devices),
+        image=first.image,
+        placement=first.placement,
         program=_program(spec.program),
         source=spec.source,
         data=data,
@@ -196,22 +183,34 @@ def _requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
     )
 
 
+def _available(spec: JobSpec, wanted: Devices, settings: ClusterSettings, batch_size: int | None) -> Devices:
+    """Return the devices that the processes have: those of a CPU in a cluster without accelerators."""
+    if not settings.cpu_fallback:
+        return wanted
+    return without_accelerators(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size))
+
+
 def _machine(
-    spec: JobSpec, wanted: Devices, settings: ClusterSettings, batch_size: int | None, keras: Keras
-) -> _Machine:
+    spec: JobSpec, wanted: Devices, devices: Devices, settings: ClusterSettings, keras: Keras
+) -> ResolvedMachine:
     """Return what depends on the machine of `spec`. Raises InvalidSpec."""
-    devices = (
-        without_accelerators(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size))
-        if settings.cpu_fallback
-        else wanted
-    )
     # The requested devices are checked, too: a CPU fallback must not accept a job that a cluster with them refuses.
     strategy(spec, wanted)
     picked_strategy, strategy_choice = strategy(spec, devices)
     resolved_precision, precision_choice = precision(spec, wanted, devices, keras)
     jit, jit_choice = jit_compile(spec, devices, resolved_precision.policy)
-    choices = (*devices.choices, strategy_choice, precision_choice, jit_choice)
-    return _Machine(devices, picked_strategy, resolved_precision, jit, choices)
+    return ResolvedMachine(
+        accelerator=devices.accelerator,
+        strategy=picked_strategy,
+        precision=resolved_precision,
+        jit_compile=jit,
+        processes=devices.processes,
+        replicas_per_process=devices.replicas_per_process,
+        replicas=devices.replicas,
+        image=_image(spec, settings, devices),
+        placement=_placement(spec, settings, devices),
+        choices=(*devices.choices, strategy_choice, precision_choice, jit_choice),
+    )
 
 
 def _alternative(
@@ -219,19 +218,7 @@ def _alternative(
 ) -> ResolvedMachine:
     """Return an alternative with what depends on it. Raises InvalidSpec."""
     spec = alternative.job.spec
-    found = _machine(spec, wanted, settings, alternative.batch_size, keras)
-    return ResolvedMachine(
-        accelerator=found.devices.accelerator,
-        strategy=found.strategy,
-        precision=found.precision,
-        jit_compile=found.jit_compile,
-        processes=found.devices.processes,
-        replicas_per_process=found.devices.replicas_per_process,
-        replicas=found.devices.replicas,
-        image=_image(spec, settings, found.devices),
-        placement=_placement(spec, settings, found.devices),
-        choices=found.choices,
-    )
+    return _machine(spec, wanted, _available(spec, wanted, settings, alternative.batch_size), settings, keras)
 
 
 def _placement(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> Placement:

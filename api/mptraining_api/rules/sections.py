@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from mptraining_api.outputs.fields import Export, MLflow, Profile
 from mptraining_api.programs.fields import Ensemble
@@ -45,23 +46,23 @@ def _tried_first(accelerator: Accelerator) -> bool:
     return accelerator.try_for_seconds is None or accelerator.alternatives is not None
 
 
-def _reservation_named(accelerator: Accelerator) -> bool:
+def _reservation_named(accelerator: Machine) -> bool:
     return (accelerator.reservation is not None) == (accelerator.provisioning == "Reservation")
 
 
-def _flex_start_of_accelerator(accelerator: Accelerator) -> bool:
+def _flex_start_of_accelerator(accelerator: Machine) -> bool:
     return accelerator.type != "cpu" or accelerator.provisioning != "FlexStart"
 
 
-def _class_provisions(accelerator: Accelerator) -> bool:
+def _class_provisions(accelerator: Machine) -> bool:
     return accelerator.compute_class is None or accelerator.provisioning in (None, "OnDemand")
 
 
-def _part_of_gpu(accelerator: Accelerator) -> bool:
+def _part_of_gpu(accelerator: Machine) -> bool:
     return accelerator.type.startswith("nvidia-") or _given(accelerator.partition, accelerator.sharing) == 0
 
 
-def _one_part(accelerator: Accelerator) -> bool:
+def _one_part(accelerator: Machine) -> bool:
     parts = _given(accelerator.partition, accelerator.sharing)
     return parts == 0 or accelerator.count_per_node in (None, 1)
 
@@ -146,6 +147,70 @@ def _weights(ensemble: Ensemble) -> bool:
     return ensemble.weights is None or len(ensemble.weights) == len(ensemble.members)
 
 
+def _of_each_machine(
+    field: str, cel: str, message: str, next_step: str, holds: Callable[[Machine], bool]
+) -> tuple[Rule, Rule]:
+    """Return the rule for the first choice and for the alternatives."""
+    first, others = "spec.accelerator", "spec.accelerator.alternatives[]"
+    return (
+        Rule(first, f"{first}.{field}", cel, message, next_step, holds),
+        Rule(others, f"{others}.{field}", cel, message, next_step, holds),
+    )
+
+
+MACHINE_RULES: tuple[Rule, ...] = (
+    *_of_each_machine(
+        "topology",
+        "!self.type.matches('^tpu[-0-9]') || has(self.topology)",
+        "the slice's topology, such as 2x4",
+        "Add topology.",
+        _tpu_topology,
+    ),
+    *_of_each_machine(
+        "topology",
+        "self.type.matches('^tpu[-0-9]') || !has(self.topology)",
+        "no topology but for a TPU",
+        "Leave it out; countPerNode and nodes say how many there are.",
+        _topology_of_tpu,
+    ),
+    *_of_each_machine(
+        "reservation",
+        "has(self.reservation) == (has(self.provisioning) && self.provisioning == 'Reservation')",
+        "the name of the reservation with provisioning: Reservation, and none without it",
+        "Add reservation, or change provisioning.",
+        _reservation_named,
+    ),
+    *_of_each_machine(
+        "provisioning",
+        "self.type != 'cpu' || !has(self.provisioning) || self.provisioning != 'FlexStart'",
+        "OnDemand, Spot or Reservation for cpu, as flex-start is for GPUs and TPUs",
+        "Leave it out.",
+        _flex_start_of_accelerator,
+    ),
+    *_of_each_machine(
+        "computeClass",
+        "!has(self.computeClass) || !has(self.provisioning) || self.provisioning == 'OnDemand'",
+        "no provisioning beside a compute class, whose priorities decide it",
+        "Leave provisioning out, or computeClass.",
+        _class_provisions,
+    ),
+    *_of_each_machine(
+        "type",
+        "self.type.startsWith('nvidia-') || (!has(self.partition) && !has(self.sharing))",
+        "a GPU, as partition and sharing are for GPUs",
+        "Leave out partition and sharing, or choose a GPU.",
+        _part_of_gpu,
+    ),
+    *_of_each_machine(
+        "countPerNode",
+        "(!has(self.partition) && !has(self.sharing)) || !has(self.countPerNode) || self.countPerNode == 1",
+        "1 with partition or sharing, as a process can use one slice only, and shares of one GPU add no speed",
+        "Leave countPerNode out, or take more nodes.",
+        _one_part,
+    ),
+)
+
+
 SECTION_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.program",
@@ -156,38 +221,7 @@ SECTION_RULES: tuple[Rule, ...] = (
         "Keep the one that is to run.",
         _program_count,
     ),
-    Rule(
-        "spec.accelerator",
-        "spec.accelerator.topology",
-        "!self.type.matches('^tpu[-0-9]') || has(self.topology)",
-        "the slice's topology, such as 2x4",
-        "Add accelerator.topology.",
-        _tpu_topology,
-    ),
-    Rule(
-        "spec.accelerator",
-        "spec.accelerator.topology",
-        "self.type.matches('^tpu[-0-9]') || !has(self.topology)",
-        "no topology but for a TPU",
-        "Leave it out; countPerNode and nodes say how many there are.",
-        _topology_of_tpu,
-    ),
-    Rule(
-        "spec.accelerator.alternatives[]",
-        "spec.accelerator.alternatives[].topology",
-        "!self.type.matches('^tpu[-0-9]') || has(self.topology)",
-        "the slice's topology, such as 2x4",
-        "Add topology to the alternative.",
-        _tpu_topology,
-    ),
-    Rule(
-        "spec.accelerator.alternatives[]",
-        "spec.accelerator.alternatives[].topology",
-        "self.type.matches('^tpu[-0-9]') || !has(self.topology)",
-        "no topology but for a TPU",
-        "Leave it out; countPerNode and nodes say how many there are.",
-        _topology_of_tpu,
-    ),
+    *MACHINE_RULES,
     Rule(
         "spec.accelerator",
         "spec.accelerator.tryForSeconds",
@@ -203,46 +237,6 @@ SECTION_RULES: tuple[Rule, ...] = (
         "a number of nodes not below min",
         "Exchange the two.",
         lambda elastic: elastic.min <= elastic.max,
-    ),
-    Rule(
-        "spec.accelerator",
-        "spec.accelerator.reservation",
-        "has(self.reservation) == (has(self.provisioning) && self.provisioning == 'Reservation')",
-        "the name of the reservation with provisioning: Reservation, and none without it",
-        "Add accelerator.reservation, or change provisioning.",
-        _reservation_named,
-    ),
-    Rule(
-        "spec.accelerator",
-        "spec.accelerator.provisioning",
-        "self.type != 'cpu' || !has(self.provisioning) || self.provisioning != 'FlexStart'",
-        "OnDemand, Spot or Reservation for cpu, as flex-start is for GPUs and TPUs",
-        "Leave it out.",
-        _flex_start_of_accelerator,
-    ),
-    Rule(
-        "spec.accelerator",
-        "spec.accelerator.computeClass",
-        "!has(self.computeClass) || !has(self.provisioning) || self.provisioning == 'OnDemand'",
-        "no provisioning beside a compute class, whose priorities decide it",
-        "Leave provisioning out, or computeClass.",
-        _class_provisions,
-    ),
-    Rule(
-        "spec.accelerator",
-        "spec.accelerator.type",
-        "self.type.startsWith('nvidia-') || (!has(self.partition) && !has(self.sharing))",
-        "a GPU, as partition and sharing are for GPUs",
-        "Leave out partition and sharing, or choose a GPU.",
-        _part_of_gpu,
-    ),
-    Rule(
-        "spec.accelerator",
-        "spec.accelerator.countPerNode",
-        "(!has(self.partition) && !has(self.sharing)) || !has(self.countPerNode) || self.countPerNode == 1",
-        "1 with partition or sharing, as a process can use one slice only, and shares of one GPU add no speed",
-        "Leave countPerNode out, or take more nodes.",
-        _one_part,
     ),
     Rule(
         "spec.precision",

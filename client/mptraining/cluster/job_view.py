@@ -338,9 +338,12 @@ HEADINGS = ("NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE")
 
 
 def _attempt(attempt: Attempt) -> str:
-    where = f" on {attempt.accelerator}, {attempt.precision}:" if attempt.accelerator else ""
+    known = [f"on {attempt.accelerator}, {attempt.precision}"] if attempt.accelerator else []
+    if attempt.workers is not None:
+        known.append(f"with {_count(attempt.workers, 'worker')}")
+    ran = f" {', '.join(known)}:" if known else ""
     message = f": {attempt.message}" if attempt.message else ""
-    return f"{attempt.number}{where} {attempt.outcome or 'under way'}{message}"
+    return f"{attempt.number}{ran} {attempt.outcome or 'under way'}{message}"
 
 
 def _count(value: int | None, noun: str) -> str:

@@ -52,12 +52,27 @@ def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | No
         return None
     if not has_never_run(status) or (batch_job is not None and batch_job.suspended):
         return None
-    began = began_to_wait(status, batch_job) - (status.waited_seconds or 0)
+    return _pending_since(began_to_wait(status, batch_job), snapshot, status, why)
+
+
+def _pending_since(began: float, snapshot: Snapshot, status: JobStatus, why: str) -> Deadline:
+    """Return the pending timeout of a job that had waited for its `waitedSeconds` when it `began` to wait again."""
     limit = run_policy(snapshot).pending_timeout_seconds
     message = (
         f"not all {status.workers or 1} workers ran within {limit} s (spec.runPolicy.pendingTimeoutSeconds): {why}"
     )
-    return Deadline(began + limit, outcomes.PENDING_TIMEOUT, message)
+    return Deadline(began - (status.waited_seconds or 0) + limit, outcomes.PENDING_TIMEOUT, message)
+
+
+def deadline_before(due: float, snapshot: Snapshot, status: JobStatus, why: str) -> Deadline | None:
+    """Return the deadline that ends a job whose last attempt has ended, and whose next one may start at `due`.
+
+    None if the next attempt may start before it; a wait for the nodes of the namespace after `due` has no deadline.
+    """
+    # `end.with_uncharged_end` counts the pause as well.
+    pending = _pending_since(due, snapshot, status, why) if has_never_run(status) else None
+    found = [each for each in (pending, _active(snapshot, status)) if each is not None and each.at <= due]
+    return min(found, key=lambda each: each.at, default=None)
 
 
 def has_never_run(status: JobStatus) -> bool:

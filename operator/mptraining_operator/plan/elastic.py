@@ -15,20 +15,6 @@ from mptraining_operator.plan.capacity.nodes import Growth, Resize
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 
-def resized_attempt(snapshot: Snapshot, now: float) -> Plan | None:
-    """End an attempt that cannot be placed as a whole, or that can grow; the next one has another number of workers."""
-    status = snapshot.status
-    if status is None or not _is_elastic(snapshot) or not _is_under_way(status):
-        return None
-    job = _frozen(snapshot)
-    if job is None:
-        return None
-    resize, _ = _shrunk(snapshot, status, job, now)
-    resize = resize or _growth(snapshot, status, job, now).resize
-    batch_job = snapshot.batch_job(status.current_attempt or 0)
-    return None if resize is None or batch_job is None else _ended(snapshot, status, batch_job, resize, now)
-
-
 def _frozen(snapshot: Snapshot) -> ResolvedJob | None:
     """Return the frozen job; None if it was not read yet, or is lost, so that the next attempt resolves the spec."""
     return ResolvedJob.read(snapshot.lookups.job_text) if snapshot.lookups.job_text else None
@@ -74,8 +60,10 @@ def _ended(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, resiz
     )
 
 
-def with_probe(found: Plan, snapshot: Snapshot, now: float) -> Plan:
-    """Return the plan with the creation or deletion of the probe, and the time of the next decision about the size."""
+def with_size(found: Plan, snapshot: Snapshot, now: float) -> Plan:
+    """Return the plan with the end of an attempt that cannot be placed as a whole, or that can grow: the next one has
+    another number of workers. Otherwise with the creation or deletion of the probe, and the time of the next decision.
+    """
     status, probe = found.status or snapshot.status, snapshot.probe
     if status is None:
         return found
@@ -87,7 +75,10 @@ def with_probe(found: Plan, snapshot: Snapshot, now: float) -> Plan:
             read = ReadJobFile()
             known = snapshot.lookups.job_file_missing or read in found.actions
             return found if known else replace(found, actions=(*found.actions, read))
-        grown, (_, wake) = _growth(snapshot, status, job, now), _shrunk(snapshot, status, job, now)
+        grown, (smaller, wake) = _growth(snapshot, status, job, now), _shrunk(snapshot, status, job, now)
+        resize, batch_job = smaller or grown.resize, snapshot.batch_job(status.current_attempt or 0)
+        if resize is not None and batch_job is not None:
+            return _ended(snapshot, status, batch_job, resize, now)
         attempt = conditions.current_attempt(status)
         if grown.create and attempt is not None:
             actions = (StartProbe(job, attempt.machine or 0, grown.create, grown.least),)

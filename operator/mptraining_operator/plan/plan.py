@@ -30,7 +30,7 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
         found = replace(found, status=observed)
     if found.status == snapshot.status:
         found = replace(found, status=None)
-    return _with_deletions(elastic.with_probe(found, snapshot, now), snapshot, now)
+    return _with_deletions(elastic.with_size(found, snapshot, now), snapshot, now)
 
 
 def _first_status_follows(snapshot: Snapshot, found: Plan) -> bool:
@@ -64,7 +64,6 @@ POLICIES: tuple[Policy, ...] = (
     start.first_attempt,
     start.next_attempt,
     start.recreate_missing_job,
-    elastic.resized_attempt,
     run.running_attempt,
 )
 

@@ -19,7 +19,7 @@ from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, form
 from mptraining_operator.plan import conditions, end, run, waiting
 from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.capacity import machines, nodes
-from mptraining_operator.plan.deadlines import earliest_deadline
+from mptraining_operator.plan.deadlines import deadline_before, earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
 from mptraining_operator.plan.snapshot import Refusal, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
@@ -49,7 +49,7 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
             return Plan(status=failed, event_records=(EventRecord(outcome.reason, str(problem), "Warning"),))
     most = limits.jobs.nodes_per_namespace
     workers = start.attempt_job.processes
-    if most is None or _has_nodes(status) or snapshot.other_nodes + workers <= most:
+    if most is None or workers <= nodes.held(status) or snapshot.other_nodes + workers <= most:
         return None
     return _wait_for_room(snapshot, status, workers, most, now)
 
@@ -58,13 +58,6 @@ def _runtime_limits(snapshot: Snapshot, job: ResolvedJob) -> RuntimeLimits | Non
     """Return the limits of the job's runtime as they are now, as those of the settings."""
     runtime = (snapshot.limits.cluster.runtimes or {}).get(job.runtime.name) if job.runtime else None
     return runtime.limits if runtime else None
-
-
-def _has_nodes(status: JobStatus) -> bool:
-    """Return whether the job keeps the nodes of its previous attempt, as `watch.parse.nodes` counts them."""
-    running = conditions.condition(status, "Running")
-    waits = running is not None and running.reason == waiting.NAMESPACE_FULL
-    return bool(status.current_attempt) and status.phase != Phase.SUSPENDED and not waits
 
 
 def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: int, now: float) -> Plan:
@@ -194,8 +187,11 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     due = parse_time(attempt.completion_time or format_time(now)) + end.restart_backoff(
         status, snapshot.limits, snapshot.uid
     )
+    deadline = deadline_before(due, snapshot, status, f"{attempt.outcome}: {attempt.message or ''}")
+    if deadline is not None and now >= deadline.at:
+        return charge_budget(snapshot, status, deadline.outcome, deadline.message, now)
     if now < due:
-        return Plan(wake_at=due)
+        return Plan(wake_at=deadline.at if deadline else due)
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job

@@ -160,3 +160,20 @@ def test_the_code_of_an_example_is_beside_it(path: Path) -> None:
     if program.function is not None:
         module, _, function = program.function.entry_point.partition(":")
         assert f"def {function}(" in (source / f"{module}.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("batch", "most", "expected"),
+    [
+        (
+            840,
+            8,
+            "105 examples per replica with 8 workers, 140 with 6, 210 with 4, 420 with 2: NVIDIA A100 40 GB is fastest",
+        ),
+        (64, 8, "BatchNormalization sees the 8 examples of its own replica only, with 8 workers."),
+    ],
+)
+def test_advice_on_the_batch_of_an_elastic_job_is_for_each_number_of_workers(
+    batch: int, most: int, expected: str
+) -> None:
+    assert expected in advice_text(elastic={"min": 2, "max": most}, training={"batchSize": {"global": batch}})

@@ -104,8 +104,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("arguments", [("--debug", "compare", "nowhere"), ("compare", "nowhere", "--debug")])
-def test_debug_shows_the_traceback_at_any_position(arguments: tuple[str, ...]) -> None:
-    # Python prints the traceback of what `main` raises.
+def test_with_debug_at_any_position_main_raises_the_error(arguments: tuple[str, ...]) -> None:
+    # Python then prints its traceback.
     with pytest.raises(InvalidData, match="nowhere: holds no run"):
         main(arguments)
 

@@ -130,6 +130,20 @@ def test_under_way() -> None:
     )  # fmt: skip
 
 
+def test_an_elastic_job_shows_the_workers_of_each_attempt() -> None:
+    attempts = [
+        {"number": 1, "workers": 4, "outcome": "Resized", "message": "4 more machines"},
+        {"number": 2, "workers": 8, "accelerator": "nvidia-l4", "precision": "mixed_float16", "outcome": "Preempted"},
+        {"number": 3, "workers": 1},
+    ]
+    seen = view(document(phase="Running", currentAttempt=3, attempts=attempts))
+    assert lines(seen)[-4:-1] == [
+        "  attempts    1 with 4 workers: Resized: 4 more machines",
+        "              2 on nvidia-l4, mixed_float16, with 8 workers: Preempted",
+        "              3 with 1 worker: under way",
+    ]
+
+
 def test_a_job_with_alternatives_shows_the_machine_of_each_attempt() -> None:
     attempts = [
         {"number": 1, "accelerator": "nvidia-tesla-a100", "precision": "mixed_float16", "outcome": "NoCapacity"},

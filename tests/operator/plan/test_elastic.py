@@ -18,8 +18,10 @@ import yaml
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
-from mptraining_api.status import JobStatus, Progress, parse_time
+from mptraining_api.status import JobStatus, Phase, Progress, parse_time
+from mptraining_operator.plan import conditions, waiting
 from mptraining_operator.plan.actions import Action, EndAttempt, ReadEvents, StartAttempt, StartProbe
+from mptraining_operator.plan.capacity import nodes
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources import names
@@ -32,7 +34,7 @@ RESIZE = 100
 
 
 @functools.cache
-def job(least: int, most: int, batch: int, queue: bool = False) -> MPTrainingJob:
+def job(least: int, most: int, batch: int, queue: bool = False, suspended: bool = False) -> MPTrainingJob:
     return MPTrainingJob.parse(
         {
             "metadata": {"name": "flowers", "namespace": "team"},
@@ -42,7 +44,7 @@ def job(least: int, most: int, batch: int, queue: bool = False) -> MPTrainingJob
                 "program": {"application": {"name": "cnn"}},
                 "data": {"train": ["gs://bucket/*.tfrecord"]},
                 "training": {"epochs": 1, "batchSize": {"global": batch}},
-                "runPolicy": {"resizeSeconds": RESIZE},
+                "runPolicy": {"resizeSeconds": RESIZE, "suspend": suspended},
                 **({"scheduling": {"queueName": "gpus"}} if queue else {}),
             },
         }
@@ -60,6 +62,7 @@ class Machines:
     admits: int | None = None
     limits: Limits = field(default_factory=Limits)
     other_nodes: int = 0
+    suspended: bool = False
     now: float = 0.0
     status: JobStatus = field(default_factory=JobStatus)
     lookups: Lookups = field(default_factory=lambda: Lookups(peers_allowed=True))
@@ -82,7 +85,7 @@ class Machines:
             uid="uid",
             generation=1,
             created=BEGIN,
-            job=job(self.elastic["min"], self.elastic["max"], self.batch, self.admits is not None),
+            job=job(self.elastic["min"], self.elastic["max"], self.batch, self.admits is not None, self.suspended),
             status=self.status,
             batch_jobs=tuple(self.jobs.values()),
             pods=tuple(self.pods),
@@ -98,7 +101,7 @@ class Machines:
         while self.now < end:
             self.now += 1
             self.schedule()
-            seen = (dict(self.jobs), list(self.pods), self.probe, self.free, self.other_nodes)
+            seen = self.observed()
             if seen == self.seen and (self.wake_at is None or BEGIN + self.now < self.wake_at):
                 continue
             for _ in range(20):
@@ -115,7 +118,10 @@ class Machines:
                     break
             else:
                 raise AssertionError("the plan does not come to rest")
-            self.seen = (dict(self.jobs), list(self.pods), self.probe, self.free, self.other_nodes)
+            self.seen = self.observed()
+
+    def observed(self) -> object:
+        return dict(self.jobs), list(self.pods), self.probe, self.free, self.other_nodes, self.suspended
 
     def say(self, text: str) -> None:
         self.table.append(f"T+{self.now:.0f} {text}")
@@ -339,3 +345,36 @@ def test_the_attempts_of(pattern: Any) -> None:
         assert began
         assert ended
         assert parse_time(ended) - parse_time(began) >= RESIZE, "never more often than resizeSeconds"
+
+
+def test_a_job_that_was_resumed_and_waits_for_nodes_starts_with_the_most_that_there_are_then() -> None:
+    """It was suspended between the end of an attempt and the next one: its nodes are no longer its own."""
+    sim = Machines({"min": 2, "max": 8}, 64, free=8, limits=Limits(jobs=JobLimits(nodes_per_namespace=8)))
+    sim.other_nodes = 4
+    sim.run(60)
+    sim.other_nodes = 0
+    while not any("Resized: 4 more" in line for line in sim.table):
+        sim.run(1)
+    sim.suspended = True
+    sim.run(30)
+    sim.other_nodes, sim.suspended = 7, False
+    sim.run(30)
+    running = conditions.condition(sim.status, "Running")
+    assert running is not None
+    assert running.reason == "NamespaceFull"
+    sim.other_nodes = 0
+    sim.run(30)
+    assert [each.workers for each in sim.status.attempts or ()] == [4, 8]
+
+
+def test_a_job_that_waits_for_nodes_of_its_namespace_keeps_no_probe() -> None:
+    """Its pods would occupy machines while the limit allows the job none."""
+    sim = Machines({"min": 2, "max": 4}, 24, free=2)
+    sim.run(60)
+    sim.free = 4
+    while not any("Resized: 2 more" in line for line in sim.table):
+        sim.run(1)
+    ended = sim.status
+    assert nodes.keeps_probe(ended), "its machines are for the next attempt"
+    full = conditions.with_waiting(ended, Phase.RESTARTING, waiting.NAMESPACE_FULL, "", BEGIN, 1)
+    assert not nodes.keeps_probe(full)

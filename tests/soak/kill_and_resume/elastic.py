@@ -1,18 +1,20 @@
 """Runs whose number of workers changes at every attempt, and what of them may differ from a run of one size.
 
-python -m tests.soak.kill_and_resume.elastic      # every order of 1, 2, 3 and 4 workers
+python -m tests.soak.kill_and_resume.elastic --write docs/reliability.md      # every order of 1, 2, 3 and 4 workers
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import random
 import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,7 @@ from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
+from tests.soak import document_table
 from tests.soak.kill_and_resume import counting_program
 from tests.soak.kill_and_resume.faults import Fault
 from tests.soak.kill_and_resume.forks import Forks
@@ -37,6 +40,9 @@ SIZES = (2, 3, 4, 1)
 # In the middle of an epoch, and no multiples of the checkpoints' steps.
 KILLED_AT = (27, 48, 73)
 PATIENCE = 600.0
+# The metrics whose values after training are compared.
+COMPARED = ("val_accuracy", "val_loss")
+BEGIN, END = "<!-- elastic runs, made by `make soak` -->", "<!-- elastic runs until here -->"
 
 
 @dataclass
@@ -141,43 +147,98 @@ def _attempt(
     return [forks.wait(process, PATIENCE) for process in processes]
 
 
+@dataclass(frozen=True)
+class Row:
+    """One order of sizes against one worker with the same seed; `ends` are the metrics of `COMPARED` after training."""
+
+    sizes: Sequence[int]
+    killed_at: Sequence[int]
+    every_record_once: bool
+    same_order: bool
+    ends: Sequence[float]
+    within: bool
+
+    @property
+    def as_expected(self) -> bool:
+        return self.every_record_once and self.same_order and self.within
+
+
+def compare(one: ElasticRun, seeds: Sequence[ElasticRun], sizes: Sequence[int], killed_at: Sequence[int]) -> Row:
+    """Compare a run with the first of `seeds`, whose seed it has; its ends may differ by the spread of all of them."""
+    ended = [metrics for of_epoch in one.epochs.values() for metrics in of_epoch]
+    ends = [one.curve(metric)[-1] for metric in COMPARED]
+    fixed = [[each.curve(metric)[-1] for each in seeds] for metric in COMPARED]
+    return Row(
+        sizes,
+        killed_at,
+        len(one.epochs) == EPOCHS and all(metrics["once"] == RECORDS for metrics in ended),
+        one.curve("order") == seeds[0].curve("order"),
+        ends,
+        all(abs(end - each[0]) <= max(each) - min(each) for end, each in zip(ends, fixed, strict=True)),
+    )
+
+
+def table(rows: Sequence[Row], seeds: Sequence[ElasticRun], *, program: str, where: str) -> str:
+    names = " | ".join(f"{name} at the end" for name in COMPARED)
+    ends = [[one.curve(metric)[-1] for one in seeds] for metric in COMPARED]
+    ranges = (f"{min(each):.3f} to {max(each):.3f}, spread {max(each) - min(each):.3f}" for each in ends)
+    first = (f"{each[0]:.3f}" for each in ends)
+    right = sum(each.as_expected for each in rows)
+    lines = [
+        f"Program `{program}`, {RECORDS} records, {EPOCHS} epochs of {STEPS_PER_EPOCH} steps, {where}. "
+        f"{len(rows)} of {math.factorial(len(SIZES))} orders were run, {right} of them as expected.",
+        "",
+        f"| workers | killed at steps | every record once in each epoch | order of the records | {names} |",
+        f"|---|---|---|---|{'---|' * len(COMPARED)}",
+        f"| 1, {len(seeds)} seeds | - | - | - | {' | '.join(ranges)} |",
+        f"| 1, the seed of the rows below | - | - | - | {' | '.join(first)} |",
+    ]
+    for each in rows:
+        cells = [
+            ", ".join(map(str, each.sizes)),
+            ", ".join(map(str, each.killed_at)),
+            "yes" if each.every_record_once else "**no**",
+            "the same" if each.same_order else "**another**",
+            *(f"{end:.3f}" for end in each.ends),
+        ]
+        lines.append(f"| {' | '.join(cells)}{'' if each.within else ' **outside**'} |")
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.kill_and_resume.elastic")
     parser.add_argument("--program", choices=("plain", "random"), default="random")
     parser.add_argument("--seeds", type=int, default=5, help="runs of one worker with other seeds (5)")
+    parser.add_argument("--seed", type=int, default=5, help="of the steps at which workers are killed (5)")
+    parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
-    draw = random.Random(given.seeds)
+    draw = random.Random(given.seed)
+    failed = False
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name, Forks() as forks:
         folder = Path(name)
         make_data(folder)
-        fixed = [
+        seeds = [
             run(forks, folder, folder / f"seed-{seed}", (1,), program=given.program, seed=7 + seed)
             for seed in range(given.seeds)
         ]
-        curves = [each.curve("val_loss") for each in fixed]
-        spread = [max(each) - min(each) for each in zip(*curves, strict=True)]
-        print(f"spread of val_loss over {given.seeds} seeds at each epoch: {_numbers(spread)}", flush=True)
-        wrong = 0
         for sizes in itertools.permutations(SIZES):
             killed_at = sorted(draw.sample(range(SAVE_EVERY + 1, STEPS_PER_EPOCH * (EPOCHS - 1)), 3))
-            one = run(
-                forks, folder, folder / "-".join(map(str, sizes)), sizes, killed_at, program=given.program, seed=7
-            )
-            apart = [abs(a - b) for a, b in zip(curves[0], one.curve("val_loss"), strict=True)]
-            exact = all(each["once"] == RECORDS for of_epoch in one.epochs.values() for each in of_epoch)
-            same_order = one.curve("order") == fixed[0].curve("order")
-            within = all(a <= b for a, b in zip(apart, spread, strict=True))
-            wrong += not (exact and same_order and within)
-            print(
-                f"{sizes} killed at {killed_at}: every record once {exact}, order {same_order}, "
-                f"val_loss apart by {_numbers(apart)}",
-                flush=True,
-            )
-    return int(wrong > 0)
-
-
-def _numbers(values: Sequence[float]) -> str:
-    return " ".join(f"{value:.3g}" for value in values)
+            where = folder / "-".join(map(str, sizes))
+            try:
+                one = run(forks, folder, where, sizes, killed_at, program=given.program, seed=7)
+            except (AssertionError, TimeoutError):
+                traceback.print_exc()
+                failed = True
+                continue
+            rows.append(compare(one, seeds, sizes, killed_at))
+            print(rows[-1], flush=True)
+            text = table(rows, seeds, program=given.program, where=document_table.where())
+            if given.write:
+                # After each order, because all of them take long.
+                document_table.put(given.write, text, begin=BEGIN, end=END)
+    print(text)
+    return int(failed or not all(each.as_expected for each in rows))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import random
 import sys
 import tempfile
@@ -17,9 +15,6 @@ import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import numpy as np
-import tensorflow as tf
 
 from tests.soak import document_table
 from tests.soak.kill_and_resume.forks import Forks
@@ -99,16 +94,14 @@ def main(arguments: Sequence[str]) -> int:
             if given.write:
                 # After each configuration, because all of them take long.
                 parts = len(runs[0][0].digests)
-                document_table.put(given.write, document_table.table(rows, parts=parts, where=_where(), seed=seed))
+                document_table.put(
+                    given.write, document_table.table(rows, parts=parts, where=document_table.where(), seed=seed)
+                )
             print(
                 f"seed {seed}: {each}: {given.kills} kill points in {len(runs)} runs, {other} ended otherwise",
                 flush=True,
             )
     return int(failed)
-
-
-def _where() -> str:
-    return f"TensorFlow {tf.__version__}, NumPy {np.__version__}, {platform.machine()}, {os.cpu_count()} processors"
 
 
 if __name__ == "__main__":

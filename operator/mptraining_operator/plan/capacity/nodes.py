@@ -6,7 +6,8 @@ as many workers as were placed, and an attempt with less than the maximum grows 
 for the machines that are missing, run. A pending probe occupies no machine, and it is the request that autoscalers and
 queues understand; an attempt that ended to look for machines would lose its own in vain.
 
-    no attempt     start with the most that limits.nodesPerNamespace leaves
+    no nodes       (no attempt yet, suspended, waits for its namespace):  start with the most that
+                   limits.nodesPerNamespace leaves
     placing        k of n workers have a node:  shrink to the largest size <= k
                    after `settle` seconds when the scheduler has refused the others and a worker was lost before,
                    after elasticWaitSeconds in any other case; a queue that admits k: at once
@@ -22,10 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mptraining_api.outcomes import NO_CAPACITY, RESIZED, SUSPENDED
-from mptraining_api.status import Attempt, JobStatus, parse_time
+from mptraining_api.status import Attempt, JobStatus, Phase, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.deadlines import run_policy
 from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, Snapshot
+from mptraining_operator.plan.waiting import NAMESPACE_FULL
 
 # Seconds. A restart costs about that much: an attempt that ends sooner does not grow.
 _WORTH_A_RESTART = 120
@@ -68,16 +70,24 @@ def most_allowed(snapshot: Snapshot, sizes: Sequence[int]) -> int:
     return min(each for each in (sizes[-1], limits.nodes_per_job, left) if each is not None)
 
 
+def held(status: JobStatus) -> int:
+    """Return the nodes that the job keeps between two attempts, as `watch.parse.nodes` counts them."""
+    running = conditions.condition(status, "Running")
+    waits = running is not None and running.reason == NAMESPACE_FULL
+    given_up = not status.current_attempt or status.phase == Phase.SUSPENDED or waits
+    return 0 if given_up else status.workers or 0
+
+
 def next_size(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus) -> int:
     """Return the number of workers of the next attempt: the smallest size if the limits leave nodes for none."""
     before = conditions.current_attempt(status)
-    if before is None or before.outcome in _STARTS_AFRESH:
+    if before is None or before.outcome in _STARTS_AFRESH or not held(status):
         wanted = sizes[-1]
     elif resized_to(status) is not None:
         wanted = resized_to(status) or sizes[-1]
     else:
-        held = snapshot.probe.ready if snapshot.probe else 0
-        wanted = (before.workers or sizes[-1]) + held
+        more = snapshot.probe.ready if snapshot.probe else 0
+        wanted = (before.workers or sizes[-1]) + more
     found = largest(sizes, min(wanted, most_allowed(snapshot, sizes)))
     return sizes[0] if found is None else found
 
@@ -161,19 +171,19 @@ def _probed(
     """Return what the probe's running pods allow an attempt of `nodes` workers; None to delete the probe."""
     if probe.deleting or probe.ended:
         return None
-    held = min(probe.ready, most - nodes)
+    more = min(probe.ready, most - nodes)
     since = probe.changed or probe.created
-    target = largest(sizes, nodes + held) or nodes
+    target = largest(sizes, nodes + more) or nodes
     if target > nodes:
         # Further machines may come at the same moment.
         if target < most and now < since + limits.settle:
             return Growth(keep=True, wake_at=since + limits.settle)
-        found = "1 more machine" if held == 1 else f"{held} more machines"
+        found = "1 more machine" if more == 1 else f"{more} more machines"
         return Growth(Resize(target, f"{found} for {nodes} worker{'s' * (nodes > 1)}"), keep=True)
-    if held and now >= since + limits.elastic_wait:
+    if more and now >= since + limits.elastic_wait:
         # It occupies machines that are not enough.
         return None
-    return Growth(keep=True, wake_at=since + limits.elastic_wait if held else None)
+    return Growth(keep=True, wake_at=since + limits.elastic_wait if more else None)
 
 
 def _ends_soon(status: JobStatus) -> bool:
@@ -189,4 +199,4 @@ def keeps_probe(status: JobStatus) -> bool:
     attempt = conditions.current_attempt(status)
     if attempt is None or conditions.is_true(status, "Finished") or conditions.is_true(status, "Suspended"):
         return False
-    return attempt.outcome is not None or conditions.is_true(status, "Running")
+    return held(status) > 0 if attempt.outcome is not None else conditions.is_true(status, "Running")

@@ -31,7 +31,7 @@ RIGHTS = ("list mptrainingjobs", "get mptrainingjobs", "get pods/log", "list pod
 NOW = 1767225600.0
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def short_periods() -> Iterator[None]:
     """Let boards look for changes more often: a test waits for several periods of a second or half a second each."""
     with pytest.MonkeyPatch.context() as patch:
