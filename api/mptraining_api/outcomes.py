@@ -73,6 +73,8 @@ DEADLINE_EXCEEDED = Outcome("DeadlineExceeded", 1, Budget.NEVER_RETRY, "the job 
 PENDING_TIMEOUT = Outcome("PendingTimeout", 75, Budget.NEVER_RETRY, "not all workers could run in time")
 OUTSIDE_LIMITS = Outcome("OutsideLimits", 2, Budget.NEVER_RETRY, "the administrator does not allow the job")
 SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
+# As a suspension, and unlike Preempted: the queue decides how often, so that no budget is charged.
+QUEUE_PREEMPTED = Outcome("QueuePreempted", 75, Budget.NONE, "the queue took the machines for another job")
 
 # Outcomes that only the operator detects; none of them is read from an exit code.
 OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
@@ -85,6 +87,7 @@ OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
     PENDING_TIMEOUT,
     OUTSIDE_LIMITS,
     SUSPENDED,
+    QUEUE_PREEMPTED,
 )
 
 _BY_REASON = {outcome.reason: outcome for outcome in (*OUTCOMES, *OPERATOR_OUTCOMES)}

@@ -36,21 +36,27 @@ from mptraining_operator.children import (
     with_digest,
 )
 from mptraining_operator.cluster import Cluster
+from mptraining_operator.kueue.place_in_queue import PlaceInQueue
 from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.actions import (
     Action,
     AllowPeers,
+    CreateWorkload,
     DeleteJob,
     DeletePod,
     EndAttempt,
     EventRecord,
     ForgetAttempt,
+    JoinQueue,
+    LeaveQueue,
     Plan,
     ReadEvents,
     ReadJobFile,
     ReadNode,
+    ReportToQueue,
     StartAttempt,
 )
+from mptraining_operator.plan.queue_job import admitted
 from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.resources import job_objects, names
 from mptraining_operator.resources.environment import PodSettings
@@ -94,6 +100,7 @@ class Applier:
         self._clock = clock
         self._namespace_objects = namespace_objects
         self._warnings = WarningEvents(cluster, clock)
+        self._place_in_queue = PlaceInQueue(cluster, cache, pod_settings=pod_settings, clock=clock)
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
@@ -175,6 +182,10 @@ class Applier:
                 warning = self._warnings.newest(snapshot.key.namespace, action.about)
                 self._cache.update_warning(snapshot.key, snapshot.uid, action.about, warning)
                 return True
+            case LeaveQueue():
+                return self._delete(snapshot, BATCH_JOBS, action.queue_job, action.uid, "Background")
+            case JoinQueue() | ReportToQueue() | CreateWorkload():
+                return self._place_in_queue.execute(action, snapshot)
 
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
         if snapshot.job is None:
@@ -190,6 +201,7 @@ class Applier:
                 attempt=action.number,
                 settings=self._pod_settings(owner),
                 text=text,
+                admitted=None if snapshot.lookups.attempts_queue else admitted(snapshot),
             )
             if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
                 return True

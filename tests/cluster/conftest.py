@@ -221,7 +221,7 @@ class OperatorNamespace:
 
     def batch_jobs(self, name: str) -> list[dict[str, Any]]:
         """Return the Indexed Jobs of the job, by attempt."""
-        query = {"labelSelector": f"mptraining.dev/job={name}"}
+        query = {"labelSelector": f"mptraining.dev/job={name},mptraining.dev/attempt"}
         listed = self.rest.get(f"/apis/batch/v1/namespaces/{self.namespace}/jobs", query)["items"]
         return sorted(listed, key=lambda each: int(each["metadata"]["labels"]["mptraining.dev/attempt"]))
 

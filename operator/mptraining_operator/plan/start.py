@@ -14,7 +14,7 @@ from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import PodTemplate
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
-from mptraining_operator.plan import conditions, end, run, waiting
+from mptraining_operator.plan import conditions, end, queue_job, run, waiting
 from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.deadlines import earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
@@ -52,7 +52,8 @@ def _has_nodes(status: JobStatus) -> bool:
     """Return whether the job keeps the nodes of its previous attempt, as `watch.parse.nodes` counts them."""
     running = conditions.condition(status, "Running")
     waits = running is not None and running.reason == waiting.NAMESPACE_FULL
-    return bool(status.current_attempt) and status.phase != Phase.SUSPENDED and not waits
+    has = bool(status.current_attempt) or status.phase == Phase.QUEUED
+    return has and status.phase != Phase.SUSPENDED and not waits
 
 
 def _wait_for_room(snapshot: Snapshot, status: JobStatus, nodes: int, most: int, now: float) -> Plan:
@@ -229,6 +230,8 @@ def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
+    if (queued := queue_job.admission(snapshot, status, job, now)) is not None:
+        return queued
     return Plan(status=written, actions=(StartAttempt(attempt.number, job),), event_records=records, wake_at=wake)
 
 
@@ -248,6 +251,7 @@ def _retry_at(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
 
 def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob, now: float) -> Plan:
     waiting_plan = refuse_or_delay(snapshot, status, job, now)
+    waiting_plan = waiting_plan or queue_job.admission(snapshot, status, job, now)
     if waiting_plan is not None:
         return waiting_plan
     if number == 1 and snapshot.lookups.refusal is None:

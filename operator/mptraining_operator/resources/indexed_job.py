@@ -27,6 +27,7 @@ from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
 from mptraining_operator.resources.job_objects import JOB_FILE, Owner, fits_template, job_digest, metadata
+from mptraining_operator.resources.queue_job import Admitted, queue_labels, with_admission
 from mptraining_operator.resources.volumes import (
     JOB_FOLDER,
     check_collisions,
@@ -36,7 +37,6 @@ from mptraining_operator.resources.volumes import (
     source_parts,
 )
 
-QUEUE = "kueue.x-k8s.io/queue-name"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 # The uid and gid of the images' user.
 USER = 1000
@@ -60,9 +60,18 @@ _POD_SECURITY = {
 
 
 def indexed_job(
-    owner: Owner, job: ResolvedJob, spec: JobSpec, *, attempt: int, settings: PodSettings, text: str = ""
+    owner: Owner,
+    job: ResolvedJob,
+    spec: JobSpec,
+    *,
+    attempt: int,
+    settings: PodSettings,
+    text: str = "",
+    admitted: Admitted | None = None,
 ) -> dict[str, Any]:
     """Build the Job of one attempt; `text` is that of the frozen resolved job, by default of `job`.
+
+    `admitted` is the job's place in its queue; without it, an attempt of a job with a queue queues by itself.
 
     The operator never updates the Job: a queue may own its `suspend` and its placement.
 
@@ -71,7 +80,7 @@ def indexed_job(
     scheduling = spec.scheduling or Scheduling()
     text = text or job.to_json()
     labels = names.attempt_labels(owner.name, owner.uid, attempt)
-    queue = {QUEUE: scheduling.queue_name} if scheduling.queue_name else {}
+    queue = {} if admitted else queue_labels(scheduling)
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -98,7 +107,8 @@ def indexed_job(
         },
     }
     # The Job must not share mutable values with the frozen spec or with the next attempt.
-    return copy.deepcopy(built)
+    built = copy.deepcopy(built)
+    return built if admitted is None else with_admission(built, admitted)
 
 
 def _template(

@@ -28,6 +28,7 @@ __all__ = [
     "MANAGED_BY",
     "OPERATOR",
     "PEERS",
+    "QUEUE_JOB",
     "RESOLVED_JOB",
     "SERVICE",
     "SOURCE_CONTAINER",
@@ -38,6 +39,7 @@ __all__ = [
     "hosts",
     "job_labels",
     "network_policy",
+    "queue_job",
 ]
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -46,6 +48,8 @@ OPERATOR = "mptraining-operator"
 JOB_DIGEST = f"{GROUP}/job-digest"
 # The label of the pods of a job of several workers, which need host names.
 PEERS = f"{GROUP}/peers"
+# The label of the Job that holds the job's place in its queue, and runs no pods.
+QUEUE_JOB = f"{GROUP}/queue-job"
 # Of each namespace: the headless Service that gives the workers host names, and the NetworkPolicy that denies ingress.
 # No job's NetworkPolicy can have the second name.
 SERVICE = "mptraining-workers"
@@ -60,6 +64,11 @@ def network_policy(job: str) -> str:
 def batch_job(job: str, attempt: int) -> str:
     """Return the name of an attempt's Indexed Job; its pods have the host names `<name>-<index>`."""
     return f"{job}-{attempt}"
+
+
+def queue_job(job: str) -> str:
+    """Return the name of the Job that holds the job's place in its queue."""
+    return f"{job}-queue"
 
 
 def hosts(job: str, namespace: str, attempt: int, processes: int) -> tuple[str, ...]:
