@@ -94,7 +94,11 @@ def test_the_rights_hold_in_the_whole_cluster_or_in_some_namespaces_alone() -> N
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    assert granted == {("authentication.k8s.io", "tokenreviews"), ("", "nodes")}
+    assert granted == {
+        ("authentication.k8s.io", "tokenreviews"),
+        ("", "nodes"),
+        ("kueue.x-k8s.io", "workloadpriorityclasses"),
+    }
 
 
 # What the operator asks the API server for, by the module that does: whoever adds a call adds its right, and no other.
@@ -125,6 +129,10 @@ CALLS = {
         "create": "apply",
         "delete": "apply",
     },
+    # Of the Job that holds a job's place in its queue, and of MultiKueue's Workload.
+    "jobs/status": {"patch": "kueue.place_in_queue"},
+    "workloads": dict.fromkeys(("get", "create"), "kueue.place_in_queue"),
+    "workloadpriorityclasses": {"get": "kueue.place_in_queue"},
     "configmaps": {"get": "apply", "create": "apply"},
     "services": dict.fromkeys(("get", "list", "create", "update"), "namespace_objects"),
     "networkpolicies": dict.fromkeys(("get", "list", "create", "update", "delete"), "namespace_objects"),

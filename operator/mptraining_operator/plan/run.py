@@ -136,7 +136,15 @@ def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
     """Return the idle accelerator time from the end of the previous attempt, or from the queue's admission, to now."""
     attempts = status.attempts or []
     before = attempts[-2] if len(attempts) > 1 else None
-    if before is None or before.completion_time is None or before.outcome == outcomes.SUSPENDED.reason:
+    if (
+        before is None
+        or before.completion_time is None
+        or before.outcome
+        in (
+            outcomes.SUSPENDED.reason,
+            outcomes.QUEUE_PREEMPTED.reason,
+        )
+    ):
         return ()
     if _ran_before(status):
         return ()
