@@ -2,9 +2,10 @@
 
 Kueue ends the Workload of a batch/v1 Job with the Job, also a prebuilt one: a job whose attempt failed would lose its
 quota and its place. So one Job is queued for all attempts: its `spec.managedBy` is this operator, Kubernetes' Job
-controller creates no pods for it, and the operator writes its status. Kueue suspends and resumes it, and writes the settings of
-the admitted flavor into its template, from which each attempt takes them. It controls the Jobs of the attempts, so that
-Kueue takes these for children of a Job that it admitted, also with `manageJobsWithoutQueueName` or a default queue.
+controller creates no pods for it, and the operator writes its status. Kueue suspends and resumes it, and writes the
+settings of the admitted flavor into its template, from which each attempt takes them. It controls the Jobs of the
+attempts, so that Kueue takes these for children of a Job that it admitted, also with `manageJobsWithoutQueueName` or a
+default queue.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def test_a_preemption_charges_nothing_and_gives_the_quota_back_after_the_last_wo
     assert found.status.phase == Phase.QUEUED
     (attempt,) = found.status.attempts or ()
     assert attempt.outcome == outcomes.QUEUE_PREEMPTED.reason
-    assert not (found.status.application_failures or found.status.infrastructure_restarts)
+    assert (found.status.application_failures or 0, found.status.infrastructure_restarts or 0) == (0, 0)
 
     left = plan(snapshot(status=found.status, queue_job=dataclasses.replace(ran, ready=0)), NOW + 5)
     assert ReportToQueue("flowers-queue", 0, 0) in left.actions

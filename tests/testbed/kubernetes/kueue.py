@@ -10,7 +10,6 @@ ExternalName, which its resolver accepts; the certificates come from Kueue's Sec
 from __future__ import annotations
 
 import base64
-import json
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,13 +21,19 @@ import yaml
 from tests.testbed.binaries import FOLDER, binary
 from tests.testbed.kubernetes.access import apply_crd
 from tests.testbed.kubernetes.control_plane import ControlPlane
-from tests.testbed.kubernetes.rest import Object, Refused
+from tests.testbed.kubernetes.rest import APPLY, Object, Refused
 from tests.testbed.processes import NotStarted, Server, free_ports
 
 BUILT = FOLDER.parent / "kueue"
 SYSTEM = "kueue-system"
 GROUP = "kueue.x-k8s.io"
 API = f"/apis/{GROUP}/v1beta2"
+_PATHS = {
+    "Service": f"/api/v1/namespaces/{SYSTEM}/services",
+    "Secret": f"/api/v1/namespaces/{SYSTEM}/secrets",
+    "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+}
 # Of the kinds that tests create; the webhooks of other frameworks would only slow the API server down.
 _WEBHOOKS = ("job", "workload", "clusterqueue", "resourceflavor", "cohort", "localqueue")
 
@@ -55,7 +60,9 @@ class Kueue:
                 # Its conversion webhook is not running yet; without its authority the API server refuses none.
                 apply_crd(self.rest, document)
             else:
-                self.control_plane.kubectl("apply", "--server-side", "-f", "-", text=json.dumps(document))
+                name = document["metadata"]["name"]
+                path = _PATHS[document["kind"]]
+                self.rest.patch(f"{path}/{name}", document, kind=APPLY, query={"fieldManager": "testbed"})
         self._run()
         return self
 
@@ -93,7 +100,7 @@ class Kueue:
         """Write the certificates of Kueue's Secret to its folder; return whether it has them."""
         if (folder / "tls.crt").exists():
             return True
-        data = self.rest.get(f"/api/v1/namespaces/{SYSTEM}/secrets/kueue-webhook-server-cert").get("data", {})
+        data = self.rest.get(f"/api/v1/namespaces/{SYSTEM}/secrets/kueue-webhook-server-cert").get("data") or {}
         for name in ("ca.crt", "tls.key", "tls.crt"):
             if name in data:
                 (folder / name).write_bytes(base64.b64decode(data[name]))
@@ -126,7 +133,8 @@ class Kueue:
             check=True,
         )
         for document in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader):
-            if not document or document["kind"] in ("Deployment", "APIService", "ConfigMap", "Namespace"):
+            # Its account is the administrator's, so that its roles are not needed.
+            if not document or document["kind"] not in ("CustomResourceDefinition", *_PATHS):
                 continue
             kind, name = document["kind"], document["metadata"]["name"]
             if kind == "Service":
