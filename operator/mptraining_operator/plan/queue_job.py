@@ -89,7 +89,8 @@ def admission(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: floa
     wake = None
     if found is None and refusal is not None:
         # As for the child of an attempt; `waiting` describes the refusal once there is an attempt.
-        wake = refusal.at + _RETRY_SECONDS
+        waited = refusal.at - snapshot.created
+        wake = refusal.at + min(max(waited / 2, _SHORTEST_RETRY), _LONGEST_RETRY)
         actions = actions if now >= wake else ()
         message = f"{refusal.child}: {refusal.message}"
         after = conditions.with_waiting(status, Phase.QUEUED, "ChildRefused", message, now, snapshot.generation)
@@ -99,8 +100,9 @@ def admission(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: floa
     return Plan(status=after.model_copy(update={"workers": job.processes}), actions=actions, wake_at=wake)
 
 
-# Seconds between attempts to create a queue's Job that the API server rejected.
-_RETRY_SECONDS = 30.0
+# Seconds between attempts to create a queue's Job that the API server rejected; they grow with the job's age.
+_SHORTEST_RETRY = 2.0
+_LONGEST_RETRY = 60.0
 
 
 def _with_queued(snapshot: Snapshot, status: JobStatus, now: float) -> JobStatus:

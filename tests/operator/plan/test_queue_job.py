@@ -23,7 +23,7 @@ from mptraining_operator.plan.actions import (
     StartAttempt,
 )
 from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, Snapshot
+from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenBatchJob, SeenPod, Snapshot
 from mptraining_operator.resources.queue_job import Placement
 
 NOW = 1_767_225_600.0
@@ -64,6 +64,16 @@ def test_a_job_queues_before_its_first_attempt() -> None:
     assert found.status.workers == 2, "its nodes are reserved in its namespace"
     waits = plan(snapshot(status=found.status, queue_job=PLACE), NOW + 9000)
     assert (waits.status, waits.actions) == (None, ())
+
+
+@pytest.mark.parametrize(("after", "expected"), [(1.9, []), (2.0, [JoinQueue])])
+def test_a_queues_job_that_was_refused_is_created_again_later(after: float, expected: list[type]) -> None:
+    refusal = Refusal("Job flowers-queue", "exceeded quota: count/jobs.batch", NOW)
+    found = plan(snapshot(lookups=Lookups(refusal=refusal)), NOW + after)
+    assert [type(each) for each in found.actions] == expected
+    running = conditions.condition(found.status or JobStatus(), "Running")
+    assert running is not None
+    assert (running.reason, running.message) == ("ChildRefused", "Job flowers-queue: exceeded quota: count/jobs.batch")
 
 
 def test_an_admitted_job_starts() -> None:
