@@ -24,9 +24,14 @@ PEER := v1.9.3
 KATIB := v0.14.0
 # The newest that the Go module proxy serves.
 KUEUE := v0.19.2
+# Schedulers of gangs, whose CustomResourceDefinitions the tests apply.
+SCHEDULER_PLUGINS := v0.34.7
+VOLCANO := v1.13.0
+CONTROLLER_GEN := v0.19.0
 OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
+DOCS := build/docs-tools
 SBOM_TOOLS := build/sbom-tools
 
 # Where it is set, every process of a test compiles what it imports, pytest all tests once more.
@@ -65,7 +70,7 @@ demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16,
 
 # Stages with a + between them run at the same time: those of servers mostly wait, training keeps the cores busy. Kind is
 # last, since its cluster stays and takes a tenth of a core.
-STAGES := servers lint+test-browser test-unit test-cluster+test-training test-kind
+STAGES := servers lint+docs+test-browser test-unit test-cluster+test-training test-kind
 
 .PHONY: test
 test: $(INSTALLED) ## every check and test, with the time of each stage
@@ -80,8 +85,11 @@ manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the char
 
 # helm's own guess of a version depends on how it was built.
 KUBE_VERSION := 1.34.0
-# The oldest that is promised: charts/mptraining/Chart.yaml, kind/binaries.py.
-OLDEST_KUBERNETES := 1.29
+# A tag of Kubernetes' modules: gangs' scheduler plugins are built with it.
+TESTED_KUBERNETES := 1.34.4
+# The oldest and the newest that are promised: charts/mptraining/Chart.yaml, kind/binaries.py.
+# Both ends are in `make soak`.
+ENDS_OF_KUBERNETES := 1.30 1.36
 # Everything that `kubectl apply -f` needs, in one file.
 INSTALL_YAML := { echo '\# Made by `make manifests` from charts/mptraining.'; build/bin/helm template mptraining charts/mptraining \
   --namespace mptraining-system --set namespace.create=true --skip-tests --kube-version $(KUBE_VERSION); }
@@ -163,10 +171,15 @@ test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.ins
 
 .PHONY: servers
 servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok; and what checks the chart (needs Go)
-	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages build/katib/gjson \
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages build/katib/gjson build/gang-crds \
 	    build/bin/helm build/bin/helm-docs build/bin/kubeconform build/bin/kube-score; \
 	  else echo "no Go here: the tests against a storage server are left out"; fi
 	@$(PYTHON) kind/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
+
+# For `make soak`: its version is that of the control plane in build/bin (kind/binaries.py).
+build/bin/kube-scheduler-coscheduling: tests/servers/coscheduling/main.go tests/servers/coscheduling/build.sh
+	@echo "building kube-scheduler with the plugin Coscheduling, some minutes"
+	@tests/servers/coscheduling/build.sh $(CURDIR)/$@ $(TESTED_KUBERNETES) $(SCHEDULER_PLUGINS)
 
 build/bin/kwok:
 	@echo "building kwok, about a minute"
@@ -195,6 +208,17 @@ build/peer-crds: build/bin/training-operator.v1
 	@mkdir -p $@
 	@cp "$$(go list -m -f '{{.Dir}}' github.com/kubeflow/training-operator@$(PEER))"/manifests/base/crds/kubeflow.org_*.yaml $@/
 	@chmod u+w $@/*
+
+# Volcano's module with its types has no file of them: made from the types as Volcano makes its own.
+build/gang-crds:
+	@mkdir -p $@.part
+	@folder="$$(go mod download -json sigs.k8s.io/scheduler-plugins@$(SCHEDULER_PLUGINS) | sed -n 's/^.*"Dir": "\(.*\)",*$$/\1/p')"; \
+	  cp "$$folder"/config/crd/bases/scheduling.x-k8s.io_podgroups.yaml $@.part/
+	@cd "$$(go mod download -json volcano.sh/apis@$(VOLCANO) | sed -n 's/^.*"Dir": "\(.*\)",*$$/\1/p')"; \
+	  go run sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN) crd paths=./pkg/apis/scheduling/v1beta1 \
+	  output:crd:dir=$(CURDIR)/$@.part
+	@rm $@.part/scheduling.volcano.sh_queues.yaml
+	@chmod u+w $@.part/* && mv $@.part $@
 
 # Katib's CRDs, the OpenAPI schema of its types, and GJSON, in which it states conditions.
 build/katib/gjson: tests/servers/gjson/main.go tests/servers/gjson/go.mod
@@ -238,6 +262,18 @@ $(TRACKING)/.installed: tests/requirements-tracking.lock $(INSTALLED)
 	  > "$$($(TRACKING)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
 	@touch $@
 
+# MkDocs, over .venv as well: the reference is made from the code.
+$(DOCS)/.installed: tools/requirements-docs.lock $(INSTALLED)
+	@$(BIN)/python -m venv --without-pip $(DOCS)
+	@$(BIN)/uv pip install --quiet --python $(DOCS)/bin/python --require-hashes --no-deps -r tools/requirements-docs.lock
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+	  > "$$($(DOCS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	@touch $@
+
+.PHONY: docs
+docs: $(DOCS)/.installed ## the documentation as a site, in build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet
+
 .PHONY: cluster
 cluster: ## a kind cluster with two workers, kept until cluster-down (docs/cluster.md)
 	@$(PYTHON) -m kind.up
@@ -261,10 +297,11 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
 .PHONY: soak
-soak: $(INSTALLED) servers kueue $(SBOM_TOOLS)/.installed ## the long forms of the random tests, the oldest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) servers kueue $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
+	@$(BIN)/python -m tests.soak.kill_and_resume.elastic
 	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
@@ -274,8 +311,11 @@ soak: $(INSTALLED) servers kueue $(SBOM_TOOLS)/.installed ## the long forms of t
 	@$(BIN)/python -m bench.accuracy --write
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
 	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m tests.soak.keras_io "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
-	@$(PYTHON) kind/binaries.py --kubernetes $(OLDEST_KUBERNETES)
-	@MPTRAINING_KUBERNETES=$(OLDEST_KUBERNETES) $(BIN)/python -m pytest -q -m "cluster and not soak" --durations=10
+	@for release in $(ENDS_OF_KUBERNETES); do \
+	  $(PYTHON) kind/binaries.py --kubernetes $$release; export MPTRAINING_KUBERNETES=$$release; \
+	  $(BIN)/python -m pytest -q -m "cluster and not soak" --durations=10; \
+	  $(BIN)/python -m tests.soak.chaos --on servers --kills 40; \
+	done
 
 # Results are kept in build/parity: the same programs are not run twice while the sources stay as they are.
 PROGRAMS ?= 2000

@@ -1,7 +1,7 @@
 """Puts `hyperkube` into build/bin, under the names etcd, kube-apiserver, kube-controller-manager and so on.
 
-With `--kubernetes 1.29` the control plane of the oldest release that is promised goes to build/kubernetes-1.29, beside
-links to the newer etcd and kubectl.
+With `--kubernetes 1.30` the control plane of the oldest release that is promised goes to build/kubernetes-1.30, beside
+links to etcd and kubectl of build/bin; with `--kubernetes 1.36` that of the newest.
 
 One binary plays all parts, chosen by the name it is called by. A kind node image built by `hyperkube/build.sh`'s recipe
 carries it; where such an image archive is at hand, the binary is taken straight out of its layers, in seconds and
@@ -25,8 +25,9 @@ NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", 
 ARCHIVE_VARIABLE = "MPTRAINING_KIND_IMAGE_ARCHIVE"
 NOT_HERE = 3  # the exit code with which `make servers` continues without them
 INSIDE = "usr/local/bin/hyperkube"
-# The newest Kubernetes that is promised, of which everything is there, and the oldest, to be compared with.
-NEWEST, OLDEST = "1.34.4", "1.29.15"
+# The Kubernetes of the tests and of kind, of which everything is there; the newest and the oldest that are promised.
+TESTED, NEWEST, OLDEST = "1.34.4", "1.36.3", "1.30.14"
+OTHERS = {version.rpartition(".")[0]: version for version in (OLDEST, NEWEST)}
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -95,18 +96,18 @@ def _zstd() -> str:
     return found
 
 
-def build(target: Path, version: str = NEWEST) -> None:
+def build(target: Path, version: str = TESTED) -> None:
     """Compiles the binary; needs Go, the Go module proxy and about 6 GB of build cache."""
     if shutil.which("go") is None:
         raise NotHere(f"no Go to build Kubernetes with, and no node image archive: set {ARCHIVE_VARIABLE}")
     sys.stderr.write(f"building Kubernetes {version} from Go modules, about seven minutes\n")
     script = ROOT / "kind" / "hyperkube" / "build.sh"
-    name = "hyperkube" if version == NEWEST else f"hyperkube-{version}"
-    source = script.parent if version == NEWEST else script.parent / "control_plane"
+    name = "hyperkube" if version == TESTED else f"hyperkube-{version}"
+    source = script.parent if version == TESTED else script.parent / "control_plane"
     subprocess.run([str(script), str(ROOT / "build" / name), str(target), version, str(source)], check=True)
 
 
-def newest(folder: Path) -> None:
+def tested(folder: Path) -> None:
     """All of NAMES in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "hyperkube"
@@ -120,13 +121,13 @@ def newest(folder: Path) -> None:
         _link(folder / name, Path(target.name))
 
 
-def oldest(folder: Path, beside: Path) -> None:
-    """CONTROL_PLANE of the oldest release in `folder`; etcd and kubectl are those in `beside`."""
+def control_plane(folder: Path, beside: Path, version: str) -> None:
+    """CONTROL_PLANE of that release in `folder`; etcd and kubectl are those in `beside`."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "hyperkube"
     if not target.exists():
         unfinished = target.with_suffix(".part")
-        build(unfinished, OLDEST)
+        build(unfinished, version)
         unfinished.replace(target)
     for name in NAMES:
         _link(folder / name, Path(target.name) if name in CONTROL_PLANE else (beside / name).absolute())
@@ -140,14 +141,14 @@ def _link(link: Path, target: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="kind/binaries.py", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "bin")
-    short = OLDEST.rpartition(".")[0]
-    parser.add_argument("--kubernetes", choices=[short], help="that release's control plane, beside the newest's")
+    parser.add_argument("--kubernetes", choices=OTHERS, help="that release's control plane, too")
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     try:
-        newest(folder)
+        tested(folder)
         if arguments.kubernetes:
-            oldest(folder.parent / f"kubernetes-{short}", folder)
+            other = folder.parent / f"kubernetes-{arguments.kubernetes}"
+            control_plane(other, folder, OTHERS[arguments.kubernetes])
     except NotHere as problem:
         sys.stderr.write(f"{problem}\n")
         return NOT_HERE

@@ -1,7 +1,7 @@
 """JSON schemas of Kubernetes' objects for kubeconform: `python -m kind.schemas` puts them into build/schemas.
 
 They are made of `api/openapi-spec/swagger.json` of the Go modules `k8s.io/kubernetes`, for the oldest release that is
-promised, one in between and the newest; a version that is there is not made again. Unknown fields are refused. The
+promised, two in between and the newest; a version that is there is not made again. Unknown fields are refused. The
 schema of an MPTrainingJob comes from manifests/crd.yaml.
 
     build/schemas/v1.34.4/deployment-apps-v1.json
@@ -19,11 +19,11 @@ from typing import Any
 
 import yaml
 
-from kind.binaries import NEWEST, OLDEST
+from kind.binaries import NEWEST, OLDEST, TESTED
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "schemas"
-VERSIONS = (f"v{OLDEST}", "v1.32.13", f"v{NEWEST}")
+VERSIONS = (f"v{OLDEST}", "v1.32.13", f"v{TESTED}", f"v{NEWEST}")
 
 # What the chart, the examples and the operator make; another kind is an error of kubeconform, and is added here.
 KINDS = {
@@ -38,7 +38,7 @@ KINDS = {
         "RoleBinding",
         "Secret",
     ),
-    *("Service", "ServiceAccount"),
+    *("Service", "ServiceAccount", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
 }
 
 _PREFIX = "#/definitions/"

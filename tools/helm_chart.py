@@ -5,6 +5,7 @@
 values.yaml           all values with default and description, in the comments that helm-docs reads
 values.schema.json    their types, which `helm install` checks
 files/crd*.yaml       the CustomResourceDefinitions, as in manifests/
+files/limits-policies.yaml   the specs of the ValidatingAdmissionPolicies for settings.limits
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from mptraining.board.in_cluster.settings import Folder, Host, Port
 from mptraining_api import crd
+from mptraining_api.admission import policy
 from mptraining_api.model import Model
 from mptraining_operator.settings import OperatorSettings
 
@@ -105,7 +107,15 @@ class Rbac(Model):
     user_roles: bool = Field(True, description="Aggregate access to jobs into the ClusterRoles view, edit and admin.")
 
 
-class Resources(Model):
+class LimitsPolicy(Model):
+    enabled: bool = Field(
+        True,
+        description="Refuse jobs and sweeps outside `settings.limits` at `kubectl apply`, by "
+        "ValidatingAdmissionPolicies. Without them such a job is accepted and then fails.",
+    )
+
+
+class OperatorResources(Model):
     # Measured (docs/measured.md): 24 ms of CPU time a job, so that ten jobs start in a second on a busy node; 155 MiB
     # with 1,000 jobs and 289 MiB with 5,000.
     requests: Quantities = Field(
@@ -288,7 +298,8 @@ class ChartValues(Model):
     trainer: TrainerImage = Field(TrainerImage(), description="Default images of jobs.")
     service_account: ServiceAccount = Field(ServiceAccount(), description="The operator's service account.")
     rbac: Rbac = Field(Rbac(), description="Roles of the operator and of users.")
-    resources: Resources = Field(Resources(), description="Requests and limits of each replica.")
+    limits_policy: LimitsPolicy = Field(LimitsPolicy(), description="Admission of jobs by the administrator's limits.")
+    resources: OperatorResources = Field(OperatorResources(), description="Requests and limits of each replica.")
     priority_class: PriorityClass = Field(PriorityClass(), description="PriorityClass of the replicas.")
     priority_class_name: Called = Field(
         "", description="An existing priority class of the replicas, such as system-cluster-critical in kube-system."
@@ -350,10 +361,14 @@ def values_schema() -> str:
     Sections are required, so that `--set settings.lease=null`, which removes the section, is refused by name.
     """
     schema = ChartValues.model_json_schema(by_alias=True)
-    for each in (schema, *schema["$defs"].values()):
-        sections = [name for name, field in each.get("properties", {}).items() if "$ref" in field]
+    # Not those of runtimes, of which values.yaml has no defaults.
+    pending = [schema]
+    while pending:
+        each = pending.pop()
+        sections = {name: field["$ref"] for name, field in each.get("properties", {}).items() if "$ref" in field}
         if sections:
-            each["required"] = sections
+            each["required"] = list(sections)
+            pending += [schema["$defs"][reference.rpartition("/")[2]] for reference in sections.values()]
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
@@ -365,6 +380,7 @@ def files() -> dict[str, str]:
         "values.schema.json": values_schema(),
         "files/crd.yaml": crd.to_yaml(),
         "files/crd-sweeps.yaml": crd.sweeps_to_yaml(),
+        "files/limits-policies.yaml": policy.to_yaml(),
     }
 
 

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 TYPICAL = {
     "lint": 65,
     "servers": 45,
+    "docs": 25,
     "test-unit": 60,
     "test-browser": 50,
     "test-cluster": 300,

@@ -1,4 +1,4 @@
-"""Catalogue of accelerators: types and topologies, Kubernetes labels and resources, supported precision policies.
+"""Catalogue of accelerators: types, topologies, slices, the names that platforms give them, precision policies.
 
 All differences between accelerators are data in `accelerators.toml`; the file is read once, on first use.
 """
@@ -19,6 +19,8 @@ from mptraining_api.problems import InvalidSpec
 TYPE = "spec.accelerator.type"
 TOPOLOGY = "spec.accelerator.topology"
 COUNT = "spec.accelerator.countPerNode"
+PARTITION = "spec.accelerator.partition"
+PROVISIONING = "spec.accelerator.provisioning"
 
 # GKE: slices of up to 64 chips have sides of 2 or 4, except for the smallest, 2x2x1 on one machine.
 _SMALL_CUBOIDS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
@@ -28,11 +30,13 @@ _SMALL_CUBOIDS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
 class Cuboid:
     """TPU slices whose topologies GKE defines by a rule instead of a list.
 
-    Up to 64 chips, sides of 2 or 4 with A<=B<=C; above that, multiples of 4 (GKE, "Plan TPUs on GKE").
+    Up to 64 chips, sides of 2 or 4 with A<=B<=C; above that, multiples of 4 (GKE, "Plan TPUs on GKE"). `single_chip` is
+    the topology of a machine with one chip, if there is one.
     """
 
     chips_per_pod: int
     most_chips: int
+    single_chip: str | None = None
 
     def topologies(self) -> Mapping[str, tuple[int, ...]]:
         """Return the chips per pod of every topology, ordered by size."""
@@ -45,7 +49,8 @@ class Cuboid:
             if a * b * c > 1
         ]
         names = [*_SMALL_CUBOIDS, *("x".join(map(str, sides)) for sides in sorted(large, key=math.prod))]
-        return dict.fromkeys(names, (self.chips_per_pod,))
+        several = dict.fromkeys(names, (self.chips_per_pod,))
+        return several if self.single_chip is None else {self.single_chip: (1,), **several}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,15 @@ class AcceleratorType:
     replicas_per_device: int
     compute_capability: float | None
     memory_gib: int | None
-    node_label: str | None
-    topology_label: str | None
     resource: str | None
-    taint: str | None
+    # Products that GPU feature discovery reports; the GPU's name and memory (MiB) in the labels of EKS and Karpenter.
+    products: tuple[str, ...]
+    aws_name: str | None
+    aws_memory: str | None
+    # MIG profiles, the smallest first.
+    partitions: tuple[str, ...]
+    # That of the machine's CPU, as in the label kubernetes.io/arch.
+    architecture: str
     notes: tuple[str, ...]
 
 
@@ -104,10 +114,12 @@ def _accelerator(name: str, block: dict[str, Any]) -> AcceleratorType:
         replicas_per_device=block.get("replicas_per_device", 1),
         compute_capability=block.get("compute_capability"),
         memory_gib=block.get("memory_gib"),
-        node_label=block.get("node_label"),
-        topology_label=block.get("topology_label"),
         resource=block.get("resource"),
-        taint=block.get("taint"),
+        products=tuple(block.get("products", ())),
+        aws_name=block.get("aws_name"),
+        aws_memory=block.get("aws_memory"),
+        partitions=tuple(block.get("partitions", ())),
+        architecture=block.get("architecture", "amd64"),
         notes=tuple(block.get("notes", ())),
     )
 

@@ -1,12 +1,13 @@
 """Administrator's limits on jobs: accelerators, images, registries, nodes; an empty or absent limit allows everything.
 
-The limits apply to users who can create MPTrainingJobs; users who can create pods can bypass them.
+The limits apply to users who can create MPTrainingJobs; users who can create pods can bypass them. The checks are in
+`admission.limit_rules`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,19 +15,19 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from mptraining_api.accelerators import canonical_name, catalogue
 from mptraining_api.model import Count, Model
-from mptraining_api.problems import InvalidSpec, OutsideLimits
-from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
+from mptraining_api.problems import InvalidSpec
 
-_DOCKER = "docker.io"
-_DOCKER_ALIASES = ("index.docker.io", "registry-1.docker.io")
+DOCKER = "docker.io"
+DOCKER_ALIASES = ("index.docker.io", "registry-1.docker.io")
 # Grammar of distribution/reference, regexp.go: a lower-case path, with single separators between letters and digits.
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?"
-_REFERENCE = re.compile(
-    rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)(?::(?P<tag>\w[\w.-]{{0,127}}))?(?:@(?P<digest>[\w+.-]+:[0-9a-f]{{32,}}))?",
-    re.ASCII,
+# For RE2 too, in CEL.
+IMAGE_PATTERN = (
+    rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)"
+    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>[\w+.-]+:[0-9a-f]{32,}))?"
 )
+_REFERENCE = re.compile(IMAGE_PATTERN, re.ASCII)
 _LOCATION = re.compile(rf"{_HOST}(?:/{_PART})*", re.ASCII)
 
 
@@ -77,18 +78,15 @@ def _repository(name: str) -> str:
     if rest and ("." in first or ":" in first or first == "localhost"):
         host, path = _host(first), rest
     else:
-        host, path = _DOCKER, name
-    if host == _DOCKER and "/" not in path:
+        host, path = DOCKER, name
+    if host == DOCKER and "/" not in path:
         path = f"library/{path}"
     return f"{host}/{path}"
 
 
 def _host(host: str) -> str:
     host = host.lower()
-    return _DOCKER if host in _DOCKER_ALIASES else host
-
-
-_ASK = "Ask the operator's administrator."
+    return DOCKER if host in DOCKER_ALIASES else host
 
 
 def _known(name: str) -> str:
@@ -115,8 +113,8 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Image = Annotated[Text, AfterValidator(_checked(parse_image))]
 
 
-class JobLimits(Model):
-    """Limits on jobs. Empty and absent limits allow everything."""
+class RuntimeLimits(Model):
+    """Limits on each job of a runtime, in addition to those of the settings; empty and absent ones allow everything."""
 
     accelerators: tuple[Annotated[Text, AfterValidator(_known), Field(json_schema_extra=_names)], ...] = Field(
         (), description="Accelerators that jobs may ask for, such as nvidia-tesla-t4, or t4 for short. Empty: all."
@@ -128,81 +126,11 @@ class JobLimits(Model):
         (), description="Registries, or folders of them, whose images jobs may name. Empty, as images: all."
     )
     nodes_per_job: Count | None = Field(None, description="Most nodes of one job. Absent: any number.")
+
+
+class JobLimits(RuntimeLimits):
+    """Limits on jobs. Empty and absent limits allow everything."""
+
     nodes_per_namespace: Count | None = Field(
         None, description="Most nodes of all jobs of a namespace together; further ones wait. Absent: any number."
     )
-
-
-def check_limits(
-    job: MPTrainingJob,
-    resolved: ResolvedJob,
-    limits: JobLimits,
-    *,
-    operator_namespace: str = "",
-    operator_account: str = "",
-) -> None:
-    """Raise OutsideLimits, naming the limit, if the job can never be admitted, however long it waits.
-
-    The nodes are those of the resolved job. The operator's own default images are always allowed.
-    """
-    spec = job.spec
-    if operator_namespace and job.metadata.namespace == operator_namespace:
-        raise OutsideLimits(
-            "metadata.namespace",
-            f"{operator_namespace!r} is the operator's own, with its account and its certificate",
-            next_step="Make the job in another namespace.",
-        )
-    account = spec.pod_template.service_account_name if spec.pod_template else None
-    # An account of that name in another namespace is not this operator's, but most likely that of another operator.
-    if operator_account and account == operator_account:
-        raise OutsideLimits(
-            "spec.podTemplate.serviceAccountName",
-            f"{account!r} is the operator's own name",
-            next_step="Name an account made for this job's data.",
-        )
-    if limits.accelerators and spec.accelerator.type not in limits.accelerators:
-        raise OutsideLimits(
-            "spec.accelerator.type",
-            f"{spec.accelerator.type!r} is outside limits.accelerators",
-            expected=f"one of {', '.join(limits.accelerators)}",
-            next_step=_ASK,
-        )
-    for where, image in _images(job):
-        _refuse_image(where, image, limits)
-    for name, most in (("nodesPerJob", limits.nodes_per_job), ("nodesPerNamespace", limits.nodes_per_namespace)):
-        if most is not None and resolved.processes > most:
-            raise OutsideLimits(
-                "spec.accelerator.topology" if resolved.accelerator.topology else "spec.nodes",
-                f"{resolved.processes} nodes are more than limits.{name} allows",
-                expected=f"at most {most}",
-                next_step=_ASK,
-            )
-
-
-def _images(job: MPTrainingJob) -> Iterator[tuple[str, str]]:
-    """Yield the field and name of each image in the job: that of its containers and those of image volumes."""
-    template = job.spec.pod_template
-    if template is None:
-        return
-    if template.image is not None:
-        yield "spec.podTemplate.image", template.image
-    for index, volume in enumerate(template.volumes or ()):
-        source = volume.get("image")
-        if isinstance(source, dict):
-            yield f"spec.podTemplate.volumes[{index}].image.reference", str(source.get("reference") or "")
-
-
-def _refuse_image(where: str, text: str, limits: JobLimits) -> None:
-    if not limits.images and not limits.registries:
-        return
-    try:
-        image = parse_image(text)
-    except ValueError as error:
-        raise OutsideLimits(where, str(error), next_step="Fix the name.") from None
-    if any(matches(image, parse_image(allowed)) for allowed in limits.images):
-        return
-    if any(is_in_registry(image, parse_location(allowed)) for allowed in limits.registries):
-        return
-    lists = (("images", limits.images), ("registries", limits.registries))
-    named = [f"limits.{name} ({', '.join(allowed)})" for name, allowed in lists if allowed]
-    raise OutsideLimits(where, f"{text!r} is outside {' and '.join(named)}", next_step=_ASK)

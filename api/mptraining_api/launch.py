@@ -12,12 +12,17 @@ from typing import Self
 
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import ResolvedJob
 
 INDEX = "JOB_COMPLETION_INDEX"
 JOB_FILE = "MPTRAINING_JOB_FILE"
 HOSTS = "MPTRAINING_HOSTS"
 ATTEMPT = "MPTRAINING_ATTEMPT"
+# The machine and the number of workers of the attempt, as for `resolve.attempt.for_attempt`. Absent: the first choice,
+# and the job's number of processes. The job file is the same for all attempts.
+MACHINE = "MPTRAINING_MACHINE"
+NODES = "MPTRAINING_NODES"
 INCARNATION = "MPTRAINING_INCARNATION"
 # The uid of the MPTrainingJob (empty in a local run) and the time of its creation, as metav1.Time: attempts are
 # numbered within one job, and a job that is deleted and created again is another one.
@@ -52,6 +57,9 @@ MODEL_WAIT_SECONDS = "MPTRAINING_MODEL_WAIT_SECONDS"
 MODEL_WAITS = "ModelWaits"
 # A file that a local run creates before it stops its workers because its user pressed Ctrl-C.
 STOPPED_BY_USER_FILE = "MPTRAINING_STOPPED_BY_USER_FILE"
+# checkpoint.maxToKeep as it was when the attempt was created, if it is another than in the job file, which all attempts
+# share.
+MAX_TO_KEEP = "MPTRAINING_MAX_TO_KEEP"
 # When set, errors in the user's job are reported with their traceback, too.
 DEBUG = "MPTRAINING_DEBUG"
 
@@ -85,8 +93,13 @@ def launch(
     command: Sequence[str] = COMMAND,
     job_uid: str = "",
     job_created: str = "",
+    machine: int = 0,
+    nodes: int | None = None,
 ) -> Launch:
-    """Return the processes of one attempt. `job_path` is the path of the job file in each process."""
+    """Return the processes of one attempt. `job_path` is the path of the job file in each process.
+
+    `job` is that of the attempt. `machine` and `nodes` are those of the attempt if the job file is the frozen job.
+    """
     if len(hosts) != job.processes:
         raise ValueError(f"{len(hosts)} hosts for {job.processes} processes")
     environment = {
@@ -99,12 +112,39 @@ def launch(
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "PYTHONUNBUFFERED": "1",
     }
+    if machine:
+        environment[MACHINE] = str(machine)
+    if nodes is not None:
+        environment[NODES] = str(nodes)
     if job.keras == "Legacy":
         environment["TF_USE_LEGACY_KERAS"] = "1"
     if job.accelerator.kind == "cpu":
         # The job must not use a GPU that the machine happens to have.
         environment["CUDA_VISIBLE_DEVICES"] = "-1"
     return Launch(command=tuple(command), environment=environment, job_file=job.to_json(), hosts=tuple(hosts))
+
+
+def with_current_fields(job: ResolvedJob, environment: Mapping[str, str]) -> ResolvedJob:
+    """Return the job as a worker uses it and writes it to the run folder. Raises InvalidSpec.
+
+    With the fields that were changed after its first attempt; without the pod template, which is the operator's and may
+    have private values.
+    """
+    if job.runtime is not None:
+        job = job.model_copy(update={"runtime": job.runtime.model_copy(update={"pod_template": None})})
+    kept = environment.get(MAX_TO_KEEP)
+    if kept is None:
+        return job
+    if not kept.isdecimal() or int(kept) < 1:
+        raise InvalidSpec(MAX_TO_KEEP, f"{kept!r} is not a number above 0", next_step="Set it as the operator does.")
+    return job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"max_to_keep": int(kept)})})
+
+
+def attempt_job(job: ResolvedJob, environment: Mapping[str, str]) -> ResolvedJob:
+    """Return the job of this process's attempt, from the job file. Raises ValueError for one that it cannot have."""
+    nodes = environment.get(NODES)
+    machine = int(environment.get(MACHINE, "0"))
+    return for_attempt(job, machine=machine, nodes=None if nodes is None else int(nodes))
 
 
 class WorkerIdentity(Model):

@@ -72,9 +72,12 @@ NO_PROGRESS = Outcome("NoProgress", 1, Budget.BACKOFF_LIMIT, "no step was done f
 DEADLINE_EXCEEDED = Outcome("DeadlineExceeded", 1, Budget.NEVER_RETRY, "the job ran for too long")
 PENDING_TIMEOUT = Outcome("PendingTimeout", 75, Budget.NEVER_RETRY, "not all workers could run in time")
 OUTSIDE_LIMITS = Outcome("OutsideLimits", 2, Budget.NEVER_RETRY, "the administrator does not allow the job")
+NO_CAPACITY = Outcome("NoCapacity", 75, Budget.NONE, "the machines did not come in time")
 SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
 # As a suspension, and unlike Preempted: the queue decides how often, so that no budget is charged.
 QUEUE_PREEMPTED = Outcome("QueuePreempted", 75, Budget.NONE, "the queue took the machines for another job")
+GANG_RELEASED = Outcome("GangReleased", 75, Budget.NONE, "only some workers got a machine, and gave it back")
+RESIZED = Outcome("Resized", 75, Budget.NONE, "the next attempt has another number of workers")
 
 # Outcomes that only the operator detects; none of them is read from an exit code.
 OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
@@ -86,8 +89,11 @@ OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
     DEADLINE_EXCEEDED,
     PENDING_TIMEOUT,
     OUTSIDE_LIMITS,
+    NO_CAPACITY,
     SUSPENDED,
     QUEUE_PREEMPTED,
+    GANG_RELEASED,
+    RESIZED,
 )
 
 _BY_REASON = {outcome.reason: outcome for outcome in (*OUTCOMES, *OPERATOR_OUTCOMES)}

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from mptraining_api.model import Model
 from mptraining_api.outputs.fields import Tracking
-from mptraining_api.spec import Feature, KerasObject, Program, Source
+from mptraining_api.pods.fields import PodTemplate
+from mptraining_api.spec import Feature, KerasObject, Program, Sharing, Source
 
 VERSION = 1
 
@@ -33,7 +34,13 @@ class ResolvedAccelerator(Model):
     title: str
     count_per_node: int
     topology: str | None = None
-    provisioning: Literal["OnDemand", "Spot"] = "OnDemand"
+    provisioning: Literal["OnDemand", "Spot", "FlexStart", "Reservation"] = "OnDemand"
+    # The name or path of the reservation, if any.
+    reservation: str | None = None
+    compute_class: str | None = None
+    # The MIG profile of a slice, and how a GPU is shared; None for whole GPUs.
+    partition: str | None = None
+    sharing: Sharing | None = None
     compute_capability: float | None = None
     # The requested accelerator if the job fell back to the CPU, else None.
     asked_for: str | None = None
@@ -53,11 +60,22 @@ class LearningRate(Model):
 
 
 class Placement(Model):
-    """Scheduling constraints of each pod. `resources` are the limits for the accelerator."""
+    """Scheduling constraints of each pod. `resources` are the limits for the accelerator, empty if the pod claims its
+    devices from a DeviceClass.
+
+    Everything here is frozen with the job: the operator's settings and the cluster's nodes may change later.
+    """
 
     node_selector: dict[str, str]
+    # `nodeSelectorTerms` of a required node affinity, one of which must hold; None: the selector is enough.
+    node_affinity: tuple[dict[str, Any], ...] | None = None
     resources: dict[str, int]
+    # CPU and memory that a pod requests if the job does not; None: those of a job on CPUs.
+    requests: dict[str, str] | None = None
     tolerations: tuple[dict[str, Any], ...]
+    device_class: str | None = None
+    # Labels of places that the pods should share, the nearest first; None: no preference.
+    pack_by: tuple[str, ...] | None = None
 
 
 class ResolvedData(Model):
@@ -121,9 +139,39 @@ class ResolvedExport(Model):
     monitor: str | None
 
 
+class ResolvedRuntime(Model):
+    """The runtime that the first attempt had: later changes of the operator's settings do not change the job."""
+
+    name: str
+    # The job's pod template with what the runtime adds.
+    pod_template: PodTemplate | None
+
+
 class ProfileSteps(Model):
     first_step: int
     last_step: int
+
+
+class ResolvedMachine(Model):
+    """An alternative to the first choice: the fields of a ResolvedJob that depend on the machine."""
+
+    accelerator: ResolvedAccelerator
+    strategy: Strategy
+    precision: ResolvedPrecision
+    jit_compile: Literal["Always", "WherePossible", "Never"]
+    processes: int
+    replicas_per_process: int
+    replicas: int
+    image: str | None
+    placement: Placement
+    choices: tuple[Choice, ...]
+
+
+class NodesRange(Model):
+    """Numbers of workers that an attempt of an elastic job may have."""
+
+    min: int
+    max: int
 
 
 class ResolvedJob(Model):
@@ -162,6 +210,13 @@ class ResolvedJob(Model):
     output: str | None
     # Uid of the sweep whose trial the job belongs to.
     sweep: str | None = None
+    # None: no runtime, or in a local run.
+    runtime: ResolvedRuntime | None = None
+    # The other machines that an attempt may run on, in order; `resolve.attempt.for_attempt` selects one. A trainer
+    # reads the job of one attempt, which has none.
+    alternatives: tuple[ResolvedMachine, ...] = ()
+    # Of an elastic job, whose `processes` are the most that it may have; None in the job of one attempt.
+    nodes_range: NodesRange | None = None
     choices: tuple[Choice, ...]
 
     @property

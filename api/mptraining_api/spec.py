@@ -10,12 +10,13 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints
 
-from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, NonNegative, Text, Uri, Word
+from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, NonNegative, Uri, Word
 from mptraining_api.outputs.fields import Checkpoint, Export, Output, Profile, Tracking
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.programs.fields import Application, Ensemble, Function, Prediction, Script
 from mptraining_api.validation import job_text
 from mptraining_api.validation.yaml_text import YamlDocument
@@ -24,10 +25,32 @@ from mptraining_api.validation.yaml_text import YamlDocument
 class Provisioning(StrEnum):
     ON_DEMAND = "OnDemand"
     SPOT = "Spot"
+    FLEX_START = "FlexStart"
+    RESERVATION = "Reservation"
 
 
-class Accelerator(Model):
-    """The accelerator of each node."""
+# A reservation of the own project, or of another one on GKE; on EKS the id of a capacity reservation.
+Reservation = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(projects/[a-z][-a-z0-9:.]{0,62}/reservations/)?[a-z]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=150
+    ),
+]
+
+
+class Sharing(Model):
+    """A GPU that several pods share."""
+
+    strategy: Literal["TimeSharing", "MPS"] = Field(
+        description="TimeSharing: pods use the GPU in turn. MPS: at the same time, by NVIDIA's Multi-Process Service."
+    )
+    clients: Annotated[int, Field(ge=2, le=48)] = Field(
+        description="Pods for each GPU, as the nodes are configured. The memory of the GPU is not divided."
+    )
+
+
+class Machine(Model):
+    """One kind of node: the accelerator and how the machine is provided."""
 
     type: Word = Field(
         description="Canonical name of the catalogue: cpu, nvidia-tesla-t4, nvidia-tesla-a100, tpu-v5-lite-podslice, …"
@@ -38,7 +61,38 @@ class Accelerator(Model):
     topology: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}(x[0-9]{1,3}){1,2}$", max_length=11)] | None = (
         Field(None, description="TPU only: the slice's chips, such as 2x4 or 4x4x4.")
     )
-    provisioning: Provisioning | None = Field(None, description="OnDemand, or Spot for preemptible machines.")
+    provisioning: Provisioning | None = Field(
+        None,
+        description="OnDemand; Spot for preemptible machines; FlexStart for machines for at most 7 days; Reservation.",
+    )
+    reservation: Reservation | None = Field(
+        None, description="Name of the reservation, or projects/PROJECT/reservations/NAME; on EKS its id."
+    )
+    compute_class: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9][-a-zA-Z0-9.]*$", max_length=63)] | None = (
+        Field(None, description="GKE's compute class, which chooses the machines.")
+    )
+    partition: Annotated[str, StringConstraints(pattern=r"^[1-7]g\.[0-9]{1,3}gb$", max_length=8)] | None = Field(
+        None, description="MIG profile of a slice of the GPU, such as 3g.20gb."
+    )
+    sharing: Sharing | None = Field(None, description="A GPU that several pods share.")
+    try_for_seconds: Count | None = Field(
+        None, description="With alternatives: how long an attempt waits for these machines before it takes the next."
+    )
+
+
+class Accelerator(Machine):
+    """The accelerator of each node, and those that the job takes instead, in order."""
+
+    alternatives: Annotated[list[Machine], Field(min_length=1, max_length=7)] | None = Field(
+        None, description="Machines that are tried in this order when the first choice does not come."
+    )
+
+
+class Elastic(Model):
+    """The number of nodes of an attempt, decided by what can be placed."""
+
+    min: Annotated[int, Field(ge=1, le=1024)] = Field(description="An attempt starts with at least so many nodes.")
+    max: Annotated[int, Field(ge=1, le=1024)] = Field(description="An attempt starts with at most so many nodes.")
 
 
 class Feature(Model):
@@ -139,74 +193,6 @@ class Data(Model):
     )
 
 
-Labels = Annotated[dict[Annotated[str, StringConstraints(max_length=317)], Text], Field(max_length=64)]
-# Quantity is the only union: Kubernetes itself accepts a number or a string (8, "500m", "16Gi").
-Quantity = Annotated[
-    int | Annotated[str, StringConstraints(max_length=64)],
-    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
-]
-Quantities = Annotated[dict[Annotated[str, StringConstraints(max_length=253)], Quantity], Field(max_length=16)]
-# Kubernetes objects are not validated here: the API server validates them when the pod is created.
-KubernetesObject = Annotated[dict[str, Any], Field(max_length=64)]
-KubernetesObjects = Annotated[list[KubernetesObject], Field(max_length=64)]
-# The volume types that Kubernetes' `restricted` Pod Security Standard admits, and images. Other storage (NFS, a disk)
-# needs a PersistentVolume, which an administrator or a storage class creates.
-VOLUME_KINDS = (
-    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image"),
-    *("persistentVolumeClaim", "projected", "secret"),
-)
-# The rest of Kubernetes' VolumeSource (core/v1, 1.34).
-OTHER_VOLUME_KINDS = (
-    *("hostPath", "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "fc", "flexVolume", "flocker"),
-    *("gcePersistentDisk", "gitRepo", "glusterfs", "iscsi", "nfs", "photonPersistentDisk", "portworxVolume"),
-    *("quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume"),
-)
-_OBJECT = {"type": "object", "additionalProperties": True, "maxProperties": 64}
-# CEL rules can read only the fields that the schema names. The API server drops or refuses a volume type that is not
-# named, so that no such volume is created.
-_VOLUME = {
-    "additionalProperties": False,
-    "properties": {
-        "name": {"type": "string", "maxLength": 63, "description": "For volumeMounts."},
-        **{kind: {**_OBJECT, "description": "As in a pod."} for kind in VOLUME_KINDS},
-        **{kind: {**_OBJECT, "description": "Refused."} for kind in OTHER_VOLUME_KINDS},
-    },
-}
-_NAME = {"properties": {"name": {"type": "string", "maxLength": 253, "description": "Name of the variable."}}}
-Volumes = Annotated[
-    list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_VOLUME)]], Field(max_length=64)
-]
-Variables = Annotated[
-    list[Annotated[dict[str, Any], Field(max_length=64, json_schema_extra=_NAME)]], Field(max_length=256)
-]
-
-
-class Resources(Model):
-    """Requests and limits of the trainer container."""
-
-    requests: Quantities | None = Field(None, description="Such as cpu, memory, ephemeral-storage.")
-    limits: Quantities | None = Field(None, description="Such as cpu, memory, ephemeral-storage.")
-
-
-class PodTemplate(Model):
-    """The pod settings that a job may change."""
-
-    image: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = Field(
-        None, description="Trainer image."
-    )
-    image_pull_secrets: KubernetesObjects | None = Field(None, description="As in a pod.")
-    env: Variables | None = Field(None, description="As in a container.")
-    env_from: KubernetesObjects | None = Field(None, description="As in a container.")
-    resources: Resources | None = Field(None, description="Of the trainer container, accelerators aside.")
-    volumes: Volumes | None = Field(None, description="As in a pod; no hostPath, nfs and the like.")
-    volume_mounts: KubernetesObjects | None = Field(None, description="As in a container.")
-    service_account_name: Name | None = Field(None, description="Service account of the pods.")
-    node_selector: Labels | None = Field(None, description="Added to the accelerator's own.")
-    tolerations: KubernetesObjects | None = Field(None, description="Added to the accelerator's own.")
-    labels: Labels | None = Field(None, description="Added to the pods.")
-    annotations: Labels | None = Field(None, description="Added to the pods.")
-
-
 class LossScale(Model):
     """Loss scaling under mixed_float16."""
 
@@ -294,6 +280,9 @@ class RunPolicy(Model):
     progress_deadline_seconds: Count | None = Field(
         None, description="The job is restarted after this time without a step."
     )
+    resize_seconds: Count | None = Field(
+        None, description="With elastic: the shortest time from the start of an attempt to one with more nodes."
+    )
     ttl_seconds_after_finished: NonNegative | None = Field(
         None, description="Time from the end of the job to its deletion."
     )
@@ -301,7 +290,7 @@ class RunPolicy(Model):
 
 
 class Scheduling(Model):
-    """Queue, priority and scheduler of the pods."""
+    """Queue, priority, scheduler and gang of the pods."""
 
     queue_name: Word | None = Field(None, description="Kueue's local queue.")
     workload_priority_class_name: Name | None = Field(
@@ -309,6 +298,14 @@ class Scheduling(Model):
     )
     priority_class_name: Name | None = Field(None, description="PriorityClass of the pods.")
     scheduler_name: Word | None = Field(None, description="Scheduler of the pods.")
+    gang: Literal["Auto", "Coscheduling", "Volcano", "Workload", "None"] | None = Field(
+        None,
+        description="Scheduler that places all workers or none: a PodGroup of scheduler-plugins or of Volcano, or "
+        "Kubernetes' own. None: none of them.",
+    )
+    topology: Literal["Spread", "Pack"] | None = Field(
+        None, description="Spread: on different machines, if possible. Pack: these also near one another."
+    )
 
 
 class BatchSize(Model):
@@ -402,12 +399,20 @@ def is_paused(annotations: Mapping[str, object] | None) -> bool:
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 
 
+# A job that names this runtime has none, also where its namespace has one.
+NO_RUNTIME = "None"
+RuntimeName = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?|None)$", max_length=63)]
+
+
 class JobSpec(Model):
     """Desired state of the job: a program, data, an accelerator."""
 
     accelerator: Accelerator = Field(description="The accelerator of each node.")
     nodes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="Number of machines; for a TPU, the topology determines it."
+    )
+    elastic: Elastic | None = Field(
+        None, description="Instead of nodes: each attempt has as many machines as there are, between min and max."
     )
     strategy: Literal["Auto", "None"] | None = Field(
         None,
@@ -436,6 +441,9 @@ class JobSpec(Model):
     )
     run_policy: RunPolicy | None = Field(None, description="Limits on retries and time.")
     scheduling: Scheduling | None = Field(None, description="Queue, priority and scheduler of the pods.")
+    runtime: RuntimeName | None = Field(
+        None, description="Runtime of the cluster, a named set of pod settings: `mptj runtimes`; None for none."
+    )
     pod_template: PodTemplate | None = Field(None, description="The pod settings that a job may change.")
 
 

@@ -123,6 +123,13 @@ class Attempt(Model):
     number: NonNegative = Field(description="Number of the attempt, from 1.")
     outcome: Word | None = Field(None, description="Reason of its end; absent while it runs.")
     message: Message | None = Field(None, description="Cause of its end.")
+    machine: NonNegative | None = Field(
+        None,
+        description="Number of its alternative in spec.accelerator.alternatives, from 1; absent: the first choice.",
+    )
+    accelerator: Word | None = Field(None, description="Type of its accelerators, of a job with alternatives.")
+    precision: Word | None = Field(None, description="Its precision policy, of a job with alternatives.")
+    workers: NonNegative | None = Field(None, description="Number of its processes, of an elastic job.")
     start_time: Time | None = Field(None, description="When its pods were created.")
     completion_time: Time | None = Field(None, description="When it ended.")
 
@@ -180,6 +187,12 @@ class JobStatus(Model):
         None,
         description="As metav1.Condition.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    accelerator: Word | None = Field(None, description="Type of the accelerators of the current attempt.")
+    waited_seconds: NonNegative | None = Field(
+        None,
+        description="How long earlier attempts have waited for machines, counted against pendingTimeoutSeconds; absent "
+        "once the job has run.",
     )
     strategy: Word | None = Field(None, description="The selected tf.distribute strategy.")
     precision: Word | None = Field(None, description="The selected precision policy.")

@@ -1,8 +1,8 @@
 """Many small objects in one bucket: `python -m bench.records.many_objects --objects 100000`.
 
 Measures the first index of a job (which reads every object and writes its sidecar), the next start (which reads the
-sidecars) and the highest resident memory of each above that after imports. fake-gcs-server is behind the proxy of the
-testbed, over TLS, with `--latency` seconds a request. One JSON line for each measurement.
+sidecars) and the highest resident memory of each above that after imports. The bucket, of `bucket_in_memory`, is behind
+the proxy of the testbed, over TLS, with `--latency` seconds a request. One JSON line for each measurement.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.figures import progress
 from bench.records.data import BUCKET
 from bench.records.measure import ROOT
 from tests.testbed.gcs.faults import Shape
-from tests.testbed.gcs.object_server import ObjectServer
 from tests.testbed.gcs.proxy import StorageProxy
+from tests.testbed.processes import Server, free_ports
 
 # Records of each object, and the bytes of a record.
 _RECORDS, _BYTES = 4, 100
@@ -39,12 +42,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="bench-objects-") as name:
         root = Path(name)
-        _write(root / "data" / BUCKET / "many", arguments.objects)
         with (
-            ObjectServer(root / "data", folder=root / "logs") as server,
-            StorageProxy(
-                server.address, Shape(latency=arguments.latency, stream_rate=20e6), folder=root / "proxy"
-            ) as proxy,
+            _bucket(root, arguments.objects) as address,
+            StorageProxy(address, Shape(latency=arguments.latency, stream_rate=20e6), folder=root / "proxy") as proxy,
         ):
             for what in ("first index", "next start"):
                 proxy.reset()
@@ -58,14 +58,21 @@ def main() -> None:
                 )
 
 
-def _write(folder: Path, objects: int) -> None:
+@contextmanager
+def _bucket(root: Path, objects: int) -> Iterator[str]:
+    """Yield the address of a server with that many objects of a few records."""
     from mptraining_records.tfrecord import framing
 
-    folder.mkdir(parents=True)
-    content = b"".join(framing.encode(bytes([number]) * _BYTES) for number in range(_RECORDS))
-    for number in range(objects):
-        (folder / f"part-{number:06}.tfrecord").write_bytes(content)
-    progress(f"{objects} objects of {len(content)} bytes written")
+    content = root / "content"
+    content.write_bytes(b"".join(framing.encode(bytes([number]) * _BYTES) for number in range(_RECORDS)))
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "bench.records.bucket_in_memory", str(port), BUCKET, str(objects), str(content)]
+    with Server(command, log=root / "bucket.log") as server:
+        address = f"http://127.0.0.1:{port}"
+        listing = f"{address}/storage/v1/b/{BUCKET}/o?maxResults=1"
+        server.wait_until(lambda: bool(urllib.request.urlopen(listing, timeout=30).read()), seconds=180)
+        progress(f"{objects} objects of {content.stat().st_size} bytes")
+        yield address
 
 
 def _in_child(pattern: str, environment: dict[str, str]) -> dict[str, float]:
@@ -87,7 +94,6 @@ def _in_child(pattern: str, environment: dict[str, str]) -> dict[str, float]:
 def _index(pattern: str) -> dict[str, float]:
     # Late imports: a trainer has loaded them all with TensorFlow.
     import google.cloud.storage  # noqa: F401
-    import obstore.store  # noqa: F401
 
     import mptraining_records.storage.http_session  # noqa: F401
     from mptraining_records.index import dataset_index

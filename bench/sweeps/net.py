@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 TRAIN = 1437
 Array = NDArray[np.float32]
@@ -29,6 +28,9 @@ class Digits:
 
     @classmethod
     def load(cls) -> Digits:
+        # Its import takes most of a second, in each process that collects the tests.
+        from sklearn.datasets import load_digits
+
         digits = load_digits()
         order = np.random.default_rng(7).permutation(len(digits.data))
         images, labels = (digits.data / 16).astype(np.float32)[order], digits.target[order].astype(np.int64)

@@ -41,6 +41,7 @@ from mptraining_operator.sweeps.service import Sweeps
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.informer import Intake, Relister
 from mptraining_operator.watch.kopf_streams import WatchStreams
+from mptraining_operator.watch.node_platform import NodePlatform
 from mptraining_operator.watch.reflector import Reflectors
 from mptraining_operator.watch.work_queue import WorkQueue
 
@@ -62,7 +63,9 @@ def limits(settings: OperatorSettings, identity: Identity) -> Limits:
         infrastructure_backoff=settings.restart.infrastructure_seconds,
         longest_backoff=settings.restart.longest_seconds,
         settle=settings.settle_seconds,
+        elastic_wait=settings.elastic_wait_seconds,
         stuck_pod=settings.stuck_pod_seconds,
+        gang_release=settings.gang_release_seconds,
         jobs=settings.limits,
         operator_namespace=identity.namespace,
         operator_account=identity.service_account,
@@ -85,6 +88,7 @@ class Operator:
         self._identity = identity
         self._cluster = cluster
         self._limits = limits(settings, identity)
+        self._platform = NodePlatform(cluster, settings)
         self._stopping = threading.Event()
         self._metrics = metrics
         self._cache = Cache(time.monotonic, self._trial_changed)
@@ -103,7 +107,7 @@ class Operator:
             namespaces=settings.namespaces,
             clock=time.monotonic,
             on_served_again=self._restart_streams,
-            on_listed=self._check_namespace_objects,
+            on_listed=self._check_cluster,
             decides=lambda: self._lease.leading,
             observe_list=metrics.observe_list,
         )
@@ -335,6 +339,7 @@ class Operator:
             return
         for key in self._cache.job_keys():
             self._queue.add(key)
+        self._read_platform()
         # Before the workers start, which would otherwise create again what exists.
         read = self._read_namespace_objects()
         # Without a leader, possibly no replica was running to receive reports.
@@ -345,10 +350,18 @@ class Operator:
         if read:
             self._repair_shared_objects()
 
-    def _check_namespace_objects(self) -> None:
-        """Read Services and NetworkPolicies, and repair those that another client changed."""
-        if self._lease.leading and self._read_namespace_objects():
+    def _check_cluster(self) -> None:
+        """Read nodes, Services and NetworkPolicies, and repair objects that another client changed."""
+        if not self._lease.leading:
+            return
+        self._read_platform()
+        if self._read_namespace_objects():
             self._repair_shared_objects()
+
+    def _read_platform(self) -> None:
+        settings = self._platform.read()
+        self._reconciler.update_cluster(settings)
+        self._sweeps.reconciler.update_cluster(settings)
 
     def _read_namespace_objects(self) -> bool:
         """Queue the jobs whose NetworkPolicy is missing, was changed, or is of a deleted job.
@@ -427,6 +440,8 @@ class Operator:
             ca_bundle=CABundle(pods.ca_config_map, pods.ca_key) if pods.ca_config_map else None,
             priority_class_name=pods.priority_class_name,
             labels=pods.labels,
+            coscheduling=settings.gang_schedulers.coscheduling,
+            volcano=settings.gang_schedulers.volcano,
             http_proxy=pods.http_proxy,
             https_proxy=pods.https_proxy,
             no_proxy=pods.no_proxy or "",

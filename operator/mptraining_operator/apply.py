@@ -17,13 +17,17 @@ from mptraining_api.kubernetes_api import (
     JOBS,
     NODES,
     PODS,
+    RESOURCE_CLAIM_TEMPLATES,
     ApiProblem,
     Raw,
     Resource,
 )
 from mptraining_api.model import Model
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import Problem
-from mptraining_api.status import JobStatus, format_time
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import Scheduling
+from mptraining_api.status import JobStatus
 from mptraining_operator.children import (
     NamespaceDeleted,
     NotCreated,
@@ -31,6 +35,7 @@ from mptraining_operator.children import (
     create_child,
     frozen_text,
     keep_frozen_job,
+    owner_of,
     read_frozen_job,
     rejection,
     with_digest,
@@ -41,6 +46,7 @@ from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.actions import (
     Action,
     AllowPeers,
+    CreatePodGroup,
     CreateWorkload,
     DeleteJob,
     DeletePod,
@@ -55,14 +61,17 @@ from mptraining_operator.plan.actions import (
     ReadNode,
     ReportToQueue,
     StartAttempt,
+    StartProbe,
 )
 from mptraining_operator.plan.queue_job import admitted
 from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.resources import job_objects, names
+from mptraining_operator.resources.capacity_probe import capacity_probe
 from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
 from mptraining_operator.resources.job_objects import JOB_FILE, Owner
-from mptraining_operator.watch import api_objects, parse
+from mptraining_operator.resources.pod_groups import VOLCANO_QUEUE, GangNotServed, by_api_version, choose, pod_group
+from mptraining_operator.watch import api_objects, gang_apis, parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.warning_events import WarningEvents
 
@@ -101,6 +110,7 @@ class Applier:
         self._namespace_objects = namespace_objects
         self._warnings = WarningEvents(cluster, clock)
         self._place_in_queue = PlaceInQueue(cluster, cache, pod_settings=pod_settings, clock=clock)
+        self._gang_apis = gang_apis.GangApis(cluster, clock)
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
@@ -154,14 +164,20 @@ class Applier:
         else:
             self._cache.put_job(parse.job(found))
 
-    def _execute(self, action: Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
+    def _execute(self, action: Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911, PLR0912 - a row of cases
         """Execute one action and return whether the job must be planned again."""
         match action:
             case StartAttempt():
                 return self._start(action, snapshot)
+            case StartProbe():
+                self._start_probe(action, snapshot)
+                return False
             case AllowPeers():
                 self._allow_peers(snapshot)
                 return False
+            case CreatePodGroup():
+                seen = next((each for each in snapshot.batch_jobs if each.uid == action.uid), None)
+                return seen is not None and self._create_pod_group(seen, snapshot)
             case EndAttempt():
                 keep_frozen_job(self._cluster, snapshot, action.batch_job)
                 # Foreground: the Job exists until its pods are deleted.
@@ -187,25 +203,43 @@ class Applier:
             case JoinQueue() | ReportToQueue() | CreateWorkload():
                 return self._place_in_queue.execute(action, snapshot)
 
-    def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
+    def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
         if snapshot.job is None:
             return False
-        owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+        owner = owner_of(snapshot)
         text = frozen_text(action, snapshot)
+        settings, attempt = self._pod_settings(owner), action.attempt_job
         try:
+            gang = None
+            # An elastic job takes the workers that get a machine; a gang of all of them would get none.
+            if action.job.nodes_range is None:
+                gang = choose(
+                    snapshot.job.spec.scheduling or Scheduling(),
+                    attempt.processes,
+                    coscheduling=settings.coscheduling,
+                    volcano=settings.volcano,
+                    serves=self._gang_apis.serves,
+                )
             # Built before any creation, so that an invalid pod template leaves no children.
             job = indexed_job(
                 owner,
                 action.job,
                 snapshot.job.spec,
                 attempt=action.number,
-                settings=self._pod_settings(owner),
+                settings=settings,
                 text=text,
-                admitted=None if snapshot.lookups.attempts_queue else admitted(snapshot),
+                gang=gang,
+                machine=action.machine,
+                nodes=action.nodes,
+                admitted=admitted(snapshot),
             )
             if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
                 return True
             self._ensure_shared(snapshot.key.namespace)
+            if attempt.placement.device_class is not None:
+                devices = attempt.accelerator.count_per_node
+                template = job_objects.claim_template(owner, attempt.placement.device_class, devices)
+                create_child(self._cluster, RESOURCE_CLAIM_TEMPLATES, owner, template)
             created = create_child(self._cluster, BATCH_JOBS, owner, job)
             stored = job_objects.job_text(created)
             if stored is not None and stored != text:
@@ -214,11 +248,14 @@ class Applier:
                 text = stored
         except Problem as problem:
             return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(problem), self._clock(), "Invalid"))
+        except GangNotServed as no:
+            return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(no), self._clock(), "NoGang"))
         except NotCreated as no:
             return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
         except NamespaceDeleted:
             return False
-        self._started(snapshot, self._put_batch_job(snapshot.key, created))
+        batch_job = self._put_batch_job(snapshot.key, created)
+        self._started(snapshot, batch_job)
         self._cache.update_lookups(
             snapshot.key,
             snapshot.uid,
@@ -226,7 +263,62 @@ class Applier:
             refusal=None,
             job_file_missing=False,
         )
+        if batch_job.gang:
+            return self._create_pod_group(batch_job, snapshot)
         return False
+
+    def _create_pod_group(self, seen: SeenBatchJob, snapshot: Snapshot) -> bool:
+        """Create the PodGroup of an Indexed Job."""
+        if snapshot.job is None:
+            return False
+        api = by_api_version(seen.gang)
+        if api is None:
+            message = f"{seen.gang} of Job {seen.name} is not known to this version of the operator"
+            return self._refused(snapshot, Refusal(f"Job {seen.name}", message, self._clock(), "NoGang"))
+        spec, text = snapshot.job.spec, snapshot.lookups.job_text
+        if text:
+            spec = with_frozen_template(spec, ResolvedJob.read(text))
+        owner = owner_of(snapshot)
+        scheduling, annotations = spec.scheduling or Scheduling(), (spec.pod_template or PodTemplate()).annotations
+        body = pod_group(
+            owner,
+            api,
+            seen.name,
+            seen.uid,
+            seen.attempt,
+            workers=seen.parallelism,
+            queue=(annotations or {}).get(VOLCANO_QUEUE, ""),
+            priority=scheduling.priority_class_name or self._pod_settings(owner).priority_class_name or "",
+        )
+        try:
+            create_child(self._cluster, gang_apis.resource(api), dataclasses.replace(owner, uid=seen.uid), body)
+        except NotCreated as no:
+            return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
+        except NamespaceDeleted:
+            return False
+        return self._cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
+
+    def _start_probe(self, action: StartProbe, snapshot: Snapshot) -> None:
+        """Create the probe of an elastic job; without one, because a quota refuses it, the job keeps its size."""
+        if snapshot.job is None:
+            return
+        owner = owner_of(snapshot)
+        try:
+            probe = capacity_probe(
+                owner,
+                action.job,
+                snapshot.job.spec,
+                machine=action.machine,
+                pods=action.pods,
+                least=action.least,
+                settings=self._pod_settings(owner),
+                admitted=admitted(snapshot),
+            )
+            self._put_batch_job(snapshot.key, create_child(self._cluster, BATCH_JOBS, owner, probe))
+        except (Problem, NotCreated) as no:
+            _log.warning("the job cannot look for more machines: %s", no, extra={"job": str(snapshot.key)})
+        except NamespaceDeleted:
+            return
 
     def _ensure_shared(self, namespace: str) -> None:
         """Create the namespace's shared objects. Raises NotCreated, NamespaceDeleted, ApiProblem."""

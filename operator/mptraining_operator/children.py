@@ -76,6 +76,9 @@ def create_child(
 
 def rejection(problem: ApiProblem, child: str) -> Exception:
     """Return the exception for a creation that failed: NamespaceDeleted, NotCreated, or `problem` to be retried."""
+    if problem.status == 404 and not problem.kind and child.startswith("ResourceClaimTemplate "):
+        message = "the API server does not serve resource.k8s.io/v1, which Kubernetes 1.34 does: see deviceClasses"
+        return NotCreated("Refused", child, message)
     if problem.status == 404 or problem.namespace_terminating:
         return NamespaceDeleted()
     if problem.status == 409:
@@ -184,6 +187,11 @@ def read_frozen_job(cluster: Cluster, snapshot: Snapshot) -> str | None:
     return stored
 
 
+def owner_of(snapshot: Snapshot) -> Owner:
+    """Return the job of the snapshot as the owner of its children."""
+    return Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+
+
 def keep_frozen_job(cluster: Cluster, snapshot: Snapshot, ending: str) -> None:
     """Write the frozen job to a ConfigMap if the Job `ending`, about to be deleted, is the last that has it.
 
@@ -192,7 +200,7 @@ def keep_frozen_job(cluster: Cluster, snapshot: Snapshot, ending: str) -> None:
     others = [each for each in snapshot.batch_jobs if each.name != ending and not each.deleting]
     if others or (snapshot.status is not None and is_true(snapshot.status, "Finished")):
         return
-    owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+    owner = owner_of(snapshot)
     try:
         text = snapshot.lookups.job_text or read_frozen_job(cluster, snapshot)
         if text:

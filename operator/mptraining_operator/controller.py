@@ -10,8 +10,10 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from mptraining_api.kubernetes_api import ApiProblem
+from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_operator.apply import Applier, RecordEvent
 from mptraining_operator.children import NotCreated
 from mptraining_operator.leader_election import NotLeading, Term, TermWorkers
@@ -129,11 +131,15 @@ class Reconciler(TermWorkers):
         # The snapshot was outdated every time, as when another client writes the job continuously.
         self._queue.add(key, 1.0)
 
+    def update_cluster(self, settings: ClusterSettings) -> None:
+        """Take over what the nodes of the cluster show, for jobs that have not started."""
+        self._limits = replace(self._limits, cluster=settings)
+
     def _nodes_taken(self, plan: Plan) -> int:
         """Return the nodes of the attempt that the plan starts, if they are limited; else 0."""
         if self._limits.jobs.nodes_per_namespace is None:
             return 0
-        return sum(each.job.processes for each in plan.actions if isinstance(each, StartAttempt))
+        return sum(each.attempt_job.processes for each in plan.actions if isinstance(each, StartAttempt))
 
     def _apply_with_reservation(self, key: Key, now: float) -> tuple[Plan, bool]:
         """Plan again and reserve the nodes while no other job does, so that two jobs do not both take the last ones."""

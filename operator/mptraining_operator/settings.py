@@ -15,10 +15,13 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from mptraining_api.accelerators import canonical_name, lookup
 from mptraining_api.admin_limits import Image, JobLimits
+from mptraining_api.machines.node_labels import DEFAULT_PLATFORM, NodeLabels
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.resolve.runtimes import Runtime, RuntimeName
 from mptraining_api.spec import GROUP
 
 POD_NAME = "POD_NAME"
@@ -86,6 +89,15 @@ JobLabel = Annotated[
 ]
 
 
+def _gpu(name: str) -> str:
+    if lookup(canonical_name(name)).kind != "gpu":
+        raise ValueError("the name of a GPU in the catalogue")
+    return canonical_name(name)
+
+
+Gpu = Annotated[Word, AfterValidator(_gpu)]
+
+
 class ProgressSettings(Model):
     """Endpoint for the workers' progress reports. Port 0 selects a free port."""
 
@@ -127,6 +139,21 @@ class LeaseSettings(Model):
         if self.renew_seconds > most:
             raise ValueError(f"renewSeconds of at most {most:g}, {RENEWAL_FRACTION:g} times durationSeconds")
         return self
+
+
+class GangSchedulers(Model):
+    """Schedulers that place all workers of a job or none; scheduling.gang of a job chooses one."""
+
+    coscheduling: Word | None = Field(
+        None,
+        description="schedulerName of a scheduler with the plugin Coscheduling of scheduler-plugins. With it, gang: "
+        "Auto uses its PodGroups where their CustomResourceDefinition exists.",
+    )
+    volcano: Word | None = Field(
+        None,
+        description="schedulerName of Volcano's scheduler, usually volcano. With it, gang: Auto uses Volcano's "
+        "PodGroups where their CustomResourceDefinition exists.",
+    )
 
 
 class RestartSettings(Model):
@@ -172,9 +199,30 @@ class OperatorSettings(Model):
         TrainerImages(), description="Default images by kind of accelerator; they override trainerImage."
     )
     cpu_fallback: bool = Field(False, description="Train on CPUs if the cluster has no accelerators, such as kind.")
+    node_labels: NodeLabels = Field(
+        "Auto",
+        description="Platform whose labels show the accelerator of a node: GKE, EKS, AKS, or NVIDIA for GPU feature "
+        "discovery on any cluster. Auto: the platform that the nodes show when the operator starts, else GKE.",
+    )
+    mig_strategy: Literal["Auto", "Single", "Mixed"] = Field(
+        "Auto",
+        description="MIG strategy of NVIDIA's device plugin, for slices on platforms other than GKE. Auto: that which "
+        "the nodes show, else Mixed.",
+    )
     experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
     default_output: Folder | None = Field(None, description="Default output folder of jobs.")
     default_outputs: dict[Word, Folder] = Field({}, description="Default output folders by namespace.")
+    runtimes: dict[RuntimeName, Runtime] = Field(
+        {},
+        description="Named sets of pod settings, images and limits, which jobs choose by `runtime`; "
+        "all users may read them.",
+    )
+    default_runtimes: dict[Word, RuntimeName] = Field({}, description="Runtimes of jobs that name none, by namespace.")
+    device_classes: dict[Gpu, Name] = Field(
+        {},
+        description="DeviceClass by GPU, such as nvidia-tesla-t4, from which jobs claim it (Kubernetes 1.34 or newer). "
+        "Other GPUs are the extended resource nvidia.com/gpu.",
+    )
     limits: JobLimits = Field(JobLimits(), description="Limits of what jobs may use.")
     pods: JobPods = Field(JobPods(), description="Defaults for the pods of all jobs.")
     namespaces: tuple[Namespace, ...] = Field((), description="Namespaces to serve. Empty: all.")
@@ -183,9 +231,18 @@ class OperatorSettings(Model):
     settle_seconds: Seconds = Field(
         5.0, description="Seconds for which a pod may be unscheduled before the status reports it."
     )
+    elastic_wait_seconds: Seconds = Field(
+        30.0, description="Seconds that an elastic job waits for all its machines before it starts with those it got."
+    )
     stuck_pod_seconds: Seconds = Field(
         30.0, description="Seconds after its grace period until a pod is reported whose node is not ready."
     )
+    gang_release_seconds: Annotated[float, Field(ge=0)] = Field(
+        180.0,
+        description="Seconds after which workers give their machines back if others of their job get none; between "
+        "once and twice as long, by the job. 0: never.",
+    )
+    gang_schedulers: GangSchedulers = Field(GangSchedulers(), description="Schedulers of gangs.")
     grace_seconds: Annotated[int, Field(ge=1)] = Field(
         60, description="Termination grace period of workers in seconds, to save a checkpoint."
     )
@@ -213,19 +270,32 @@ class OperatorSettings(Model):
             raise ValueError(f"a healthPort other than progress.port, {self.progress.port}")
         return self
 
+    @model_validator(mode="after")
+    def _known_runtimes(self) -> Self:
+        unknown = [f"{each}: {name}" for each, name in self.default_runtimes.items() if name not in self.runtimes]
+        if unknown:
+            names = ", ".join(sorted(self.runtimes)) or "none"
+            raise ValueError(f"runtimes of settings.runtimes ({names}) in defaultRuntimes, not {', '.join(unknown)}")
+        return self
+
     def image(self, kind: str) -> str:
         """Return the default trainer image for `kind` (cpu, gpu, tpu), without settings that of this version."""
         own = f"mptraining/trainer:{version('mptraining')}" + ("" if kind == "cpu" else f"-{kind}")
         return getattr(self.trainer_images, kind) or self.trainer_image or own
 
     def cluster(self) -> ClusterSettings:
-        """Return the settings that `resolve` needs."""
+        """Return the settings that `resolve` needs; Auto stands for the values of a cluster that shows none."""
         return ClusterSettings(
             cpu_fallback=self.cpu_fallback,
+            node_labels=DEFAULT_PLATFORM if self.node_labels == "Auto" else self.node_labels,
+            mig_strategy="Mixed" if self.mig_strategy == "Auto" else self.mig_strategy,
             experimental_multi_host_tpu=self.experimental_multi_host_tpu,
             default_output=self.default_output,
             default_images=MappingProxyType({kind: self.image(kind) for kind in TrainerImages.model_fields}),
             default_outputs=MappingProxyType(self.default_outputs),
+            runtimes=MappingProxyType(self.runtimes),
+            default_runtimes=MappingProxyType(self.default_runtimes),
+            device_classes=MappingProxyType(self.device_classes),
         )
 
     @classmethod

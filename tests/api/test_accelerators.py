@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mptraining_api.accelerators import canonical_name, catalogue, chips, chips_per_pod, lookup, pods
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.precision import automatic_policy
 
 TPU_SLICES = [
     (accelerator.name, topology, per_pod)
@@ -31,6 +32,10 @@ TPU_SLICES = [
         ("nvidia-a100-80gb", 8.0),
         ("nvidia-h100-80gb", 9.0),
         ("nvidia-h100-mega-80gb", 9.0),
+        ("nvidia-h200-141gb", 9.0),
+        ("nvidia-b200", 10.0),
+        ("nvidia-gb200", 10.0),
+        ("nvidia-rtx-pro-6000", 12.0),
     ],
 )
 def test_compute_capability_decides_about_bfloat16(name: str, capability: float) -> None:
@@ -40,13 +45,28 @@ def test_compute_capability_decides_about_bfloat16(name: str, capability: float)
     assert accelerator.multiple == 8
 
 
+def test_a_p100_has_no_tensor_cores_and_gets_float32_alone() -> None:
+    accelerator = lookup("nvidia-tesla-p100")
+    assert accelerator.compute_capability == 6.0
+    assert accelerator.policies == ("float32",)
+    assert automatic_policy(accelerator)[0] == "float32"
+
+
+def test_a_tpu7x_comes_with_one_chip_or_four_on_a_machine() -> None:
+    tpu = lookup("tpu7x")
+    assert chips_per_pod(tpu, "1x1x1") == (1,)
+    assert chips_per_pod(tpu, "2x2x1") == (4,)
+    assert pods("4x8x8", 4) == 64
+    assert tpu.replicas_per_device == 2
+
+
 def test_every_tpu_wants_multiples_of_128_and_no_float16() -> None:
     tpus = [accelerator for accelerator in catalogue().values() if accelerator.kind == "tpu"]
-    assert len(tpus) == 7
+    assert len(tpus) == 8
     for tpu in tpus:
         assert tpu.multiple == 128
         assert "mixed_float16" not in tpu.policies
-        assert tpu.name.startswith("tpu-"), "the CEL rules know a TPU by its name"
+        assert tpu.name.startswith("tpu"), "the CEL rules know a TPU by its name"
         assert tpu.topologies
 
 
@@ -62,6 +82,10 @@ def test_every_tpu_wants_multiples_of_128_and_no_float16() -> None:
         ("v5e", "tpu-v5-lite-podslice"),
         ("v5p", "tpu-v5p-slice"),
         ("v6e", "tpu-v6e-slice"),
+        ("ironwood", "tpu7x"),
+        ("p100", "nvidia-tesla-p100"),
+        ("h200", "nvidia-h200-141gb"),
+        ("gb200", "nvidia-gb200"),
         ("cpu", "cpu"),
     ],
 )

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.admin_limits import JobLimits, check_limits
+from mptraining_api.admin_limits import JobLimits
+from mptraining_api.admission.limit_rules import check_limits
 from mptraining_api.problems import InvalidSpec, OutsideLimits
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
@@ -46,6 +47,8 @@ def answer(limits: dict[str, Any], namespace: str = "team", cpu_fallback: bool =
         ({"registries": ["gcr.io"]}, {"podTemplate": {"volumes": [{"name": "a", "emptyDir": {}}]}}),
         ({"nodesPerJob": 3, "nodesPerNamespace": 3}, {}),
         ({}, {"podTemplate": {"serviceAccountName": "trainer"}}),
+        # An elastic job takes what the limits leave.
+        ({"nodesPerJob": 2}, {"nodes": None, "elastic": {"min": 2, "max": 8}}),
     ],
 )
 def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None:
@@ -92,6 +95,12 @@ def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None
             "Ask the operator's administrator.",
         ),
         (
+            {"accelerators": ["t4", "cpu"]},
+            {"accelerator": {"type": "nvidia-tesla-t4", "alternatives": [{"type": "cpu"}, {"type": "nvidia-l4"}]}},
+            "spec.accelerator.alternatives[1].type: 'nvidia-l4' is outside limits.accelerators; expected one of "
+            "nvidia-tesla-t4, cpu. Ask the operator's administrator.",
+        ),
+        (
             {},
             {"podTemplate": {"serviceAccountName": "operator"}},
             "spec.podTemplate.serviceAccountName: 'operator' is the operator's own name. "
@@ -134,3 +143,10 @@ def test_an_empty_limit_is_named(limits: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         JobLimits.parse(limits)
     assert caught.value.where == field
+
+
+def test_an_elastic_job_whose_smallest_size_is_too_large() -> None:
+    refused = answer(
+        {"nodesPerJob": 3}, nodes=None, elastic={"min": 3, "max": 8}, training={"batchSize": {"global": 64}}
+    )
+    assert refused.startswith("spec.elastic.min: 4 nodes are more than limits.nodesPerJob allows")

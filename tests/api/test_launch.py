@@ -7,8 +7,21 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.launch import ATTEMPT, HOSTS, INCARNATION, INDEX, JOB_FILE, WorkerIdentity, launch, tf_config
+from mptraining_api.launch import (
+    ATTEMPT,
+    HOSTS,
+    INCARNATION,
+    INDEX,
+    JOB_FILE,
+    MACHINE,
+    NODES,
+    WorkerIdentity,
+    attempt_job,
+    launch,
+    tf_config,
+)
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
@@ -37,6 +50,20 @@ def test_legacy_keras_and_hidden_gpus_are_set_before_tensorflow_is_imported() ->
     cpu = launch(job(accelerator={"type": "cpu"}, nodes=1), hosts=("localhost:1",), job_path="j", attempt=1)
     assert "TF_USE_LEGACY_KERAS" not in cpu.environment
     assert cpu.environment["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_the_job_of_an_attempt_is_read_from_the_frozen_job_and_the_environment() -> None:
+    accelerator = {"type": "nvidia-l4", "alternatives": [{"type": "nvidia-tesla-t4"}]}
+    program = {"application": {"name": "mlp", "classes": 3}}
+    spec = {"nodes": None, "elastic": {"min": 1, "max": 2}, "program": program, "data": {"train": ["a"]}}
+    frozen = job(accelerator=accelerator, **spec)
+    attempt = for_attempt(frozen, machine=1, nodes=1)
+    started = launch(attempt, hosts=("a:1",), job_path="j", attempt=2, machine=1, nodes=1)
+    assert attempt_job(frozen, started.environment) == attempt
+    assert (attempt.accelerator.type, attempt.processes) == ("nvidia-tesla-t4", 1)
+    first = launch(for_attempt(frozen), hosts=TWO_HOSTS, job_path="j", attempt=1)
+    assert not {MACHINE, NODES} & first.environment.keys()
+    assert attempt_job(frozen, first.environment) == for_attempt(frozen)
 
 
 def test_hosts_and_processes_agree() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def document(row: dict[str, Any]) -> dict[str, Any]:
 
 def refusal(row: dict[str, Any], step: str) -> str | None:
     """Return the row's refusal by the schema's rules or by `resolve`; None when it is accepted."""
+    return _refusal(ROWS.index(row), step)
+
+
+@functools.cache
+def _refusal(number: int, step: str) -> str | None:
+    row = ROWS[number]
     try:
         job = MPTrainingJob.parse(document(row))
         check(job)
@@ -76,4 +83,8 @@ def test_every_rule_is_broken_by_some_row() -> None:
     """Except the transition rules, which a single object cannot break."""
     said = [refusal(row, "schema") or "" for row in ROWS if row["schema"] == "invalid"]
     unbroken = [rule.message for rule in rules() if not any(rule.message in text for text in said)]
-    assert unbroken == ["no change but runPolicy.suspend after the job has started", "no change"]
+    assert unbroken == [
+        "no change but runPolicy.suspend, runPolicy.activeDeadlineSeconds, runPolicy.ttlSecondsAfterFinished and "
+        "checkpoint.maxToKeep after the job has started",
+        "no change",
+    ]

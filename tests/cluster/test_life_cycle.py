@@ -178,11 +178,24 @@ def test_a_job_that_is_created_suspended_has_no_pods(ns: Any) -> None:
     ns.phase("asleep", "Succeeded")
 
 
-def test_a_started_job_may_only_be_suspended(ns: Any) -> None:
+def test_a_started_job_keeps_its_spec(ns: Any) -> None:
     ns.create("fixed")
     ns.running("fixed")
     with pytest.raises(Refused, match="no change but runPolicy"):
         ns.patch("fixed", {"spec": {"nodes": 3}})
+
+
+def test_deadline_and_time_to_live_of_a_started_job_may_move(ns: Any) -> None:
+    ns.create("moved", runPolicy={"activeDeadlineSeconds": 3600})
+    ns.running("moved")
+    ns.patch("moved", {"spec": {"runPolicy": {"activeDeadlineSeconds": 1}, "checkpoint": {"maxToKeep": 9}}})
+    ns.phase("moved", "Failed")
+    failed = ns.condition("moved", "Failed")
+    assert failed["reason"] == "DeadlineExceeded"
+    assert "the job ran for longer than 1 s (spec.runPolicy.activeDeadlineSeconds)" in failed["message"]
+    ns.patch("moved", {"spec": {"runPolicy": {"ttlSecondsAfterFinished": 1}}})
+    gone = lambda: ns.child("mptraining.dev/v1alpha1 mptrainingjobs", "moved")  # noqa: E731
+    ns.wait(gone, lambda found: found is None)
 
 
 def test_time_to_live_and_cascade(ns: Any) -> None:

@@ -50,6 +50,20 @@ PROGRAMS: dict[str, dict[str, Any]] = {
             "tolerations": [{"operator": "Exists"}],
             "labels": {"team": "a"},
             "annotations": {"gke-gcsfuse/volumes": "true"},
+            "initContainers": [
+                {
+                    **{"name": "proxy", "image": "proxy", "restartPolicy": "Always"},
+                    "startupProbe": {"httpGet": {"path": "/", "port": 80}},
+                    "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
+                },
+                {"name": "fetch", "image": "fetch", "volumeMounts": [{"name": "c", "mountPath": "/mnt/c"}]},
+            ],
+            "affinity": {"podAntiAffinity": {}},
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
+            ],
+            "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
+            "lifecycle": {"postStart": {"exec": {"command": ["true"]}}},
         }
     },
 }
@@ -123,7 +137,6 @@ PRIVILEGES: dict[str, Any] = {
     "hostUsers": True,
     "shareProcessNamespace": True,
     "automountServiceAccountToken": True,
-    "runtimeClassName": "privileged",
     "securityContext": {
         "privileged": True,
         "procMount": "Unmasked",
@@ -131,16 +144,30 @@ PRIVILEGES: dict[str, Any] = {
         "capabilities": {"add": ["SYS_ADMIN"]},
         "seccompProfile": {"type": "Unconfined"},
     },
-    "initContainers": [{"name": "a", "image": "b", "securityContext": {"privileged": True}}],
     "containers": [{"name": "a", "image": "b"}],
     "ephemeralContainers": [{"name": "a", "image": "b"}],
     "command": ["sh"],
     "hostAliases": [{"ip": "127.0.0.1", "hostnames": ["a"]}],
-    "dnsPolicy": "Default",
     "ports": [{"containerPort": 80, "hostPort": 80}],
     "volumeDevices": [{"name": "a", "devicePath": "/dev/sda"}],
-    "affinity": {},
 }
+
+
+# Fields of a container that the pod security level `restricted` limits, and one more that Kubernetes has.
+CONTAINER_PRIVILEGES: dict[str, Any] = {
+    "securityContext": {"privileged": True},
+    "ports": [{"containerPort": 80, "hostPort": 80}],
+    "volumeDevices": [{"name": "a", "devicePath": "/dev/sda"}],
+    "livenessProbe": {"httpGet": {"host": "10.0.0.1", "port": 80}},
+    "resizePolicy": [],
+}
+
+
+@pytest.mark.parametrize("field", CONTAINER_PRIVILEGES)
+def test_no_field_of_an_init_container_that_gives_privileges_is_taken(ns: Any, user: Rest, field: str) -> None:
+    container = {"name": "a", "image": "b", "restartPolicy": "Always", field: CONTAINER_PRIVILEGES[field]}
+    said = refusal(ns, user, {"podTemplate": {"initContainers": [container]}})
+    assert f'unknown field "spec.podTemplate.initContainers[0].{field}"' in said
 
 
 @pytest.mark.parametrize("field", PRIVILEGES)
@@ -269,11 +296,17 @@ def test_a_reference_into_another_namespace_leads_nowhere(ns: Any, user: Rest) -
 
 def test_no_job_gets_the_operators_identity(ns: Any, user: Rest) -> None:
     ns.scripts["impostor"] = lambda pod: Run()
-    user.post(ns.jobs, ns.document("impostor", podTemplate={"serviceAccountName": OPERATOR}))
+    impostor = ns.document("impostor", podTemplate={"serviceAccountName": OPERATOR})
+    words = f"spec.podTemplate.serviceAccountName: '{OPERATOR}' is the operator's own name"
+    with pytest.raises(Refused, match=words):
+        user.post(ns.jobs, impostor)
+    # A trial is the operator's own request, which no policy refuses.
+    plane = ns.control_plane
+    plane.rest_client(plane.token(SYSTEM, OPERATOR)).post(ns.jobs, impostor)
     ns.phase("impostor", "Failed")
     failed = ns.condition("impostor", "Failed")
     assert (failed["reason"], ns.batch_jobs("impostor")) == ("OutsideLimits", [])
-    assert failed["message"].startswith(f"spec.podTemplate.serviceAccountName: '{OPERATOR}' is the operator's own name")
+    assert failed["message"].startswith(words)
     with pytest.raises(Refused, match="forbidden"):
         user.post(f"/apis/{JOBS}/namespaces/{SYSTEM}/mptrainingjobs", ns.document("impostor"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ def threats() -> Iterator[tuple[str, list[str]]]:
 LINES = list(threats())
 
 
+@functools.cache
 def functions(file: str) -> set[str]:
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
@@ -71,8 +73,8 @@ def loaded(tree: ast.AST) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             found += [node.module or ""] if (node.module or "").partition(".")[0] in _LOADERS else []
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            given = {each.arg: ast.unparse(each.value) for each in node.keywords}
+            name = _dotted(node.func)
+            given = {each.arg: each.value.value for each in node.keywords if isinstance(each.value, ast.Constant)}
             if (
                 name in _CALLS
                 or name.startswith("yaml.load")
@@ -80,9 +82,19 @@ def loaded(tree: ast.AST) -> list[str]:
                 or "unsafe_deser" in name
             ):
                 found.append(name)
-            if given.get("allow_pickle") == "True" or given.get("safe_mode") == "False":
+            if given.get("allow_pickle") is True or given.get("safe_mode") is False:
                 found.append(name)
     return found
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return the name of a function; another expression than a name in it is empty: `yaml.load`, `.load`."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    parts.append(node.id if isinstance(node, ast.Name) else "")
+    return ".".join(reversed(parts))
 
 
 def test_no_code_is_loaded_from_data() -> None:

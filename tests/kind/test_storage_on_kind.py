@@ -18,7 +18,7 @@ import yaml
 
 from kind.images import VERSION
 from kind.installation import configure
-from tests.docs.test_docs import blocks
+from tests.docs.blocks import blocks
 from tests.kind import buckets, identities
 from tests.testbed.google.emulator import external_account, service_account_key
 from tests.testbed.google.identity import Provider, Realm

@@ -16,25 +16,10 @@ import pytest
 
 from tests.kind.test_on_kind import CLAIM, EXAMPLES, events, image
 from tests.testbed.nodes.pods import RESTRICTED
+from tests.trainer.tuner_script import BEST, tuner_script
 
 TRIALS = 12
-# The form of KerasTuner's guide "Getting started", with data that need no download.
-SCRIPT = f"""
-import keras, keras_tuner, numpy as np
-x = np.random.default_rng(0).normal(size=(2048, 16)).astype("float32")
-y = x.sum(1, keepdims=True)
-
-def build_model(hp):
-    units = hp.Int("units", 8, 256, step=8)
-    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(units), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(hp.Float("lr", 1e-4, 1e-2, sampling="log")), "mse")
-    return model
-
-tuner = keras_tuner.RandomSearch(
-    build_model, "val_loss", {TRIALS}, seed=5, overwrite=True, directory="my_dir", project_name="hello")
-tuner.search(x, y, epochs=10, batch_size=16, validation_data=(x, y))
-print("BEST", tuner.get_best_models()[0].evaluate(x, y, verbose=0))
-"""
+SCRIPT = tuner_script(trials=TRIALS, rows=2048, columns=16, units=(8, 256), highest_rate=1e-2, epochs=10) + BEST
 # The pod below prints the states of the trials as the oracle has stored them.
 READ = """
 import json, pathlib

@@ -31,6 +31,8 @@ class FakeCluster:
         self.objects: dict[tuple[str, str | None, str], Raw] = {}
         self.calls: list[tuple[str, str, str]] = []
         self.page_size = 500
+        # The `group/version` of CustomResourceDefinitions that are installed.
+        self.served: set[str] = set()
         self._versions = itertools.count(1)
         self._uids = itertools.count(1)
         self._refusals: list[tuple[str, str, Exception]] = []
@@ -64,6 +66,9 @@ class FakeCluster:
 
     def written(self) -> list[tuple[str, str, str]]:
         return [call for call in self.calls if call[0] not in ("get", "list")]
+
+    def serves(self, resource: Resource) -> bool:
+        return f"{resource.group}/{resource.version}" in self.served
 
     def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[bytes], int]]:
         self._call("list", resource, "")

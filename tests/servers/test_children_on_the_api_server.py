@@ -39,7 +39,11 @@ def restricted(control_plane: ControlPlane) -> str:
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     if all(each["metadata"]["name"] != "training" for each in control_plane.rest.get(classes)["items"]):
         control_plane.rest.post(classes, {"metadata": {"name": "training"}, "value": 1000})
-    pod = {"metadata": {"name": "asks"}, "spec": {"priorityClassName": "training", **bare_pod()}}
+    runtimes = "/apis/node.k8s.io/v1/runtimeclasses"
+    if all(each["metadata"]["name"] != "gvisor" for each in control_plane.rest.get(runtimes)["items"]):
+        control_plane.rest.post(runtimes, {"metadata": {"name": "gvisor"}, "handler": "runsc"})
+    classes_of_pod = {"priorityClassName": "training", "runtimeClassName": "gvisor"}
+    pod = {"metadata": {"name": "asks"}, "spec": {**classes_of_pod, **bare_pod()}}
     # Admission reads from its cache, which is updated later.
     wait_until(
         lambda: bool(control_plane.rest.post(f"/api/v1/namespaces/{name}/pods", pod, {"dryRun": "All"})),

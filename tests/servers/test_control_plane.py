@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from kind.binaries import NEWEST
+from kind.binaries import TESTED
 from tests.testbed import (
     ControlPlane,
     Disrupted,
@@ -32,7 +32,7 @@ from tests.testbed import (
     Waiting,
     missing,
 )
-from tests.testbed.binaries import VERSION_VARIABLE, older
+from tests.testbed.binaries import VERSION_VARIABLE, other
 from tests.testbed.kubernetes.access import wait_until
 from tests.testbed.nodes.kwok import start_kwok
 
@@ -223,7 +223,7 @@ class TestKwok:
 
 class TestServers:
     def test_they_are_of_the_kubernetes_that_is_asked_for(self, control_plane: ControlPlane) -> None:
-        assert control_plane.rest.get("/version")["gitVersion"].startswith(f"v{older() or NEWEST}")
+        assert control_plane.rest.get("/version")["gitVersion"].startswith(f"v{other() or TESTED}")
 
     def test_what_is_missing_of_an_older_one_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(VERSION_VARIABLE, "1.2")

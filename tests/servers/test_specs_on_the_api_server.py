@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -108,13 +108,26 @@ def test_an_unknown_field_is_named(dry: Jobs) -> None:
 
 
 class TestTransitions:
-    """After the job has started only runPolicy.suspend may change."""
+    """After the job has started only runPolicy.suspend, deadlines and the number of checkpoints may change."""
 
-    MESSAGE = "no change but runPolicy.suspend after the job has started"
+    MESSAGE = r"no change but runPolicy\.suspend, .* and checkpoint\.maxToKeep after the job has started"
+    MUTABLE: ClassVar = [
+        {"runPolicy": {"activeDeadlineSeconds": 7200}},
+        {"runPolicy": {"activeDeadlineSeconds": 1}},
+        {"runPolicy": {"activeDeadlineSeconds": None}},
+        {"runPolicy": {"ttlSecondsAfterFinished": 60}},
+        {"runPolicy": {"suspend": True, "ttlSecondsAfterFinished": 60}},
+        {"checkpoint": {"maxToKeep": 9}},
+        {"checkpoint": {"maxToKeep": None}},
+    ]
 
     @pytest.fixture
     def started(self, jobs: Jobs) -> Jobs:
-        patch = {"nodes": 2, "training": {"epochs": 2}, "runPolicy": {"backoffLimit": 1}}
+        patch = {
+            **{"nodes": 2, "training": {"epochs": 2}},
+            "runPolicy": {"backoffLimit": 1, "activeDeadlineSeconds": 3600},
+            "checkpoint": {"everySteps": 100, "maxToKeep": 3},
+        }
         jobs.create(document(patch=patch))
         jobs.status({"currentAttempt": 1})
         return jobs
@@ -133,7 +146,12 @@ class TestTransitions:
             {"podTemplate": {"labels": {"team": "a"}}},
             {"runPolicy": {"backoffLimit": 2}},
             {"runPolicy": {"backoffLimit": None}},
+            {"runPolicy": {"activeDeadlineSeconds": 9, "backoffLimit": 2}},
+            {"runPolicy": {"pendingTimeoutSeconds": 9}},
             {"runPolicy": None},
+            {"checkpoint": {"everySteps": 5}},
+            {"checkpoint": {"maxToKeep": 5, "everySteps": None}},
+            {"checkpoint": None},
         ],
         ids=json.dumps,
     )
@@ -154,6 +172,22 @@ class TestTransitions:
     @pytest.mark.parametrize("suspend", [True, False])
     def test_suspend_may_change(self, started: Jobs, suspend: bool) -> None:
         assert started.patch({"spec": {"runPolicy": {"suspend": suspend}}})["spec"]["runPolicy"]["suspend"] is suspend
+
+    @pytest.mark.parametrize("change", MUTABLE, ids=json.dumps)
+    def test_deadlines_and_the_number_of_checkpoints_may_change(self, started: Jobs, change: Json) -> None:
+        found = started.patch({"spec": change})["spec"]
+        for section, fields in change.items():
+            assert {name: found[section].get(name) for name in fields} == fields
+
+    def test_they_may_be_added_and_removed_with_their_section(self, jobs: Jobs) -> None:
+        jobs.create(document())
+        jobs.status({"currentAttempt": 1})
+        added = {"runPolicy": {"activeDeadlineSeconds": 60}, "checkpoint": {"maxToKeep": 5}}
+        jobs.patch({"spec": added})
+        assert "checkpoint" not in jobs.patch({"spec": {"runPolicy": None, "checkpoint": None}})["spec"]
+        for section in ({"checkpoint": {"everySteps": 5}}, {"runPolicy": {"backoffLimit": 1}}):
+            with pytest.raises(Refused, match=self.MESSAGE):
+                jobs.patch({"spec": section})
 
     def test_suspend_may_change_where_there_was_no_run_policy(self, jobs: Jobs) -> None:
         jobs.create(document())

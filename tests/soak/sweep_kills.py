@@ -37,8 +37,8 @@ from tests.testbed.processes import Server, free_ports
 NAMESPACE, REPLICA = "sweeps", "sweep-operator-0"
 _API = f"/apis/mptraining.dev/v1alpha1/namespaces/{NAMESPACE}"
 BEGIN, END = "<!-- killed sweeps, made by `make soak` -->", "<!-- killed sweeps until here -->"
-# Seconds: the longest life of an operator that is killed, counted from when it leads; the time of a stub's worker; and
-# until an operator leads and a sweep ends.
+# Seconds: the longest life of an operator that is killed, counted from when it leads; the time of a stub's worker at
+# least; and until an operator leads and a sweep ends.
 _LONGEST_LIFE = 1.5
 _WORK = (0.05, 0.4)
 _TO_LEAD, _TO_END = 180.0, 1800.0
@@ -78,6 +78,8 @@ class SweepServers:
         self._folder = folder
         self._stack = ExitStack()
         self._numbers = itertools.count(1)
+        # The shortest and longest time of a trial's worker in seconds.
+        self.work = _WORK
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -166,7 +168,17 @@ class SweepServers:
         name = pod.labels["mptraining.dev/job"]
         training = self.rest.get(f"{_API}/mptrainingjobs/{name}")["spec"]["training"]
         rate, units = training["optimizer"]["config"]["learning_rate"], training["batchSize"]["global"]
-        return Exit(0, after=random.Random(name).uniform(*_WORK), message=finished(objective(rate, units)))
+        return Exit(0, after=random.Random(name).uniform(*self.work), message=finished(objective(rate, units)))
+
+
+def work(search: Search, trials: int, kills: int) -> tuple[float, float]:
+    """Return the shortest and longest time of a trial's worker in seconds.
+
+    Trials that run side by side take longer, so that the sweep does not end before its last kill: a kill takes about
+    2.5 s with the start of the next operator.
+    """
+    longest = 3.0 * search.parallel * kills / trials
+    return _WORK if search.parallel == 1 else (longest / 2, longest)
 
 
 def objective(rate: float, batch: int) -> float:
@@ -258,6 +270,7 @@ def compare(
     servers: SweepServers, search: Search, *, trials: int, kills: int, seed: int, say: Callable[[str], None]
 ) -> tuple[Search, Result, Result, list[str]]:
     """Run the sweep undisturbed and killed, and compare."""
+    servers.work = work(search, trials, kills)
     undisturbed = servers.run(search, trials=trials, kills=0, seed=seed, name=f"{search.name}-calm")
     say(f"{search.name}: undisturbed in {undisturbed.seconds:.0f} s")
     killed = servers.run(search, trials=trials, kills=kills, seed=seed, name=f"{search.name}-killed")

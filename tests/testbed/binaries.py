@@ -1,7 +1,7 @@
 """The folder of the servers' programs: build/bin, which `make servers` and `make bench-operator` fill.
 
-With MPTRAINING_KUBERNETES=1.29 in the environment the control plane is that of build/kubernetes-1.29, of the oldest
-supported Kubernetes: `python kind/binaries.py --kubernetes 1.29` downloads it.
+With MPTRAINING_KUBERNETES=1.30 in the environment the control plane is that of build/kubernetes-1.30, of the oldest
+supported Kubernetes, and with 1.36 that of the newest: `python kind/binaries.py --kubernetes 1.30` compiles it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ PEER = "training-operator.v1"
 VERSION_VARIABLE = "MPTRAINING_KUBERNETES"
 
 
-def older() -> str | None:
-    """Return the release of the control plane from the environment, such as 1.29; None for the one in build/bin."""
+def other() -> str | None:
+    """Return the release of the control plane from the environment, such as 1.30; None for the one in build/bin."""
     return os.environ.get(VERSION_VARIABLE) or None
 
 
 def binary(name: str) -> Path:
     """Return the program's path; it may not exist."""
-    version = older() if name in CONTROL_PLANE else None
+    version = other() if name in CONTROL_PLANE else None
     return (FOLDER.parent / f"kubernetes-{version}" if version else FOLDER) / name
 
 
@@ -33,5 +33,5 @@ def missing(names: Iterable[str] = CONTROL_PLANE) -> str | None:
     absent = [binary(name) for name in names if not binary(name).exists()]
     if not absent:
         return None
-    make = f"python kind/binaries.py --kubernetes {older()}" if older() else "make servers"
+    make = f"python kind/binaries.py --kubernetes {other()}" if other() else "make servers"
     return f"no {', '.join(path.name for path in absent)} in build/{absent[0].parent.name}: run `{make}`"

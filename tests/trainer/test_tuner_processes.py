@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mptraining_api.launch import INDEX
+from tests.trainer.tuner_script import BEST, tuner_script
 
 pytest.importorskip("keras_tuner", reason="keras-tuner is not installed")
 # A start of TensorFlow takes seconds, on a busy machine tens of them.
@@ -20,22 +21,7 @@ PATIENCE = 900.0
 pytestmark = [pytest.mark.training, pytest.mark.timeout(3 * PATIENCE)]
 
 TRIALS = 6
-SCRIPT = f"""
-import keras, keras_tuner, numpy as np
-x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
-y = x.sum(1, keepdims=True)
-
-def build_model(hp):
-    units = hp.Int("units", 4, 32, step=4)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(hp.Float("lr", 1e-4, 1e-1, sampling="log")), "mse")
-    return model
-
-tuner = keras_tuner.RandomSearch(
-    build_model, "val_loss", {TRIALS}, seed=5, overwrite=True, directory="my_dir", project_name="hello")
-tuner.search(x, y, epochs=2, batch_size=16, validation_data=(x, y))
-print("BEST", tuner.get_best_models()[0].evaluate(x, y, verbose=0))
-"""
+SCRIPT = tuner_script(trials=TRIALS) + BEST
 JOB = """
 apiVersion: mptraining.dev/v1alpha1
 kind: MPTrainingJob

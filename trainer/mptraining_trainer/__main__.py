@@ -74,8 +74,8 @@ def _train(environment: MutableMapping[str, str]) -> int:
     from mptraining_trainer.prediction.location import with_keras_of_models
 
     try:
-        job, identity = _job(environment.get(launch.JOB_FILE)), launch.WorkerIdentity.from_environment(environment)
-        job = with_keras_of_models(job)
+        job, identity = _job(environment), launch.WorkerIdentity.from_environment(environment)
+        job = with_keras_of_models(launch.with_current_fields(job, environment))
     except Problem as problem:
         return _failed(environment, problem).exit_code
 
@@ -114,7 +114,7 @@ def _source(environment: MutableMapping[str, str]) -> int:
     # PID 1 of a container has no default signal action: without a handler SIGTERM would be ignored.
     signal.signal(signal.SIGTERM, _raise_preempted)
     try:
-        print(f"source: {prepare.prepare(_job(environment.get(launch.JOB_FILE)), environment)}", flush=True)
+        print(f"source: {prepare.prepare(_job(environment), environment)}", flush=True)
     except Problem as problem:
         return _failed(environment, problem).exit_code
     return outcomes.SUCCEEDED.exit_code
@@ -149,7 +149,7 @@ def _hyperparameters(environment: MutableMapping[str, str]) -> int:
 def _answer(environment: Mapping[str, str], answer: Callable[[ResolvedJob, Telemetry], None]) -> int:
     """Answer a question about the job in Events, without training; return the exit code."""
     try:
-        job = _job(environment.get(launch.JOB_FILE))
+        job = _job(environment)
     except Problem as problem:
         return _failed(environment, problem).exit_code
     with _quiet_start():
@@ -217,11 +217,13 @@ def _quiet_start() -> Iterator[None]:
             sys.stderr.flush()
 
 
-def _job(path: str | None) -> ResolvedJob:
+def _job(environment: Mapping[str, str]) -> ResolvedJob:
+    """Return the job of this attempt, from the job file, which is the same for all attempts."""
+    path = environment.get(launch.JOB_FILE)
     if path is None:
         raise InvalidSpec(launch.JOB_FILE, "not set", expected="the path of a resolved job", next_step="Use mptj run.")
     try:
-        return ResolvedJob.read(Path(path).read_bytes())
+        return launch.attempt_job(ResolvedJob.read(Path(path).read_bytes()), environment)
     except OSError as error:
         raise InvalidSpec(path, error.strerror or str(error), expected="a resolved job") from None
     except ValueError as error:

@@ -397,7 +397,8 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
     available = supported_policies(job, native_bfloat16=native_bfloat16())
     checkpoints = storage.join(worker.folder, run_folder.CHECKPOINTS)
     kept_state = None if job.training.resume == "Never" else newest_state(checkpoints)
-    precision_state = precision_from_checkpoint(job, kept_state, fingerprint=datasets.training.dataset.fingerprint)
+    fingerprint = datasets.training.dataset.fingerprint
+    precision_state = precision_from_checkpoint(job, kept_state, fingerprint=fingerprint, available=available)
     if precision_state is None and job.precision.policy == "Measure":
         precision_state = measure_policies(context, available, telemetry)
     precision_state = precision_state or PrecisionState(

@@ -103,6 +103,8 @@ BACKOFF_LIMIT = 3
 INFRASTRUCTURE_RETRIES = 20
 # Longer than a cluster autoscaler needs for a new GPU machine; a job fails if no machine is available by then.
 PENDING_TIMEOUT = 1800
+# A resize costs the time of a restart, a minute or two: at this interval a few percent of the training at most.
+RESIZE_SECONDS = 600
 
 
 class ResolvedRunPolicy(Model):
@@ -113,6 +115,7 @@ class ResolvedRunPolicy(Model):
     active_deadline_seconds: int | None
     pending_timeout_seconds: int
     progress_deadline_seconds: int | None
+    resize_seconds: int
     ttl_seconds_after_finished: int | None
 
 
@@ -129,5 +132,6 @@ def resolve_run_policy(written: RunPolicy | None) -> ResolvedRunPolicy:
         active_deadline_seconds=policy.active_deadline_seconds,
         pending_timeout_seconds=given(policy.pending_timeout_seconds, PENDING_TIMEOUT),
         progress_deadline_seconds=policy.progress_deadline_seconds,
+        resize_seconds=given(policy.resize_seconds, RESIZE_SECONDS),
         ttl_seconds_after_finished=policy.ttl_seconds_after_finished,
     )

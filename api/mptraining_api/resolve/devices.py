@@ -1,4 +1,4 @@
-"""Devices of a job: processes, replicas per process, tf.distribute strategy, placement of the pods.
+"""Devices of a job: processes, replicas per process, tf.distribute strategy.
 
 `requested_devices` returns those of the spec, `without_accelerators` those of the same job after a CPU fallback.
 """
@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from mptraining_api import accelerators
 from mptraining_api.accelerators import AcceleratorType
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolved_job import Choice, Placement, ResolvedAccelerator, Strategy
-from mptraining_api.spec import Accelerator, JobSpec
+from mptraining_api.resolved_job import Choice, ResolvedAccelerator, Strategy
+from mptraining_api.spec import JobSpec, Machine
 
 FELL_BACK = "FellBackToCPU"
 
@@ -35,21 +34,46 @@ class Devices:
         return self.replicas_per_process if self.independent else self.processes * self.replicas_per_process
 
 
-def requested_devices(spec: JobSpec, *, multi_host_tpu: bool) -> Devices:
-    """Return the devices that the spec requests. Raises InvalidSpec if no machine has them."""
+def requested_devices(spec: JobSpec, *, multi_host_tpu: bool, any_count: bool = False) -> Devices:
+    """Return the devices that the spec requests. Raises InvalidSpec if no machine has them.
+
+    `any_count`: whether pods may use a part of a machine's GPUs, as on machines that are not GKE's.
+    """
     type = accelerators.lookup(spec.accelerator.type)
+    _check_partition(spec.accelerator, type)
     if type.kind == "tpu":
         return _tpu(spec.accelerator, type, spec.nodes, multi_host=multi_host_tpu)
-    count, choices = _count(spec, type)
+    count, choices = _count(spec, type, any_count=any_count)
     independent = spec.program.script is not None and spec.program.script.tuner is not None
-    return Devices(_resolved(spec.accelerator, type, count), spec.nodes or 1, count, choices, independent)
+    nodes = spec.elastic.max if spec.elastic else spec.nodes or 1
+    return Devices(_resolved(spec.accelerator, type, count), nodes, count, choices, independent)
 
 
-def _count(spec: JobSpec, type: AcceleratorType) -> tuple[int, tuple[Choice, ...]]:
+def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
+    if wanted.partition is None or wanted.partition in type.partitions:
+        return
+    if not type.partitions:
+        raise InvalidSpec(
+            accelerators.PARTITION,
+            f"{type.title} has no slices (MIG)",
+            expected="no partition",
+            next_step="Leave it out, or choose an accelerator with slices, such as nvidia-tesla-a100.",
+        )
+    raise InvalidSpec(
+        accelerators.PARTITION, f"{type.title} has no slice {wanted.partition!r}", expected=_join_or(type.partitions)
+    )
+
+
+def _count(spec: JobSpec, type: AcceleratorType, *, any_count: bool) -> tuple[int, tuple[Choice, ...]]:
     count = spec.accelerator.count_per_node
+    part = spec.accelerator.partition or spec.accelerator.sharing
+    if part:
+        thing = "slice" if spec.accelerator.partition else "share"
+        return 1, (Choice(field=accelerators.COUNT, value="1", because=f"a process uses one {thing} of a GPU"),)
     if count is not None:
-        if type.counts and count not in type.counts:
-            offered = _join_or(type.counts)
+        possible = range(1, max(8, *type.counts) + 1) if any_count and type.counts else type.counts
+        if possible and count not in possible:
+            offered = f"1 to {max(possible)}" if any_count else _join_or(type.counts)
             raise InvalidSpec(
                 accelerators.COUNT,
                 f"no machine has {count} x {type.title}",
@@ -65,7 +89,7 @@ def _count(spec: JobSpec, type: AcceleratorType) -> tuple[int, tuple[Choice, ...
     return count, (Choice(field=accelerators.COUNT, value=str(count), because=because),)
 
 
-def _tpu(wanted: Accelerator, type: AcceleratorType, nodes: int | None, *, multi_host: bool) -> Devices:
+def _tpu(wanted: Machine, type: AcceleratorType, nodes: int | None, *, multi_host: bool) -> Devices:
     if wanted.topology is None:
         raise InvalidSpec(
             accelerators.TOPOLOGY,
@@ -111,14 +135,18 @@ def _tpu(wanted: Accelerator, type: AcceleratorType, nodes: int | None, *, multi
     return Devices(_resolved(wanted, type, chips), pods, chips * type.replicas_per_device, choices)
 
 
-def _resolved(wanted: Accelerator, type: AcceleratorType, count: int) -> ResolvedAccelerator:
+def _resolved(wanted: Machine, type: AcceleratorType, count: int) -> ResolvedAccelerator:
     return ResolvedAccelerator(
         type=type.name,
         kind=type.kind,
         title=type.title,
         count_per_node=count,
         topology=wanted.topology,
-        provisioning="Spot" if wanted.provisioning == "Spot" else "OnDemand",
+        provisioning=wanted.provisioning.value if wanted.provisioning else "OnDemand",
+        reservation=wanted.reservation,
+        compute_class=wanted.compute_class,
+        partition=wanted.partition,
+        sharing=wanted.sharing,
         compute_capability=type.compute_capability,
     )
 
@@ -189,31 +217,6 @@ def _no_strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
     return "None", Choice(field="spec.strategy", value="None", because=because)
 
 
-def _join_or(values: tuple[int, ...] | list[str]) -> str:
+def _join_or(values: tuple[int, ...] | tuple[str, ...] | list[str]) -> str:
     words = [str(value) for value in values]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-# GKE sets this label on Spot nodes; the user can add a taint with the same key to the node pool.
-SPOT = "cloud.google.com/gke-spot"
-
-
-def placement(accelerator: ResolvedAccelerator) -> Placement:
-    """Return selector, limits and tolerations of one pod; all are empty for an on-demand CPU job."""
-    type = accelerators.lookup(accelerator.type)
-    selector: dict[str, str] = {}
-    tolerations: list[dict[str, Any]] = []
-    if type.node_label:
-        selector[type.node_label] = type.name
-    if type.topology_label and accelerator.topology:
-        selector[type.topology_label] = accelerator.topology
-    if type.taint:
-        tolerations.append({"key": type.taint, "operator": "Exists", "effect": "NoSchedule"})
-    if accelerator.provisioning == "Spot":
-        selector[SPOT] = "true"
-        tolerations.append({"key": SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"})
-    return Placement(
-        node_selector=selector,
-        resources={type.resource: accelerator.count_per_node} if type.resource else {},
-        tolerations=tuple(tolerations),
-    )

@@ -6,10 +6,13 @@ The functions are pure: the same job and settings give the same ResolvedJob on a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
 from mptraining_api.outputs.fields import Tracking
+from mptraining_api.resolve import alternatives
+from mptraining_api.resolve.attempt import divisors
 from mptraining_api.resolve.batch_size import (
     PREDICTION_BATCH_SIZE,
     batch_choice,
@@ -17,15 +20,23 @@ from mptraining_api.resolve.batch_size import (
     learning_rate,
 )
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
-from mptraining_api.resolve.devices import Devices, placement, requested_devices, strategy, without_accelerators
-from mptraining_api.resolve.precision import jit_compile, keras_generation, precision
+from mptraining_api.resolve.device_claims import with_claim
+from mptraining_api.resolve.devices import Devices, requested_devices, strategy, without_accelerators
+from mptraining_api.resolve.placement import placement
+from mptraining_api.resolve.precision import JitCompile, Keras, jit_compile, precision
+from mptraining_api.resolve.runtimes import Chosen, Runtime, Runtimes, with_runtime
 from mptraining_api.resolved_job import (
     Choice,
     LearningRate,
+    NodesRange,
+    Placement,
     ProfileSteps,
     ResolvedCheckpoint,
     ResolvedExport,
     ResolvedJob,
+    ResolvedMachine,
+    ResolvedPrecision,
+    Strategy,
 )
 from mptraining_api.rules import check
 from mptraining_api.spec import JobSpec, MPTrainingJob, Program
@@ -39,14 +50,33 @@ class ClusterSettings:
     `default_images` maps the kind of accelerator (cpu, gpu, tpu) to an image; `default_image` is for the other kinds.
     `default_output` is a folder for all jobs; each gets `<default_output>/<namespace>/<name>`, without the
     namespace in a local run. `default_outputs` maps a namespace to a folder for its jobs: `<folder>/<name>`.
+    `device_classes` maps an accelerator to the DeviceClass that jobs claim it from.
+    `node_labels` is the platform whose labels the nodes have; Auto: it is not known, so that any number of GPUs may be
+    right. `mig_strategy` is that of NVIDIA's device plugin.
     """
 
     cpu_fallback: bool = False
     experimental_multi_host_tpu: bool = False
+    node_labels: NodeLabels = "GKE"
+    mig_strategy: MIGStrategy = "Mixed"
     default_image: str | None = None
     default_output: str | None = None
     default_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     default_outputs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    # None: unknown, as without a cluster.
+    runtimes: Runtimes | None = None
+    # The name of a runtime by namespace.
+    default_runtimes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def with_runtime(self, runtime: Runtime) -> ClusterSettings:
+        """Return the settings with the images and the output folder of the runtime."""
+        images = {kind: image for kind, image in runtime.images.to_document().items() if image}
+        found = replace(self, default_images=MappingProxyType({**self.default_images, **images}))
+        if runtime.default_output is None:
+            return found
+        return replace(found, default_output=runtime.default_output, default_outputs=MappingProxyType({}))
+
+    device_classes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def image(self, kind: str) -> str | None:
         """Return the image for jobs that name none and compute on `kind`."""
@@ -60,12 +90,28 @@ class ClusterSettings:
         return "/".join(part for part in (self.default_output.rstrip("/"), namespace or "") if part)
 
 
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What depends on the machine; `devices` are those after a CPU fallback."""
+
+    devices: Devices
+    strategy: Strategy
+    precision: ResolvedPrecision
+    jit_compile: JitCompile
+    choices: tuple[Choice, ...]
+
+
 def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     """Return the job with every default decided. Raises InvalidSpec if it breaks a rule or cannot work."""
     check.check(job)
+    chosen = with_runtime(job, settings.runtimes, settings.default_runtimes)
+    if chosen.resolved is not None:
+        job = chosen.job
+        check.check(job)
+        settings = settings.with_runtime(chosen.runtime)
     spec = job.spec
     trained_here = spec.program.is_trained_here
-    wanted = requested_devices(spec, multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback)
+    wanted = _requested(spec, settings)
 
     batch_size: int | None = None
     batch_choices: tuple[Choice, ...] = ()
@@ -74,37 +120,35 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         batch_size = global_batch_size(spec, wanted)
         rate, batch_choices = learning_rate(spec, batch_size)
 
-    devices = (
-        without_accelerators(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size))
-        if settings.cpu_fallback
-        else wanted
-    )
+    on_others = alternatives.jobs(job, batch_size)
+    for each in on_others:
+        alternatives.located(each, check.check, each.job)
+    others = [(each, alternatives.located(each, _requested, each.job.spec, settings)) for each in on_others]
+    for each, there in others:
+        alternatives.check_replicas(each, wanted, there)
+    keras, keras_choice = alternatives.one_keras_generation(spec, wanted, others)
+    first = _machine(spec, wanted, settings, batch_size, keras)
+    devices = first.devices
     if batch_size is not None:
         batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)
-    # The requested devices are checked, too: a CPU fallback must not accept a job that a cluster with them refuses.
-    strategy(spec, wanted)
-    picked_strategy, strategy_choice = strategy(spec, devices)
-    keras, keras_choice = keras_generation(spec, wanted)
-    resolved_precision, precision_choice = precision(spec, wanted, devices, keras)
-    jit, jit_choice = jit_compile(spec, devices, resolved_precision.policy)
     training, training_choices = resolve_training(spec, devices) if trained_here else (None, ())
     data, data_choices = (None, ()) if spec.data is None else resolve_data(spec.data, spec.program)
-    output, output_choices = _output(job, settings)
+    output, output_choices = _output(job, settings, chosen)
 
-    return ResolvedJob(
+    resolved = ResolvedJob(
         name=job.metadata.name,
         accelerator=devices.accelerator,
-        strategy=picked_strategy,
-        precision=resolved_precision,
-        jit_compile=jit,
+        strategy=first.strategy,
+        precision=first.precision,
+        jit_compile=first.jit_compile,
         keras=keras,
         processes=devices.processes,
         replicas_per_process=devices.replicas_per_process,
         replicas=devices.replicas,
         global_batch_size=batch_size,
         learning_rate=rate,
-        image=(spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind),
-        placement=placement(devices.accelerator),
+        image=_image(spec, settings, devices),
+        placement=_placement(spec, settings, devices),
         program=_program(spec.program),
         source=spec.source,
         data=data,
@@ -115,18 +159,97 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         tracking=_tracking(job),
         output=output,
         sweep=(job.metadata.labels or {}).get(SWEEP_UID),
+        runtime=chosen.resolved,
+        nodes_range=NodesRange(min=spec.elastic.min, max=spec.elastic.max) if spec.elastic else None,
         choices=(
-            *devices.choices,
-            strategy_choice,
-            precision_choice,
-            jit_choice,
+            *chosen.choices,
+            *_image_choice(chosen, devices.accelerator.kind),
+            *first.choices,
             keras_choice,
             *batch_choices,
+            *_sizes(spec, devices, batch_size),
             *training_choices,
             *data_choices,
             *output_choices,
         ),
     )
+    found = [alternatives.located(each, _alternative, each, there, settings, keras) for each, there in others]
+    alternatives.check_sizes(resolved, found)
+    # A cluster without accelerators has none of the machines: the job runs on the CPU and looks for no other.
+    return resolved if devices.accelerator.asked_for else resolved.model_copy(update={"alternatives": tuple(found)})
+
+
+def _sizes(spec: JobSpec, devices: Devices, batch_size: int | None) -> tuple[Choice, ...]:
+    """Return the numbers of workers of an elastic job as a choice."""
+    if spec.elastic is None or batch_size is None:
+        return ()
+    sizes = divisors(spec.elastic.min, spec.elastic.max, devices.replicas_per_process, batch_size)
+    because = f"the numbers of workers whose replicas share {batch_size} examples evenly; the batch stays as it is"
+    return (Choice(field="spec.elastic", value=", ".join(map(str, sizes)), because=because),)
+
+
+def _requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
+    return requested_devices(
+        spec,
+        multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback,
+        any_count=settings.node_labels != "GKE",
+    )
+
+
+def _machine(
+    spec: JobSpec, wanted: Devices, settings: ClusterSettings, batch_size: int | None, keras: Keras
+) -> _Machine:
+    """Return what depends on the machine of `spec`. Raises InvalidSpec."""
+    devices = (
+        without_accelerators(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size))
+        if settings.cpu_fallback
+        else wanted
+    )
+    # The requested devices are checked, too: a CPU fallback must not accept a job that a cluster with them refuses.
+    strategy(spec, wanted)
+    picked_strategy, strategy_choice = strategy(spec, devices)
+    resolved_precision, precision_choice = precision(spec, wanted, devices, keras)
+    jit, jit_choice = jit_compile(spec, devices, resolved_precision.policy)
+    choices = (*devices.choices, strategy_choice, precision_choice, jit_choice)
+    return _Machine(devices, picked_strategy, resolved_precision, jit, choices)
+
+
+def _alternative(
+    alternative: alternatives.Alternative, wanted: Devices, settings: ClusterSettings, keras: Keras
+) -> ResolvedMachine:
+    """Return an alternative with what depends on it. Raises InvalidSpec."""
+    spec = alternative.job.spec
+    found = _machine(spec, wanted, settings, alternative.batch_size, keras)
+    return ResolvedMachine(
+        accelerator=found.devices.accelerator,
+        strategy=found.strategy,
+        precision=found.precision,
+        jit_compile=found.jit_compile,
+        processes=found.devices.processes,
+        replicas_per_process=found.devices.replicas_per_process,
+        replicas=found.devices.replicas,
+        image=_image(spec, settings, found.devices),
+        placement=_placement(spec, settings, found.devices),
+        choices=found.choices,
+    )
+
+
+def _placement(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> Placement:
+    packed = spec.scheduling is not None and spec.scheduling.topology == "Pack" and devices.processes > 1
+    found = placement(devices.accelerator, settings.node_labels, settings.mig_strategy, pack=packed)
+    return with_claim(found, devices.accelerator, settings.device_classes)
+
+
+def _image(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> str | None:
+    return (spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind)
+
+
+def _image_choice(chosen: Chosen, kind: str) -> tuple[Choice, ...]:
+    image = getattr(chosen.runtime.images, kind)
+    template = chosen.job.spec.pod_template
+    if chosen.resolved is None or image is None or (template and template.image):
+        return ()
+    return (Choice(field="spec.podTemplate.image", value=image, because=f"from the runtime {chosen.resolved.name}"),)
 
 
 def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bool:
@@ -185,7 +308,7 @@ def _tracking(job: MPTrainingJob) -> Tracking | None:
     return written.model_copy(update={"mlflow": mlflow})
 
 
-def _output(job: MPTrainingJob, settings: ClusterSettings) -> tuple[str | None, tuple[Choice, ...]]:
+def _output(job: MPTrainingJob, settings: ClusterSettings, chosen: Chosen) -> tuple[str | None, tuple[Choice, ...]]:
     if job.spec.output is not None:
         return job.spec.output.uri, ()
     default = settings.output(job.metadata.namespace)
@@ -193,4 +316,6 @@ def _output(job: MPTrainingJob, settings: ClusterSettings) -> tuple[str | None, 
         because = "no output is given: a scratch folder, from which nothing can be resumed"
         return None, (Choice(field="spec.output.uri", value="scratch folder", because=because),)
     folder = f"{default.rstrip('/')}/{job.metadata.name}"
-    return folder, (Choice(field="spec.output.uri", value=folder, because="below the cluster's default folder"),)
+    named = chosen.resolved.name if chosen.resolved and chosen.runtime.default_output else None
+    because = f"from the runtime {named}" if named else "below the cluster's default folder"
+    return folder, (Choice(field="spec.output.uri", value=folder, because=because),)

@@ -7,10 +7,12 @@ both report the same message. A rule holds if its `at` is absent from the job.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.rules.cross_section import CROSS_FIELD_RULES
 from mptraining_api.rules.data import DATA_RULES
@@ -19,7 +21,7 @@ from mptraining_api.rules.rule import Rule, field_of
 from mptraining_api.rules.sections import SECTION_RULES
 from mptraining_api.spec import MPTrainingJob
 
-__all__ = ["Rule", "check", "rules", "violations"]
+__all__ = ["Rule", "check", "rules", "template_violations", "violations"]
 
 
 def rules() -> tuple[Rule, ...]:
@@ -29,8 +31,12 @@ def rules() -> tuple[Rule, ...]:
 
 def violations(job: MPTrainingJob) -> list[InvalidSpec]:
     """Return the violations of a job, in the order of the rules; empty if the API server accepts it."""
+    return _violations(job, rules())
+
+
+def _violations(job: MPTrainingJob | Mapping[str, Any], checked: Iterable[Rule]) -> list[InvalidSpec]:
     found = []
-    for rule in rules():
+    for rule in checked:
         for path, value in rule.values(job):
             if not rule.holds(value):
                 field = path + rule.field.removeprefix(rule.at) if "[]" in rule.at else rule.field
@@ -40,6 +46,11 @@ def violations(job: MPTrainingJob) -> list[InvalidSpec]:
     return found
 
 
+def template_violations(template: PodTemplate) -> list[InvalidSpec]:
+    """Return the violations of a pod template that is not yet in a job, such as a runtime's."""
+    return _violations({"spec": {"podTemplate": template}}, POD_RULES)
+
+
 def check(job: MPTrainingJob) -> None:
     """Raise InvalidSpec for the first violation."""
     found = violations(job)
@@ -47,7 +58,7 @@ def check(job: MPTrainingJob) -> None:
         raise found[0]
 
 
-def _found_value(job: MPTrainingJob, field: str) -> str:
+def _found_value(job: MPTrainingJob | Mapping[str, Any], field: str) -> str:
     """Return the value of the field, shortened to fit a line."""
     value: Any = job
     for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", field):

@@ -6,6 +6,8 @@ import re
 
 from pydantic.alias_generators import to_camel
 
+from mptraining_api.model import Model
+from mptraining_api.outputs.fields import Checkpoint
 from mptraining_api.rules.rule import Rule
 from mptraining_api.rules.sections import is_tpu
 from mptraining_api.spec import JOB_NAME, JobSpec, MPTrainingJob, RunPolicy
@@ -21,29 +23,47 @@ def _same(path: str, field: str, *, required: bool = False) -> str:
 
 # As of a batch/v1 Job: a domain-prefixed path.
 _CONTROLLER = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/._~-]+$"
+# Fields that may change after the start, by section. The operator reads the first ones of the current spec; a worker
+# gets maxToKeep with its attempt.
+MUTABLE: dict[str, tuple[type[Model], tuple[str, ...]]] = {
+    "run_policy": (RunPolicy, ("suspend", "active_deadline_seconds", "ttl_seconds_after_finished")),
+    "checkpoint": (Checkpoint, ("max_to_keep",)),
+}
 
 
 def _unchanged_after_start() -> str:
-    """Return CEL that holds if no attempt exists or only runPolicy.suspend has changed.
+    """Return CEL that holds if no attempt exists or no field but those of MUTABLE has changed.
 
     The rule is at the root, because removing and adding a subtree bypasses a rule on it. It compares field by field,
-    because CEL cannot compare objects except for one field.
+    because CEL cannot compare objects except for some fields.
     """
     same = [
         _same("spec", to_camel(name), required=about.is_required())
         for name, about in JobSpec.model_fields.items()
-        if name != "run_policy"
+        if name not in MUTABLE
     ]
-    policy = [_same("spec.runPolicy", to_camel(name)) for name in RunPolicy.model_fields if name != "suspend"]
-    none = [f"!has(VALUE.spec.runPolicy.{to_camel(name)})" for name in RunPolicy.model_fields if name != "suspend"]
-    # A runPolicy that is added or removed may contain suspend only.
-    added_or_removed = " && ".join(
-        f"(has({there}.spec.runPolicy) || !has({here}.spec.runPolicy) || ({' && '.join(none).replace('VALUE', here)}))"
-        for here, there in (("self", "oldSelf"), ("oldSelf", "self"))
-    )
-    both = f"(!has(self.spec.runPolicy) || !has(oldSelf.spec.runPolicy) || ({' && '.join(policy)}))"
+    same += [_same_but(to_camel(name), model, mutable) for name, (model, mutable) in MUTABLE.items()]
     started = "has(oldSelf.status) && has(oldSelf.status.currentAttempt) && oldSelf.status.currentAttempt > 0"
-    return f"!({started}) || ({' && '.join([*same, added_or_removed, both])})"
+    return f"!({started}) || ({' && '.join(same)})"
+
+
+def _same_but(section: str, model: type[Model], mutable: tuple[str, ...]) -> str:
+    """Return CEL that holds if no field of the section has changed but the `mutable` ones."""
+    path = f"spec.{section}"
+    fixed = [to_camel(name) for name in model.model_fields if name not in mutable]
+    # A section that is added or removed may have mutable fields only.
+    none = " && ".join(f"!has(VALUE.{path}.{each})" for each in fixed)
+    added_or_removed = [
+        f"(has({there}.{path}) || !has({here}.{path}) || ({none.replace('VALUE', here)}))"
+        for here, there in (("self", "oldSelf"), ("oldSelf", "self"))
+    ]
+    both = f"(!has(self.{path}) || !has(oldSelf.{path}) || ({' && '.join(_same(path, each) for each in fixed)}))"
+    return " && ".join([*added_or_removed, both])
+
+
+def _mutable_text() -> str:
+    names = [f"{to_camel(section)}.{to_camel(name)}" for section, (_, names) in MUTABLE.items() for name in names]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 _ROOT = (
@@ -59,7 +79,7 @@ _ROOT = (
         at="",
         field="spec",
         cel=_unchanged_after_start(),
-        message="no change but runPolicy.suspend after the job has started",
+        message=f"no change but {_mutable_text()} after the job has started",
         next_step="Create a new job under another name.",
         # The rule compares two versions, and here is only one.
         holds=lambda _: True,
@@ -168,7 +188,7 @@ def _class_and_sample_weights(spec: JobSpec) -> bool:
 
 def _ragged_compiled(spec: JobSpec) -> bool:
     features = (spec.data.features if spec.data else None) or []
-    compiled = spec.accelerator.type.startswith("tpu-") or spec.jit_compile == "Always"
+    compiled = is_tpu(spec.accelerator) or spec.jit_compile == "Always"
     return not compiled or not any(feature.ragged for feature in features)
 
 
@@ -186,8 +206,25 @@ def _nodes_of_tpu(spec: JobSpec) -> bool:
     return not is_tpu(spec.accelerator) or spec.nodes is None or spec.nodes == 1
 
 
+def _nodes_or_elastic(spec: JobSpec) -> bool:
+    return spec.nodes is None or spec.elastic is None
+
+
+def _elastic_machines(spec: JobSpec) -> bool:
+    return spec.elastic is None or not is_tpu(spec.accelerator)
+
+
+def _elastic_gang(spec: JobSpec) -> bool:
+    gang = spec.scheduling.gang if spec.scheduling else None
+    return spec.elastic is None or gang in (None, "Auto", "None")
+
+
+def _elastic_program(spec: JobSpec) -> bool:
+    return spec.elastic is None or spec.program.is_trained_here
+
+
 def _logical_devices(spec: JobSpec) -> bool:
-    several = spec.nodes is not None and spec.nodes > 1
+    several = (spec.elastic.max if spec.elastic else spec.nodes or 1) > 1
     return spec.accelerator.type != "cpu" or not several or (spec.accelerator.count_per_node or 1) == 1
 
 
@@ -337,7 +374,7 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.data.features",
-        "!has(self.data) || !has(self.data.features) || !(self.accelerator.type.startsWith('tpu-') || "
+        "!has(self.data) || !has(self.data.features) || !(self.accelerator.type.matches('^tpu[-0-9]') || "
         "(has(self.jitCompile) && self.jitCompile == 'Always')) || "
         "!self.data.features.exists(f, has(f.ragged) && f.ragged)",
         "no ragged: true on a TPU or with jitCompile: Always, since XLA has no ragged tensors",
@@ -364,15 +401,49 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.nodes",
-        "!self.accelerator.type.startsWith('tpu-') || !has(self.nodes) || self.nodes == 1",
+        "!self.accelerator.type.matches('^tpu[-0-9]') || !has(self.nodes) || self.nodes == 1",
         "no nodes for a TPU, whose topology decides them",
         "Leave nodes out and choose accelerator.topology.",
         _nodes_of_tpu,
     ),
     Rule(
         "spec",
+        "spec.elastic",
+        "!has(self.elastic) || !has(self.nodes)",
+        "nodes or elastic, not both",
+        "Keep one.",
+        _nodes_or_elastic,
+    ),
+    Rule(
+        "spec",
+        "spec.elastic",
+        "!has(self.elastic) || !self.accelerator.type.matches('^tpu[-0-9]')",
+        "no elastic for a TPU, whose topology decides its nodes",
+        "Remove elastic.",
+        _elastic_machines,
+    ),
+    Rule(
+        "spec",
+        "spec.scheduling.gang",
+        "!has(self.elastic) || !has(self.scheduling) || !has(self.scheduling.gang) || "
+        "self.scheduling.gang in ['Auto', 'None']",
+        "Auto or None for an elastic job, which takes the workers that get a machine",
+        "Leave gang out, or write nodes instead of elastic.",
+        _elastic_gang,
+    ),
+    Rule(
+        "spec",
+        "spec.elastic",
+        "!has(self.elastic) || has(self.program.application) || has(self.program.__function__)",
+        "elastic for an application or a function only, whose batches the trainer makes",
+        "Write nodes instead.",
+        _elastic_program,
+    ),
+    Rule(
+        "spec",
         "spec.accelerator.countPerNode",
-        "self.accelerator.type != 'cpu' || !has(self.nodes) || self.nodes == 1 || "
+        "self.accelerator.type != 'cpu' || "
+        "(has(self.elastic) ? self.elastic.max : has(self.nodes) ? self.nodes : 1) == 1 || "
         "!has(self.accelerator.countPerNode)"
         " || self.accelerator.countPerNode == 1",
         "1 on several CPU nodes, as MultiWorkerMirroredStrategy uses one logical device of each",
@@ -390,7 +461,7 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
         "spec.jitCompile",
-        "!self.accelerator.type.startsWith('tpu-') || !has(self.jitCompile) || self.jitCompile != 'Never'",
+        "!self.accelerator.type.matches('^tpu[-0-9]') || !has(self.jitCompile) || self.jitCompile != 'Never'",
         "Auto or Always on a TPU, which computes only what XLA compiled",
         "Leave jitCompile out.",
         _tpu_compiles,

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mptraining_api.pods.fields import (
+    OTHER_VOLUME_KINDS,
+    VOLUME_KINDS,
+    InitContainer,
+    Lifecycle,
+    PodTemplate,
+    Resources,
+)
 from mptraining_api.rules.rule import Rule
-from mptraining_api.spec import OTHER_VOLUME_KINDS, VOLUME_KINDS, PodTemplate, Resources, Scheduling
+from mptraining_api.spec import Scheduling
+from mptraining_api.status import SOURCE_CONTAINER, TRAINER_CONTAINER
 
 # Variables that are set for each process; a job's own value would break the gang. NVIDIA_VISIBLE_DEVICES in a pod
 # overrides the devices from the device plugin: `all` would include the GPUs of other pods.
@@ -28,6 +37,8 @@ _SELECTORS = (
     "cloud.google.com/gke-tpu-topology",
 )
 _OWN_PREFIX = "mptraining.dev/"
+# Prefix of containers that the operator may add.
+OWN_CONTAINERS = "mptraining-"
 # Deprecated forms of fields of the security context; the API server still applies the AppArmor one.
 _SECURITY_ANNOTATIONS = (
     "container.apparmor.security.beta.kubernetes.io/",
@@ -36,6 +47,7 @@ _SECURITY_ANNOTATIONS = (
 )
 # The priority classes of Kubernetes' system pods, which preempt all other pods.
 _SYSTEM_CLASSES = "system-"
+_DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def _cel_list(values: tuple[str, ...]) -> str:
@@ -60,6 +72,16 @@ def _free_names(env: list[dict[str, Any]]) -> bool:
     return all(name in _SETTINGS or not (name in _SET_BY_LAUNCH or str(name).startswith(_PREFIX)) for name in names)
 
 
+def _foreign_names(env: list[dict[str, Any]]) -> bool:
+    names = [str(entry.get("name", "")) for entry in env]
+    return not any(name in _SET_BY_LAUNCH or name.startswith(_PREFIX) for name in names)
+
+
+_CEL_NO_DEVICES = " && ".join(
+    f"(!has(self.{part}) || !self.{part}.exists(k, {_starts_with_one(_DEVICES)}))" for part in ("requests", "limits")
+)
+
+
 def _no_devices(resources: Resources) -> bool:
     given = {*(resources.requests or {}), *(resources.limits or {})}
     return not any(name.startswith(_DEVICES) for name in given)
@@ -71,6 +93,14 @@ def _no_security(template: PodTemplate) -> bool:
 
 def _no_system_class(scheduling: Scheduling) -> bool:
     return not (scheduling.priority_class_name or "").startswith(_SYSTEM_CLASSES)
+
+
+def _queue_is_the_gang(scheduling: Scheduling) -> bool:
+    return scheduling.queue_name is None or scheduling.gang in (None, "Auto", "None")
+
+
+def _not_the_default_scheduler(scheduling: Scheduling) -> bool:
+    return scheduling.gang != "Volcano" or scheduling.scheduler_name != _DEFAULT_SCHEDULER
 
 
 def _own_selectors(template: PodTemplate) -> bool:
@@ -88,7 +118,119 @@ def _label_length(template: PodTemplate) -> bool:
     return all(len(value) <= 63 for value in (template.labels or {}).values())
 
 
+def _no_host(handler: dict[str, Any] | None) -> bool:
+    found = [(handler or {}).get(kind) for kind in ("httpGet", "tcpSocket")]
+    return not any(each.get("host") for each in found if isinstance(each, dict))
+
+
+def _no_hook_host(lifecycle: Lifecycle) -> bool:
+    return _no_host(lifecycle.post_start) and _no_host(lifecycle.pre_stop)
+
+
+def _own_container_names(containers: list[InitContainer]) -> bool:
+    names = [each.name for each in containers]
+    return len(set(names)) == len(names) and not any(_is_reserved(name) for name in names)
+
+
+def _is_reserved(name: str) -> bool:
+    return name in (TRAINER_CONTAINER, SOURCE_CONTAINER) or name.startswith(OWN_CONTAINERS)
+
+
+def _only_of_sidecars(container: InitContainer) -> bool:
+    return container.restart_policy == "Always" or not (container.startup_probe or container.lifecycle)
+
+
+def _has_name_servers(template: PodTemplate) -> bool:
+    return template.dns_policy != "None" or bool((template.dns_config or {}).get("nameservers"))
+
+
+def _cel_no_host(field: str) -> str:
+    return " && ".join(
+        f"(!has(self.{field}) || !has(self.{field}.{kind}) || !has(self.{field}.{kind}.host) || "
+        f"self.{field}.{kind}.host == '')"
+        for kind in ("httpGet", "tcpSocket")
+    )
+
+
+_CONTAINERS = "spec.podTemplate.initContainers"
+_EACH = f"{_CONTAINERS}[]"
+_NO_HOST = (
+    "no host, which would make the kubelet connect to another one than the pod",
+    "Leave the host out.",
+)
+
 POD_RULES: tuple[Rule, ...] = (
+    Rule(
+        _CONTAINERS,
+        _CONTAINERS,
+        f"self.all(c, !(c.name in ['{TRAINER_CONTAINER}', '{SOURCE_CONTAINER}']) && "
+        f"!c.name.startsWith('{OWN_CONTAINERS}') && self.exists_one(d, d.name == c.name))",
+        f"names that differ, other than {TRAINER_CONTAINER}, {SOURCE_CONTAINER} and {OWN_CONTAINERS}*",
+        "Rename the container.",
+        _own_container_names,
+    ),
+    Rule(
+        _EACH,
+        f"{_EACH}.restartPolicy",
+        "has(self.restartPolicy) || !(has(self.startupProbe) || has(self.lifecycle))",
+        "Always for a container with startupProbe or lifecycle, which Kubernetes takes of sidecars alone",
+        "Make it a sidecar, or leave them out.",
+        _only_of_sidecars,
+    ),
+    Rule(
+        _EACH,
+        f"{_EACH}.startupProbe",
+        _cel_no_host("startupProbe"),
+        *_NO_HOST,
+        lambda container: _no_host(container.startup_probe),
+    ),
+    Rule(
+        f"{_EACH}.lifecycle",
+        f"{_EACH}.lifecycle",
+        f"{_cel_no_host('postStart')} && {_cel_no_host('preStop')}",
+        *_NO_HOST,
+        _no_hook_host,
+    ),
+    Rule(
+        f"{_EACH}.env",
+        f"{_EACH}.env",
+        f"self.all(e, !has(e.name) || (!(e.name in {_cel_list(_SET_BY_LAUNCH)}) && !e.name.startsWith('{_PREFIX}')))",
+        f"other variables than {', '.join(_SET_BY_LAUNCH)} and {_PREFIX}*, which are the trainer's",
+        "Leave them out.",
+        _foreign_names,
+    ),
+    Rule(
+        f"{_EACH}.resources",
+        f"{_EACH}.resources",
+        _CEL_NO_DEVICES,
+        "cpu, memory and the like, without accelerators",
+        "The accelerators are the trainer's; spec.accelerator.countPerNode says how many there are.",
+        _no_devices,
+    ),
+    Rule(
+        "spec.podTemplate.lifecycle",
+        "spec.podTemplate.lifecycle.preStop",
+        "!has(self.preStop)",
+        "no preStop: the trainer saves its checkpoint at SIGTERM, which would come only after it",
+        "Give the hook to a sidecar of podTemplate.initContainers, which ends after the trainer.",
+        lambda lifecycle: lifecycle.pre_stop is None,
+    ),
+    Rule(
+        "spec.podTemplate.lifecycle",
+        "spec.podTemplate.lifecycle.postStart",
+        _cel_no_host("postStart"),
+        *_NO_HOST,
+        lambda lifecycle: _no_host(lifecycle.post_start),
+    ),
+    Rule(
+        "spec.podTemplate",
+        "spec.podTemplate.dnsConfig",
+        "!has(self.dnsPolicy) || self.dnsPolicy != 'None' || (has(self.dnsConfig) && has(self.dnsConfig.nameservers) "
+        "&& size(self.dnsConfig.nameservers) > 0)",
+        "nameservers with dnsPolicy: None, which know the names of the cluster's Services too",
+        "Add them, or leave dnsPolicy out: dnsConfig adds to the cluster's.",
+        _has_name_servers,
+    ),
     Rule(
         "spec.podTemplate.volumes",
         "spec.podTemplate.volumes",
@@ -111,10 +253,7 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.podTemplate.resources",
         "spec.podTemplate.resources",
-        " && ".join(
-            f"(!has(self.{part}) || !self.{part}.exists(k, {_starts_with_one(_DEVICES)}))"
-            for part in ("requests", "limits")
-        ),
+        _CEL_NO_DEVICES,
         "cpu, memory and the like, without accelerators",
         "spec.accelerator.countPerNode says how many there are.",
         _no_devices,
@@ -153,6 +292,23 @@ POD_RULES: tuple[Rule, ...] = (
         f"a class that does not begin with {_SYSTEM_CLASSES}, as Kubernetes' own do",
         "Ask the cluster's administrator for a class for training.",
         _no_system_class,
+    ),
+    Rule(
+        "spec.scheduling",
+        "spec.scheduling.gang",
+        "!has(self.queueName) || !has(self.gang) || self.gang in ['Auto', 'None']",
+        "Auto or None together with queueName, since Kueue admits all workers of a job or none: it is the gang",
+        "Leave gang out, or queueName.",
+        _queue_is_the_gang,
+    ),
+    Rule(
+        "spec.scheduling",
+        "spec.scheduling.schedulerName",
+        f"!has(self.gang) || self.gang != 'Volcano' || !has(self.schedulerName) || "
+        f"self.schedulerName != '{_DEFAULT_SCHEDULER}'",
+        f"Volcano's scheduler for gang: Volcano, since {_DEFAULT_SCHEDULER} does not read Volcano's PodGroups",
+        "Leave schedulerName out: Volcano's own is called volcano.",
+        _not_the_default_scheduler,
     ),
     Rule(
         "spec.podTemplate",

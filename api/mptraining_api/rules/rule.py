@@ -32,7 +32,7 @@ class Rule:
         """The message for the API server, with the field, because the API server does not add it."""
         return f"{self.field}: expected {self.message}. {self.next_step}"
 
-    def values(self, job: MPTrainingJob) -> Iterator[tuple[str, Any]]:
+    def values(self, job: MPTrainingJob | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield path from the root and value of everything in the job that the rule validates."""
         yield from _walk(job, self.at.split(".") if self.at else [], "")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from mptraining_api.outputs.fields import Export, MLflow, Profile
 from mptraining_api.programs.fields import Ensemble
 from mptraining_api.rules.rule import Rule
@@ -10,6 +12,7 @@ from mptraining_api.spec import (
     BatchSize,
     LearningRateScaling,
     LossScale,
+    Machine,
     Precision,
     Program,
     Source,
@@ -21,21 +24,46 @@ def _given(*values: object) -> int:
     return sum(value is not None for value in values)
 
 
-def is_tpu(accelerator: Accelerator) -> bool:
-    """Return whether the catalogue name is that of a Cloud TPU."""
-    return accelerator.type.startswith("tpu-")
+def is_tpu(accelerator: Machine) -> bool:
+    """Return whether the catalogue name is that of a Cloud TPU: tpu-v6e-slice, tpu7x, …"""
+    return re.match(r"tpu[-0-9]", accelerator.type) is not None
 
 
 def _program_count(program: Program) -> bool:
     return _given(program.application, program.function, program.script, program.prediction, program.ensemble) == 1
 
 
-def _tpu_topology(accelerator: Accelerator) -> bool:
+def _tpu_topology(accelerator: Machine) -> bool:
     return not is_tpu(accelerator) or accelerator.topology is not None
 
 
-def _topology_of_tpu(accelerator: Accelerator) -> bool:
+def _topology_of_tpu(accelerator: Machine) -> bool:
     return is_tpu(accelerator) or accelerator.topology is None
+
+
+def _tried_first(accelerator: Accelerator) -> bool:
+    return accelerator.try_for_seconds is None or accelerator.alternatives is not None
+
+
+def _reservation_named(accelerator: Accelerator) -> bool:
+    return (accelerator.reservation is not None) == (accelerator.provisioning == "Reservation")
+
+
+def _flex_start_of_accelerator(accelerator: Accelerator) -> bool:
+    return accelerator.type != "cpu" or accelerator.provisioning != "FlexStart"
+
+
+def _class_provisions(accelerator: Accelerator) -> bool:
+    return accelerator.compute_class is None or accelerator.provisioning in (None, "OnDemand")
+
+
+def _part_of_gpu(accelerator: Accelerator) -> bool:
+    return accelerator.type.startswith("nvidia-") or _given(accelerator.partition, accelerator.sharing) == 0
+
+
+def _one_part(accelerator: Accelerator) -> bool:
+    parts = _given(accelerator.partition, accelerator.sharing)
+    return parts == 0 or accelerator.count_per_node in (None, 1)
 
 
 def _loss_scale_used(precision: Precision) -> bool:
@@ -131,7 +159,7 @@ SECTION_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.accelerator",
         "spec.accelerator.topology",
-        "!self.type.startsWith('tpu-') || has(self.topology)",
+        "!self.type.matches('^tpu[-0-9]') || has(self.topology)",
         "the slice's topology, such as 2x4",
         "Add accelerator.topology.",
         _tpu_topology,
@@ -139,10 +167,82 @@ SECTION_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.accelerator",
         "spec.accelerator.topology",
-        "self.type.startsWith('tpu-') || !has(self.topology)",
+        "self.type.matches('^tpu[-0-9]') || !has(self.topology)",
         "no topology but for a TPU",
         "Leave it out; countPerNode and nodes say how many there are.",
         _topology_of_tpu,
+    ),
+    Rule(
+        "spec.accelerator.alternatives[]",
+        "spec.accelerator.alternatives[].topology",
+        "!self.type.matches('^tpu[-0-9]') || has(self.topology)",
+        "the slice's topology, such as 2x4",
+        "Add topology to the alternative.",
+        _tpu_topology,
+    ),
+    Rule(
+        "spec.accelerator.alternatives[]",
+        "spec.accelerator.alternatives[].topology",
+        "self.type.matches('^tpu[-0-9]') || !has(self.topology)",
+        "no topology but for a TPU",
+        "Leave it out; countPerNode and nodes say how many there are.",
+        _topology_of_tpu,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.tryForSeconds",
+        "!has(self.tryForSeconds) || has(self.alternatives)",
+        "tryForSeconds beside alternatives only",
+        "Add alternatives, or use runPolicy.pendingTimeoutSeconds, which fails the job.",
+        _tried_first,
+    ),
+    Rule(
+        "spec.elastic",
+        "spec.elastic.max",
+        "self.min <= self.max",
+        "a number of nodes not below min",
+        "Exchange the two.",
+        lambda elastic: elastic.min <= elastic.max,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.reservation",
+        "has(self.reservation) == (has(self.provisioning) && self.provisioning == 'Reservation')",
+        "the name of the reservation with provisioning: Reservation, and none without it",
+        "Add accelerator.reservation, or change provisioning.",
+        _reservation_named,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.provisioning",
+        "self.type != 'cpu' || !has(self.provisioning) || self.provisioning != 'FlexStart'",
+        "OnDemand, Spot or Reservation for cpu, as flex-start is for GPUs and TPUs",
+        "Leave it out.",
+        _flex_start_of_accelerator,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.computeClass",
+        "!has(self.computeClass) || !has(self.provisioning) || self.provisioning == 'OnDemand'",
+        "no provisioning beside a compute class, whose priorities decide it",
+        "Leave provisioning out, or computeClass.",
+        _class_provisions,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.type",
+        "self.type.startsWith('nvidia-') || (!has(self.partition) && !has(self.sharing))",
+        "a GPU, as partition and sharing are for GPUs",
+        "Leave out partition and sharing, or choose a GPU.",
+        _part_of_gpu,
+    ),
+    Rule(
+        "spec.accelerator",
+        "spec.accelerator.countPerNode",
+        "(!has(self.partition) && !has(self.sharing)) || !has(self.countPerNode) || self.countPerNode == 1",
+        "1 with partition or sharing, as a process can use one slice only, and shares of one GPU add no speed",
+        "Leave countPerNode out, or take more nodes.",
+        _one_part,
     ),
     Rule(
         "spec.precision",

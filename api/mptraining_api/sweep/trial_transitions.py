@@ -80,8 +80,10 @@ def _ended(about: Observation, trial: Trial, job: TrialJob) -> Trial:
     metric = about.sweep.spec.objective.metric
     value = rounded(job.metrics).get(metric)
     if value is None or not math.isfinite(value):
-        known = ", ".join(sorted(job.metrics)) or "no metrics"
-        found = f"its job reports {known}, not {metric}" if value is None else f"{metric} is {value}"
+        # The trainer reports finite values only.
+        known = ", ".join(sorted(job.metrics)) or "nothing"
+        missing = f"its job reports no {metric} (it was NaN or infinite, or was not computed), but {known}"
+        found = missing if value is None else f"{metric} is {value}"
         return failed_trial(trial, found, job.completion or about.now)
     if about.search_changed and early_stopping(about.sweep.spec):
         # The epochs of its rung follow from the job as it was. The rung ends when that is restored.

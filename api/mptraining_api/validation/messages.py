@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,7 @@ def invalid_fields(
 ) -> list[InvalidField]:
     """Return every invalid field of `document`, which `model` refused with `error`, each once."""
     details = error.errors(include_url=False)
-    schema = _Schema(model)
+    schema = _schema_of(model)
     found: dict[FieldPath, InvalidField] = {}
     misspelled: set[FieldPath] = set()
     for detail in details:
@@ -170,6 +171,12 @@ class _Schema:
                 node = node.get("properties", {}).get(part) or (extra if isinstance(extra, dict) else {})
             node = inlined(self._schema, node)
         return node
+
+
+@functools.cache
+def _schema_of(model: type[BaseModel]) -> _Schema:
+    """Pydantic takes tens of milliseconds for the schema of a job, which the operator may need for each bad job."""
+    return _Schema(model)
 
 
 def inlined(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,9 @@ def for_value(path: FieldPath, value: object) -> str:
     names = [part for part in path if isinstance(part, str)]
     in_list = bool(path) and isinstance(path[-1], int)
     name = names[-1] if names else ""
+    if name == "nodes" and isinstance(value, dict):
+        least, most = value.get("min", 1), value.get("max", 2)
+        return f"Write elastic: {{min: {least}, max: {most}}} in spec, without nodes."
     if isinstance(value, (dict, list)) or value is None:
         return ""
     if name in ("train", "validation") and not in_list:

@@ -9,7 +9,7 @@ import typer
 
 from mptraining.cli.jobs import columns
 
-_HEADINGS = ("NAME", "SHORT", "KIND", "MEMORY", "AUTO POLICY", "POLICIES", "PER NODE", "WHAT")
+_HEADINGS = ("NAME", "SHORT", "KIND", "MEMORY", "AUTO POLICY", "POLICIES", "PER NODE", "NODE LABELS", "WHAT")
 
 
 def accelerators(
@@ -17,19 +17,22 @@ def accelerators(
 ) -> None:
     """List the accelerators: the name for a job file, the short name for --accelerator, memory, precision policies.
 
-    MEMORY is that of one device. AUTO POLICY is what precision.policy: Auto chooses.
+    MEMORY is that of one device. AUTO POLICY is what precision.policy: Auto chooses. NODE LABELS are the platforms
+    whose nodes the operator recognizes (its setting nodeLabels).
     """
     found = rows()
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    for line in columns([_HEADINGS, *(tuple(_cell(value) for value in row.values()) for row in found)]):
+    shown = [tuple(_cell(value) for name, value in row.items() if name != "slices") for row in found]
+    for line in columns([_HEADINGS, *shown]):
         typer.echo(line)
 
 
 def rows() -> list[dict[str, Any]]:
     """Return one row of plain values for each accelerator, in the order of the catalogue."""
     from mptraining_api.accelerators import catalogue
+    from mptraining_api.machines.node_labels import accelerator_terms, platforms
     from mptraining_api.resolve.precision import automatic_policy
 
     return [
@@ -41,6 +44,12 @@ def rows() -> list[dict[str, Any]]:
             "autoPolicy": automatic_policy(each)[0],
             "policies": list(each.policies),
             "perNode": list(each.counts) or list(each.topologies)[:4],
+            "slices": list(each.partitions),
+            "nodeLabels": [
+                name
+                for name, platform in platforms().items()
+                if each.kind != "cpu" and accelerator_terms(each, platform)
+            ],
             "what": each.title,
         }
         for each in catalogue().values()

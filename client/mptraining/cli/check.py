@@ -15,6 +15,8 @@ from mptraining.display.text import program_text
 from mptraining.job_file.check import check_job_file
 from mptraining.job_file.paths import absolute_path
 from mptraining_api.problems import Problem
+from mptraining_api.resolve import attempt
+from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
@@ -28,11 +30,19 @@ class Report:
     advice: tuple[str, ...]
 
 
-def check(path: str) -> Report:
-    """Check the job in the file at `path`. Raises InvalidSpec; InvalidJobFile has every mistake."""
+def check(path: str, *, runtimes: str | None = None) -> Report:
+    """Check the job in the file at `path`. Raises InvalidSpec; InvalidJobFile has every mistake.
+
+    `runtimes` is a file with the runtimes of the cluster; without it they are not known.
+    """
+    from mptraining.job_file.runtimes import load
     from mptraining_api.resolve.advice import advise
 
-    checked = check_job_file(Path(path))
+    settings = ClusterSettings()
+    if runtimes is not None:
+        known = load(Path(runtimes))
+        settings = ClusterSettings(runtimes=known.runtimes, default_runtimes=known.default_runtimes)
+    checked = check_job_file(Path(path), settings=lambda _: settings)
     records = _advice_on_records(checked.resolved, Path(path).absolute().parent)
     return Report(path, checked.resolved, (*checked.notes, *advise(checked.resolved), *records))
 
@@ -56,7 +66,8 @@ def summary(report: Report) -> str:
     """Return one line with the program and the accelerators."""
     job = report.job
     accelerator = job.accelerator
-    nodes = f"{job.processes} nodes with " if job.processes > 1 else ""
+    most = f"{job.processes} nodes with " if job.processes > 1 else ""
+    nodes = f"{job.nodes_range.min} to {most}" if job.nodes_range is not None else most
     shape = accelerator.topology or str(accelerator.count_per_node)
     return f"{report.path}: {job.name} trains {program_text(job)} on {nodes}{shape} x {accelerator.title}"
 
@@ -79,6 +90,8 @@ def to_document(report: Report) -> dict[str, Any]:
 def show(report: Report, console: Console) -> None:
     """Print the report as text and a table."""
     console.print(Text(summary(report), style="bold"))
+    if report.job.alternatives:
+        console.print(_machines(report.job))
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("decided")
     table.add_column("value", style="green", overflow="fold")
@@ -88,6 +101,37 @@ def show(report: Report, console: Console) -> None:
     console.print(table)
     for each in report.advice:
         console.print(Text(f"advice: {each}", style="yellow"))
+
+
+def machine_rows(job: ResolvedJob) -> Sequence[tuple[str, ...]]:
+    """Return (machine, provisioning, strategy, policy, nodes x replicas, examples per replica) of each machine."""
+    return [
+        (
+            f"{each.accelerator.topology or each.accelerator.count_per_node} x {each.accelerator.title}",
+            each.accelerator.provisioning,
+            each.strategy,
+            each.precision.policy,
+            f"{each.processes} x {each.replicas_per_process}",
+            str(each.per_replica_batch_size or ""),
+        )
+        for each in attempt.machines(job)
+    ]
+
+
+def _machines(job: ResolvedJob) -> Table:
+    table = Table(show_edge=False, pad_edge=False, header_style="bold")
+    for name in (
+        "tried in this order",
+        "provisioning",
+        "strategy",
+        "precision",
+        "nodes x replicas",
+        "examples per replica",
+    ):
+        table.add_column(name, overflow="fold")
+    for row in machine_rows(job):
+        table.add_row(*(Text(cell) for cell in row))
+    return table
 
 
 def mistakes_of(file: str, problem: Problem) -> tuple[Mistake, ...]:

@@ -22,6 +22,7 @@ import typer
 
 from mptraining.cli import accelerators, board, export, fetch, init, jobs, records, submit, sweep, trained_models
 from mptraining.cli.jobs import with_cluster_options
+from mptraining.cli.platform import runtimes
 from mptraining.cli.shell import completion, help_text, verbs
 from mptraining_api import outcomes
 from mptraining_api.problems import Problem
@@ -53,6 +54,7 @@ app.command()(export.export)
 app.command()(init.init)
 app.command()(init.schema)
 app.command()(accelerators.accelerators)
+app.command()(with_cluster_options(runtimes.runtimes))
 
 
 def _version(show: bool) -> None:
@@ -116,6 +118,10 @@ def check(
     ],
     deep: Annotated[bool, typer.Option("--deep", help="Build the model and inspect every layer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per job.")] = False,
+    known: Annotated[
+        str | None,
+        typer.Option("--runtimes", help="File with the runtimes of the cluster: mptj runtimes --yaml.", metavar="FILE"),
+    ] = None,
 ) -> None:
     """Validate jobs and show their resolved defaults with reasons; of a sweep, its search. Needs no cluster.
 
@@ -136,7 +142,7 @@ def check(
             if holds_sweep(file):
                 _check_sweep(file, deep=deep, as_json=as_json)
                 continue
-            report = checking.check(file)
+            report = checking.check(file, runtimes=known)
             if not as_json:
                 checking.show(report, console)
             deeper = _deep_check(file, console, quiet=as_json) if deep else None

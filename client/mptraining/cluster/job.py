@@ -221,15 +221,19 @@ class Job(dict[str, str | None]):
 
     @property
     def resolved(self) -> ResolvedJob | None:
-        """Return the job with all defaults resolved; None before its first attempt."""
+        """Return the job of the current attempt with all defaults resolved; None before the first attempt."""
+        from mptraining_api.resolve.attempt import for_attempt
         from mptraining_api.resolved_job import ResolvedJob
 
-        text = self._resolved_text()
-        return None if text is None else ResolvedJob.read(text)
+        status = self.server.get(JOBS, self.name).get("status") or {}
+        text = self._resolved_text(status.get("currentAttempt"))
+        if text is None:
+            return None
+        attempt = (status.get("attempts") or [{}])[-1]
+        return for_attempt(ResolvedJob.read(text), machine=attempt.get("machine") or 0, nodes=attempt.get("workers"))
 
-    def _resolved_text(self) -> str | None:
-        """Return the resolved job in the current attempt's Indexed Job, else in the ConfigMap that keeps it."""
-        attempt = (self.server.get(JOBS, self.name).get("status") or {}).get("currentAttempt")
+    def _resolved_text(self, attempt: object) -> str | None:
+        """Return the resolved job in that attempt's Indexed Job, else in the ConfigMap that keeps it."""
         with suppress(ClusterProblem):
             template = self.server.get(BATCH_JOBS, f"{self.name}-{attempt}")["spec"]["template"]
             if text := template["metadata"].get("annotations", {}).get(RESOLVED_JOB):

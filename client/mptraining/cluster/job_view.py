@@ -42,6 +42,9 @@ _ADVICE: Mapping[str, str] = {
     "StorageUnavailable": "the bucket stopped answering: submit the job again; it resumes from its checkpoint",
     "StoppedByUser": "run it again: it resumes from its checkpoint",
     "OutsideLimits": "ask the cluster's administrator, or stay within what the message allows and submit it again",
+    "NoCapacity": "the next attempt tries the next machine of accelerator.alternatives",
+    "GangReleased": "the next attempt starts by itself when other jobs have ended",
+    "Resized": "the next attempt starts by itself with another number of workers",
     "Suspended": "to continue: mptj resume {name}",
 }
 # For PendingTimeout, by the reason of the wait, with which its message ends.
@@ -289,6 +292,7 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
     if fallback is not None:
         rows.append(("on the CPU", fallback.message))
     decided = [
+        (status.accelerator or "") if seen.spec.get("accelerator", {}).get("alternatives") else "",
         status.strategy or "",
         status.precision or "",
         _count(status.workers, "worker"),
@@ -307,13 +311,21 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
 
 def row(seen: JobView, now: float) -> tuple[str, ...]:
     """Return the job as a table row: NAME PHASE ACCELERATOR PROGRESS METRICS AGE."""
-    accelerator = seen.spec.get("accelerator") or {}
+    accelerator = _current_machine(seen)
     count = accelerator.get("topology") or accelerator.get("countPerNode") or 1
     progress = seen.status.progress
     percent = "" if progress is None or progress.percent_complete is None else f"{progress.percent_complete}%"
     metrics = "  ".join(f"{each.name} {_number(each.value)}" for each in (progress.metrics or () if progress else ()))
     name = f"{count} x {accelerator.get('type', '')}"
     return (seen.name, seen.phase, name, percent, metrics, age(seen.document["metadata"], now))
+
+
+def _current_machine(seen: JobView) -> Mapping[str, Any]:
+    """Return the machine of the last attempt, as the spec has it."""
+    first: Mapping[str, Any] = seen.spec.get("accelerator") or {}
+    machines, attempts = [first, *(first.get("alternatives") or ())], seen.status.attempts
+    used = (attempts[-1].machine if attempts else None) or 0
+    return machines[used] if used < len(machines) else first
 
 
 def age(metadata: Mapping[str, Any], now: float) -> str:
@@ -326,7 +338,9 @@ HEADINGS = ("NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE")
 
 
 def _attempt(attempt: Attempt) -> str:
-    return f"{attempt.number} {attempt.outcome or 'under way'}" + (f": {attempt.message}" if attempt.message else "")
+    where = f" on {attempt.accelerator}, {attempt.precision}:" if attempt.accelerator else ""
+    message = f": {attempt.message}" if attempt.message else ""
+    return f"{attempt.number}{where} {attempt.outcome or 'under way'}{message}"
 
 
 def _count(value: int | None, noun: str) -> str:

@@ -21,8 +21,10 @@ from mptraining.packaging.package import Package, too_large_problem
 from mptraining.training_job import TrainingJob, in_python, job_document
 from mptraining_api.accelerators import catalogue
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
+from mptraining_api.machines.node_labels import accelerator_of
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import advice
+from mptraining_api.resolve.attempt import machines
 from mptraining_api.resolve.document_problems import document_problems
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
@@ -31,19 +33,15 @@ from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
 
 def count_accelerators(nodes: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Count the nodes by accelerator type, from their labels."""
-    labels = {each.node_label for each in catalogue().values() if each.node_label}
-    types: Counter[str] = Counter()
-    for node in nodes:
-        node_labels = node.get("metadata", {}).get("labels") or {}
-        types.update(node_labels[label] for label in labels if label in node_labels)
-    return types
+    """Count the nodes by accelerator type, from their labels, on every platform."""
+    found = (accelerator_of(node.get("metadata", {}).get("labels") or {}) for node in nodes)
+    return Counter(name for name in found if name is not None)
 
 
 def missing_accelerator(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a warning if no node has the accelerator `wanted`; None if a node has it, and for CPUs."""
     accelerator = catalogue().get(wanted)
-    if accelerator is None or accelerator.node_label is None:
+    if accelerator is None or accelerator.kind == "cpu":
         return None
     types = count_accelerators(nodes)
     if types[wanted]:
@@ -58,10 +56,14 @@ def missing_accelerator(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str 
 
 def accelerator_warnings(server: ApiServer, job: ResolvedJob) -> tuple[str, ...]:
     """Return the warning for a job to submit; none if the user may not list nodes."""
-    if job.accelerator.kind == "cpu":
+    types = [each.accelerator.type for each in machines(job)]
+    if "cpu" in types:
         return ()
     try:
-        warning = missing_accelerator(job.accelerator.type, server.items(NODES))
+        nodes = list(server.items(NODES))
+        found = [missing_accelerator(each, nodes) for each in types]
+        # One machine that is there is enough.
+        warning = found[0] if all(found) else None
     except ClusterProblem:
         # Most users may not list nodes; the operator reports the same in a condition later.
         return ()
@@ -73,7 +75,8 @@ def waiting_job_warning(server: ApiServer, seen: JobView) -> str | None:
     if seen.finished or seen.phase not in ("Pending", "Restarting") or condition(seen.status, "FellBackToCPU"):
         return None
     try:
-        return missing_accelerator(str((seen.spec.get("accelerator") or {}).get("type", "")), server.items(NODES))
+        wanted = seen.status.accelerator or str((seen.spec.get("accelerator") or {}).get("type", ""))
+        return missing_accelerator(wanted, server.items(NODES))
     except ClusterProblem:
         return None
 
@@ -102,7 +105,7 @@ def check(document: Mapping[str, object]) -> CheckedDocument:
         raise InvalidSpec("metadata.name", "missing", expected="a name, or generateName for a name by the cluster")
     named = metadata.get("name") or f"{metadata['generateName']}{_PLACEHOLDER}"
     # The operator's settings are unknown here, so what only some clusters accept is accepted; the cluster decides.
-    settings = ClusterSettings(experimental_multi_host_tpu=True)
+    settings = ClusterSettings(experimental_multi_host_tpu=True, node_labels="Auto")
     whole = given | {"metadata": metadata | {"name": named}}
     found = document_problems(whole, settings)
     if found.problems:

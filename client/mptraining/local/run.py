@@ -49,6 +49,7 @@ from mptraining_api.launch import (
 from mptraining_api.model import Model
 from mptraining_api.outcomes import SUCCEEDED
 from mptraining_api.problems import InvalidProgram, ResumeRefused
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
 from mptraining_api.run_folder import Result
@@ -302,7 +303,8 @@ def resolve_for_machine(
         checked = check_job_file(path, here=True, settings=settings, complete=complete)
     else:
         checked = check_document(document, folder, here=True, settings=settings, complete=complete)
-    return checked.resolved, list(checked.notes)
+    # This machine is the only one.
+    return for_attempt(checked.resolved), list(checked.notes)
 
 
 def _kept_output(job: ResolvedJob, attempt: int, incarnation: str, display: Display) -> list[LogWriter]:

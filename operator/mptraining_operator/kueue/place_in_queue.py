@@ -7,7 +7,7 @@ from typing import Any
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS, ApiProblem, Raw
 from mptraining_api.problems import Problem
-from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.spec import Scheduling
 from mptraining_api.status import format_time, truncated
 from mptraining_operator.children import NamespaceDeleted, NotCreated, create_child
@@ -45,11 +45,13 @@ class PlaceInQueue:
             case ReportToQueue():
                 return self._report(action, snapshot)
             case JoinQueue():
-                create, child = self._join, f"Job {names.queue_job(owner.name)}"
+                child = f"Job {names.queue_job(owner.name)}"
             case CreateWorkload():
-                create, child = self._create_workload, f"Workload {queue_job.workload_name(owner)}"
+                child = f"Workload {queue_job.workload_name(owner)}"
         try:
-            return create(owner, action.job, snapshot)
+            if isinstance(action, JoinQueue):
+                return self._join(owner, action, snapshot)
+            return self._create_workload(owner, action, snapshot)
         except NamespaceDeleted:
             return False
         except NotCreated as no:
@@ -58,15 +60,18 @@ class PlaceInQueue:
             refusal = Refusal(child, str(problem), self._clock(), "Invalid")
         return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
 
-    def _attempt(self, owner: Owner, job: ResolvedJob, snapshot: Snapshot) -> tuple[dict[str, Any], Scheduling]:
+    def _attempt(
+        self, owner: Owner, action: JoinQueue | CreateWorkload, snapshot: Snapshot
+    ) -> tuple[dict[str, Any], Scheduling]:
         if snapshot.job is None:
             raise NamespaceDeleted
-        spec = snapshot.job.spec
-        built = indexed_job(owner, job, spec, attempt=1, settings=self._pod_settings(owner))
+        spec, settings = snapshot.job.spec, self._pod_settings(owner)
+        machine, nodes = (action.machine, action.nodes) if isinstance(action, JoinQueue) else (0, None)
+        built = indexed_job(owner, action.job, spec, attempt=1, settings=settings, machine=machine, nodes=nodes)
         return built, spec.scheduling or Scheduling()
 
-    def _join(self, owner: Owner, job: ResolvedJob, snapshot: Snapshot) -> bool:
-        attempt, scheduling = self._attempt(owner, job, snapshot)
+    def _join(self, owner: Owner, action: JoinQueue, snapshot: Snapshot) -> bool:
+        attempt, scheduling = self._attempt(owner, action, snapshot)
         pod_set: Raw | None = None
         if snapshot.workload:
             found = self._cluster.get_if_exists(WORKLOADS, owner.namespace, snapshot.workload)
@@ -74,7 +79,15 @@ class PlaceInQueue:
                 message = "it does not exist; MultiKueue creates it before the job"
                 raise NotCreated("Refused", f"Workload {snapshot.workload}", message)
             pod_set = found["spec"]["podSets"][0]
-        body = queue_job.queue_job(owner, attempt, scheduling, workload=snapshot.workload, pod_set=pod_set)
+        body = queue_job.queue_job(
+            owner,
+            attempt,
+            scheduling,
+            machine=action.machine,
+            least_workers=possible_nodes(action.job)[0],
+            workload=snapshot.workload,
+            pod_set=pod_set,
+        )
         created = create_child(self._cluster, BATCH_JOBS, owner, body)
         if "managedBy" not in created["spec"]:
             # The Job controller of this Kubernetes would create pods for it. Kueue has not admitted it yet.
@@ -85,8 +98,8 @@ class PlaceInQueue:
         self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return True
 
-    def _create_workload(self, owner: Owner, job: ResolvedJob, snapshot: Snapshot) -> bool:
-        attempt, scheduling = self._attempt(owner, job, snapshot)
+    def _create_workload(self, owner: Owner, action: CreateWorkload, snapshot: Snapshot) -> bool:
+        attempt, scheduling = self._attempt(owner, action, snapshot)
         priority: int | None = None
         if (name := scheduling.workload_priority_class_name) is not None:
             found = self._cluster.get_if_exists(WORKLOAD_PRIORITY_CLASSES, None, name)

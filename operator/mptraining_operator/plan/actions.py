@@ -9,21 +9,54 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus
 
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Create the namespace's shared objects if missing, then the attempt's Indexed Job."""
+    """Create the namespace's shared objects if missing, then the attempt's Indexed Job.
+
+    `job` is the frozen job; `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
+    """
 
     number: int
     job: ResolvedJob
+    machine: int = 0
+    nodes: int | None = None
+
+    @property
+    def attempt_job(self) -> ResolvedJob:
+        """The job of this attempt."""
+        return for_attempt(self.job, machine=self.machine, nodes=self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class StartProbe:
+    """Create the Job whose pods ask for the machines with which an elastic attempt would grow.
+
+    `job` is the frozen job and `machine` that of the attempt; a queue may admit fewer than `pods`, but at least
+    `least`.
+    """
+
+    job: ResolvedJob
+    machine: int
+    pods: int
+    least: int
 
 
 @dataclass(frozen=True, slots=True)
 class AllowPeers:
     """Create or repair the NetworkPolicy by which the job's workers reach each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePodGroup:
+    """Create the PodGroup of an Indexed Job, which owns it, if it does not exist."""
+
+    batch_job: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +117,14 @@ class ReadEvents:
 
 @dataclass(frozen=True, slots=True)
 class JoinQueue:
-    """Create the Job that holds the job's place in its queue over all attempts."""
+    """Create the Job that holds the job's place in its queue over all attempts.
+
+    `job` is the frozen job, `machine` the one that it queues for and `nodes` the most workers, as of a StartAttempt.
+    """
 
     job: ResolvedJob
+    machine: int = 0
+    nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +164,9 @@ Action = (
     | ReportToQueue
     | CreateWorkload
     | StartAttempt
+    | StartProbe
     | AllowPeers
+    | CreatePodGroup
     | EndAttempt
     | ForgetAttempt
     | DeletePod

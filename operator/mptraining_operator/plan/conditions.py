@@ -23,6 +23,7 @@ from mptraining_api.status import (
     parse_time,
     truncated,
 )
+from mptraining_operator.plan.actions import StartAttempt
 
 
 def condition(status: JobStatus, type: ConditionType) -> Condition | None:
@@ -77,10 +78,11 @@ def current_attempt(status: JobStatus) -> Attempt | None:
     return attempts[-1] if attempts and attempts[-1].number == status.current_attempt else None
 
 
-def with_attempt_started(status: JobStatus, number: int, job: ResolvedJob, now: float, generation: int) -> JobStatus:
-    """Record the intent to create attempt `number`."""
-    attempts = [*(status.attempts or []), Attempt(number=number, start_time=format_time(now))][-ATTEMPTS_KEPT:]
-    first = number == 1
+def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, generation: int) -> JobStatus:
+    """Record the intent to create an attempt."""
+    number, job = start.number, start.attempt_job
+    attempts = [*(status.attempts or []), new_attempt(start, now)][-ATTEMPTS_KEPT:]
+    first = number == 1 or status.waited_seconds is not None
     status = status.model_copy(
         update={
             "phase": Phase.PENDING if first else Phase.RESTARTING,
@@ -102,9 +104,24 @@ def with_attempt_started(status: JobStatus, number: int, job: ResolvedJob, now: 
     return _with_reconciling(status, now, generation)
 
 
+def new_attempt(start: StartAttempt, now: float) -> Attempt:
+    """Return the attempt that begins with `start`, with its machine and size where those may change."""
+    job = start.attempt_job
+    several = bool(start.job.alternatives)
+    return Attempt(
+        number=start.number,
+        machine=start.machine or None,
+        accelerator=job.accelerator.type if several else None,
+        precision=job.precision.policy if several else None,
+        workers=start.nodes,
+        start_time=format_time(now),
+    )
+
+
 def resolved_fields(job: ResolvedJob) -> dict[str, object]:
-    """Return the status fields that report the resolved job."""
+    """Return the status fields that report the job of an attempt."""
     return {
+        "accelerator": job.accelerator.type,
         "strategy": job.strategy,
         "precision": job.precision.policy,
         "workers": job.processes,
@@ -145,6 +162,7 @@ def with_running(status: JobStatus, message: str, now: float, generation: int) -
             "phase": Phase.RUNNING,
             "start_time": status.start_time or format_time(now),
             "observed_generation": generation,
+            "waited_seconds": None,
         }
     )
     status = with_condition(status, "Running", True, "Running", message, now, generation)
@@ -174,7 +192,7 @@ def with_suspended(status: JobStatus, now: float, generation: int) -> JobStatus:
     message = "suspended by spec.runPolicy.suspend; set it to false to continue from the last checkpoint"
     status = with_waiting(status, Phase.SUSPENDED, SUSPENDED.reason, message, now, generation)
     status = with_condition(status, "Suspended", True, SUSPENDED.reason, message, now, generation)
-    return status.model_copy(update={"start_time": None})
+    return status.model_copy(update={"start_time": None, "waited_seconds": None})
 
 
 def with_resumed(status: JobStatus, now: float, generation: int) -> JobStatus:

@@ -50,12 +50,9 @@ def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | No
     attempt = conditions.current_attempt(status)
     if conditions.is_true(status, "Running") or attempt is None or attempt.start_time is None:
         return None
-    if attempt.number > 1 or status.start_time is not None or status.progress is not None:
+    if not has_never_run(status) or (batch_job is not None and batch_job.suspended):
         return None
-    if batch_job is not None and batch_job.suspended:
-        return None
-    # A Job that is not suspended gets its startTime within moments of its creation.
-    began = parse_time(attempt.start_time) if batch_job is None else batch_job.started or batch_job.created
+    began = began_to_wait(status, batch_job) - (status.waited_seconds or 0)
     limit = run_policy(snapshot).pending_timeout_seconds
     message = (
         f"not all {status.workers or 1} workers ran within {limit} s (spec.runPolicy.pendingTimeoutSeconds): {why}"
@@ -63,11 +60,26 @@ def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | No
     return Deadline(began + limit, outcomes.PENDING_TIMEOUT, message)
 
 
+def has_never_run(status: JobStatus) -> bool:
+    """Return whether no attempt of the job has run: it is the first, or the earlier ones found no machines."""
+    first = (status.current_attempt or 1) == 1 or status.waited_seconds is not None
+    return first and status.start_time is None and status.progress is None
+
+
+def began_to_wait(status: JobStatus, batch_job: SeenBatchJob | None) -> float:
+    """Return since when the pods of the current attempt may exist."""
+    attempt = conditions.current_attempt(status)
+    if batch_job is not None or attempt is None or attempt.start_time is None:
+        # A Job that is not suspended gets its startTime within moments of its creation.
+        return (batch_job.started or batch_job.created) if batch_job else 0.0
+    return parse_time(attempt.start_time)
+
+
 def _active(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
     limit = run_policy(snapshot).active_deadline_seconds
     if limit is None or status.start_time is None:
         return None
-    message = f"the job ran for {limit} s (spec.runPolicy.activeDeadlineSeconds); its last checkpoint stays"
+    message = f"the job ran for longer than {limit} s (spec.runPolicy.activeDeadlineSeconds); its last checkpoint stays"
     return Deadline(parse_time(status.start_time) + limit, outcomes.DEADLINE_EXCEEDED, message)
 
 

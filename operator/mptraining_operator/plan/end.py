@@ -11,7 +11,8 @@ from mptraining_api.outcomes import Budget, Outcome
 from mptraining_api.status import JobStatus, Phase, format_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan
-from mptraining_operator.plan.deadlines import run_policy
+from mptraining_operator.plan.capacity import gangs
+from mptraining_operator.plan.deadlines import began_to_wait, has_never_run, run_policy
 from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod, Snapshot
 
 # Seconds. A worker whose peer is evicted often fails in a collective before the peer's pod gets DisruptionTarget.
@@ -134,13 +135,18 @@ def _without_events(message: str) -> str:
     return "\n".join(line for line in message.splitlines() if events.parse(line) is None).strip()
 
 
-def restart_backoff(status: JobStatus, limits: Limits) -> float:
+def restart_backoff(status: JobStatus, limits: Limits, uid: str = "") -> float:
     """Return the backoff in seconds after the last attempt, doubled for each consecutive attempt of the same budget.
+
+    After a released gang it depends on the `uid` of the job, see `capacity.gangs`.
 
     batch/v1 Jobs wait 10 s, 20 s, 40 s … up to 6 minutes for a failing program (kubernetes.io, "Pod backoff failure
     policy"); infrastructure failures start with a shorter backoff.
     """
-    kinds = [outcomes.by_reason(each.outcome).budget for each in status.attempts or () if each.outcome]
+    ended = [each for each in status.attempts or () if each.outcome]
+    if ended and (releases := gangs.releases_in_a_row(ended)):
+        return gangs.pause_seconds(limits.gang_release, uid, ended[-1].number, releases)
+    kinds = [outcomes.by_reason(each.outcome).budget for each in ended if each.outcome]
     if not kinds or kinds[-1] == Budget.NONE:
         return 0.0
     in_a_row = 0
@@ -294,6 +300,54 @@ def charge_budget(snapshot: Snapshot, status: JobStatus, outcome: Outcome, messa
         wake_at=wake,
         restart=outcome.reason,
     )
+
+
+def end_without_charge(
+    snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, outcome: Outcome, message: str, now: float
+) -> Plan:
+    """Record the outcome of the attempt and restart it after `restart_backoff`, charged to no budget."""
+    ended = conditions.with_attempt_ended(status, outcome, message, now)
+    backoff = restart_backoff(ended, snapshot.limits, snapshot.uid)
+    told = f"{_sentence(message)} Attempt {(status.current_attempt or 0) + 1} starts in {backoff:.0f} s."
+    status = with_uncharged_end(
+        snapshot, status, batch_job, outcome, message, now, waiting_message=told, next_start=now + backoff
+    )
+    return Plan(
+        status=status,
+        actions=end_current_attempt(snapshot, status),
+        event_records=(EventRecord(outcome.reason, told, "Warning"),),
+        wake_at=now + backoff,
+        restart=outcome.reason,
+    )
+
+
+def with_uncharged_end(
+    snapshot: Snapshot,
+    status: JobStatus,
+    batch_job: SeenBatchJob,
+    outcome: Outcome,
+    message: str,
+    now: float,
+    *,
+    waiting_message: str = "",
+    next_start: float | None = None,
+) -> JobStatus:
+    """Return the status after the end of an attempt that no budget counts.
+
+    Until an attempt has run, pendingTimeoutSeconds counts over all of them, up to the `next_start`, by default now, but
+    not the time in a queue. `waiting_message` is that of the job, by default the attempt's.
+    """
+    never_ran = has_never_run(status)
+    waited = status.waited_seconds
+    if never_ran:
+        until = now if next_start is None else next_start
+        more = 0 if batch_job.suspended else max(0, int(until - began_to_wait(status, batch_job)))
+        waited = (waited or 0) + more
+    status = conditions.with_attempt_ended(status, outcome, message, now)
+    phase = Phase.PENDING if never_ran else Phase.RESTARTING
+    told = waiting_message or message
+    status = conditions.with_waiting(status, phase, outcome.reason, told, now, snapshot.generation)
+    return status.model_copy(update={"waited_seconds": waited})
 
 
 def _sentence(message: str) -> str:

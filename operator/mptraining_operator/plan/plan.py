@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mptraining_operator.plan import conditions, end, queue_job, run, start, suspend_and_cleanup
+from mptraining_operator.plan import conditions, elastic, end, queue_job, run, start, suspend_and_cleanup
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Snapshot
 
@@ -32,7 +32,8 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
         found = replace(found, status=observed)
     if found.status == snapshot.status:
         found = replace(found, status=None)
-    return queue_job.with_queue_report(_with_deletions(found, snapshot, now), snapshot, now)
+    found = _with_deletions(elastic.with_probe(found, snapshot, now), snapshot, now)
+    return queue_job.with_queue_report(found, snapshot, now)
 
 
 def _first_status_follows(snapshot: Snapshot, found: Plan) -> bool:
@@ -67,6 +68,7 @@ POLICIES: tuple[Policy, ...] = (
     start.first_attempt,
     start.next_attempt,
     start.recreate_missing_job,
+    elastic.resized_attempt,
     run.running_attempt,
 )
 

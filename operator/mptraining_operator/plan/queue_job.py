@@ -11,7 +11,6 @@ from dataclasses import replace
 from mptraining_api import outcomes
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.resolve import resolve
-from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, MANAGED_BY_OPERATOR
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.plan import conditions
@@ -24,7 +23,9 @@ from mptraining_operator.plan.actions import (
     LeaveQueue,
     Plan,
     ReportToQueue,
+    StartAttempt,
 )
+from mptraining_operator.plan.capacity import machines
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import clean_up_finished, no_live_pods
 from mptraining_operator.resources.queue_job import Admitted
@@ -61,8 +62,8 @@ def elsewhere(snapshot: Snapshot, now: float) -> Plan:
 
 
 def admitted(snapshot: Snapshot) -> Admitted | None:
-    """Return the job's place in its queue; None before its admission, and for a job without one."""
-    found = snapshot.queue_job
+    """Return the job's place in its queue; None before its admission, and for a job or an attempt without one."""
+    found = None if snapshot.lookups.attempts_queue else snapshot.queue_job
     if found is None or not _is_admitted(found) or found.placement is None or queue_name(snapshot) is None:
         return None
     return Admitted(found.name, found.uid, found.placement)
@@ -72,21 +73,28 @@ def _is_admitted(queue_job: SeenBatchJob) -> bool:
     return not (queue_job.suspended or queue_job.ended or queue_job.deleting)
 
 
-def admission(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) -> Plan | None:
-    """Return the plan that queues the job, or None if an attempt may start."""
-    if queue_name(snapshot) is None or snapshot.lookups.attempts_queue or admitted(snapshot):
+def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:
+    """Return the plan that queues the job for the machine of its next attempt, or None if that may start."""
+    if queue_name(snapshot) is None or snapshot.lookups.attempts_queue:
         return None
     found = snapshot.queue_job
+    other_machine = found is not None and found.machine != start.machine
+    if admitted(snapshot) and not other_machine:
+        return None
     refusal = snapshot.lookups.refusal
     actions: tuple[Action, ...] = ()
+    wake: float | None = None
     if found is None:
-        actions = (JoinQueue(job),)
-    elif found.ended and not found.deleting:
-        # Of a job that was refused before its first attempt, and edited since.
+        actions = (JoinQueue(start.job, start.machine, start.nodes),)
+    elif (found.ended or other_machine) and not found.deleting:
+        # Of a job that was refused before its first attempt, and edited since; or of the machine of another attempt.
         actions = (LeaveQueue(found.name, found.uid),)
+    elif (due := machines.queue_deadline(snapshot, status, found)) is not None:
+        wake = due.at
+        if now >= due.at and not found.deleting:
+            return _given_up(snapshot, status, start, due.message, now)
     if conditions.is_true(status, "Suspended"):
         status = conditions.with_resumed(status, now, snapshot.generation)
-    wake = None
     if found is None and refusal is not None:
         # As for the child of an attempt; `waiting` describes the refusal once there is an attempt.
         waited = refusal.at - snapshot.created
@@ -97,7 +105,17 @@ def admission(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: floa
     else:
         after = _with_queued(snapshot, status, now)
     # Its nodes are reserved in the namespace, since the queue may admit it at any time.
-    return Plan(status=after.model_copy(update={"workers": job.processes}), actions=actions, wake_at=wake)
+    return Plan(status=after.model_copy(update={"workers": start.attempt_job.processes}), actions=actions, wake_at=wake)
+
+
+def _given_up(snapshot: Snapshot, status: JobStatus, start: StartAttempt, message: str, now: float) -> Plan:
+    """Record an attempt that ended in the queue, before its Job was created: the next one tries the next machine."""
+    if start.number > (status.current_attempt or 0):
+        status = conditions.with_attempt_started(status, start, now, snapshot.generation)
+    status = conditions.with_attempt_ended(status, outcomes.NO_CAPACITY, message, now)
+    following = machines.announced(snapshot, status, machines.next_machine(snapshot, status, now))
+    record = EventRecord(outcomes.NO_CAPACITY.reason, f"{message.rstrip('.')}. Next: {following}", "Warning")
+    return Plan(status=_with_queued(snapshot, status, now), event_records=(record,), wake_at=now)
 
 
 # Seconds between attempts to create a queue's Job that the API server rejected; they grow with the job's age.
@@ -128,7 +146,8 @@ def preempted(snapshot: Snapshot, now: float) -> Plan | None:
         return None
     message = f"the machines were preempted: {_message(snapshot)}"
     status = conditions.with_attempt_ended(status, outcomes.QUEUE_PREEMPTED, message, now)
-    actions = () if batch_job.deleting else (EndAttempt(batch_job.name, batch_job.uid),)
+    held = (batch_job, snapshot.probe) if snapshot.probe else (batch_job,)
+    actions = tuple(EndAttempt(each.name, each.uid) for each in held if not each.deleting)
     record = EventRecord("Queued", message, "Warning")
     return Plan(status=_with_queued(snapshot, status, now), actions=actions, event_records=(record,))
 
@@ -143,7 +162,8 @@ def _report(snapshot: Snapshot, status: JobStatus | None, now: float) -> Action 
     place = snapshot.queue_job
     if place is None or place.deleting or place.ended or status is None:
         return None
-    live = not no_live_pods(snapshot)
+    # The machines of a probe are a part of the job's quota; its pods are not observed.
+    live = not no_live_pods(snapshot) or snapshot.probe is not None
     if conditions.is_true(status, "Finished"):
         return None if live else _ended(place, status, now)
     never_ran = status.current_attempt is None

@@ -6,10 +6,18 @@ from mptraining_api import outcomes
 from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan import conditions, waiting
-from mptraining_operator.plan.actions import AllowPeers, EventRecord, Loss, Plan, ReadEvents
-from mptraining_operator.plan.deadlines import earliest_deadline
-from mptraining_operator.plan.end import charge_budget, end_is_due
+from mptraining_operator.plan.actions import AllowPeers, CreatePodGroup, EventRecord, Loss, Plan, ReadEvents
+from mptraining_operator.plan.capacity import gangs, machines
+from mptraining_operator.plan.deadlines import Deadline, earliest_deadline
+from mptraining_operator.plan.end import charge_budget, end_is_due, end_without_charge
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
+
+# Outcomes of attempts in which the job did not train.
+_WAITED = (outcomes.NO_CAPACITY.reason, outcomes.GANG_RELEASED.reason)
+# Outcomes after which other jobs use the machines.
+_GAVE_BACK = (outcomes.SUSPENDED.reason, outcomes.QUEUE_PREEMPTED.reason)
+# Seconds between attempts to create a rejected PodGroup.
+_POD_GROUP_RETRY = 10.0
 
 
 def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
@@ -60,11 +68,17 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         after = conditions.with_model_waiting(after, kept, now, generation)
         if before is None or before.reason != MODEL_WAITS:
             records = (*records, EventRecord(MODEL_WAITS, kept))
-    deadline = earliest_deadline(snapshot, after, batch_job, why)
-    if deadline is not None and now >= deadline.at:
-        return charge_budget(snapshot, after, deadline.outcome, deadline.message, now)
+    times = (
+        earliest_deadline(snapshot, after, batch_job, why),
+        machines.try_deadline(snapshot, after, batch_job, why),
+        gangs.release(snapshot, after, batch_job),
+    )
+    if (ending := _ending(snapshot, after, batch_job, times, now)) is not None:
+        return ending
+    creation = pod_group_creation(snapshot, batch_job)
     due = (
-        deadline and deadline.at,
+        *(each and each.at for each in times),
+        creation,
         _unschedulable_at(snapshot, batch_job, after),
         end_is_due(snapshot, batch_job),
         read and read.at,
@@ -75,6 +89,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         status=None if after == snapshot.status else after,
         actions=(
             *((AllowPeers(),) if _needs_peers(snapshot, batch_job) else ()),
+            *((CreatePodGroup(batch_job.name, batch_job.uid),) if creation is not None and now >= creation else ()),
             *((ReadEvents(read.about),) if read and now >= read.at else ()),
         ),
         event_records=records,
@@ -82,6 +97,24 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         losses=losses,
         first_run=first_run,
     )
+
+
+def _ending(
+    snapshot: Snapshot,
+    status: JobStatus,
+    batch_job: SeenBatchJob,
+    times: tuple[Deadline | None, Deadline | None, Deadline | None],
+    now: float,
+) -> Plan | None:
+    """Return the end of the attempt by one of three times: a deadline, the last moment to wait for its machines, the
+    release of a half-placed gang. None if none is due.
+    """
+    deadline, tried, half = (each if each is not None and now >= each.at else None for each in times)
+    if deadline is not None:
+        return charge_budget(snapshot, status, deadline.outcome, deadline.message, now)
+    if tried is not None:
+        return machines.give_up(snapshot, status, batch_job, tried.message, now)
+    return end_without_charge(snapshot, status, batch_job, half.outcome, half.message, now) if half else None
 
 
 def _model_waits(snapshot: Snapshot, status: JobStatus) -> str | None:
@@ -102,6 +135,15 @@ def _model_waits(snapshot: Snapshot, status: JobStatus) -> str | None:
     )
 
 
+def pod_group_creation(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
+    """Return when to create the PodGroup that the pods of the Job wait for; None if it exists or is not needed."""
+    over = batch_job.suspended or batch_job.ended or batch_job.deleting
+    if not batch_job.gang or over or snapshot.lookups.pod_group_of == batch_job.uid:
+        return None
+    refusal = snapshot.lookups.refusal
+    return batch_job.created if refusal is None else refusal.at + _POD_GROUP_RETRY
+
+
 def _needs_peers(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
     over = batch_job.suspended or batch_job.ended or batch_job.deleting
     return batch_job.parallelism > 1 and not over and not snapshot.lookups.peers_allowed
@@ -110,15 +152,10 @@ def _needs_peers(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
 def _since_admission(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> JobStatus:
     """Count a queued job's startTime from its latest admission, also if the suspension itself was not observed."""
     admitted, began = batch_job.started, status.start_time
-    if not _queues(snapshot) or admitted is None or began is None or parse_time(began) >= admitted:
+    if not gangs.queues(snapshot) or admitted is None or began is None or parse_time(began) >= admitted:
         return status
     runs = conditions.is_true(status, "Running")
     return status.model_copy(update={"start_time": format_time(admitted) if runs else None})
-
-
-def _queues(snapshot: Snapshot) -> bool:
-    scheduling = snapshot.job.spec.scheduling if snapshot.job else None
-    return scheduling is not None and scheduling.queue_name is not None
 
 
 def _unschedulable_at(snapshot: Snapshot, batch_job: SeenBatchJob, status: JobStatus) -> float | None:
@@ -134,23 +171,16 @@ def _ran_before(status: JobStatus) -> bool:
 
 def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> tuple[Loss, ...]:
     """Return the idle accelerator time from the end of the previous attempt, or from the queue's admission, to now."""
-    attempts = status.attempts or []
-    before = attempts[-2] if len(attempts) > 1 else None
-    if (
-        before is None
-        or before.completion_time is None
-        or before.outcome
-        in (
-            outcomes.SUSPENDED.reason,
-            outcomes.QUEUE_PREEMPTED.reason,
-        )
-    ):
+    # An attempt whose machines did not come, or not all of them, is a part of the wait for the next one.
+    ran = [each for each in status.attempts or () if each.outcome not in _WAITED]
+    before = ran[-2] if len(ran) > 1 else None
+    if before is None or before.completion_time is None or before.outcome in _GAVE_BACK:
         return ()
     if _ran_before(status):
         return ()
-    kind = snapshot.job.spec.accelerator.type if snapshot.job else "unknown"
+    kind = status.accelerator or (snapshot.job.spec.accelerator.type if snapshot.job else "unknown")
     lost = now - parse_time(before.completion_time)
-    if _queues(snapshot) and batch_job.started is not None:
+    if gangs.queues(snapshot) and batch_job.started is not None:
         # While the job queued, other jobs used the accelerators.
         lost = min(lost, now - batch_job.started)
     return (Loss(kind, max(0.0, lost) * (status.replicas_in_sync or 1)),)

@@ -15,6 +15,7 @@ from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
+from mptraining_operator.resources import names
 from mptraining_operator.resources.queue_job import Placement
 
 
@@ -67,6 +68,8 @@ class SeenPod:
     waiting_message: str = ""
     # The scheduler's message; empty when the pod is scheduled.
     unscheduled: str = ""
+    # When it got its node.
+    scheduled: float | None = None
 
     @property
     def starts_as_usual(self) -> bool:
@@ -95,6 +98,10 @@ class SeenBatchJob:
     queue_uid: str = ""
     # The SHA-256 of the resolved job that the operator froze for it; empty if unknown.
     job_digest: str = ""
+    # The machine of the attempt, as for `resolve.attempt.for_attempt`.
+    machine: int = 0
+    # The workers that the attempt was created for; a queue may reduce `parallelism`. 0: of a job that is not elastic.
+    workers: int = 0
     parallelism: int = 1
     # status.startTime: None before the first admission; unchanged while the Job is suspended again.
     started: float | None = None
@@ -112,14 +119,21 @@ class SeenBatchJob:
     ended_at: float | None = None
     # When the status was last written.
     changed: float | None = None
+    # The API that places all of its pods or none, see `resources.pod_groups`; empty for none.
+    gang: str = ""
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether it looks for machines for an elastic job and is no attempt."""
+        return self.attempt == names.PROBE_ATTEMPT
 
     def same_state(self, other: SeenBatchJob) -> bool:
         """Return whether `other` differs only in counts of pods that have no effect on a plan."""
         return self._state() == other._state()
 
     def _state(self) -> SeenBatchJob:
-        all_ready = self.ready + self.succeeded >= self.parallelism
-        return replace(self, active=0, ready=int(all_ready), started=None, changed=None)
+        all_ready = int(self.ready + self.succeeded >= self.parallelism)
+        return replace(self, active=0, ready=self.ready if self.is_probe else all_ready, started=None, changed=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +144,8 @@ class Refusal:
     message: str
     at: float
     # NameTaken: another owner's object has the name. Refused: quota or policy. Invalid: no retry can succeed.
-    kind: Literal["NameTaken", "Refused", "Invalid"] = "Refused"
+    # NoGang: the API server does not serve the job's gang scheduling.
+    kind: Literal["NameTaken", "Refused", "Invalid", "NoGang"] = "Refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +172,8 @@ class Lookups:
     workload_exists: bool = False
     # The NetworkPolicy that lets the job's workers reach each other exists.
     peers_allowed: bool = False
+    # The uid of the Indexed Job whose PodGroup exists.
+    pod_group_of: str = ""
     # By node that was read: whether only its kubelet, which does not report, can end its pods; see `parse.unready`.
     unready_nodes: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
     # By the uid of an Indexed Job whose pods are missing, or of a pod whose containers do not start.
@@ -172,7 +189,10 @@ class Limits:
     infrastructure_backoff: float = 2.0
     longest_backoff: float = 360.0
     settle: float = 5.0
+    elastic_wait: float = 30.0
     stuck_pod: float = 30.0
+    # 0: half-placed gangs are never released.
+    gang_release: float = 180.0
     jobs: JobLimits = field(default_factory=JobLimits)
     # The operator's namespace and service account, which jobs may not use; empty outside a cluster.
     operator_namespace: str = ""
@@ -195,6 +215,8 @@ class Snapshot:
     deleting: bool = False
     batch_jobs: tuple[SeenBatchJob, ...] = ()
     pods: tuple[SeenPod, ...] = ()
+    # The probe of an elastic job, which is no attempt; its pods are not observed.
+    probe: SeenBatchJob | None = None
     # Pods of an earlier job of this name that are not over: they may still write to the same output.
     predecessors: tuple[SeenPod, ...] = ()
     lookups: Lookups = field(default_factory=Lookups)

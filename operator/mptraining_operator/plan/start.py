@@ -8,33 +8,38 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mptraining_api import outcomes
-from mptraining_api.admin_limits import check_limits
+from mptraining_api.admin_limits import RuntimeLimits
+from mptraining_api.admission.limit_rules import check_limits
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import OutsideLimits, Problem
+from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import PodTemplate
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.plan import conditions, end, queue_job, run, waiting
 from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt
+from mptraining_operator.plan.capacity import machines, nodes
 from mptraining_operator.plan.deadlines import earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
 from mptraining_operator.plan.snapshot import Refusal, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
+from mptraining_operator.resources.indexed_job import with_frozen_template
 from mptraining_operator.resources.volumes import outlives_pod
 
 # Seconds between checks for free nodes: the end of another job does not queue the jobs that wait for its nodes.
 NODE_CHECK_SECONDS = 5.0
 
 
-def refuse_or_delay(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) -> Plan | None:
+def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:
     """Return the plan that fails or delays the next attempt, or None if it may start from `status`."""
     limits = snapshot.limits
     if snapshot.job is not None:
         try:
             check_limits(
                 snapshot.job,
-                job,
+                start.job,
                 limits.jobs,
+                runtime_limits=_runtime_limits(snapshot, start.job),
                 operator_namespace=limits.operator_namespace,
                 operator_account=limits.operator_account,
             )
@@ -43,9 +48,16 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now
             failed = conditions.with_finished(status, outcome, str(problem), now, snapshot.generation)
             return Plan(status=failed, event_records=(EventRecord(outcome.reason, str(problem), "Warning"),))
     most = limits.jobs.nodes_per_namespace
-    if most is None or _has_nodes(status) or snapshot.other_nodes + job.processes <= most:
+    workers = start.attempt_job.processes
+    if most is None or _has_nodes(status) or snapshot.other_nodes + workers <= most:
         return None
-    return _wait_for_room(snapshot, status, job.processes, most, now)
+    return _wait_for_room(snapshot, status, workers, most, now)
+
+
+def _runtime_limits(snapshot: Snapshot, job: ResolvedJob) -> RuntimeLimits | None:
+    """Return the limits of the job's runtime as they are now, as those of the settings."""
+    runtime = (snapshot.limits.cluster.runtimes or {}).get(job.runtime.name) if job.runtime else None
+    return runtime.limits if runtime else None
 
 
 def _has_nodes(status: JobStatus) -> bool:
@@ -56,15 +68,15 @@ def _has_nodes(status: JobStatus) -> bool:
     return has and status.phase != Phase.SUSPENDED and not waits
 
 
-def _wait_for_room(snapshot: Snapshot, status: JobStatus, nodes: int, most: int, now: float) -> Plan:
-    found = waiting.namespace_full(Phase.RESTARTING if status.current_attempt else Phase.PENDING, nodes, most)
+def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: int, now: float) -> Plan:
+    found = waiting.namespace_full(Phase.RESTARTING if status.current_attempt else Phase.PENDING, workers, most)
     before = conditions.condition(status, "Running")
     new = before is None or before.reason != found.reason
     if conditions.is_true(status, "Suspended"):
         status = conditions.with_resumed(status, now, snapshot.generation)
     status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
     # Sweeps leave so many nodes to the job.
-    status = status.model_copy(update={"workers": nodes})
+    status = status.model_copy(update={"workers": workers})
     records = (EventRecord(found.reason, found.message),) if new else ()
     return Plan(status=status, event_records=records, wake_at=now + NODE_CHECK_SECONDS)
 
@@ -97,14 +109,15 @@ def record_first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     if isinstance(job, Plan):
         return job
     clean = conditions.cleared(status) if conditions.is_true(status, "Finished") else status
-    after = conditions.with_attempt_started(clean, 1, job, min(batch_job.created, now), snapshot.generation)
+    start = machines.start_of_created(batch_job, job)
+    after = conditions.with_attempt_started(clean, start, min(batch_job.created, now), snapshot.generation)
     after = after.model_copy(update={"job_digest": batch_job.job_digest or None})
     recorded = replace(snapshot, status=after)
     found = end.attempt_ended(recorded, now)
     if found is None and not snapshot.suspend:
         found = run.running_attempt(recorded, now)
     found = found or Plan(wake_at=now)
-    records = (*_started(snapshot, 1, job), *found.event_records)
+    records = (*_started(snapshot, after, start), *found.event_records)
     return replace(found, status=found.status or after, event_records=records)
 
 
@@ -125,7 +138,7 @@ def first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     clean = conditions.cleared(status) if conditions.is_true(status, "Finished") else status
     if not no_live_pods(snapshot):
         return _wait_for_pods(snapshot, clean, now)
-    return _start(snapshot, clean, 1, job, now)
+    return _start(snapshot, clean, machines.start_of(1, job), now)
 
 
 def _wait_for_pods(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
@@ -151,7 +164,14 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     """Rebuild a status that was cleared in whole or in part: continue its current attempt, else the newest Job's."""
     number = status.current_attempt or max(each.attempt for each in snapshot.batch_jobs)
     batch_job = snapshot.batch_job(number)
-    attempt = Attempt(number=number, start_time=format_time(batch_job.created if batch_job else now))
+    attempt = Attempt(
+        number=number,
+        machine=batch_job.machine or None if batch_job else None,
+        workers=batch_job.workers or batch_job.parallelism
+        if batch_job and snapshot.job and snapshot.job.spec.elastic
+        else None,
+        start_time=format_time(batch_job.created if batch_job else now),
+    )
     before = [each for each in status.attempts or () if each.number < number]
     update: dict[str, object] = {
         "current_attempt": number,
@@ -172,13 +192,16 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     ending = end_current_attempt(snapshot, status)
     if ending or not no_live_pods(snapshot):
         return _wait_for_node(snapshot, status, now, ending)
-    due = parse_time(attempt.completion_time or format_time(now)) + end.restart_backoff(status, snapshot.limits)
+    due = parse_time(attempt.completion_time or format_time(now)) + end.restart_backoff(
+        status, snapshot.limits, snapshot.uid
+    )
     if now < due:
         return Plan(wake_at=due)
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    return _start(snapshot, status, attempt.number + 1, job, now)
+    machine = machines.next_machine(snapshot, status, now)
+    return _start(snapshot, status, machines.start_of(attempt.number + 1, job, machine=machine), now)
 
 
 def _wait_for_node(snapshot: Snapshot, status: JobStatus, now: float, actions: tuple[Action, ...]) -> Plan:
@@ -230,9 +253,10 @@ def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    if (queued := queue_job.admission(snapshot, status, job, now)) is not None:
+    start = machines.start_again(attempt, job)
+    if (queued := queue_job.admission(snapshot, status, start, now)) is not None:
         return queued
-    return Plan(status=written, actions=(StartAttempt(attempt.number, job),), event_records=records, wake_at=wake)
+    return Plan(status=written, actions=(start,), event_records=records, wake_at=wake)
 
 
 def _without_obstacle(snapshot: Snapshot, found: waiting.Wait) -> bool:
@@ -249,24 +273,28 @@ def _retry_at(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
     return refusal.at + min(max((refusal.at - began) / 2, _SHORTEST_RETRY), _LONGEST_RETRY)
 
 
-def _start(snapshot: Snapshot, status: JobStatus, number: int, job: ResolvedJob, now: float) -> Plan:
-    waiting_plan = refuse_or_delay(snapshot, status, job, now)
-    waiting_plan = waiting_plan or queue_job.admission(snapshot, status, job, now)
+def _start(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan:
+    if start.job.nodes_range is not None:
+        start = replace(start, nodes=nodes.next_size(possible_nodes(start.job), snapshot, status))
+    waiting_plan = refuse_or_delay(snapshot, status, start, now)
+    waiting_plan = waiting_plan or queue_job.admission(snapshot, status, start, now)
     if waiting_plan is not None:
         return waiting_plan
-    if number == 1 and snapshot.lookups.refusal is None:
+    if start.number == 1 and snapshot.lookups.refusal is None:
         # `record_first_attempt` writes the status.
-        return Plan(actions=(StartAttempt(number, job),))
-    after = conditions.with_attempt_started(status, number, job, now, snapshot.generation)
-    return Plan(status=after, actions=(StartAttempt(number, job),), event_records=_started(snapshot, number, job))
+        return Plan(actions=(start,))
+    after = conditions.with_attempt_started(status, start, now, snapshot.generation)
+    return Plan(status=after, actions=(start,), event_records=_started(snapshot, after, start))
 
 
-def _started(snapshot: Snapshot, number: int, job: ResolvedJob) -> tuple[EventRecord, ...]:
+def _started(snapshot: Snapshot, status: JobStatus, start: StartAttempt) -> tuple[EventRecord, ...]:
+    number, job = start.number, start.attempt_job
     kind = job.accelerator.asked_for or job.accelerator.type
     workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")
     replicas = f"{job.replicas} replica" + ("s" if job.replicas > 1 else "")
     how = f"{job.strategy} over {replicas}, {job.precision.policy}"
-    records = [EventRecord("Started", f"attempt {number}: {workers} for {kind}, {how}")]
+    tries = machines.plan_of_tries(snapshot, status, start.machine)
+    records = [EventRecord("Started", f"attempt {number}: {workers} for {kind}, {how}{tries}")]
     if number == 1 and (lost := _output_is_lost(snapshot, job)):
         records.append(EventRecord("NothingKept", lost, "Warning"))
     if snapshot.problem:
@@ -278,7 +306,8 @@ def _started(snapshot: Snapshot, number: int, job: ResolvedJob) -> tuple[EventRe
 def _output_is_lost(snapshot: Snapshot, job: ResolvedJob) -> str:
     if job.output is None:
         return "spec.output.uri is not given: checkpoints and model are deleted with the pods"
-    template = (snapshot.job.spec.pod_template if snapshot.job else None) or PodTemplate()
+    spec = with_frozen_template(snapshot.job.spec, job) if snapshot.job else None
+    template = (spec.pod_template if spec else None) or PodTemplate()
     if outlives_pod(job.output, template):
         return ""
     return (

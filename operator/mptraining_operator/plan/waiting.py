@@ -25,6 +25,7 @@ _REFUSED = {
     "NameTaken": ("ChildNameTaken", "Delete that object, or give the job another name."),
     "Refused": ("ChildRefused", "Request less, or ask the administrator of the namespace's quota and policies."),
     "Invalid": ("InvalidSpec", "Fix the field that the API server names, and apply the job again."),
+    "NoGang": ("GangNotServed", "Install it, or choose another scheduling.gang."),
 }
 
 
@@ -46,7 +47,9 @@ class Wait:
 
 def waiting_reason(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: float) -> Wait:
     """Return phase, reason and message of an attempt that does not run; `batch_job` is None before its creation."""
-    phase = Phase.PENDING if (snapshot.status and (snapshot.status.current_attempt or 1) == 1) else Phase.RESTARTING
+    status = snapshot.status
+    first = status and ((status.current_attempt or 1) == 1 or status.waited_seconds is not None)
+    phase = Phase.PENDING if first else Phase.RESTARTING
     unready = node_not_ready(snapshot, now)
     if unready is not None:
         return unready
@@ -56,6 +59,9 @@ def waiting_reason(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: floa
         queue = snapshot.job.spec.scheduling.queue_name if snapshot.job and snapshot.job.spec.scheduling else None
         who = f"the queue {queue!r}" if queue else f"the client that suspended Job {batch_job.name}"
         return Wait(Phase.QUEUED, "Queued", f"waiting for {who} to admit attempt {batch_job.attempt}")
+    if batch_job.gang and snapshot.lookups.refusal is not None:
+        # No PodGroup: the scheduler leaves the pods without a node.
+        return _of_children(snapshot, phase)
     return _of_pods(snapshot, batch_job, phase, now)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from mptraining_api import launch
 from mptraining_api.launch import SECRET_PATHS, SECRET_VARIABLES, Launch
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.spec import PodTemplate
 from mptraining_operator.resources import names
 from mptraining_operator.resources.job_objects import Owner
 from mptraining_operator.resources.volumes import HOME, TOKEN_FILE, CABundle, SourceParts
@@ -76,6 +76,11 @@ _NEVER_BY_PROXY = ("localhost", "127.0.0.1", ".svc", ".cluster.local", "metadata
 # Of OpenSSL; of requests and google-auth; of curl, which TensorFlow uses for buckets; of pip.
 _AUTHORITIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 
+# Of NCCL, for gradients between GPUs. Without WARN an error of NCCL is only `unhandled system error`. NCCL's own host
+# memory (cuMem) needs set_mempolicy, which the seccomp profile RuntimeDefault denies to a container without
+# CAP_SYS_NICE; NCCL then uses /dev/shm, which the operator sizes (NCCL, "Troubleshooting", Docker).
+_NCCL = {"NCCL_DEBUG": "WARN", "NCCL_CUMEM_HOST_ENABLE": "0"}
+
 Variables = list[dict[str, Any]]
 
 
@@ -99,6 +104,9 @@ class PodSettings:
     http_proxy: str | None = None
     https_proxy: str | None = None
     no_proxy: str = ""
+    # schedulerNames for gangs; None: no such scheduler.
+    coscheduling: str | None = None
+    volcano: str | None = None
 
     def proxies(self) -> dict[str, str]:
         """Return the proxy variables in upper and lower case: curl reads lower case, other programs upper case."""
@@ -110,17 +118,22 @@ class PodSettings:
 
 
 def trainer_environment(
-    owner: Owner, launched: Launch, source: SourceParts, settings: PodSettings, pod_template: PodTemplate, *, gpu: bool
+    owner: Owner, launched: Launch, source: SourceParts, settings: PodSettings, pod_template: PodTemplate, *, gpus: int
 ) -> Variables:
-    """Return the variables of the trainer container. Raises InvalidSpec for a PYTHONPATH without a literal value."""
+    """Return the variables of the trainer container, which has `gpus` GPUs.
+
+    Raises InvalidSpec for a PYTHONPATH without a literal value.
+    """
     values = {**_external(settings), **launched.environment, **source.trainer_environment, "HOME": HOME}
     values |= secret_sources(pod_template, settings.proxies()).environment()
     if settings.progress_url is not None:
         values[launch.PROGRESS_URL] = settings.progress_url
         values[launch.PROGRESS_TOKEN_FILE] = TOKEN_FILE
         values[launch.PROGRESS_CERTIFICATE] = settings.progress_certificate
-    if not gpu:
+    if not gpus:
         values[_GPUS] = "void"
+    elif gpus * len(launched.hosts) > 1:
+        values |= _NCCL
     if len(launched.hosts) > 1:
         values[_NO_PROXY] = f"{names.SERVICE}.{owner.namespace}.svc"
     if source.python_path:

@@ -6,8 +6,9 @@ Sources of a pod field, in order of precedence:
                         selector, resource and tolerations from the resolved job; its own labels and annotations
     2. the job          `spec.podTemplate` and `spec.scheduling`
     3. the settings     proxies, CA certificates, pull secrets, priority class, labels
-    4. the defaults     HOME, TF_CPP_MIN_LOG_LEVEL and others; requests of 250m CPU and 512Mi memory, so that no pod
-                        is BestEffort, which the kubelet evicts first
+    4. the defaults     HOME, TF_CPP_MIN_LOG_LEVEL and others; requests of CPU and memory by the accelerator's machine
+                        (`mptraining_api.machines.machine_types`), on CPUs 250m and 512Mi, so that no pod is
+                        BestEffort, which the kubelet evicts first
 
 Lists and maps are merged: the job's node selector, tolerations, labels, annotations, volumes and mounts are added to
 the operator's. Validation rejects contradictions; `volumes.check_collisions` rejects colliding mounts. Of two
@@ -17,17 +18,31 @@ tolerations for a lost node Kubernetes applies the shorter, so that a job cannot
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
-from mptraining_api.launch import SOURCE_COMMAND, TRAINER_PORT, launch
+from mptraining_api.launch import MAX_TO_KEEP, SOURCE_COMMAND, TRAINER_PORT, launch
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import JobSpec, PodTemplate, Scheduling
+from mptraining_api.resolve import defaults
+from mptraining_api.resolve.attempt import for_attempt, possible_nodes
+from mptraining_api.resolved_job import Placement, ResolvedJob
+from mptraining_api.spec import JobSpec, Scheduling
 from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
+from mptraining_operator.resources.affinity import affinity
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
-from mptraining_operator.resources.job_objects import JOB_FILE, Owner, fits_template, job_digest, metadata
-from mptraining_operator.resources.queue_job import Admitted, queue_labels, with_admission
+from mptraining_operator.resources.init_containers import CONTAINER_SECURITY, init_containers
+from mptraining_operator.resources.job_objects import (
+    JOB_FILE,
+    Owner,
+    claim_template,
+    fits_template,
+    job_digest,
+    metadata,
+)
+from mptraining_operator.resources.pod_groups import Gang, pod_annotations, pod_fields, pod_labels
+from mptraining_operator.resources.queue_job import Admitted, partial_admission, queue_labels, with_admission
 from mptraining_operator.resources.volumes import (
     JOB_FOLDER,
     check_collisions,
@@ -43,11 +58,6 @@ USER = 1000
 DEFAULT_REQUESTS = {"cpu": "250m", "memory": "512Mi"}
 
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_CONTAINER_SECURITY = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-}
 _POD_SECURITY = {
     "runAsNonRoot": True,
     "runAsUser": USER,
@@ -59,6 +69,21 @@ _POD_SECURITY = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One attempt: its number, machine and nodes, and the text of the frozen job."""
+
+    number: int
+    machine: int
+    nodes: int | None
+    text: str
+
+
+def with_frozen_template(spec: JobSpec, job: ResolvedJob) -> JobSpec:
+    """Return the spec with the pod template that attempt 1 had with its runtime, if it had one."""
+    return spec if job.runtime is None else spec.model_copy(update={"pod_template": job.runtime.pod_template})
+
+
 def indexed_job(
     owner: Owner,
     job: ResolvedJob,
@@ -67,9 +92,16 @@ def indexed_job(
     attempt: int,
     settings: PodSettings,
     text: str = "",
+    gang: Gang | None = None,
+    machine: int = 0,
+    nodes: int | None = None,
     admitted: Admitted | None = None,
 ) -> dict[str, Any]:
-    """Build the Job of one attempt; `text` is that of the frozen resolved job, by default of `job`.
+    """Build the Job of one attempt from the frozen job; `text` is that of the frozen job, by default of `job`.
+
+    `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
+
+    With a `gang` a scheduler places its pods together, by a PodGroup of the same name.
 
     `admitted` is the job's place in its queue; without it, an attempt of a job with a queue queues by itself.
 
@@ -77,17 +109,27 @@ def indexed_job(
 
     Raises InvalidSpec for a pod template that cannot be merged with the operator's.
     """
+    spec = with_frozen_template(spec, job)
     scheduling = spec.scheduling or Scheduling()
     text = text or job.to_json()
+    least = possible_nodes(job)[0]
+    job = for_attempt(job, machine=machine, nodes=nodes)
     labels = names.attempt_labels(owner.name, owner.uid, attempt)
     queue = {} if admitted else queue_labels(scheduling)
+    partial = partial_admission(least, job.processes) if queue else {}
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         # No ttlSecondsAfterFinished: the operator deletes the Job, and a TTL breaks Kueue's preemption (kueue#2923).
         "metadata": {
             **metadata(owner, names.batch_job(owner.name, attempt), labels | queue),
-            "annotations": {names.JOB_DIGEST: job_digest(text)},
+            "annotations": {
+                names.JOB_DIGEST: job_digest(text),
+                **({names.GANG: gang.api.api_version} if gang else {}),
+                **({names.MACHINE: str(machine)} if machine else {}),
+                **({names.WORKERS: str(nodes)} if nodes is not None else {}),
+                **partial,
+            },
         },
         "spec": {
             "completionMode": "Indexed",
@@ -103,7 +145,9 @@ def indexed_job(
                 "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
             },
             **({"suspend": True} if queue else {}),
-            "template": _template(owner, job, spec, scheduling, attempt, settings, text),
+            "template": _template(
+                owner, job, spec, scheduling, _Attempt(attempt, machine, nodes, text), settings, gang
+            ),
         },
     }
     # The Job must not share mutable values with the frozen spec or with the next attempt.
@@ -116,25 +160,28 @@ def _template(
     job: ResolvedJob,
     spec: JobSpec,
     scheduling: Scheduling,
-    attempt: int,
+    attempt: _Attempt,
     settings: PodSettings,
-    text: str,
+    gang: Gang | None,
 ) -> dict[str, Any]:
     pod_template = spec.pod_template or PodTemplate()
+    group = names.batch_job(owner.name, attempt.number)
     priority = scheduling.priority_class_name or settings.priority_class_name
     return {
         "metadata": {
             "labels": {
                 **settings.labels,
                 **(pod_template.labels or {}),
-                **names.attempt_labels(owner.name, owner.uid, attempt),
+                **names.attempt_labels(owner.name, owner.uid, attempt.number),
                 **({names.PEERS: "true"} if job.processes > 1 else {}),
+                **pod_labels(gang, group),
             },
             # Eviction of one worker by the cluster autoscaler restarts all of them.
             "annotations": {
                 **(pod_template.annotations or {}),
                 SAFE_TO_EVICT: "false",
-                **({names.RESOLVED_JOB: text} if fits_template(text) else {}),
+                **({names.RESOLVED_JOB: attempt.text} if fits_template(attempt.text) else {}),
+                **pod_annotations(gang, group),
             },
         },
         "spec": {
@@ -148,10 +195,21 @@ def _template(
             **_pull_secrets(pod_template, settings),
             **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
-            **_placement(owner, job, pod_template, attempt, settings),
-            **_containers(owner, job, pod_template, attempt, settings, text),
+            **pod_fields(gang, group),
+            **_placement(owner, job, pod_template, attempt.number, settings),
+            **_pod_fields(pod_template),
+            **_containers(owner, job, pod_template, attempt, settings, _changed(job, spec)),
         },
     }
+
+
+def _pod_fields(pod_template: PodTemplate) -> dict[str, Any]:
+    found = {
+        "runtimeClassName": pod_template.runtime_class_name,
+        "dnsPolicy": pod_template.dns_policy,
+        "dnsConfig": pod_template.dns_config,
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _service_account(pod_template: PodTemplate) -> dict[str, Any]:
@@ -182,33 +240,56 @@ def _placement(
     tolerations += [each for each in pod_template.tolerations or () if each not in tolerations]
     result: dict[str, Any] = {"nodeSelector": selector} if selector else {}
     result["tolerations"] = tolerations
-    if job.processes > 1 and job.accelerator.kind != "tpu":
-        # A preference only: all workers on one node is better than waiting. A TPU host fits one pod only.
-        labels = names.attempt_labels(owner.name, owner.uid, attempt)
-        result["topologySpreadConstraints"] = [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": labels},
-            }
-        ]
-    return result
+    labels = names.attempt_labels(owner.name, owner.uid, attempt)
+    near = affinity(job.placement, pod_template.affinity, labels)
+    spread = _spread(job, pod_template, labels)
+    return {
+        **result,
+        **({"affinity": near} if near else {}),
+        **({"topologySpreadConstraints": spread} if spread else {}),
+    }
+
+
+def _spread(job: ResolvedJob, pod_template: PodTemplate, labels: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the topology spread constraints; those of the job count its pods if they name no others."""
+    selector = {"labelSelector": {"matchLabels": labels}}
+    theirs = [{**selector, **each} for each in pod_template.topology_spread_constraints or ()]
+    # A preference only: all workers on one node is better than waiting. A TPU host fits one pod only.
+    own = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **selector}
+    # The API server refuses two constraints with the same pair.
+    pair = ("topologyKey", "whenUnsatisfiable")
+    taken = any(all(each.get(name) == own[name] for name in pair) for each in theirs)
+    needed = job.processes > 1 and job.accelerator.kind != "tpu" and not taken
+    return [*([own] if needed else []), *theirs]
+
+
+def _changed(job: ResolvedJob, spec: JobSpec) -> dict[str, str]:
+    """Return the variables of fields that were changed since the job was frozen."""
+    kept = (spec.checkpoint and spec.checkpoint.max_to_keep) or defaults.MAX_TO_KEEP
+    return {} if kept == job.checkpoint.max_to_keep else {MAX_TO_KEEP: str(kept)}
 
 
 def _containers(
-    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: int, settings: PodSettings, text: str
+    owner: Owner,
+    job: ResolvedJob,
+    pod_template: PodTemplate,
+    attempt: _Attempt,
+    settings: PodSettings,
+    changed: dict[str, str],
 ) -> dict[str, Any]:
     source = source_parts(job)
-    hosts = names.hosts(owner.name, owner.namespace, attempt, job.processes)
+    hosts = names.hosts(owner.name, owner.namespace, attempt.number, job.processes)
     launched = launch(
         job,
         hosts=hosts,
         job_path=f"{JOB_FOLDER}/{JOB_FILE}",
-        attempt=attempt,
+        attempt=attempt.number,
+        machine=attempt.machine,
+        nodes=attempt.nodes,
         job_uid=owner.uid,
         job_created=owner.created,
     )
+    launched = launched.model_copy(update={"environment": launched.environment | changed})
     reported = settings.progress_url is not None
     trusted = settings.ca_bundle is not None
     mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
@@ -216,26 +297,32 @@ def _containers(
     check_collisions(pod_template, [*mounts, *(init_mounts if source.prepared else ())])
 
     trainer = _container(names.TRAINER_CONTAINER, job, pod_template, launched.command)
-    trainer["env"] = trainer_environment(
-        owner, launched, source, settings, pod_template, gpu=job.accelerator.kind == "gpu"
-    )
+    gpus = job.accelerator.count_per_node if job.accelerator.kind == "gpu" else 0
+    trainer["env"] = trainer_environment(owner, launched, source, settings, pod_template, gpus=gpus)
     trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
-    trainer["resources"] = _resources(pod_template, job.placement.resources)
+    trainer["resources"] = _resources(pod_template, job.placement, job.placement.resources)
+    claims = _claims(owner, job)
+    if claims:
+        trainer["resources"]["claims"] = [{"name": names.CLAIM}]
     trainer["volumeMounts"] = [*mounts, *(pod_template.volume_mounts or ())]
-    result: dict[str, Any] = {}
+    if pod_template.lifecycle is not None:
+        trainer["lifecycle"] = pod_template.lifecycle.to_document()
+    # Sidecars such as a proxy must run before the source is prepared, which may install packages.
+    before = init_containers(pod_template)
     if source.prepared:
         init = _container(names.SOURCE_CONTAINER, job, pod_template, SOURCE_COMMAND)
         init["env"] = init_environment(launched, source, settings, pod_template)
         # The trainer's requests and limits: a quota may require them of every container, and the maximum of init
         # container and trainer counts.
-        init["resources"] = _resources(pod_template, {})
+        init["resources"] = _resources(pod_template, job.placement, {})
         init["volumeMounts"] = [*init_mounts, *(pod_template.volume_mounts or ())]
-        result["initContainers"] = [init]
+        before.append(init)
     audience = names.audience(owner.namespace, owner.uid) if reported else None
-    mounted = job_volume(None if fits_template(text) else config_map_name(owner.name))
+    mounted = job_volume(None if fits_template(attempt.text) else config_map_name(owner.name))
     volumes = own_volumes(mounted, job.accelerator, audience, settings.ca_bundle)
     return {
-        **result,
+        **({"initContainers": before} if before else {}),
+        **claims,
         "containers": [trainer],
         "volumes": [*volumes, *source.volumes, *(pod_template.volumes or ())],
     }
@@ -251,17 +338,27 @@ def _container(name: str, job: ResolvedJob, pod_template: PodTemplate, command: 
         "image": job.image,
         "command": list(command),
         **({"envFrom": pod_template.env_from} if pod_template.env_from else {}),
-        "securityContext": _CONTAINER_SECURITY,
+        "securityContext": CONTAINER_SECURITY,
         # The trainer writes its last Event there; if it cannot, the kubelet uses the end of the log, except for a job
         # with secrets, which the log may contain.
         "terminationMessagePolicy": "File" if secret_sources(pod_template, {}) else "FallbackToLogsOnError",
     }
 
 
-def _resources(pod_template: PodTemplate, devices: dict[str, int]) -> dict[str, Any]:
+def _claims(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
+    """Return the claim of the pod's accelerators, if they are of a DeviceClass."""
+    if job.placement.device_class is None:
+        return {}
+    template = claim_template(owner, job.placement.device_class, job.accelerator.count_per_node)
+    claim = {"name": names.CLAIM, "resourceClaimTemplateName": template["metadata"]["name"]}
+    return {"resourceClaims": [claim]}
+
+
+def _resources(pod_template: PodTemplate, placement: Placement, devices: dict[str, int]) -> dict[str, Any]:
     written = pod_template.resources
     limits = {**((written.limits if written else None) or {}), **devices}
     requests = {**((written.requests if written else None) or {}), **devices}
+    own = placement.requests or DEFAULT_REQUESTS
     # Kubernetes uses a limit as the request if there is no request.
-    defaults = {name: value for name, value in DEFAULT_REQUESTS.items() if name not in limits}
-    return {"requests": {**defaults, **requests}, **({"limits": limits} if limits else {})}
+    missing = {name: value for name, value in own.items() if name not in limits}
+    return {"requests": {**missing, **requests}, **({"limits": limits} if limits else {})}

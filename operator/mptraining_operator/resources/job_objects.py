@@ -1,4 +1,6 @@
-"""Objects that the attempts of a job share: ConfigMap, NetworkPolicy; and those that all jobs of a namespace share."""
+"""Objects that the attempts of a job share, ConfigMap, ResourceClaimTemplate and NetworkPolicy, and those that all jobs
+of a namespace share.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +55,21 @@ def job_text(batch_job: Mapping[str, Any]) -> str | None:
     template = batch_job.get("spec", {}).get("template", {})
     text = template.get("metadata", {}).get("annotations", {}).get(names.RESOLVED_JOB)
     return None if text is None else str(text)
+
+
+def claim_template(owner: Owner, device_class: str, count: int) -> dict[str, Any]:
+    """Build the template from which Kubernetes creates the ResourceClaim of each worker, for `count` whole devices.
+
+    Its spec is immutable, so that its name has a digest of it.
+    """
+    exactly = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": count}
+    name = names.claim_template(owner.name, hashlib.sha256(f"{device_class} {count}".encode()).hexdigest())
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": metadata(owner, name, _labels(owner)),
+        "spec": {"spec": {"devices": {"requests": [{"name": names.CLAIM, "exactly": exactly}]}}},
+    }
 
 
 def config_map(owner: Owner, text: str) -> dict[str, Any]:

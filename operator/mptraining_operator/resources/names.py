@@ -20,25 +20,32 @@ from mptraining_api.status import (
 
 __all__ = [
     "ATTEMPT",
+    "CLAIM",
     "COMPLETION_INDEX",
     "DENY_POLICY",
+    "GANG",
     "JOB",
     "JOB_DIGEST",
     "JOB_UID",
+    "MACHINE",
     "MANAGED_BY",
     "OPERATOR",
     "PEERS",
+    "PROBE_ATTEMPT",
     "QUEUE_JOB",
     "RESOLVED_JOB",
     "SERVICE",
     "SOURCE_CONTAINER",
     "TRAINER_CONTAINER",
+    "WORKERS",
     "attempt_labels",
     "audience",
     "batch_job",
+    "claim_template",
     "hosts",
     "job_labels",
     "network_policy",
+    "probe",
     "queue_job",
 ]
 
@@ -46,6 +53,14 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 OPERATOR = "mptraining-operator"
 # The annotation of an Indexed Job with the digest of its resolved job.
 JOB_DIGEST = f"{GROUP}/job-digest"
+# The annotation of an Indexed Job with the API that places all of its pods or none; absent for none.
+GANG = f"{GROUP}/gang"
+# The annotation of an Indexed Job with the machine of its attempt, as for `resolve.attempt.for_attempt`; absent: 0.
+MACHINE = f"{GROUP}/machine"
+# The annotation of an elastic job's Indexed Job with the workers that it was created for.
+WORKERS = f"{GROUP}/workers"
+# The attempt in the labels of the probe.
+PROBE_ATTEMPT = 0
 # The label of the pods of a job of several workers, which need host names.
 PEERS = f"{GROUP}/peers"
 # The label of the Job that holds the job's place in its queue, and runs no pods.
@@ -61,9 +76,23 @@ def network_policy(job: str) -> str:
     return f"{job}-workers"
 
 
+# The claim of a worker's accelerators, in its pod.
+CLAIM = "accelerators"
+
+
+def claim_template(job: str, digest: str) -> str:
+    """Return the name of a ResourceClaimTemplate; the digest is of the devices that it requests."""
+    return f"{job}-{digest[:8]}"
+
+
 def batch_job(job: str, attempt: int) -> str:
     """Return the name of an attempt's Indexed Job; its pods have the host names `<name>-<index>`."""
     return f"{job}-{attempt}"
+
+
+def probe(job: str) -> str:
+    """Return the name of an elastic job's probe; no attempt has it."""
+    return f"{job}-probe"
 
 
 def queue_job(job: str) -> str:

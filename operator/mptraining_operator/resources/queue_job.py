@@ -66,25 +66,31 @@ def queue_labels(scheduling: Scheduling) -> dict[str, str]:
     return {key: value for key, value in labels.items() if value} if scheduling.queue_name else {}
 
 
+def partial_admission(least: int, workers: int) -> dict[str, str]:
+    """Return the annotations by which Kueue may admit any number of workers from `least` on; none for a fixed one."""
+    return {MIN_PARALLELISM: str(least), EQUAL_COMPLETIONS: "true"} if least < workers else {}
+
+
 def queue_job(
     owner: Owner,
     attempt: Mapping[str, Any],
     scheduling: Scheduling,
     *,
+    machine: int = 0,
     least_workers: int | None = None,
     workload: str = "",
     pod_set: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Build the queue's Job from the Indexed Job of an attempt.
 
-    `least_workers`: with fewer than all workers, Kueue may admit any number from it on (partial admission).
+    `machine`: that of the attempt. `least_workers`: see `partial_admission`.
     `workload` and `pod_set`: the Workload that MultiKueue created, and its pod set, which the Job must equal.
     """
     workers = pod_set["count"] if pod_set else attempt["spec"]["parallelism"]
     labels = {**names.job_labels(owner.name, owner.uid), names.MANAGED_BY: names.OPERATOR, names.QUEUE_JOB: "true"}
-    annotations = {}
-    if least_workers is not None and least_workers < workers:
-        annotations = {MIN_PARALLELISM: str(least_workers), EQUAL_COMPLETIONS: "true"}
+    annotations = {names.MACHINE: str(machine)} if machine else {}
+    if least_workers is not None:
+        annotations |= partial_admission(least_workers, workers)
     prebuilt = {PREBUILT_WORKLOAD: workload} if workload else {}
     # A label holds at most 63 characters; Kueue 0.19 and later read the annotation.
     label = prebuilt if len(workload) <= 63 else {}

@@ -15,9 +15,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOLDER
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import ResolvedAccelerator, ResolvedJob
-from mptraining_api.spec import PodTemplate
 from mptraining_api.status import RESOLVED_JOB
 from mptraining_operator.resources.job_objects import JOB_FILE
 

@@ -99,8 +99,8 @@ class SweepReconciler(TermWorkers):
     """The worker of sweeps.
 
     `clock` is in seconds since 1970, `stopwatch` monotonic. `held` returns whether the whole operator is paused.
-    `check` returns the mistakes of a sweep, or None. `observe_gap` receives the seconds from the end of a trial to the
-    creation of the next job, `observe_proposal` those of one proposal.
+    `check` returns the mistakes of a sweep on that cluster, or None. `observe_gap` receives the seconds from the end of
+    a trial to the creation of the next job, `observe_proposal` those of one proposal.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SweepReconciler(TermWorkers):
         *,
         plan: Planner,
         propose: Propose,
-        check: Callable[[dict[str, Any]], str | None],
+        check: Callable[[dict[str, Any], ClusterSettings], str | None],
         settings: ClusterSettings,
         clock: Callable[[], float],
         stopwatch: Callable[[], float],
@@ -137,6 +137,10 @@ class SweepReconciler(TermWorkers):
         self._observe_gap = observe_gap
         self._observe_proposal = observe_proposal
         self._memories: dict[Key, _Memory] = {}
+
+    def update_cluster(self, settings: ClusterSettings) -> None:
+        """Take over what the nodes of the cluster show, for sweeps that have not started."""
+        self._settings = settings
 
     def paused_sweeps(self) -> int:
         """Return the number of sweeps that their annotation pauses."""
@@ -194,7 +198,9 @@ class SweepReconciler(TermWorkers):
             new_trials=most,
             refusals=memory.refusals.in_force(now),
             # A sweep is checked before its first trial; one that failed by it never gets a start time.
-            invalid=self._check(sweep.to_document()) if not (status.start_time or status.completion_time) else None,
+            invalid=self._check(sweep.to_document(), self._settings)
+            if not (status.start_time or status.completion_time)
+            else None,
         )
         changed = plan.status != status
         ends = plan.status.completion_time is not None

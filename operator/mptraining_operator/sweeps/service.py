@@ -101,7 +101,7 @@ class Sweeps:
             cluster,
             plan=plan,
             propose=propose,
-            check=lambda document: _mistakes(document, settings),
+            check=_mistakes,
             settings=settings,
             clock=clock,
             stopwatch=monotonic,

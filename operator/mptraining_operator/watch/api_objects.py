@@ -26,6 +26,9 @@ class Labels(msgspec.Struct, frozen=True):
 
 class Annotations(msgspec.Struct, frozen=True):
     job_digest: str = msgspec.field(default="", name=names.JOB_DIGEST)
+    gang: str = msgspec.field(default="", name=names.GANG)
+    machine: str | None = msgspec.field(default=None, name=names.MACHINE)
+    workers: str | None = msgspec.field(default=None, name=names.WORKERS)
 
 
 class OwnerReference(msgspec.Struct, frozen=True):
@@ -141,11 +144,18 @@ class ContainerState(msgspec.Struct, frozen=True):
 
 
 class ContainerStatus(msgspec.Struct, frozen=True):
+    name: str = ""
     state: ContainerState = ContainerState()
+
+
+class InitContainer(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    restart_policy: str | None = None
 
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str | None = None
+    init_containers: tuple[InitContainer, ...] = ()
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):

@@ -51,14 +51,14 @@ class _Record:
         return any(
             pods[uid] + job.succeeded < job.parallelism
             for uid, (_, job) in self.batch_jobs.items()
-            if not (job.ended or job.suspended or job.deleting or job.placement)
+            if not (job.ended or job.suspended or job.deleting or job.is_probe or job.placement)
         )
 
     @property
     def nodes(self) -> int:
         live_pods = sum(not pod.terminated for _, pod in self.pods.values())
         # The status of a first attempt is written after its Job.
-        jobs = [job for _, job in self.batch_jobs.values() if job.placement is None]
+        jobs = [job for _, job in self.batch_jobs.values() if not (job.is_probe or job.placement)]
         created = sum(job.parallelism for job in jobs if not (job.ended or job.suspended))
         return max(self.job.nodes if self.job else 0, self.reserved, live_pods, created)
 
@@ -233,7 +233,9 @@ class Cache:
             stored = record.job
             self._expire(record)
             lookups = record.lookups or Lookups()
-            batch_jobs = tuple(job for _, job in record.batch_jobs.values() if job.owner_uid == stored.uid)
+            mine = [job for _, job in record.batch_jobs.values() if job.owner_uid == stored.uid]
+            batch_jobs = [job for job in mine if not job.is_probe]
+            probe = next((job for job in mine if job.is_probe), None)
             pods = tuple(pod for _, pod in record.pods.values() if pod.job_uid == stored.uid)
             earlier = (
                 pod for _, pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.terminated
@@ -255,6 +257,7 @@ class Cache:
                 sorted((each for each in batch_jobs if not each.placement), key=lambda each: (each.attempt, each.uid))
             ),
             pods=tuple(sorted(pods, key=lambda each: (each.attempt, each.index, each.uid))),
+            probe=probe,
             predecessors=predecessors,
             lookups=lookups,
             limits=limits,

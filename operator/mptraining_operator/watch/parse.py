@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from mptraining_api import events
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, GROUP, KIND, MPTrainingJob, is_paused
-from mptraining_api.status import JobStatus, Phase, parse_time
+from mptraining_api.status import SOURCE_CONTAINER, JobStatus, Phase, parse_time
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.sweep.status import SWEEP_UID
 from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod
@@ -184,6 +184,8 @@ def batch_job(raw: api_objects.Job) -> SeenBatchJob:
         queue_uid=sys.intern(metadata.controlling_job),
         created=optional_time(metadata.creation_timestamp) or 0.0,
         job_digest=metadata.annotations.job_digest,
+        machine=max(0, _number(metadata.annotations.machine)),
+        workers=max(0, _number(metadata.annotations.workers)),
         parallelism=1 if raw.spec.parallelism is None else raw.spec.parallelism,
         started=optional_time(status.start_time),
         # A resumed Job keeps its previous startTime until the controller sets the condition Suspended to False.
@@ -199,6 +201,7 @@ def batch_job(raw: api_objects.Job) -> SeenBatchJob:
         end_message=(end and end.message) or "",
         ended_at=optional_time(end.last_transition_time) if end else None,
         changed=_status_written(metadata),
+        gang=sys.intern(metadata.annotations.gang),
     )
 
 
@@ -216,6 +219,7 @@ def pod(raw: api_objects.Pod) -> SeenPod:
     disruption = conditions.get("DisruptionTarget", _NO_CONDITION)
     disrupted = disruption.status == "True"
     scheduled = conditions.get("PodScheduled", _NO_CONDITION)
+    status = _without_sidecars(raw)
     failure = _first_failure(status)
     waiting = _waiting(status)
     return SeenPod(
@@ -241,6 +245,7 @@ def pod(raw: api_objects.Pod) -> SeenPod:
         hand_over=_hand_over(status),
         waiting_message=waiting.message or "",
         unscheduled=(scheduled.message or scheduled.reason or "Unschedulable") if scheduled.status == "False" else "",
+        scheduled=optional_time(scheduled.last_transition_time) if scheduled.status == "True" else None,
     )
 
 
@@ -284,6 +289,27 @@ def _phase(text: object) -> Literal["Pending", "Running", "Succeeded", "Failed",
     return text if text in ("Pending", "Running", "Succeeded", "Failed") else "Unknown"
 
 
+def _without_sidecars(pod: api_objects.Pod) -> api_objects.PodStatus:
+    """Return the pod's status without its sidecars, whose ends and restarts decide nothing.
+
+    A sidecar that cannot start is kept until the trainer starts, which waits for it.
+    """
+    sidecars = {each.name for each in pod.spec.init_containers if each.restart_policy == "Always"}
+    if not sidecars:
+        return pod.status
+    started = any(each.state.waiting is None for each in pod.status.container_statuses)
+    kept = [
+        each if each.name not in sidecars else msgspec.structs.replace(each, state=_only_waiting(each.state))
+        for each in pod.status.init_container_statuses
+        if each.name not in sidecars or not started
+    ]
+    return msgspec.structs.replace(pod.status, init_container_statuses=tuple(kept))
+
+
+def _only_waiting(state: api_objects.ContainerState) -> api_objects.ContainerState:
+    return msgspec.structs.replace(state, terminated=None)
+
+
 def _containers(status: api_objects.PodStatus) -> Iterator[api_objects.ContainerState]:
     for container in (*status.init_container_statuses, *status.container_statuses):
         yield container.state
@@ -291,8 +317,21 @@ def _containers(status: api_objects.PodStatus) -> Iterator[api_objects.Container
 
 def _first_failure(status: api_objects.PodStatus) -> api_objects.Terminated:
     """Return the terminated state of the first container that failed, or an empty state."""
-    failures = [end for state in _containers(status) if (end := state.terminated) and end.exit_code]
+    own = [each.state for each in status.container_statuses]
+    failures = []
+    for each in status.init_container_statuses:
+        if each.name in ("", SOURCE_CONTAINER):
+            own.append(each.state)
+        elif (end := each.state.terminated) and end.exit_code:
+            failures.append(_in_foreign_container(each.name, end))
+    failures += [end for state in own if (end := state.terminated) and end.exit_code]
     return min(failures, key=lambda end: optional_time(end.finished_at) or 0.0, default=api_objects.Terminated())
+
+
+def _in_foreign_container(name: str, end: api_objects.Terminated) -> api_objects.Terminated:
+    """Return the end of an init container of the job as a program's failure: its exit codes are not the trainer's."""
+    message = f"init container {name!r} ended with exit code {end.exit_code}. {end.message or ''}".strip()
+    return msgspec.structs.replace(end, exit_code=1, message=message)
 
 
 def _hand_over(status: api_objects.PodStatus) -> Literal["", "Fetched", "NotFetched"]:

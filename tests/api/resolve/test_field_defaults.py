@@ -17,7 +17,14 @@ from mptraining_operator.resources.indexed_job import DEFAULT_REQUESTS
 
 SPEC = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
 # Items of Kubernetes' own types.
-KUBERNETES = ("podTemplate.volumes[]", "podTemplate.env[]")
+KUBERNETES = tuple(
+    f"podTemplate.{each}"
+    for each in (
+        *("volumes[]", "env[]", "topologySpreadConstraints[]", "dnsConfig.", "affinity."),
+        *(f"{owner}lifecycle.{hook}." for owner in ("", "initContainers[].") for hook in ("postStart", "preStop")),
+        *("initContainers[].env[]", "initContainers[].volumeMounts[]", "initContainers[].startupProbe."),
+    )
+)
 # One epoch over the data of an application on a GPU: every field that has a value as its default applies.
 JOB: dict[str, Any] = {
     "accelerator": {"type": "nvidia-tesla-t4"},
@@ -83,8 +90,8 @@ def test_a_field_with_its_default_means_the_same_as_without(field: str) -> None:
 
 
 def test_the_requests_of_the_pods_are_those_of_the_operator() -> None:
-    text = ", ".join(f"{name} {amount}" for name, amount in DEFAULT_REQUESTS.items())
-    assert DEFAULTS["podTemplate.resources.requests"].text == text
+    text = " and ".join(f"{name} {amount}" for name, amount in DEFAULT_REQUESTS.items())
+    assert DEFAULTS["podTemplate.resources.requests"].text.endswith(f"; {text} on CPUs")
 
 
 def test_a_default_of_a_field_that_does_not_exist_is_an_error() -> None:

@@ -69,10 +69,12 @@ def test_a_rule_reads_as_a_sentence_and_fits_the_api_server(rule: Rule) -> None:
     assert rule.at == "" or rule.field.startswith(rule.at)
 
 
-def test_the_transition_rule_names_every_field_but_suspend() -> None:
+def test_the_transition_rule_names_every_field_but_the_mutable_ones() -> None:
     (rule,) = [rule for rule in rules() if "oldSelf" in rule.cel]
     assert rule.at == "", "a rule on a subtree is bypassed by removing and adding it"
     assert "runPolicy.backoffLimit" in rule.cel
-    assert "runPolicy.suspend" not in rule.cel
+    assert "checkpoint.everySteps" in rule.cel
+    for mutable in ("suspend", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "maxToKeep"):
+        assert mutable not in rule.cel
     for field in ("accelerator", "nodes", "program", "data", "training", "output", "podTemplate"):
         assert f"self.spec.{field} == oldSelf.spec.{field}" in rule.cel

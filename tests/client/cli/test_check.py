@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from mptraining.cli.check import check, rows, show, summary
+from mptraining.cli.check import check, machine_rows, rows, show, summary
 from mptraining_api.problems import InvalidSpec
 from mptraining_records.convert.convert import convert
 
@@ -45,6 +45,24 @@ def test_without_an_output_it_says_where_a_local_run_writes(job_file: JobFile) -
     assert told["output.uri"].endswith("; `mptj run` writes runs/flowers instead")
     path.write_text(path.read_text() + "  output: {uri: gs://bucket/flowers}\n")
     assert "mptj run" not in "".join(because for _, _, because in rows(check(str(path)).job))
+
+
+def test_every_machine_of_a_job_with_alternatives_has_its_plan(job_file: JobFile) -> None:
+    path = job_file()
+    machines = (
+        "{type: nvidia-tesla-a100, countPerNode: 8, provisioning: Spot, "
+        "alternatives: [{type: nvidia-tesla-t4, countPerNode: 4}, {type: cpu}]}"
+    )
+    path.write_text(path.read_text().replace("{type: cpu}", machines))
+    report = check(str(path))
+    assert machine_rows(report.job) == [
+        ("8 x NVIDIA A100 40 GB", "Spot", "Mirrored", "mixed_float16", "1 x 8", "8"),
+        ("4 x NVIDIA T4", "OnDemand", "Mirrored", "mixed_float16", "1 x 4", "16"),
+        ("1 x CPU", "OnDemand", "Mirrored", "float32", "1 x 1", "64"),
+    ]
+    file = io.StringIO()
+    show(report, Console(file=file, width=200, highlight=False))
+    assert "tried in this order" in file.getvalue()
 
 
 def test_a_job_that_can_never_work_is_a_problem(job_file: JobFile) -> None:

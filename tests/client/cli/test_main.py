@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from mptraining.cli.main import main
 from mptraining.cluster.connection import Where, connect
 from mptraining.cluster.errors import NoCluster
+from mptraining_api.problems import InvalidData
 from tests.client.cli import processes
 
 JobFile = Callable[..., Path]
@@ -61,11 +63,11 @@ def test_public_names_come_when_they_are_used(environment: Environment) -> None:
     assert done.stdout == "run_local True\n"
 
 
-def test_help_and_version(environment: Environment) -> None:
-    shown = processes.mptj("--help", environment=environment())
+def test_help_and_version(mptj: Mptj) -> None:
+    shown = mptj("--help")
     assert shown.returncode == 0
     assert all(word in shown.stdout for word in ("run", "check", "compare", "records"))
-    assert processes.mptj("--version", environment=environment()).stdout.startswith("mptj ")
+    assert mptj("--version").stdout.startswith("mptj ")
 
 
 @pytest.mark.parametrize(
@@ -101,13 +103,15 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line + "\n")
 
 
-def test_debug_shows_the_traceback_at_any_position(environment: Environment) -> None:
-    for arguments in (["--debug", "compare", "nowhere"], ["compare", "nowhere", "--debug"]):
-        assert "Traceback" in processes.mptj(*arguments, environment=environment()).stderr
+@pytest.mark.parametrize("arguments", [("--debug", "compare", "nowhere"), ("compare", "nowhere", "--debug")])
+def test_debug_shows_the_traceback_at_any_position(arguments: tuple[str, ...]) -> None:
+    # Python prints the traceback of what `main` raises.
+    with pytest.raises(InvalidData, match="nowhere: holds no run"):
+        main(arguments)
 
 
-def test_a_word_it_does_not_know_is_a_usage_error(environment: Environment) -> None:
-    done = processes.mptj("trian", environment=environment())
+def test_a_word_it_does_not_know_is_a_usage_error(mptj: Mptj) -> None:
+    done = mptj("trian")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
@@ -136,15 +140,18 @@ def test_compare_prints_a_table_json_and_a_page(run_in: RunIn, mptj: Mptj, tmp_p
 
 
 def test_a_run_is_on_this_machine_and_says_how_to_reach_a_cluster(
-    job_file: JobFile, environment: Environment, tmp_path: Path
+    job_file: JobFile, environment: Environment, mptj: Mptj, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONPATH", environment("finish('Succeeded', 0)")["PYTHONPATH"])
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text("current-context: team\n")
-    told, job = environment("finish('Succeeded', 0)") | {"KUBECONFIG": str(kubeconfig)}, job_file()
-    first = processes.mptj("run", str(job), environment=told).stdout.splitlines()[0]
+    job = job_file()
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    first = mptj("run", str(job)).stdout.splitlines()[0]
     line = f"training on this machine; the cluster of context 'team' takes the job with: mptj submit {job}"
     assert first == line
-    without = processes.mptj("run", str(job), environment=told | {"KUBECONFIG": str(tmp_path / "none")}).stdout
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    without = mptj("run", str(job)).stdout
     assert without.startswith("training on this machine; a cluster takes the job with: mptj submit")
     assert "\nstarting TensorFlow…\n" in without
 

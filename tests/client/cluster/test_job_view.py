@@ -130,6 +130,24 @@ def test_under_way() -> None:
     )  # fmt: skip
 
 
+def test_a_job_with_alternatives_shows_the_machine_of_each_attempt() -> None:
+    attempts = [
+        {"number": 1, "accelerator": "nvidia-tesla-a100", "precision": "mixed_float16", "outcome": "NoCapacity"},
+        {"number": 2, "machine": 1, "accelerator": "cpu", "precision": "float32"},
+    ]
+    written = document(phase="Running", currentAttempt=2, accelerator="cpu", attempts=attempts, precision="float32")
+    written["spec"]["accelerator"] = {
+        "type": "nvidia-tesla-a100", "countPerNode": 8, "alternatives": [{"type": "cpu", "countPerNode": 2}],
+    }  # fmt: skip
+    seen = view(written)
+    assert [each for each in lines(seen) if "attempts" in each or "cpu" in each] == [
+        "  runs as     cpu, float32",
+        "  attempts    1 on nvidia-tesla-a100, mixed_float16: NoCapacity",
+        "              2 on cpu, float32: under way",
+    ]
+    assert row(seen, CREATED)[2] == "2 x cpu"
+
+
 def test_a_status_of_another_version_is_read_as_far_as_it_goes() -> None:
     assert view(document(phase="Running", brandNew={"x": 1})).phase == "Running"
     broken = view(document(phase="Dancing"))

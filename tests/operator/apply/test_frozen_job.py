@@ -10,6 +10,7 @@ from mptraining_api.kubernetes_api import (
     CONFIG_MAPS,
     JOBS,
 )
+from mptraining_api.resolved_job import Placement, ResolvedMachine
 from mptraining_api.status import JobStatus
 from mptraining_operator.children import NotCreated
 from mptraining_operator.plan import conditions
@@ -134,7 +135,7 @@ def test_the_frozen_job_is_kept_when_its_last_job_is_deleted_before_the_end(
     uid = bench.snapshot.batch_jobs[0].uid
     status = STARTED
     if ended == "one more Job":
-        bench.cache.put_batch_job(KEY, 999, seen_batch_job(raw_batch_job("flowers-0", uid="other", attempt=0)))
+        bench.cache.put_batch_job(KEY, 999, seen_batch_job(raw_batch_job("flowers-2", uid="other", attempt=2)))
     if ended == "job over":
         status = conditions.with_finished(STARTED, outcomes.NO_PROGRESS, "", bench.clock.now, 1)
     assert not bench.apply(status=status, actions=(EndAttempt("flowers-1", uid),))
@@ -168,3 +169,30 @@ def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
     bench.api.put(CONFIG_MAPS, body)
     assert bench.apply(actions=(ReadJobFile(),))
     assert (bench.lookups.job_text, bench.lookups.job_file_missing) == ("", True)
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_an_attempt_on_an_alternative_keeps_the_frozen_job_and_runs_on_its_machine(
+    bench: Bench, size: str, request: pytest.FixtureRequest
+) -> None:
+    if size == "large":
+        request.getfixturevalue("large")
+    job = bench.job
+    names_of_machine = {name: getattr(job, name) for name in ResolvedMachine.model_fields}
+    spot = ResolvedMachine(
+        **names_of_machine | {"placement": Placement(node_selector={"pool": "spot"}, resources={}, tolerations=())}
+    )
+    frozen = job.model_copy(update={"alternatives": (spot,)})
+    assert not bench.apply(actions=(StartAttempt(1, frozen),))
+    assert not bench.apply(status=STARTED, actions=(StartAttempt(2, frozen, machine=1),))
+    first, second = (bench.api.get(BATCH_JOBS, "team", f"flowers-{number}") for number in (1, 2))
+    digest = job_objects.job_digest(frozen.to_json())
+    assert [each["metadata"]["annotations"]["mptraining.dev/job-digest"] for each in (first, second)] == [digest] * 2
+    assert [each.machine for each in bench.snapshot.batch_jobs] == [0, 1]
+    pod = second["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"pool": "spot"}
+    assert {"name": "MPTRAINING_MACHINE", "value": "1"} in pod["containers"][0]["env"]
+    assert bench.lookups.job_text == frozen.to_json()
+    status = bench.snapshot.status
+    assert status is not None
+    assert status.job_digest == digest

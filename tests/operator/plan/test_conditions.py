@@ -15,6 +15,7 @@ from mptraining_api.status import (
     parse_time,
 )
 from mptraining_operator.plan import conditions
+from mptraining_operator.plan.actions import StartAttempt
 
 NOW = parse_time("2026-01-01T00:01:00Z")
 
@@ -76,7 +77,7 @@ def test_conditions_of_other_controllers_are_kept() -> None:
     job = resolve(
         MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec}), ClusterSettings(default_image="trainer:1")
     )
-    started = conditions.with_attempt_started(JobStatus(conditions=[OF_KUEUE]), 1, job, NOW, 1)
+    started = conditions.with_attempt_started(JobStatus(conditions=[OF_KUEUE]), StartAttempt(1, job), NOW, 1)
     running = conditions.with_running(started, "", NOW, 1)
     suspended = conditions.with_suspended(running, NOW, 2)
     failed = conditions.with_finished(suspended, outcomes.PROGRAM_FAILED, "", NOW, 2)

@@ -38,7 +38,7 @@ FOLDER = Path(__file__).parents[2] / "golden" / "plans"
 BASE = parse_time("2026-01-01T00:00:00Z")
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
 CLUSTER = ClusterSettings(default_image="mptraining/trainer:test")
-TIMES = ("created", "started", "ended_at", "changed", "deletion", "disrupted_at", "finished", "at")
+TIMES = ("created", "started", "ended_at", "changed", "deletion", "disrupted_at", "finished", "scheduled", "at")
 
 SPEC: dict[str, Any] = {
     "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 4},

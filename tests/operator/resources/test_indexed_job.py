@@ -5,6 +5,7 @@ tests/golden/children.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ import pytest
 from mptraining_api import accelerators, launch
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.runtimes import Runtime
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import Owner
+from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
+from mptraining_operator.resources.job_objects import Owner, claim_template
 from mptraining_operator.resources.volumes import CABundle
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")
@@ -144,11 +147,56 @@ def test_a_pod_sees_no_gpu_of_another(kind: str, void: bool) -> None:
 def test_every_gpu_gets_what_the_catalogue_says(name: str) -> None:
     count = accelerators.lookup(name).counts[0]
     found = pod(accelerator={"type": name, "countPerNode": count})
-    assert found["nodeSelector"] == {"cloud.google.com/gke-accelerator": name}
+    assert found["nodeSelector"]["cloud.google.com/gke-accelerator"] == name
     resources = found["containers"][0]["resources"]
     assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == count
     shm = next(each for each in found["volumes"] if each["name"] == "mptraining-shm")
     assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{count}Gi"}
+
+
+def test_the_default_requests_fit_the_machine_and_the_job_s_own_win() -> None:
+    h100 = {"type": "nvidia-h100-80gb", "countPerNode": 8}
+    assert pod(accelerator=h100)["containers"][0]["resources"]["requests"] == {
+        "cpu": "145600m",
+        "memory": "1123Gi",
+        "nvidia.com/gpu": 8,
+    }
+    own = {"resources": {"requests": {"cpu": "12"}, "limits": {"memory": "200Gi"}}}
+    written = pod(accelerator=h100, podTemplate=own)["containers"][0]["resources"]
+    # A limit is the request, too: the default may be above it.
+    assert written["requests"] == {"cpu": "12", "nvidia.com/gpu": 8}
+    assert pod()["containers"][0]["resources"]["requests"] == {"cpu": "250m", "memory": "512Mi"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "set_"),
+    [
+        ({"accelerator": {"type": "nvidia-l4"}}, False),
+        ({"accelerator": {"type": "nvidia-l4", "countPerNode": 2}}, True),
+        ({"accelerator": {"type": "nvidia-l4"}, "nodes": 2}, True),
+        ({"nodes": 2}, False),
+    ],
+)
+def test_nccl_is_set_up_for_several_gpus(spec: dict[str, Any], set_: bool) -> None:
+    found = environment(pod(**spec)["containers"][0])
+    assert ("NCCL_DEBUG" in found, "NCCL_CUMEM_HOST_ENABLE" in found) == (set_, set_)
+
+
+def test_the_job_s_own_nccl_variables_win() -> None:
+    several = {"accelerator": {"type": "nvidia-l4", "countPerNode": 2}}
+    own = {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}
+    assert environment(pod(**several, podTemplate=own)["containers"][0])["NCCL_DEBUG"] == "INFO"
+
+
+def test_packed_workers_prefer_the_nearest_place() -> None:
+    packed = pod(accelerator={"type": "nvidia-l4"}, nodes=2, scheduling={"topology": "Pack"})
+    terms = packed["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert [(each["weight"], each["podAffinityTerm"]["topologyKey"]) for each in terms] == [
+        (100, "cloud.google.com/gce-topology-subblock"),
+        (50, "cloud.google.com/gce-topology-block"),
+        (25, "topology.kubernetes.io/zone"),
+    ]
+    assert "affinity" not in pod(accelerator={"type": "nvidia-l4"}, nodes=2)
 
 
 def test_a_job_s_own_placement_is_added_to_ours() -> None:
@@ -332,3 +380,87 @@ def test_a_job_overrides_the_settings_defaults_for_pods() -> None:
     ]
     assert environment(spec["containers"][0])["https_proxy"] == "http://mine"
     assert (spec["imagePullSecrets"], spec["priorityClassName"]) == ([{"name": "ours"}], "high")
+
+
+# Containers, names and placement of the job's own.
+
+
+def test_containers_of_the_job_s_own_are_secured_as_the_trainer_and_start_before_the_source() -> None:
+    sidecar = {"name": "proxy", "image": "proxy:1", "restartPolicy": "Always", "env": [{"name": "A", "value": "b"}]}
+    found = pod(
+        source={"configMap": {"name": "code"}, "requirements": "requirements.txt"},
+        podTemplate={"initContainers": [sidecar]},
+    )
+    assert [each["name"] for each in found["initContainers"]] == ["proxy", "source"]
+    proxy = found["initContainers"][0]
+    assert proxy["securityContext"] == found["containers"][0]["securityContext"]
+    assert proxy["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}, {"name": "A", "value": "b"}]
+    assert proxy["resources"] == {"requests": {"cpu": "50m", "memory": "64Mi"}}
+    assert not any("mptraining-" in str(each) for each in proxy.get("volumeMounts", ()))
+
+
+def test_a_spread_of_the_job_s_own_counts_the_pods_of_the_attempt_and_replaces_ours() -> None:
+    zone = {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
+    host = {"maxSkew": 2, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    both = pod(nodes=2, podTemplate={"topologySpreadConstraints": [zone]})["topologySpreadConstraints"]
+    assert [each["topologyKey"] for each in both] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert both[0]["labelSelector"] == both[1]["labelSelector"]
+    (own,) = pod(nodes=2, podTemplate={"topologySpreadConstraints": [host]})["topologySpreadConstraints"]
+    assert own["maxSkew"] == 2
+    other = {**zone, "labelSelector": {"matchLabels": {"app": "a"}}}
+    (one,) = pod(podTemplate={"topologySpreadConstraints": [other]})["topologySpreadConstraints"]
+    assert one == other
+
+
+def test_a_changed_number_of_checkpoints_reaches_the_next_attempt_and_leaves_the_frozen_job() -> None:
+    frozen = resolve(parsed(checkpoint={"everySteps": 10, "maxToKeep": 3}), CLUSTER)
+
+    def kept(**checkpoint: Any) -> str | None:
+        spec = parsed(checkpoint={"everySteps": 10, **checkpoint}).spec
+        template = indexed_job(OWNER, frozen, spec, attempt=2, settings=SETTINGS)["spec"]["template"]
+        assert template["metadata"]["annotations"]["mptraining.dev/resolved-job"] == frozen.to_json()
+        found: str | None = environment(template["spec"]["containers"][0]).get(launch.MAX_TO_KEEP)
+        return found
+
+    assert kept(maxToKeep=3) is None
+    assert kept(maxToKeep=9) == "9"
+    assert kept() is None, "3 is the default"
+    assert launch.with_current_fields(frozen, {launch.MAX_TO_KEEP: "9"}).checkpoint.max_to_keep == 9
+    assert launch.with_current_fields(frozen, {}) == frozen
+    with pytest.raises(InvalidSpec, match="MPTRAINING_MAX_TO_KEEP"):
+        launch.with_current_fields(frozen, {launch.MAX_TO_KEEP: "0"})
+
+
+def test_a_runtime_is_frozen_with_the_first_attempt_and_hidden_from_the_run_folder() -> None:
+    runtime = Runtime.parse({"podTemplate": {"env": [{"name": "TEAM", "value": "a"}]}})
+    job = parsed(runtime="team", podTemplate={"env": [{"name": "OWN", "value": "b"}]})
+    frozen = resolve(job, dataclasses.replace(CLUSTER, runtimes={"team": runtime}))
+    # The settings have no such runtime any more.
+    spec = with_frozen_template(job.spec, ResolvedJob.read(frozen.to_json()))
+    found = indexed_job(OWNER, frozen, spec, attempt=2, settings=SETTINGS)["spec"]["template"]["spec"]
+    variables = environment(found["containers"][0])
+    assert (variables["TEAM"], variables["OWN"]) == ("a", "b")
+    worker = launch.with_current_fields(frozen, {})
+    assert worker.runtime is not None
+    assert (worker.runtime.name, worker.runtime.pod_template) == ("team", None)
+
+
+def test_gpus_of_a_device_class_are_claimed_and_others_are_a_resource() -> None:
+    cluster = ClusterSettings(default_image="trainer", device_classes={"nvidia-tesla-t4": "t4.example.com"})
+    t4 = built(cluster=cluster, accelerator={"type": "nvidia-tesla-t4", "countPerNode": 4, "provisioning": "Spot"})
+    spec = t4["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    template = claim_template(OWNER, "t4.example.com", 4)
+    claim = {"name": "accelerators", "resourceClaimTemplateName": template["metadata"]["name"]}
+    assert spec["resourceClaims"] == [claim]
+    assert container["resources"]["claims"] == [{"name": "accelerators"}]
+    assert "limits" not in container["resources"]
+    # The class selects the devices: the machine needs no label with the name of its GPU.
+    assert spec["nodeSelector"] == {"cloud.google.com/gke-spot": "true"}
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    assert (request["exactly"]["deviceClassName"], request["exactly"]["count"]) == ("t4.example.com", 4)
+    assert claim_template(OWNER, "t4.example.com", 2)["metadata"]["name"] != template["metadata"]["name"]
+
+    v100 = built(cluster=cluster, accelerator={"type": "nvidia-tesla-v100"})["spec"]["template"]["spec"]
+    assert "resourceClaims" not in v100
+    assert v100["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 1}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.spec import PodTemplate
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_operator.resources.environment import SecretSources, secret_sources
 
 MOUNTS = [{"name": "data", "mountPath": "/data"}, {"name": "key", "mountPath": "/var/key", "readOnly": True}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mptraining_api.spec import PodTemplate
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_operator.resources.volumes import outlives_pod
 
 TEMPLATE = PodTemplate.parse(

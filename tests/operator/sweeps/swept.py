@@ -115,7 +115,7 @@ class Bench:
         )
         return self.reconciler
 
-    def _check(self, document: Raw) -> str | None:
+    def _check(self, document: Raw, settings: ClusterSettings) -> str | None:
         self.checks += 1
         return self.mistakes
 

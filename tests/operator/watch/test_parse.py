@@ -188,7 +188,13 @@ def test_a_pod_that_finds_no_node(raw_pod: Make) -> None:
     raw = raw_pod(phase="Pending", conditions=(condition,))
     del raw["spec"]["nodeName"]
     seen = seen_pod(raw)
-    assert (seen.unscheduled, seen.node) == (words, "")
+    assert (seen.unscheduled, seen.node, seen.scheduled) == (words, "", None)
+
+
+def test_when_a_pod_got_its_node(raw_pod: Make) -> None:
+    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:40Z"}
+    seen = seen_pod(raw_pod(phase="Pending", conditions=(condition,)))
+    assert (seen.unscheduled, seen.scheduled) == ("", START + 40)
 
 
 def test_a_pod_that_is_being_deleted(raw_pod: Make) -> None:

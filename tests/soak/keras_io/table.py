@@ -84,4 +84,4 @@ def _shortened(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")

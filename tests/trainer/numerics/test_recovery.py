@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
+from mptraining_trainer.checkpoints.provenance import Origin
 from mptraining_trainer.checkpoints.state import CheckpointState, precision_from_checkpoint
 from mptraining_trainer.numerics.recovery import (
     NonFinite,
@@ -130,15 +131,49 @@ def state(**fields: Any) -> CheckpointState:
 def test_findings_of_an_attempt_hold_until_another_policy_is_requested() -> None:
     kept = state(asked_policy="Measure", policy="mixed_bfloat16", checked=True, checked_until=3)
     asked = job(precision={"policy": "Measure"})
-    assert precision_from_checkpoint(asked, kept, fingerprint="f") == PrecisionState(
+    assert precision_from_checkpoint(asked, kept, fingerprint="f", available=EVERYTHING) == PrecisionState(
         "Measure", "mixed_bfloat16", True, 3
     )
-    assert precision_from_checkpoint(job(), kept, fingerprint="f") is None
+    assert precision_from_checkpoint(job(), kept, fingerprint="f", available=EVERYTHING) is None
     failing = job(precision={"policy": "Measure"}, training={"onNonFinite": "Fail"})
     precision_state = PrecisionState("Measure", "mixed_bfloat16", False, 3)
-    assert precision_from_checkpoint(failing, kept, fingerprint="f") == precision_state, "it must not leave batches out"
-    assert precision_from_checkpoint(asked, None, fingerprint="f") is None
-    assert precision_from_checkpoint(job(), state(), fingerprint="f") is None, "a checkpoint from before this was kept"
+    assert precision_from_checkpoint(failing, kept, fingerprint="f", available=EVERYTHING) == precision_state, (
+        "it must not leave batches out"
+    )
+    assert precision_from_checkpoint(asked, None, fingerprint="f", available=EVERYTHING) is None
+    assert precision_from_checkpoint(job(), state(), fingerprint="f", available=EVERYTHING) is None, (
+        "a checkpoint from before this was kept"
+    )
+
+
+def moved_to(
+    type: str, kept: CheckpointState, available: tuple[str, ...] = EVERYTHING, **spec: Any
+) -> PrecisionState | None:
+    """Return the precision on another machine than the A100 on which `kept` was written."""
+    there = Origin(versions={}, hardware={"accelerator": "nvidia-tesla-a100"}, job={})
+    kept = kept.model_copy(update={"origin": there})
+    return precision_from_checkpoint(job(type, **spec), kept, fingerprint="f", available=available)
+
+
+def test_another_machine_computes_under_its_own_policy_and_keeps_what_was_found_about_the_data() -> None:
+    kept = state(asked_policy="mixed_float16", policy="mixed_float16", checked=True, checked_until=3)
+    assert moved_to("cpu", kept) == PrecisionState("float32", "float32", True, 3)
+
+
+def test_a_policy_of_a_recovery_is_kept_on_another_machine_or_a_safer_one_that_it_can_compute() -> None:
+    recovered = state(asked_policy="mixed_float16", policy="mixed_bfloat16", checked=True, checked_until=3)
+    asked = {"precision": {"policy": "mixed_float16"}}
+    l4 = moved_to("nvidia-l4", recovered, **asked)
+    t4 = moved_to("nvidia-tesla-t4", recovered, ("float32", "mixed_float16"), **asked)
+    assert (l4 and l4.policy, t4 and t4.policy) == ("mixed_bfloat16", "float32")
+
+
+def test_what_was_measured_on_another_machine_is_measured_again() -> None:
+    kept = state(asked_policy="Measure", policy="mixed_bfloat16")
+    assert moved_to("nvidia-tesla-t4", kept, precision={"policy": "Measure"}) is None
+    assert moved_to("nvidia-tesla-a100", kept, precision={"policy": "Measure"}) == (
+        PrecisionState("Measure", "mixed_bfloat16")
+    )
 
 
 def test_a_job_under_another_policy_is_as_if_it_had_asked_for_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from mptraining_api import events
 from tests.trainer.script_runs import InProcess, ScriptRun, through_us
+from tests.trainer.tuner_script import tuner_script
 
 pytest.importorskip("keras_tuner", reason="keras-tuner is not installed")
 # Warnings of third-party programs are their own.
@@ -18,26 +20,14 @@ pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("ignore")]
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
-# The form of KerasTuner's guide "Getting started": a build function, RandomSearch with overwrite=True, the best model.
-SEARCH = """
-import keras, keras_tuner, numpy as np
-keras.utils.set_random_seed(3)
-x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
-y = x.sum(1, keepdims=True)
-
-def build_model(hp):
-    units = hp.Int("units", 4, 32, step=4)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(hp.Float("lr", 1e-4, 1e-1, sampling="log")), "mse")
-    return model
-
-tuner = keras_tuner.RandomSearch(
-    build_model, objective="val_loss", max_trials=4, seed=5, overwrite=True, directory="my_dir", project_name="hello")
-print("BEFORE", len(tuner.oracle.trials))
-tuner.search(x, y, epochs=2, batch_size=16, validation_data=(x, y))
+SUMMARY = """
 tuner.results_summary()
 print("SCORES", sorted(float(trial.score) for trial in tuner.oracle.trials.values()))
 """
+# Searches that are compared begin with the same weights; only a single process has an oracle with trials.
+SEEDED = "import keras\nkeras.utils.set_random_seed(3)\n"
+COUNTED = 'print("BEFORE", len(tuner.oracle.trials))\n'
+SEARCH = SEEDED + tuner_script(trials=4, before=COUNTED) + SUMMARY
 RETRAIN = """
 best = tuner.get_best_models()[0]
 history = best.fit(x, y, epochs=3, batch_size=16)
@@ -62,17 +52,26 @@ def preempted_in(folder: Path, trial: int) -> InProcess:
     return InProcess(marker.exists)
 
 
-def test_a_search_reports_its_trials_and_exports_the_best_model(
-    tmp_path: Path, capsys: Capture, monkeypatch: Patch
-) -> None:
-    done = through_us(SEARCH, tmp_path, capsys, monkeypatch)
+_whole: list[ScriptRun] = []
+
+
+@pytest.fixture
+def whole(tmp_path_factory: pytest.TempPathFactory, capsys: Capture, monkeypatch: Patch) -> ScriptRun:
+    """SEARCH without an interruption, which trains once for all tests."""
+    if not _whole:
+        _whole.append(through_us(SEARCH, tmp_path_factory.mktemp("whole"), capsys, monkeypatch))
+    return _whole[0]
+
+
+def test_a_search_reports_its_trials_and_exports_the_best_model(whole: ScriptRun) -> None:
+    done, folder = whole, whole.folder.parent
     assert done.outcome.reason == "Succeeded", done.message
     progress = done.all(events.Progress)
     assert [(each.trial, each.trials) for each in progress if each.epoch == 2] == [(n, 4) for n in (1, 2, 3, 4)]
     assert [each.step for each in progress] == sorted(each.step for each in progress)
-    assert not (tmp_path / "source" / "my_dir").exists(), "the script's folder may be read-only or shared"
-    assert not list((tmp_path / "run" / "checkpoints").glob("*/state.json")), "KerasTuner keeps the weights of trials"
-    best = min(trials(tmp_path).values(), key=lambda trial: float(str(trial["score"])))
+    assert not (folder / "source" / "my_dir").exists(), "the script's folder may be read-only or shared"
+    assert not list((folder / "run" / "checkpoints").glob("*/state.json")), "KerasTuner keeps the weights of trials"
+    best = min(trials(folder).values(), key=lambda trial: float(str(trial["score"])))
     assert done.result.metrics["val_loss"] == pytest.approx(best["score"])
     values = best["hyperparameters"]["values"]  # type: ignore[index]
     with np.load(done.folder / "model" / "weights.npz") as arrays:
@@ -80,9 +79,8 @@ def test_a_search_reports_its_trials_and_exports_the_best_model(
 
 
 def test_a_preempted_search_continues_with_the_interrupted_trial(
-    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+    whole: ScriptRun, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
-    whole = through_us(SEARCH, tmp_path / "whole", capsys, monkeypatch)
     parts = tmp_path / "parts"
     taken = through_us(SEARCH, parts, capsys, monkeypatch, preemption=preempted_in(parts, 3))
     assert taken.outcome.reason == "Preempted", taken.message
@@ -93,14 +91,14 @@ def test_a_preempted_search_continues_with_the_interrupted_trial(
     assert {each.trial for each in rest.all(events.Progress)} == {3, 4}
     after = trials(parts)
     assert [after[name] for name in ("trial_0", "trial_1")] == [ended[name] for name in ("trial_0", "trial_1")]
-    chosen = [each["hyperparameters"] for each in trials(tmp_path / "whole").values()]
+    chosen = [each["hyperparameters"] for each in trials(whole.folder.parent).values()]
     assert [each["hyperparameters"] for each in after.values()] == chosen, "the oracle proposes as without an end"
     assert len(scores(rest)) == len(scores(whole)) == 4
     assert rest.all(events.Progress)[0].step > max(each.step for each in taken.all(events.Progress) if each.trial == 2)
 
 
 def test_a_fit_after_the_search_resumes_by_epoch(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
-    text = SEARCH + RETRAIN
+    text = SEEDED + tuner_script(trials=2) + SUMMARY + RETRAIN
     whole = through_us(text, tmp_path / "whole", capsys, monkeypatch)
     parts = tmp_path / "parts"
     saved = InProcess(lambda: bool(list((parts / "run" / "checkpoints").glob("*/state.json"))))
@@ -144,7 +142,11 @@ def test_each_of_two_searches_in_one_directory_keeps_its_state(
 
 def test_a_directory_elsewhere_is_kept_and_reported(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     elsewhere = tmp_path / "elsewhere"
-    done = through_us(SEARCH.replace('"my_dir"', repr(str(elsewhere))), tmp_path, capsys, monkeypatch)
+    # pytest's folder is below the temporary directory, whose tuners are in the run folder.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    text = tuner_script(trials=1).replace('"my_dir"', repr(str(elsewhere)))
+    done = through_us(text, tmp_path, capsys, monkeypatch)
     assert done.outcome.reason == "Succeeded", done.message
     assert (elsewhere / "hello" / "oracle.json").exists()
     assert str(elsewhere) in done.notices["TunerDirectory"]

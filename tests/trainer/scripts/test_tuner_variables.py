@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -135,14 +136,15 @@ def test_a_tuner_s_directory_is_in_the_run_folder(package: Path) -> None:
             tuner(None, directory=str(package / "search"), project_name="p", overwrite=True),
             tuner(None, directory="search", project_name="p"),
             tuner(None, project_name="other", overwrite=True),
+            tuner(None, directory=f"{tempfile.gettempdir()}/tb", overwrite=True),
             tuner(None, directory="/elsewhere", overwrite=True),
         ]
         (run / "tuner" / "search").mkdir(parents=True)
         made[0].save()
     below = run / "tuner"
-    wanted = [below / "search", below / "search-2", below / "search-2", below, Path("/elsewhere")]
+    wanted = [below / "search", below / "search-2", below / "search-2", below, below / "tmp" / "tb", Path("/elsewhere")]
     assert [Path(each.directory) for each in made] == wanted
-    assert [each.overwrite for each in made] == [False, False, False, False, True]
+    assert [each.overwrite for each in made] == [False, False, False, False, False, True]
     assert recorder.notices == ["TunerDirectory"]
     assert (below / "search" / "tuner0.json").read_text() == "{}"
     assert Path(tuner(None, directory="search").directory) == Path("search"), "outside of the block nothing is changed"

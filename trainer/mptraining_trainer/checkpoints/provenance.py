@@ -25,6 +25,8 @@ _IGNORED_SETTINGS = (
     "choices",
     "image",
     "placement",
+    "alternatives",
+    "nodesRange",
     "output",
     "export",
     "profile",

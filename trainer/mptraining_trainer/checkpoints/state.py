@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field, JsonValue
 
 from mptraining_api.events import ExcludedRecord, Recovery, Trial
@@ -11,7 +13,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import storage
 from mptraining_trainer.checkpoints.files import FileState
 from mptraining_trainer.checkpoints.provenance import Origin
-from mptraining_trainer.numerics.recovery import PrecisionState
+from mptraining_trainer.numerics.recovery import PrecisionState, safer_policy
 
 STATE = "state.json"
 _VERSION = 1
@@ -82,20 +84,28 @@ def newest_state(folder: str) -> CheckpointState | None:
 
 
 def precision_from_checkpoint(
-    job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str
+    job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str, available: Sequence[str]
 ) -> PrecisionState | None:
     """Return the precision state from the checkpoint's state; None to begin with the job's policy.
 
-    The result of an attempt holds for later attempts until the user sets another policy. The excluded records hold
-    only for data with this fingerprint.
+    The result of an attempt holds for later attempts until the user sets another policy. On another accelerator too,
+    except that its own policy is used, that of a recovery must be among the `available` ones there, and what was
+    measured is measured again. The excluded records hold only for data with this fingerprint.
     """
-    if state is None or state.asked_policy != job.precision.policy:
+    if state is None:
         return None
+    asked = job.precision.policy
+    moved = state.origin is not None and state.origin.hardware.get("accelerator") != job.accelerator.type
+    if (state.asked_policy != asked and not moved) or (moved and asked == "Measure"):
+        return None
+    policy = state.policy if state.asked_policy == asked else asked
+    if moved and policy not in (asked, *available):
+        policy = safer_policy(policy, available) or "float32"
     # Under onNonFinite: Fail a bad batch must end the run and not be skipped.
     fails = job.training is not None and job.training.on_non_finite == "Fail"
     return PrecisionState(
-        requested_policy=state.asked_policy,
-        policy=state.policy,
+        requested_policy=asked,
+        policy=policy,
         checked=state.checked and not fails,
         checked_until=state.checked_until,
         recoveries=state.recoveries,

@@ -47,7 +47,8 @@ class Member:
 _SAME: tuple[tuple[str, Callable[[Member], Any]], ...] = (
     ("inputs", lambda member: member.about.get("inputs")),
     ("preprocessing", lambda member: member.about.get("preprocess")),
-    ("outputs", lambda member: {name: list(shape) for name, shape in member.outputs.items()}),
+    # With their order, by which the outputs of a model without names are averaged.
+    ("outputs", lambda member: [(name, list(shape)) for name, shape in member.outputs.items()]),
     ("classes", lambda member: member.about.get("classes")),
     ("losses", lambda member: {name: [loss.loss, loss.activation] for name, loss in member.losses.items()}),
 )

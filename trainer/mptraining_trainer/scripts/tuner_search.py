@@ -15,6 +15,7 @@ import importlib
 import inspect
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -153,9 +154,16 @@ class TunerSearch:
         return init
 
     def _set_directory(self, given: dict[str, Any]) -> None:
-        """Replace a directory below the script's by the same one in the run folder, which is never overwritten."""
+        """Replace a directory below the script's, or a temporary one, by the same one in the run folder, which is never
+        overwritten.
+
+        A pod loses its temporary directory at its end, and the workers of a search do not share it.
+        """
         written = str(given["directory"] or ".")
         below = written if "://" in written else os.path.relpath(written)
+        temporary = Path(tempfile.gettempdir())
+        if Path(written).is_relative_to(temporary) and below.startswith(os.pardir):
+            below = str("tmp" / Path(written).relative_to(temporary))
         if "://" in written or below.split(os.sep, 1)[0] == os.pardir:
             self._context.notice(
                 "TunerDirectory",

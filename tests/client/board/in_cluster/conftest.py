@@ -16,6 +16,10 @@ from typing import Any
 import pytest
 
 from bench.client.board_runs import write_run
+from mptraining.board import board as sources
+from mptraining.board import server
+from mptraining.board.in_cluster import job_watch
+from mptraining.board.in_cluster.jobs import NamespacedJobs
 from mptraining.board.in_cluster.serve import ClusterBoard, listen
 from mptraining.board.in_cluster.settings import BoardSettings
 from tests.client.board.conftest import Answer
@@ -25,6 +29,18 @@ from tests.fakes import Clock
 HOST = "board.example"
 RIGHTS = ("list mptrainingjobs", "get mptrainingjobs", "get pods/log", "list pods", "list events")
 NOW = 1767225600.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_periods() -> Iterator[None]:
+    """Let boards look for changes more often: a test waits for several periods of a second or half a second each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NamespacedJobs, "seconds", 0.1)
+        patch.setattr(sources, "QUIET_SECONDS", 0.05)
+        patch.setattr(server, "LIVE_SECONDS", 0.05)
+        patch.setattr(server, "CHECK_SECONDS", 0.1)
+        patch.setattr(job_watch, "_FIRST_PAUSE", 0.2)
+        yield
 
 
 @dataclass(frozen=True)

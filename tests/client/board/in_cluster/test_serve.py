@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bench.client.board_runs import write_run
+from mptraining.board.in_cluster import job_watch
 from mptraining.board.in_cluster.files import RunBucketFiles
 from mptraining.board.in_cluster.job_watch import JobWatch
 from mptraining.board.in_cluster.jobs import (
@@ -140,13 +141,14 @@ def test_a_board_that_can_list_no_namespace_is_not_ready() -> None:
         watch.stop()
 
 
-def test_watches_that_end_at_once_are_begun_again_after_a_pause() -> None:
+def test_watches_that_end_at_once_are_begun_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_watch, "_FIRST_PAUSE", 60.0)
     fake = FakeKubernetes(brief=True)
     with served(fake) as server:
         watch = JobWatch(server.api, ["red"], str, monotonic=time.monotonic)
         watch.start()
         eventually(lambda: fake.watches)
-        time.sleep(0.5)
+        time.sleep(0.1)
         watch.stop()
     assert fake.watches == 1
 

@@ -1,0 +1,1 @@
+"""Pod settings of a job."""

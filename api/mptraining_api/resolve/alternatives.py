@@ -1,0 +1,127 @@
+"""Alternatives of a job's accelerator, each resolved as if it were the first choice, with the same global batch size.
+
+A checkpoint is of one Keras generation, so that all machines of a job use the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.attempt import divisors, possible_nodes
+from mptraining_api.resolve.devices import Devices
+from mptraining_api.resolve.precision import Keras, keras_generation
+from mptraining_api.resolved_job import Choice, ResolvedJob, ResolvedMachine
+from mptraining_api.spec import Accelerator, BatchSize, JobSpec, MPTrainingJob, Training
+
+FIELD = "spec.accelerator.alternatives"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One alternative; `job` is the job with this machine as its first choice and with no alternatives."""
+
+    index: int
+    job: MPTrainingJob
+    # Of the first choice; None for a program that has none.
+    batch_size: int | None
+
+    @property
+    def field(self) -> str:
+        return f"{FIELD}[{self.index}]"
+
+
+def jobs(job: MPTrainingJob, batch_size: int | None) -> tuple[Alternative, ...]:
+    """Return the alternatives of a job whose global batch size is `batch_size`."""
+    return tuple(
+        Alternative(
+            index, _job_on(job, Accelerator(**dict(machine) | {"try_for_seconds": None}), batch_size), batch_size
+        )
+        for index, machine in enumerate(job.spec.accelerator.alternatives or ())
+    )
+
+
+def _job_on(job: MPTrainingJob, accelerator: Accelerator, batch_size: int | None) -> MPTrainingJob:
+    update: dict[str, object] = {"accelerator": accelerator}
+    if batch_size is not None:
+        size = {"batch_size": BatchSize(global_=batch_size)}
+        update["training"] = (job.spec.training or Training()).model_copy(update=size)
+    return job.model_copy(update={"spec": job.spec.model_copy(update=update)})
+
+
+def located(alternative: Alternative, function: Callable[..., T], *arguments: object) -> T:
+    """Return `function(*arguments)`. Raises its InvalidSpec with the field of the alternative."""
+    try:
+        return function(*arguments)
+    except InvalidSpec as problem:
+        where, found = problem.where, problem.found
+        if where.startswith("spec.accelerator."):
+            where = f"{alternative.field}.{where.removeprefix('spec.accelerator.')}"
+        else:
+            where, found = f"{alternative.field}.type", f"{alternative.job.spec.accelerator.type}: {where}: {found}"
+        raise InvalidSpec(where, found, expected=problem.expected, next_step=problem.next_step) from None
+
+
+def check_replicas(alternative: Alternative, first: Devices, there: Devices) -> None:
+    """Raise InvalidSpec if the alternative cannot compute the batches of the first choice."""
+    size, program = alternative.batch_size, alternative.job.spec.program
+    if size is not None and size % there.replicas:
+        common = math.lcm(first.replicas, there.replicas)
+        above = -(-size // common) * common
+        raise InvalidSpec(
+            f"{alternative.field}.countPerNode",
+            f"the global batch size {size} cannot be shared evenly by {_replicas(there.replicas)}",
+            expected=f"a number of replicas that divides {size}, as the first choice's {first.replicas}",
+            next_step=f"Write training.batchSize: {{global: {above}}}, which suits both, or another countPerNode.",
+        )
+    if program.script is not None and there.replicas != first.replicas:
+        raise InvalidSpec(
+            f"{alternative.field}.countPerNode",
+            f"{_replicas(there.replicas)} for a script, which makes its own batches",
+            expected=f"{first.replicas}, as the first choice has",
+            next_step="Choose machines with the same number of accelerators, or write the program as a function.",
+        )
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" if count == 1 else f"{count} replicas"
+
+
+def one_keras_generation(
+    spec: JobSpec, wanted: Devices, others: Sequence[tuple[Alternative, Devices]]
+) -> tuple[Keras, Choice]:
+    """Return the Keras generation of all machines: Legacy if one of them needs it. Raises InvalidSpec."""
+    keras, choice = keras_generation(spec, wanted)
+    for alternative, devices in others:
+        needed, _ = located(alternative, keras_generation, alternative.job.spec, devices)
+        if needed != keras and spec.keras in (None, "Auto"):
+            because = (
+                f"{alternative.job.spec.accelerator.type} of {alternative.field} works with it only, "
+                "and a checkpoint is of one generation"
+            )
+            return "Legacy", Choice(field="spec.keras", value="Legacy", because=because)
+    return keras, choice
+
+
+def check_sizes(job: ResolvedJob, others: Sequence[ResolvedMachine]) -> None:
+    """Raise InvalidSpec unless an elastic job may have the same numbers of workers on all of its machines."""
+    if job.nodes_range is None:
+        return
+    for index, other in enumerate(others):
+        sizes = divisors(job.nodes_range.min, job.nodes_range.max, other.replicas_per_process, job.global_batch_size)
+        if sizes != possible_nodes(job):
+            raise InvalidSpec(
+                f"{FIELD}[{index}].countPerNode",
+                f"{other.replicas_per_process} replicas on each node share the batch of {job.global_batch_size} evenly "
+                f"on {_words(sizes)} nodes, and the first choice on {_words(possible_nodes(job))}",
+                expected="the same numbers of nodes for all machines of an elastic job",
+                next_step="Take machines with the same countPerNode, or change batchSize.global.",
+            )
+
+
+def _words(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes)) or "no"

@@ -1,0 +1,66 @@
+"""The job of one attempt, from the frozen job: the machine it runs on and the number of its workers.
+
+The frozen job never changes and has every machine that the job may run on; each attempt runs on one of them.
+"""
+
+from __future__ import annotations
+
+from mptraining_api.resolved_job import Choice, ResolvedJob, ResolvedMachine, Strategy
+
+NODES = "spec.elastic"
+
+
+def for_attempt(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -> ResolvedJob:
+    """Return what the trainer of one attempt reads.
+
+    `machine` is 0 for the first choice and k for the k-th alternative; `nodes` is the number of workers of an elastic
+    job, by default the most. Global batch size, learning rate and the order of the records are those of the frozen job.
+    The job of an attempt is its own for machine 0. Raises ValueError for a machine or a size that the job cannot have.
+    """
+    if machine:
+        if not 0 < machine <= len(job.alternatives):
+            raise ValueError(f"machine {machine} of a job with {len(job.alternatives)} alternatives")
+        job = _on_machine(job, job.alternatives[machine - 1])
+    if nodes is not None and nodes != job.processes:
+        job = _with_nodes(job, nodes)
+    if not job.alternatives and job.nodes_range is None:
+        return job
+    return job.model_copy(update={"alternatives": (), "nodes_range": None})
+
+
+def machines(job: ResolvedJob) -> tuple[ResolvedJob, ...]:
+    """Return the job of an attempt on each machine, the first choice first."""
+    return tuple(for_attempt(job, machine=index) for index in range(len(job.alternatives) + 1))
+
+
+def possible_nodes(job: ResolvedJob) -> tuple[int, ...]:
+    """Return the numbers of workers that an attempt may have, in ascending order.
+
+    An elastic job skips those whose replicas do not divide the global batch size evenly.
+    """
+    if job.nodes_range is None:
+        return (job.processes,)
+    return divisors(job.nodes_range.min, job.nodes_range.max, job.replicas_per_process, job.global_batch_size)
+
+
+def divisors(least: int, most: int, replicas: int, batch_size: int | None) -> tuple[int, ...]:
+    """Return the numbers of workers with `replicas` each, from `least` to `most`, that share a batch evenly."""
+    sizes = range(least, most + 1)
+    return tuple(size for size in sizes if batch_size is None or batch_size % (size * replicas) == 0)
+
+
+def _on_machine(job: ResolvedJob, machine: ResolvedMachine) -> ResolvedJob:
+    return job.model_copy(update={name: getattr(machine, name) for name in ResolvedMachine.model_fields})
+
+
+def _with_nodes(job: ResolvedJob, nodes: int) -> ResolvedJob:
+    if nodes not in possible_nodes(job):
+        raise ValueError(f"{nodes} workers of a job that may have {possible_nodes(job)}")
+    replicas = job.replicas if job.searches_together else nodes * job.replicas_per_process
+    strategy: Strategy = job.strategy
+    if strategy in ("Mirrored", "MultiWorkerMirrored") and job.program.is_trained_here:
+        strategy = "MultiWorkerMirrored" if nodes > 1 else "Mirrored"
+    chosen = Choice(field=NODES, value=str(nodes), because="the machines that this attempt got")
+    return job.model_copy(
+        update={"processes": nodes, "replicas": replicas, "strategy": strategy, "choices": (*job.choices, chosen)}
+    )

@@ -1,0 +1,187 @@
+"""Placement of a job's pods: node labels, taints, resources and requests, by the platform of the cluster's nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mptraining_api import accelerators
+from mptraining_api.accelerators import AcceleratorType
+from mptraining_api.machines.machine_types import default_requests
+from mptraining_api.machines.node_labels import (
+    DEFAULT_PLATFORM,
+    MIGStrategy,
+    NodeLabels,
+    Platform,
+    Term,
+    accelerator_terms,
+    platforms,
+)
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolved_job import Placement, ResolvedAccelerator
+
+_SETTING = "The operator's setting nodeLabels names the platform."
+_ARCHITECTURE = "kubernetes.io/arch"
+# Slices of compute of a whole GPU that MIG divides (NVIDIA, MIG user guide).
+_SLICES = 7
+
+
+def placement(
+    accelerator: ResolvedAccelerator,
+    node_labels: NodeLabels = "GKE",
+    mig_strategy: MIGStrategy = "Mixed",
+    *,
+    pack: bool = False,
+) -> Placement:
+    """Return the placement of one pod; it has no constraints for an on-demand CPU job.
+
+    `node_labels`: the platform; with Auto, for a cluster that is not known, the default one. `pack`: whether the pods
+    should be near one another. Raises InvalidSpec if the platform has no nodes with the accelerator or provisioning.
+    """
+    platform = platforms()[DEFAULT_PLATFORM if node_labels == "Auto" else node_labels]
+    type = accelerators.lookup(accelerator.type)
+    single = accelerator.partition is not None and platform.partition_label is None and mig_strategy == "Single"
+    common = dict(_common_labels(accelerator, type, platform))
+    suffix = _suffix(accelerator, platform, single=single)
+    always: Term = {key: (value,) for key, value in common.items()}
+    if single:
+        # Nodes with whole GPUs have the same resource: only GPU feature discovery tells them apart.
+        discovery = accelerator_terms(type, platforms()["NVIDIA"], suffix=suffix)
+        always = {**always, **(discovery[0] if discovery else {})}
+    terms: list[Term] = [{**term, **always} for term in _terms(accelerator, type, platform, suffix=suffix)]
+    selector, affinity = _selector(terms)
+    return Placement(
+        node_selector=selector,
+        node_affinity=affinity,
+        resources=dict.fromkeys(_resource(accelerator, type, platform, single=single), accelerator.count_per_node),
+        requests=default_requests(type.name, accelerator.count_per_node, platform.name, part=_part(accelerator)),
+        tolerations=tuple(_tolerations(accelerator, type, platform)),
+        pack_by=platform.topology if pack else None,
+    )
+
+
+def _terms(accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform, *, suffix: str) -> list[Term]:
+    if not accelerator_terms(type, platform) and type.kind != "cpu":
+        known = [each.name for each in accelerators.catalogue().values() if accelerator_terms(each, platform)]
+        raise InvalidSpec(
+            accelerators.TYPE,
+            f"the node labels of {platform.title} know no {type.name}",
+            expected=", ".join(known),
+            next_step=_SETTING,
+        )
+    wanted = accelerator.provisioning
+    terms = accelerator_terms(type, platform, suffix=suffix, provisioning=wanted)
+    if not terms and wanted != "OnDemand":
+        raise InvalidSpec(
+            accelerators.PROVISIONING,
+            f"{wanted!r}, which the node labels of {platform.title} do not show",
+            expected=", ".join(platform.provisionings()),
+            next_step=f"Label such nodes yourself and name the label in podTemplate.nodeSelector. {_SETTING}",
+        )
+    return [_with_reservation(term, accelerator, platform) for term in terms]
+
+
+def _with_reservation(term: Term, accelerator: ResolvedAccelerator, platform: Platform) -> Term:
+    project, _, name = (accelerator.reservation or "").rpartition("/reservations/")
+    filled = {key: tuple(value.format(reservation=name) for value in values) for key, values in term.items()}
+    label = next((kind.reservation_project for kind in platform.nodes if kind.reservation_project), None)
+    if project:
+        if label is None:
+            raise InvalidSpec(
+                "spec.accelerator.reservation",
+                f"{accelerator.reservation!r}",
+                expected=f"the id of a capacity reservation, as {platform.title} has no projects",
+            )
+        filled[label] = (project.removeprefix("projects/"),)
+    return filled
+
+
+def _common_labels(
+    accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform
+) -> Iterator[tuple[str, str]]:
+    """Yield the labels that every node of the pods has, whatever kind of node it is."""
+    for kind in platform.nodes:
+        topology = kind.accelerators.get(type.kind, {}).get("topology")
+        if topology and accelerator.topology:
+            yield topology, accelerator.topology
+    if type.architecture != "amd64":
+        yield _ARCHITECTURE, type.architecture
+    if accelerator.partition and platform.partition_label:
+        yield platform.partition_label, accelerator.partition
+    if accelerator.sharing:
+        yield platform.sharing["strategy"], platform.sharing[accelerator.sharing.strategy]
+        yield platform.sharing["clients"], str(accelerator.sharing.clients)
+    if accelerator.compute_class:
+        yield _compute_class_label(platform), accelerator.compute_class
+
+
+def _compute_class_label(platform: Platform) -> str:
+    label = next((kind.compute_class for kind in platform.nodes if kind.compute_class), None)
+    if label is None:
+        raise InvalidSpec(
+            "spec.accelerator.computeClass", f"{platform.title} has no compute classes", expected="no computeClass"
+        )
+    return label
+
+
+def _selector(terms: list[Term]) -> tuple[dict[str, str], tuple[dict[str, Any], ...] | None]:
+    """Return the terms as a node selector, if there is one with single values, else as terms of a node affinity."""
+    if not terms:
+        return {}, None
+    if len(terms) == 1:
+        single = {key: values[0] for key, values in terms[0].items() if len(values) == 1}
+        if len(single) == len(terms[0]):
+            return single, None
+        rest: list[Term] = [{key: values for key, values in terms[0].items() if key not in single}]
+        return single, _affinity(rest)
+    # What all terms require is in the selector, which kubectl and autoscalers show at one glance.
+    shared = {
+        key: values[0]
+        for key, values in terms[0].items()
+        if len(values) == 1 and all(term.get(key) == values for term in terms)
+    }
+    return shared, _affinity([{key: values for key, values in term.items() if key not in shared} for term in terms])
+
+
+def _affinity(terms: list[Term]) -> tuple[dict[str, Any], ...] | None:
+    expressions = [
+        [{"key": key, "operator": "In", "values": list(values)} for key, values in term.items()] for term in terms
+    ]
+    # A term without expressions would match no node; all of its labels are in the selector.
+    return tuple({"matchExpressions": each} for each in expressions) if all(expressions) else None
+
+
+def _suffix(accelerator: ResolvedAccelerator, platform: Platform, *, single: bool) -> str:
+    """Return the end of the product's name: under the strategy Single every GPU of a node has the same slices."""
+    ending = f"-MIG-{accelerator.partition}" if single else ""
+    return f"{ending}-SHARED" if accelerator.sharing and platform.suffix_shared else ending
+
+
+def _resource(
+    accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform, *, single: bool
+) -> Iterator[str]:
+    if type.resource is None:
+        return
+    own_resource = accelerator.partition and platform.partition_label is None and not single
+    yield f"nvidia.com/mig-{accelerator.partition}" if own_resource else type.resource
+
+
+def _part(accelerator: ResolvedAccelerator) -> float:
+    slices = int(accelerator.partition.partition("g")[0]) / _SLICES if accelerator.partition else 1.0
+    return slices / accelerator.sharing.clients if accelerator.sharing else slices
+
+
+def _tolerations(
+    accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform
+) -> Iterator[dict[str, Any]]:
+    taints = [*platform.taints.get(type.kind, ()), *platform.taints.get(accelerator.provisioning, ())]
+    if platform.arm_taint and type.architecture != "amd64":
+        taints.append(f"{_ARCHITECTURE}={type.architecture}")
+    if accelerator.compute_class:
+        taints.append(f"{_compute_class_label(platform)}={accelerator.compute_class}")
+    for taint in taints:
+        key, _, value = taint.partition("=")
+        if value:
+            yield {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
+        else:
+            yield {"key": key, "operator": "Exists", "effect": "NoSchedule"}

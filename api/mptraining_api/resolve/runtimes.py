@@ -1,0 +1,141 @@
+"""Runtimes: named settings for jobs, which the platform's owner keeps in the operator's settings.
+
+A job names one in spec.runtime, or has that of its namespace. The job has precedence over the runtime, and the
+runtime over the other settings; limits of a runtime apply in addition to those of the settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import Field, StringConstraints, model_validator
+
+from mptraining_api.admin_limits import Image, RuntimeLimits
+from mptraining_api.model import Model, Text, Uri
+from mptraining_api.pods.fields import PodTemplate
+from mptraining_api.pods.merge import merge
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolved_job import Choice, ResolvedRuntime
+from mptraining_api.rules.check import template_violations
+from mptraining_api.spec import NO_RUNTIME, Machine, MPTrainingJob, Provisioning
+
+M = TypeVar("M", bound=Machine)
+
+RuntimeName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+
+
+class RuntimeImages(Model):
+    """Images by kind of accelerator. Absent: those of the settings."""
+
+    cpu: Image | None = Field(None, description="For jobs on CPUs.")
+    gpu: Image | None = Field(None, description="For jobs on GPUs.")
+    tpu: Image | None = Field(None, description="For jobs on TPUs.")
+
+
+class Runtime(Model):
+    """Settings for the jobs that name the runtime, for fields that a job does not set."""
+
+    description: Text | None = Field(None, description="Shown by `mptj runtimes`.")
+    pod_template: PodTemplate | None = Field(None, description="As in a job, which adds to it.")
+    images: RuntimeImages = Field(RuntimeImages(), description="Images by kind of accelerator.")
+    provisioning: Literal["OnDemand", "Spot", "FlexStart"] | None = Field(
+        None, description="Of the accelerators that name none."
+    )
+    default_output: Uri | None = Field(None, description="Parent of the run folders, as defaultOutput.")
+    limits: RuntimeLimits = Field(RuntimeLimits(), description="Limits in addition to settings.limits.")
+
+    @model_validator(mode="after")
+    def _keeps_the_rules(self) -> Self:
+        found = template_violations(self.pod_template) if self.pod_template else []
+        if found:
+            first = found[0]
+            raise ValueError(f"{first.expected} in {first.where.removeprefix('spec.')}, which has {first.found}")
+        return self
+
+
+Runtimes = Mapping[str, Runtime]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The job with what its runtime adds, the runtime, and the reasons."""
+
+    job: MPTrainingJob
+    runtime: Runtime
+    resolved: ResolvedRuntime | None
+    choices: tuple[Choice, ...]
+
+
+def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mapping[str, str]) -> Chosen:
+    """Return the job with the fields of its runtime. `runtimes` None: this process does not know them.
+
+    Raises InvalidSpec for a runtime that does not exist, with the names of those that do.
+    """
+    spec = job.spec
+    name = spec.runtime or defaults.get(job.metadata.namespace or "")
+    if name is None or name == NO_RUNTIME:
+        return Chosen(job=job, runtime=Runtime(), resolved=None, choices=())
+    if runtimes is None:
+        because = "known to the cluster only: its pod settings, images and output are not checked here"
+        choice = Choice(field="spec.runtime", value=name, because=because)
+        return Chosen(job=job, runtime=Runtime(), resolved=None, choices=(choice,))
+    runtime = runtimes.get(name)
+    if runtime is None:
+        raise InvalidSpec(
+            "spec.runtime",
+            f"{name!r} is no runtime of this cluster",
+            expected=f"one of {', '.join(sorted(runtimes))}" if runtimes else "no runtime, since it has none",
+            next_step="`mptj runtimes` lists them.",
+        )
+    source = "given in the job" if spec.runtime else f"of the namespace {job.metadata.namespace!r}"
+    choices = [Choice(field="spec.runtime", value=name, because=source), *_reasons(job, runtime, name)]
+    template = spec.pod_template
+    if runtime.pod_template is not None:
+        template = merge(runtime.pod_template, template or PodTemplate())
+    accelerator = _provided(spec.accelerator, runtime)
+    if accelerator.alternatives:
+        others = [_provided(each, runtime) for each in accelerator.alternatives]
+        accelerator = accelerator.model_copy(update={"alternatives": others})
+    merged = spec.model_copy(update={"pod_template": template, "accelerator": accelerator})
+    return Chosen(
+        job=job.model_copy(update={"spec": merged}),
+        runtime=runtime,
+        resolved=ResolvedRuntime(name=name, pod_template=template),
+        choices=tuple(choices),
+    )
+
+
+def _provided(machine: M, runtime: Runtime) -> M:
+    """Return the machine with the provisioning of the runtime, if the job leaves it open."""
+    open_ = machine.provisioning is None and machine.compute_class is None
+    impossible = machine.type == "cpu" and runtime.provisioning == "FlexStart"
+    if runtime.provisioning is None or not open_ or impossible:
+        return machine
+    return machine.model_copy(update={"provisioning": Provisioning(runtime.provisioning)})
+
+
+def _reasons(job: MPTrainingJob, runtime: Runtime, name: str) -> list[Choice]:
+    """Return a choice for each field that the runtime decides or adds to."""
+    because = f"from the runtime {name}"
+    written = job.spec.pod_template.to_document() if job.spec.pod_template else {}
+    found = []
+    for field, value in (runtime.pod_template.to_document() if runtime.pod_template else {}).items():
+        # Only names: values may be long, and variables of an environment private.
+        text = str(value) if isinstance(value, str) else ", ".join(_names(value))
+        if field in written and isinstance(value, str):
+            continue
+        reason = f"{because}, with the job's own" if field in written else because
+        found.append(Choice(field=f"spec.podTemplate.{field}", value=text, because=reason))
+    if runtime.provisioning is not None and _provided(job.spec.accelerator, runtime) is not job.spec.accelerator:
+        found.append(Choice(field="spec.accelerator.provisioning", value=runtime.provisioning, because=because))
+    return found
+
+
+def _names(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [str(key) for key in value]
+    keys = ("name", "key", "mountPath", "topologyKey")
+    items = value if isinstance(value, list) else []
+    return [next((str(each[key]) for key in keys if each.get(key)), "…") for each in items if isinstance(each, dict)]

@@ -1,0 +1,1 @@
+"""Commands about what the owner of a platform offers to jobs."""

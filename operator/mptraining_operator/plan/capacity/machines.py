@@ -1,0 +1,175 @@
+"""The machine of an attempt: the first choice or an alternative, for how long it is tried, and the one after it.
+
+An attempt whose machines do not come within `tryForSeconds` ends as NoCapacity, which no budget counts, and the next
+attempt tries the next machine; after the last alternative comes the first choice again. An attempt that loses its
+machines starts again with the first choice, except that a machine that did not come, or was taken away within its
+`tryForSeconds`, rests: so a job neither waits again for what was absent a moment ago, nor changes without end.
+"""
+
+from __future__ import annotations
+
+from mptraining_api import outcomes
+from mptraining_api.outcomes import Budget
+from mptraining_api.resolve.attempt import possible_nodes
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import Machine, MPTrainingJob
+from mptraining_api.status import Attempt, JobStatus, parse_time
+from mptraining_operator.plan import conditions
+from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
+from mptraining_operator.plan.deadlines import Deadline, run_policy
+from mptraining_operator.plan.end import end_current_attempt, with_uncharged_end
+from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
+
+# A machine rests for this multiple of its tryForSeconds, so that waits for it take a quarter of the time at most.
+_REST = 3
+
+
+def start_of(number: int, job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -> StartAttempt:
+    """Return the start of an attempt of the frozen `job`.
+
+    A job that was resolved again, because its frozen one was deleted, may not have that machine or size: the attempt
+    then runs on the first choice, or has the number of workers of the job.
+    """
+    if machine > len(job.alternatives):
+        machine = 0
+    if job.nodes_range is None or nodes not in possible_nodes(job):
+        nodes = None
+    return StartAttempt(number, job, machine, nodes)
+
+
+def start_again(attempt: Attempt, job: ResolvedJob) -> StartAttempt:
+    """Return the start of an attempt that the status has and whose Indexed Job is missing."""
+    return start_of(attempt.number, job, machine=attempt.machine or 0, nodes=attempt.workers)
+
+
+def start_of_created(batch_job: SeenBatchJob, job: ResolvedJob) -> StartAttempt:
+    """Return the start of the attempt whose Indexed Job exists and which the status does not have."""
+    return start_of(batch_job.attempt, job, machine=batch_job.machine, nodes=batch_job.workers or batch_job.parallelism)
+
+
+def tried(job: MPTrainingJob | None, status: JobStatus) -> tuple[Machine, ...]:
+    """Return the machines that the job is tried on, the first choice first; empty if it has no alternatives."""
+    accelerator = job.spec.accelerator if job else None
+    if accelerator is None or not accelerator.alternatives or conditions.is_true(status, "FellBackToCPU"):
+        return ()
+    return (accelerator, *accelerator.alternatives)
+
+
+def try_seconds(snapshot: Snapshot, machines: tuple[Machine, ...], machine: int) -> int:
+    """Return for how many seconds that machine is tried: by default its share of pendingTimeoutSeconds."""
+    return machines[machine].try_for_seconds or max(1, run_policy(snapshot).pending_timeout_seconds // len(machines))
+
+
+def next_machine(snapshot: Snapshot, status: JobStatus, now: float) -> int:
+    """Return the machine of the next attempt, after the last one of the status has ended."""
+    machines, attempts = tried(snapshot.job, status), status.attempts or []
+    if not machines or not attempts:
+        return 0
+    last = attempts[-1]
+    used = min(last.machine or 0, len(machines) - 1)
+    outcome = outcomes.by_reason(last.outcome or "")
+    # A gang that got only some of its machines waits for no more of them.
+    if outcome in (outcomes.NO_CAPACITY, outcomes.GANG_RELEASED):
+        order = [(used + 1 + step) % len(machines) for step in range(len(machines) - 1)]
+        rests = {each: _rest_ends(snapshot, status, machines, each, absent=False) for each in order}
+    elif outcome.budget == Budget.INFRASTRUCTURE_RETRIES or outcome == outcomes.SUSPENDED:
+        order = list(range(len(machines)))
+        rests = {each: _rest_ends(snapshot, status, machines, each, absent=True) for each in order}
+    else:
+        # Its machines are still there.
+        return used
+    return next((each for each in order if rests[each] <= now), min(order, key=rests.__getitem__))
+
+
+def _rest_ends(
+    snapshot: Snapshot, status: JobStatus, machines: tuple[Machine, ...], machine: int, *, absent: bool
+) -> float:
+    """Return until when a machine rests that was taken away in moments or, with `absent`, did not come; else 0."""
+    seconds = try_seconds(snapshot, machines, machine)
+    for attempt in reversed(status.attempts or []):
+        if (attempt.machine or 0) != machine or not attempt.completion_time:
+            continue
+        ended = parse_time(attempt.completion_time)
+        outcome = outcomes.by_reason(attempt.outcome or "")
+        began = parse_time(attempt.start_time) if attempt.start_time else ended
+        lost = outcome.budget == Budget.INFRASTRUCTURE_RETRIES and ended - began < seconds
+        return ended + _REST * seconds if lost or (absent and outcome == outcomes.NO_CAPACITY) else 0.0
+    return 0.0
+
+
+def try_deadline(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, why: str) -> Deadline | None:
+    """Return when the current attempt gives up its machines; None without alternatives, or once they have come.
+
+    An attempt in a queue waits there without limit, unless its machine has a `tryForSeconds`; the time counts again
+    from its admission.
+    """
+    machines, attempt = tried(snapshot.job, status), conditions.current_attempt(status)
+    if not machines or attempt is None or attempt.start_time is None or conditions.is_true(status, "Running"):
+        return None
+    placed = [pod for pod in snapshot.pods_of(attempt.number) if pod.node and not pod.terminated]
+    if len(placed) >= batch_job.parallelism:
+        return None
+    machine = min(attempt.machine or 0, len(machines) - 1)
+    if batch_job.suspended:
+        if machines[machine].try_for_seconds is None:
+            return None
+        # Since its start, or since the queue took its machines back.
+        began = max(parse_time(attempt.start_time), conditions.transition_time(status, "Running") or 0.0)
+    else:
+        began = batch_job.started or batch_job.created
+    seconds = try_seconds(snapshot, machines, machine)
+    message = f"{describe(machines[machine])} did not come within {seconds} s ({field(machine)}): {why}"
+    return Deadline(began + seconds, outcomes.NO_CAPACITY, message)
+
+
+def queue_deadline(snapshot: Snapshot, status: JobStatus, queue_job: SeenBatchJob) -> Deadline | None:
+    """Return when the job no longer queues for that machine; None for one without alternatives or `tryForSeconds`."""
+    machines = tried(snapshot.job, status)
+    machine = min(queue_job.machine, len(machines) - 1)
+    if not machines or (seconds := machines[machine].try_for_seconds) is None:
+        return None
+    # Since its start, or since the queue took its machines back.
+    began = max(queue_job.created, conditions.transition_time(status, "Running") or 0.0)
+    message = f"the queue did not admit {describe(machines[machine])} within {seconds} s ({field(machine)})"
+    return Deadline(began + seconds, outcomes.NO_CAPACITY, message)
+
+
+def field(machine: int) -> str:
+    """Return the field with the time for which that machine is tried."""
+    return f"spec.accelerator{f'.alternatives[{machine - 1}]' if machine else ''}.tryForSeconds"
+
+
+def describe(machine: Machine) -> str:
+    """Return the machine in the words of the spec."""
+    count = f" x {machine.count_per_node}" if machine.count_per_node else ""
+    shape = f" {machine.topology}" if machine.topology else ""
+    return f"{machine.type}{shape}{count} ({machine.provisioning or 'OnDemand'})"
+
+
+def give_up(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, message: str, now: float) -> Plan:
+    """End the current attempt, whose machines did not come; the next attempt tries the next machine."""
+    outcome = outcomes.NO_CAPACITY
+    status = with_uncharged_end(snapshot, status, batch_job, outcome, message, now)
+    following = announced(snapshot, status, next_machine(snapshot, status, now))
+    record = EventRecord(outcome.reason, f"{message.rstrip('.')}. Next: {following}", "Warning")
+    return Plan(status=status, actions=end_current_attempt(snapshot, status), event_records=(record,), wake_at=now)
+
+
+def announced(snapshot: Snapshot, status: JobStatus, machine: int) -> str:
+    """Return that machine and for how long it is tried; empty for a job without alternatives."""
+    machines = tried(snapshot.job, status)
+    if not machines:
+        return ""
+    scheduling = snapshot.job.spec.scheduling if snapshot.job else None
+    if scheduling is not None and scheduling.queue_name and machines[machine].try_for_seconds is None:
+        return f"{describe(machines[machine])}, when its queue admits it"
+    return f"{describe(machines[machine])} for {try_seconds(snapshot, machines, machine)} s"
+
+
+def plan_of_tries(snapshot: Snapshot, status: JobStatus, machine: int) -> str:
+    """Return which machine an attempt tries and which one follows; empty for a job without alternatives."""
+    machines = tried(snapshot.job, status)
+    if not machines:
+        return ""
+    following = (machine + 1) % len(machines)
+    return f"; tries {announced(snapshot, status, machine)}, then {describe(machines[following])}"

@@ -1,0 +1,196 @@
+"""Number of workers of an elastic job's attempts (spec.elastic): what can be placed at once, and more when it can grow.
+
+Nothing here counts free machines: the scheduler, quotas, queues and the cluster autoscaler decide what can be placed,
+and the only question that they all answer is a pod. So an attempt that is not placed as a whole is replaced by one with
+as many workers as were placed, and an attempt with less than the maximum grows when the pods of a probe Job, which ask
+for the machines that are missing, run. A pending probe occupies no machine, and it is the request that autoscalers and
+queues understand; an attempt that ended to look for machines would lose its own in vain.
+
+    no attempt     start with the most that limits.nodesPerNamespace leaves
+    placing        k of n workers have a node:  shrink to the largest size <= k
+                   after `settle` seconds when the scheduler has refused the others and a worker was lost before,
+                   after elasticWaitSeconds in any other case; a queue that admits k: at once
+    running        n < max, resizeSeconds after the attempt's start:  create the probe
+                   k of its pods run:  end the attempt with a checkpoint, the next one has the largest size <= n + k
+                   pods of the probe that do not suffice for a larger size are deleted, until resizeSeconds have passed
+    ended          lost workers:  start with n, or with n and what the probe holds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mptraining_api.outcomes import NO_CAPACITY, QUEUE_PREEMPTED, RESIZED, SUSPENDED
+from mptraining_api.status import Attempt, JobStatus, parse_time
+from mptraining_operator.plan import conditions
+from mptraining_operator.plan.deadlines import run_policy
+from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, Snapshot
+
+# Seconds. A restart costs about that much: an attempt that ends sooner does not grow.
+_WORTH_A_RESTART = 120
+# After them nothing is known about the machines of the next attempt.
+_STARTS_AFRESH = (SUSPENDED.reason, NO_CAPACITY.reason, QUEUE_PREEMPTED.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """End the attempt and start the next one with `nodes` workers."""
+
+    nodes: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What to do with the probe: its pods to create, or whether to keep it; or the resize that it allows.
+
+    `wake_at` is when to decide again, in seconds since 1970.
+    """
+
+    resize: Resize | None = None
+    # Pods of a probe to be created, and the number that is needed for the next larger size.
+    create: int = 0
+    least: int = 0
+    keep: bool = False
+    wake_at: float | None = None
+
+
+def largest(sizes: Sequence[int], most: int) -> int | None:
+    """Return the largest of the ascending `sizes` that is at most `most`; None if all are larger."""
+    return max((size for size in sizes if size <= most), default=None)
+
+
+def most_allowed(snapshot: Snapshot, sizes: Sequence[int]) -> int:
+    """Return the number of workers up to which the administrator's limits and the queue leave nodes."""
+    limits, place = snapshot.limits.jobs, snapshot.queue_job
+    left = None if limits.nodes_per_namespace is None else limits.nodes_per_namespace - snapshot.other_nodes
+    # A queue may admit a part of the workers, and adds none to them later.
+    queued = None if place is None or place.suspended else place.parallelism
+    return min(each for each in (sizes[-1], limits.nodes_per_job, left, queued) if each is not None)
+
+
+def next_size(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus) -> int:
+    """Return the number of workers of the next attempt: the smallest size if the limits leave nodes for none."""
+    before = conditions.current_attempt(status)
+    if before is None or before.outcome in _STARTS_AFRESH:
+        wanted = sizes[-1]
+    elif resized_to(status) is not None:
+        wanted = resized_to(status) or sizes[-1]
+    else:
+        held = snapshot.probe.ready if snapshot.probe else 0
+        wanted = (before.workers or sizes[-1]) + held
+    found = largest(sizes, min(wanted, most_allowed(snapshot, sizes)))
+    return sizes[0] if found is None else found
+
+
+def resized_to(status: JobStatus) -> int | None:
+    """Return the number of workers for which the last attempt ended; None if it ended otherwise, or runs."""
+    before = conditions.current_attempt(status)
+    return status.workers if before is not None and before.outcome == RESIZED.reason else None
+
+
+def shrunk(
+    sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float
+) -> tuple[Resize | None, float | None]:
+    """Return the resize of an attempt whose workers do not all run, or else when to decide again, in seconds since
+    1970.
+    """
+    attempt = conditions.current_attempt(status)
+    if attempt is None or batch_job.suspended or batch_job.deleting or batch_job.ended:
+        return None, None
+    nodes = attempt.workers or sizes[-1]
+    if batch_job.parallelism < nodes:
+        # A queue admitted a part of the workers; those that run wait for the others in vain.
+        target = largest(sizes, batch_job.parallelism)
+        message = f"the queue admitted {batch_job.parallelism} of {nodes} workers"
+        return (None if target is None else Resize(target, message)), None
+    pods = [pod for pod in snapshot.pods_of(batch_job.attempt) if pod.deletion is None and not pod.terminated]
+    placed = sum(bool(pod.node) for pod in pods)
+    if placed >= nodes:
+        return None, None
+    refused = next((pod.unscheduled for pod in pods if pod.unscheduled), "")
+    judged = len(pods) == nodes and all(pod.node or pod.unscheduled for pod in pods)
+    # A probe that ends still occupies the machines that it holds for this attempt.
+    quick = judged and _restarted(status) and snapshot.probe is None
+    limit = snapshot.limits.settle if quick else snapshot.limits.elastic_wait
+    began = batch_job.started or batch_job.created
+    if now < began + limit:
+        return None, began + limit
+    target = largest(sizes, placed)
+    if target is None:
+        return None, None
+    cause = f": {refused}" if refused else ""
+    return Resize(target, f"{placed} of {nodes} workers could be placed within {limit:g} s{cause}"), None
+
+
+def _restarted(status: JobStatus) -> bool:
+    """Return whether workers of this job were placed before, so that its machines are there or lost."""
+    before = _before(status)
+    return before is not None and before.outcome not in _STARTS_AFRESH
+
+
+def _before(status: JobStatus) -> Attempt | None:
+    attempts = status.attempts or []
+    return attempts[-2] if len(attempts) > 1 else None
+
+
+def growth(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, now: float) -> Growth:
+    """Return how a running attempt grows."""
+    attempt = conditions.current_attempt(status)
+    ran = conditions.transition_time(status, "Running")
+    if attempt is None or attempt.start_time is None or ran is None:
+        return Growth()
+    nodes = attempt.workers or sizes[-1]
+    most = largest(sizes, most_allowed(snapshot, sizes)) or nodes
+    if most <= nodes or _ends_soon(status):
+        return Growth()
+    interval = run_policy(snapshot).resize_seconds
+    due = max(parse_time(attempt.start_time), ran) + interval
+    if now < due:
+        return Growth(wake_at=due)
+    next_round = now + interval - (now - due) % interval
+    if snapshot.probe is not None:
+        return _probed(sizes, nodes, most, snapshot.probe, snapshot.limits, now) or Growth(wake_at=next_round)
+    if (now - due) % interval >= snapshot.limits.elastic_wait:
+        return Growth(wake_at=next_round)
+    return Growth(create=most - nodes, least=min(size for size in sizes if size > nodes) - nodes)
+
+
+def _probed(
+    sizes: Sequence[int], nodes: int, most: int, probe: SeenBatchJob, limits: Limits, now: float
+) -> Growth | None:
+    """Return what the probe's running pods allow an attempt of `nodes` workers; None to delete the probe."""
+    if probe.deleting or probe.ended:
+        return None
+    held = min(probe.ready, most - nodes)
+    since = probe.changed or probe.created
+    target = largest(sizes, nodes + held) or nodes
+    if target > nodes:
+        # Further machines may come at the same moment.
+        if target < most and now < since + limits.settle:
+            return Growth(keep=True, wake_at=since + limits.settle)
+        found = "1 more machine" if held == 1 else f"{held} more machines"
+        return Growth(Resize(target, f"{found} for {nodes} worker{'s' * (nodes > 1)}"), keep=True)
+    if held and now >= since + limits.elastic_wait:
+        # It occupies machines that are not enough.
+        return None
+    return Growth(keep=True, wake_at=since + limits.elastic_wait if held else None)
+
+
+def _ends_soon(status: JobStatus) -> bool:
+    progress = status.progress
+    if progress is None or progress.attempt != status.current_attempt:
+        return False
+    remaining = progress.estimated_remaining_seconds
+    return progress.percent_complete == 100 or (remaining is not None and remaining < _WORTH_A_RESTART)
+
+
+def keeps_probe(status: JobStatus) -> bool:
+    """Return whether a probe may exist: beside a running attempt, and until the next one starts in its place."""
+    attempt = conditions.current_attempt(status)
+    if attempt is None or conditions.is_true(status, "Finished") or conditions.is_true(status, "Suspended"):
+        return False
+    if attempt.outcome == QUEUE_PREEMPTED.reason:
+        return False
+    return attempt.outcome is not None or conditions.is_true(status, "Running")

@@ -1,0 +1,100 @@
+"""Change of the number of workers of an elastic job: the attempt that ends for it, and the probe of a running one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mptraining_api import outcomes
+from mptraining_api.resolve.attempt import possible_nodes
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.status import JobStatus
+from mptraining_operator.plan import conditions, end
+from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan, ReadJobFile, StartProbe
+from mptraining_operator.plan.capacity import nodes
+from mptraining_operator.plan.capacity.nodes import Growth, Resize
+from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
+
+
+def resized_attempt(snapshot: Snapshot, now: float) -> Plan | None:
+    """End an attempt that cannot be placed as a whole, or that can grow; the next one has another number of workers."""
+    status = snapshot.status
+    if status is None or not _is_elastic(snapshot) or not _is_under_way(status):
+        return None
+    job = _frozen(snapshot)
+    if job is None:
+        return None
+    resize, _ = _shrunk(snapshot, status, job, now)
+    resize = resize or _growth(snapshot, status, job, now).resize
+    batch_job = snapshot.batch_job(status.current_attempt or 0)
+    return None if resize is None or batch_job is None else _ended(snapshot, status, batch_job, resize, now)
+
+
+def _frozen(snapshot: Snapshot) -> ResolvedJob | None:
+    """Return the frozen job; None if it was not read yet, or is lost, so that the next attempt resolves the spec."""
+    return ResolvedJob.read(snapshot.lookups.job_text) if snapshot.lookups.job_text else None
+
+
+def _is_elastic(snapshot: Snapshot) -> bool:
+    return snapshot.job is not None and snapshot.job.spec.elastic is not None
+
+
+def _is_under_way(status: JobStatus) -> bool:
+    attempt = conditions.current_attempt(status)
+    return attempt is not None and attempt.outcome is None and not conditions.is_true(status, "Finished")
+
+
+def _shrunk(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) -> tuple[Resize | None, float | None]:
+    batch_job = snapshot.batch_job(status.current_attempt or 0)
+    if batch_job is None or conditions.is_true(status, "Running"):
+        return None, None
+    return nodes.shrunk(possible_nodes(job), snapshot, status, batch_job, now)
+
+
+def _growth(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) -> Growth:
+    batch_job = snapshot.batch_job(status.current_attempt or 0)
+    if batch_job is None or batch_job.suspended or batch_job.deleting or batch_job.ended:
+        return Growth()
+    if not conditions.is_true(status, "Running"):
+        return Growth()
+    return nodes.growth(possible_nodes(job), snapshot, status, now)
+
+
+def _ended(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, resize: Resize, now: float) -> Plan:
+    outcome, workers = outcomes.RESIZED, "1 worker" if resize.nodes == 1 else f"{resize.nodes} workers"
+    message = f"{resize.message.rstrip('.')}; the next attempt has {workers}"
+    status = end.with_uncharged_end(snapshot, status, batch_job, outcome, message, now)
+    # `nodes.next_size` reads the workers.
+    status = status.model_copy(update={"workers": resize.nodes})
+    return Plan(
+        status=status,
+        actions=end.end_current_attempt(snapshot, status),
+        event_records=(EventRecord(outcome.reason, message),),
+        wake_at=now,
+        restart=outcome.reason,
+    )
+
+
+def with_probe(found: Plan, snapshot: Snapshot, now: float) -> Plan:
+    """Return the plan with the creation or deletion of the probe, and the time of the next decision about the size."""
+    status, probe = found.status or snapshot.status, snapshot.probe
+    if status is None:
+        return found
+    grown, wake = Growth(keep=nodes.keeps_probe(status)), None
+    actions: tuple[Action, ...] = ()
+    if _is_elastic(snapshot) and _is_under_way(status):
+        job = _frozen(snapshot)
+        if job is None:
+            read = ReadJobFile()
+            known = snapshot.lookups.job_file_missing or read in found.actions
+            return found if known else replace(found, actions=(*found.actions, read))
+        grown, (_, wake) = _growth(snapshot, status, job, now), _shrunk(snapshot, status, job, now)
+        attempt = conditions.current_attempt(status)
+        if grown.create and attempt is not None:
+            actions = (StartProbe(job, attempt.machine or 0, grown.create, grown.least),)
+    if probe is not None and not grown.keep and not probe.deleting:
+        # In the foreground: it exists until its machines are free.
+        actions = (EndAttempt(probe.name, probe.uid),)
+    wakes = [each for each in (found.wake_at, wake, grown.wake_at) if each is not None]
+    if not actions and min(wakes, default=None) == found.wake_at:
+        return found
+    return replace(found, actions=(*found.actions, *actions), wake_at=min(wakes, default=None))

@@ -1,0 +1,52 @@
+"""Affinity of an attempt's pods: the machines of the accelerator, nearness of the workers, and the job's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mptraining_api.resolved_job import Placement
+
+# The API server's maximum.
+_NEAREST_WEIGHT = 100
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+Term = Mapping[str, Any]
+
+
+def affinity(placement: Placement, own: Mapping[str, Any] | None, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the affinity of a pod, empty for none.
+
+    `own` is that of podTemplate, to which the requirements of the placement are added; `labels` are those of the
+    attempt's pods.
+    """
+    found = {name: dict(value) for name, value in (own or {}).items() if value}
+    if placement.node_affinity is not None:
+        node = found.setdefault("nodeAffinity", {})
+        theirs = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms")
+        terms = list(placement.node_affinity) if theirs is None else _both(placement.node_affinity, theirs)
+        node[_REQUIRED] = {"nodeSelectorTerms": terms}
+    if placement.pack_by is not None:
+        # A preference: a gang that does not fit into one place trains across several. The nearest place weighs most.
+        # The scheduler ignores a label that no node has.
+        near = [
+            {
+                "weight": _NEAREST_WEIGHT // 2**distance,
+                "podAffinityTerm": {"topologyKey": key, "labelSelector": {"matchLabels": dict(labels)}},
+            }
+            for distance, key in enumerate(placement.pack_by)
+        ]
+        pod = found.setdefault("podAffinity", {})
+        pod[_PREFERRED] = [*near, *(pod.get(_PREFERRED) or ())]
+    return found
+
+
+def _both(first: Sequence[Term], second: Sequence[Term]) -> list[dict[str, Any]]:
+    """Return the terms, of which one holds where one of each list holds: the requirements within a term all hold."""
+    keys = ("matchExpressions", "matchFields")
+    return [
+        {key: [*(one.get(key) or ()), *(other.get(key) or ())] for key in keys if one.get(key) or other.get(key)}
+        for one, other in itertools.product(first, second)
+    ]

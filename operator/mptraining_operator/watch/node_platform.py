@@ -1,0 +1,64 @@
+"""The platform of the cluster's nodes (GKE, EKS, AKS, GPU feature discovery), read from the labels of some nodes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import msgspec
+
+from mptraining_api.kubernetes_api import NODES, ApiProblem
+from mptraining_api.machines.node_labels import MIG_STRATEGY, recognize
+from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_operator.cluster import Cluster
+from mptraining_operator.settings import OperatorSettings
+
+_log = logging.getLogger(__name__)
+
+# Nodes of one platform all have its labels, so that a few show it; a node is about 20 KB of JSON.
+_NODES_READ = "50"
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    labels: dict[str, str] | None = None
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
+
+
+_NODE = msgspec.json.Decoder(_Node)
+
+
+class NodePlatform:
+    """Completes the settings of `resolve` with what the nodes show, where the operator's settings say Auto."""
+
+    def __init__(self, cluster: Cluster, settings: OperatorSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._found = settings.cluster()
+
+    def read(self) -> ClusterSettings:
+        """Read some nodes and return the settings; those of the last time if the nodes cannot be read."""
+        settings = self._settings
+        if settings.node_labels != "Auto" and settings.mig_strategy != "Auto":
+            return self._found
+        try:
+            # The nodes with slices may be a few of many.
+            platform, strategy = recognize([*self._labels(), *self._labels(labelSelector=MIG_STRATEGY)])
+        except ApiProblem as problem:
+            _log.warning("the nodes cannot be read, whose labels show their platform: %s", problem)
+            return self._found
+        found = self._found
+        if settings.node_labels == "Auto" and platform is not None:
+            found = replace(found, node_labels=platform)
+        if settings.mig_strategy == "Auto" and strategy is not None:
+            found = replace(found, mig_strategy=strategy)
+        if found != self._found:
+            _log.info("node labels of %s, MIG strategy %s", found.node_labels, found.mig_strategy)
+        self._found = found
+        return found
+
+    def _labels(self, **selectors: str) -> list[dict[str, str]]:
+        page, _ = next(self._cluster.pages(NODES, None, limit=_NODES_READ, **selectors))
+        return [_NODE.decode(each).metadata.labels or {} for each in page]

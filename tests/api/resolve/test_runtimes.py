@@ -1,0 +1,206 @@
+"""Runtimes of the platform's owner: the job over the runtime over the settings, and a reason for each choice."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from mptraining_api.admin_limits import JobLimits
+from mptraining_api.admission.limit_rules import check_limits
+from mptraining_api.problems import InvalidSpec, OutsideLimits
+from mptraining_api.resolve.attempt import machines
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.runtimes import Runtime
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+
+TEAM = Runtime.parse(
+    {
+        "podTemplate": {
+            "env": [{"name": "A", "value": "runtime"}, {"name": "B", "value": "runtime"}],
+            "nodeSelector": {"pool": "shared", "disk": "ssd"},
+            "tolerations": [{"key": "shared", "operator": "Exists"}],
+            "resources": {"requests": {"cpu": "4", "memory": "8Gi"}},
+            "serviceAccountName": "trainer",
+            "initContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
+        },
+        "images": {"gpu": "registry.example/gpu:1"},
+        "provisioning": "Spot",
+        "defaultOutput": "gs://team/runs",
+        "limits": {"nodesPerJob": 2, "registries": ["registry.example"]},
+    }
+)
+CLUSTER = ClusterSettings(
+    default_image="ours:1",
+    default_output="gs://all",
+    default_outputs={"team-a": "gs://team-a"},
+    runtimes={"team-default": TEAM, "plain": Runtime()},
+    default_runtimes={"team-a": "team-default"},
+)
+
+
+def job(namespace: str = "team-b", **spec: Any) -> MPTrainingJob:
+    document = {
+        "accelerator": {"type": "nvidia-tesla-t4"},
+        "program": {"application": {"name": "cnn", "classes": 2}},
+        "data": {"train": ["gs://bucket/train"]},
+        **spec,
+    }
+    return MPTrainingJob.parse({"metadata": {"name": "flowers", "namespace": namespace}, "spec": document})
+
+
+def resolved(namespace: str = "team-b", settings: ClusterSettings = CLUSTER, **spec: Any) -> ResolvedJob:
+    return resolve(job(namespace, **spec), settings)
+
+
+def reasons(found: ResolvedJob) -> dict[str, str]:
+    return {each.field: each.because for each in found.choices}
+
+
+def test_a_runtime_decides_what_the_job_does_not_say() -> None:
+    found = resolved(runtime="team-default")
+    assert found.image == "registry.example/gpu:1"
+    assert found.accelerator.provisioning == "Spot"
+    assert found.output == "gs://team/runs/team-b/flowers"
+    assert found.runtime is not None
+    assert found.runtime.name == "team-default"
+    assert found.runtime.pod_template == TEAM.pod_template
+    said = reasons(found)
+    assert said["spec.runtime"] == "given in the job"
+    for field in ("podTemplate.env", "podTemplate.image", "accelerator.provisioning", "output.uri"):
+        assert said[f"spec.{field}"] == "from the runtime team-default"
+
+
+def test_the_job_has_precedence_over_its_runtime() -> None:
+    own = {
+        "image": "mine:1",
+        "env": [{"name": "B", "value": "job"}, {"name": "C", "value": "job"}],
+        "nodeSelector": {"disk": "hdd"},
+        "tolerations": [{"key": "mine", "operator": "Exists"}],
+        "resources": {"requests": {"cpu": "8"}, "limits": {"memory": "9Gi"}},
+        "serviceAccountName": "mine",
+        "initContainers": [{"name": "proxy", "image": "proxy:2", "restartPolicy": "Always"}],
+    }
+    accelerator = {"type": "nvidia-tesla-t4", "provisioning": "OnDemand"}
+    output = {"uri": "gs://mine/run"}
+    found = resolved(runtime="team-default", podTemplate=own, accelerator=accelerator, output=output)
+    assert (found.image, found.accelerator.provisioning, found.output) == ("mine:1", "OnDemand", "gs://mine/run")
+    assert found.runtime is not None
+    assert found.runtime.pod_template is not None
+    assert found.runtime.pod_template.to_document() == {
+        "image": "mine:1",
+        "env": [
+            {"name": "A", "value": "runtime"},
+            {"name": "B", "value": "job"},
+            {"name": "C", "value": "job"},
+        ],
+        "nodeSelector": {"pool": "shared", "disk": "hdd"},
+        "tolerations": [{"key": "shared", "operator": "Exists"}, {"key": "mine", "operator": "Exists"}],
+        "resources": {"requests": {"cpu": "8", "memory": "8Gi"}, "limits": {"memory": "9Gi"}},
+        "serviceAccountName": "mine",
+        "initContainers": [{"name": "proxy", "image": "proxy:2", "restartPolicy": "Always"}],
+    }
+    assert reasons(found)["spec.podTemplate.env"] == "from the runtime team-default, with the job's own"
+    assert "spec.podTemplate.serviceAccountName" not in reasons(found)
+
+
+def test_a_namespace_has_a_runtime_unless_the_job_names_another_or_none() -> None:
+    assert reasons(resolved("team-a"))["spec.runtime"] == "of the namespace 'team-a'"
+    assert resolved("team-a").output == "gs://team/runs/team-a/flowers", "over the folder of the namespace"
+    plain = resolved("team-a", runtime="plain")
+    assert (plain.image, plain.output) == ("ours:1", "gs://team-a/flowers")
+    none = resolved("team-a", runtime="None")
+    assert none.runtime is None
+    assert "spec.runtime" not in reasons(none)
+    assert resolved("team-b").runtime is None
+
+
+def test_an_unknown_runtime_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(InvalidSpec, match=r"spec\.runtime: 'team-defualt' is no .* expected one of plain, team-def"):
+        resolved(runtime="team-defualt")
+    with pytest.raises(InvalidSpec, match="expected no runtime, since it has none"):
+        resolved(runtime="plain", settings=ClusterSettings(runtimes={}))
+
+
+def test_without_a_cluster_a_runtime_is_taken_and_reported_as_unknown() -> None:
+    found = resolved(runtime="team-default", settings=ClusterSettings())
+    assert found.runtime is None
+    assert reasons(found)["spec.runtime"].startswith("known to the cluster only")
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ({"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}, "hostPath and others"),
+        ({"lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}, "saves its checkpoint at SIGTERM"),
+        ({"env": [{"name": "MPTRAINING_JOB_FILE", "value": "a"}]}, "which the launch sets"),
+    ],
+    ids=["volume", "preStop", "env"],
+)
+def test_a_runtime_keeps_the_rules_of_a_job(template: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        Runtime.parse({"podTemplate": template})
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"nodes": 3}, r"3 nodes are more than runtimes\.team-default\.limits\.nodesPerJob"),
+        ({"podTemplate": {"image": "other.example/a"}}, r"outside runtimes\.team-default\.limits\.registries"),
+        (
+            {"podTemplate": {"initContainers": [{"name": "a", "image": "other.example/a"}]}},
+            r"spec\.podTemplate\.initContainers\[0\]\.image: .*outside runtimes\.team-default",
+        ),
+    ],
+    ids=["nodes", "image", "init container"],
+)
+def test_the_limits_of_a_runtime_only_narrow(spec: dict[str, Any], message: str) -> None:
+    for name, refused in (("team-default", True), ("plain", False)):
+        written = job(runtime=name, **spec)
+        found = resolve(written, CLUSTER)
+        limits = (CLUSTER.runtimes or {})[name].limits
+        if not refused:
+            check_limits(written, found, JobLimits(), runtime_limits=limits)
+            continue
+        with pytest.raises(OutsideLimits, match=message):
+            check_limits(written, found, JobLimits(), runtime_limits=limits)
+
+
+def test_the_limits_of_the_settings_hold_beside_those_of_a_runtime() -> None:
+    written = job(runtime="team-default", nodes=2)
+    found = resolve(written, CLUSTER)
+    check_limits(written, found, JobLimits(), runtime_limits=TEAM.limits)
+    with pytest.raises(OutsideLimits, match=r"2 nodes are more than limits\.nodesPerJob"):
+        check_limits(written, found, JobLimits(nodes_per_job=1), runtime_limits=TEAM.limits)
+
+
+def test_the_images_and_the_account_of_a_runtime_are_the_owner_s_choice_but_not_the_operator_s_account() -> None:
+    written = job(runtime="team-default")
+    found = resolve(written, CLUSTER)
+    check_limits(written, found, JobLimits(registries=("elsewhere.example",)), operator_account="operator")
+    with pytest.raises(OutsideLimits, match=r"serviceAccountName: 'trainer' is the operator's own"):
+        check_limits(written, found, JobLimits(), operator_account="trainer")
+
+
+def test_the_provisioning_of_a_runtime_is_that_of_each_machine_that_leaves_it_open() -> None:
+    machine = {
+        "type": "nvidia-l4",
+        "alternatives": [{"type": "nvidia-tesla-t4"}, {"type": "nvidia-tesla-v100", "provisioning": "OnDemand"}],
+    }
+    found = resolved(runtime="team-default", accelerator=machine)
+    kinds = [each.accelerator.provisioning for each in machines(found)]
+    assert kinds == ["Spot", "Spot", "OnDemand"]
+    by_class = resolved(runtime="team-default", accelerator={"type": "nvidia-l4", "computeClass": "gpus"})
+    assert by_class.accelerator.provisioning == "OnDemand"
+    assert "spec.accelerator.provisioning" not in reasons(by_class)
+
+
+def test_a_slice_is_no_device_of_a_class() -> None:
+    settings = dataclasses.replace(CLUSTER, device_classes={"nvidia-tesla-a100": "gpu.example.com"})
+    whole = resolved(settings=settings, accelerator={"type": "nvidia-tesla-a100"})
+    part = resolved(settings=settings, accelerator={"type": "nvidia-tesla-a100", "partition": "1g.5gb"})
+    assert (whole.placement.device_class, whole.placement.resources) == ("gpu.example.com", {})
+    assert part.placement.device_class is None
+    assert part.placement.resources

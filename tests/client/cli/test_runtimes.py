@@ -1,0 +1,105 @@
+"""`mptj runtimes` and `mptj check --runtimes`: files without a cluster, and the ConfigMap of the chart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from mptraining.cli.main import app
+from mptraining.cli.platform import runtimes as command
+from mptraining.cluster import connection
+from mptraining.cluster.connection import Where
+from mptraining.cluster.errors import ClusterProblem
+from mptraining.job_file.runtimes import load
+from mptraining_api.problems import InvalidSpec
+
+SETTINGS = {
+    "defaultRuntimes": {"vision": "team-default"},
+    "runtimes": {
+        "plain": {},
+        "team-default": {
+            "description": "T4 on Spot",
+            "provisioning": "Spot",
+            "images": {"gpu": "registry.example/gpu:1"},
+            "podTemplate": {"nodeSelector": {"pool": "shared"}},
+            "limits": {"nodesPerJob": 4},
+        },
+    },
+}
+JOB = """\
+apiVersion: mptraining.dev/v1alpha1
+kind: MPTrainingJob
+metadata: {name: flowers}
+spec:
+  accelerator: {type: nvidia-tesla-t4}
+  runtime: RUNTIME
+  program: {application: {name: cnn, classes: 5}}
+  data: {train: ["gs://bucket/train"]}
+"""
+
+
+def write(folder: Path, document: object) -> str:
+    file = folder / "settings.yaml"
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return str(file)
+
+
+def test_the_list_says_what_each_adds(tmp_path: Path) -> None:
+    # The settings themselves, and the chart's values with them in a section.
+    for document in ({**SETTINGS, "trainerImage": "a"}, {"settings": SETTINGS, "replicas": 2}):
+        lines = CliRunner().invoke(app, ["runtimes", "--file", write(tmp_path, document)]).stdout.splitlines()
+        assert lines[0].split() == ["NAME", "NAMESPACES", "ADDS", "LIMITS", "WHAT"]
+        assert lines[1].split() == ["plain", "-", "-", "-", "-"]
+        for text in ("vision", "Spot, image for gpu, nodeSelector", "nodesPerJob 4", "T4 on Spot"):
+            assert text in lines[2]
+
+
+def test_what_it_prints_is_what_check_takes(tmp_path: Path) -> None:
+    printed = CliRunner().invoke(app, ["runtimes", "--yaml", "--file", write(tmp_path, SETTINGS)]).stdout
+    (tmp_path / "known.yaml").write_text(printed, encoding="utf-8")
+    known = str(tmp_path / "known.yaml")
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.replace("RUNTIME", "team-default"), encoding="utf-8")
+    assert "from the runtime team-default" in CliRunner().invoke(app, ["check", str(job), "--runtimes", known]).stdout
+    assert "known to the cluster only" in CliRunner().invoke(app, ["check", str(job)]).stdout
+    job.write_text(JOB.replace("RUNTIME", "other"), encoding="utf-8")
+    refused = CliRunner().invoke(app, ["check", str(job), "--runtimes", known])
+    assert refused.exit_code == 2
+    assert ":6: spec.runtime: 'other' is no runtime of this cluster; expected one of plain, team-" in refused.stderr
+
+
+def test_a_file_with_mistakes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r"missing\.yaml: No such file"):
+        load(tmp_path / "missing.yaml")
+    with pytest.raises(InvalidSpec, match=r"settings\.yaml\.runtimes\.a.*unknown field"):
+        load(Path(write(tmp_path, {"runtimes": {"a": {"podTemplat": {}}}})))
+    with pytest.raises(InvalidSpec, match="no mapping"):
+        load(Path(write(tmp_path, ["a"])))
+
+
+def test_a_cluster_publishes_its_runtimes_and_may_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Server:
+        def __init__(self, namespace: str = "") -> None:
+            self.namespace = namespace
+
+        def in_namespace(self, namespace: str) -> Server:
+            return Server(namespace)
+
+        def get(self, _: object, name: str) -> dict[str, Any]:
+            asked.append((self.namespace, name))
+            if self.namespace == "empty":
+                problem = ClusterProblem("ConfigMap", "not found")
+                problem.status = 404
+                raise problem
+            return {"data": {"runtimes.yaml": yaml.safe_dump(SETTINGS)}}
+
+    monkeypatch.setattr(connection, "connect", lambda _: Server())
+    assert set(command.of_cluster(Where(), "mptraining-system").runtimes) == {"plain", "team-default"}
+    assert command.of_cluster(Where(), "empty").runtimes == {}
+    assert asked == [("mptraining-system", "mptraining-runtimes"), ("empty", "mptraining-runtimes")]

@@ -1,0 +1,127 @@
+"""A job with alternatives on a real API server with the real scheduler, while simulated nodes come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.testbed import ControlPlane
+
+GPU = "cloud.google.com/gke-accelerator"
+TAINTS = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+V100, L4, T4 = "nvidia-tesla-v100", "nvidia-l4", "nvidia-tesla-t4"
+# Seconds that a machine is tried for: longer than the scheduler needs on a busy machine to place a pod that fits.
+TRY = 5
+
+
+@pytest.fixture(scope="module")
+def cluster(scheduled: ControlPlane, new_namespace: Any) -> Iterator[Any]:
+    ns = new_namespace(scheduled, "alternatives")
+    ns.operator()
+    yield ns
+    ns.close()
+
+
+def create(cluster: Any, name: str, **accelerator: Any) -> None:
+    """Create a job whose machines are of the pool of this name, so that no other test's nodes fit."""
+    machines = {
+        "type": V100,
+        "countPerNode": 8,
+        "tryForSeconds": TRY,
+        "alternatives": [
+            {"type": L4, "countPerNode": 4, "tryForSeconds": TRY},
+            {"type": T4, "countPerNode": 2, "tryForSeconds": TRY},
+        ],
+    }
+    cluster.create(
+        name,
+        nodes=1,
+        accelerator=machines | accelerator,
+        podTemplate={"nodeSelector": {"pool": name}},
+        runPolicy={"pendingTimeoutSeconds": 600},
+    )
+
+
+def add_node(cluster: Any, pool: str, type: str, gpus: int) -> None:
+    cluster.control_plane.nodes.create(
+        f"{pool}-{type}",
+        kwok=True,
+        labels={GPU: type, "pool": pool},
+        capacity={"nvidia.com/gpu": str(gpus)},
+        taints=TAINTS,
+    )
+
+
+def tried(status: dict[str, Any]) -> list[tuple[int, str, str | None]]:
+    return [(each.get("machine", 0), each["accelerator"], each.get("outcome")) for each in status["attempts"]]
+
+
+def test_it_runs_on_the_last_alternative_when_only_that_is_there(cluster: Any) -> None:
+    add_node(cluster, "last", T4, 2)
+    create(cluster, "last")
+    status = cluster.running("last", attempt=3)
+    assert tried(status) == [(0, V100, "NoCapacity"), (1, L4, "NoCapacity"), (2, T4, None)]
+    assert (status["accelerator"], status["replicasInSync"], status["globalBatchSize"]) == (T4, 2, 64)
+    assert (status["infrastructureRestarts"], status["applicationFailures"]) == (0, 0)
+    (pod,) = cluster.control_plane.pods.of_job(cluster.namespace, "last-3")
+    assert pod.whole["spec"]["nodeName"] == f"last-{T4}"
+    assert pod.whole["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    events = cluster.wait_for_event("last", f"NoCapacity: {L4} x 4 (OnDemand) did not come within {TRY} s")
+    (first,) = [each for each in events if each.startswith(f"NoCapacity: {V100} x 8")]
+    assert "Unschedulable" in first
+    assert first.endswith(f"Next: {L4} x 4 (OnDemand) for {TRY} s")
+    cluster.delete("last")
+
+
+def test_the_first_choice_that_comes_later_has_its_turn_again(cluster: Any) -> None:
+    create(cluster, "later")
+    cluster.until("later", lambda status: status.get("currentAttempt", 0) >= 2)
+    add_node(cluster, "later", V100, 8)
+    status = cluster.running("later", attempt=4)
+    assert tried(status) == [
+        (0, V100, "NoCapacity"), (1, L4, "NoCapacity"), (2, T4, "NoCapacity"), (0, V100, None),
+    ]  # fmt: skip
+    assert (status["accelerator"], status["replicasInSync"]) == (V100, 8)
+    assert "waitedSeconds" not in status
+    cluster.delete("later")
+
+
+def test_a_machine_that_goes_in_moments_is_not_tried_again_at_once(cluster: Any) -> None:
+    add_node(cluster, "gone", V100, 8)
+    add_node(cluster, "gone", L4, 4)
+    # So that even a slow test takes the machine away within its time.
+    create(cluster, "gone", tryForSeconds=300)
+    cluster.running("gone")
+    cluster.control_plane.nodes.remove(f"gone-{V100}")
+    (pod,) = cluster.control_plane.pods.of_job(cluster.namespace, "gone-1")
+    cluster.rest.delete(f"/api/v1/namespaces/{cluster.namespace}/pods/{pod.name}")
+    status = cluster.running("gone", attempt=2)
+    assert [(machine, type) for machine, type, _ in tried(status)] == [(0, V100), (1, L4)]
+    assert status["infrastructureRestarts"] == 1
+    # The operator restarts: the frozen job is read from the Indexed Job, and the attempt is what it was.
+    (operator,) = cluster.operators
+    operator.stop()
+    cluster.operators.clear()
+    cluster.operator()
+    cluster.rest.delete(f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs/gone-2?propagationPolicy=Foreground")
+    # Where the test was quick, the L4 rests, too, and the T4 is tried in between.
+    status = cluster.until("gone", lambda status: status.get("currentAttempt", 0) > 2 and status["phase"] == "Running")
+    assert status["accelerator"] == L4
+    cluster.delete("gone")
+
+
+def test_no_machine_in_all_its_time_ends_the_job(cluster: Any) -> None:
+    create(cluster, "never")
+    cluster.delete("never")
+    cluster.wait(lambda: cluster.child("mptraining.dev/v1alpha1 mptrainingjobs", "never"), lambda found: found is None)
+    cluster.create(
+        "never",
+        nodes=1,
+        accelerator={"type": V100, "countPerNode": 8, "alternatives": [{"type": L4, "countPerNode": 4}]},
+        podTemplate={"nodeSelector": {"pool": "never"}},
+        runPolicy={"pendingTimeoutSeconds": 8},
+    )
+    status = cluster.phase("never", "Failed")
+    assert [each["outcome"] for each in status["attempts"]] == ["NoCapacity", "PendingTimeout"]

@@ -1,0 +1,79 @@
+"""The real Coscheduling plugin of scheduler-plugins, as a second scheduler: it places both workers of a job or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.capacity.test_gangs import job, machine, placed
+from tests.left_out import leave_out
+from tests.servers.test_gangs_on_the_api_server import CRDS
+from tests.testbed import ControlPlane, Exit
+from tests.testbed.binaries import binary
+from tests.testbed.processes import Server, free_ports
+
+pytestmark = pytest.mark.soak
+
+NAME = "gangs"
+
+
+@pytest.fixture(scope="module")
+def plugin(scheduled: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    program = binary("kube-scheduler-coscheduling")
+    if not (program.exists() and CRDS.is_dir()):
+        leave_out("no kube-scheduler-coscheduling in build/bin: run `make build/bin/kube-scheduler-coscheduling`")
+    scheduled.apply_crd(CRDS / "scheduling.x-k8s.io_podgroups.yaml")
+    folder = tmp_path_factory.mktemp("coscheduling")
+    profile = {
+        "schedulerName": NAME,
+        "plugins": {
+            "multiPoint": {"enabled": [{"name": "Coscheduling"}]},
+            "queueSort": {"enabled": [{"name": "Coscheduling"}], "disabled": [{"name": "*"}]},
+        },
+        "pluginConfig": [{"name": "Coscheduling", "args": {"permitWaitingTimeSeconds": 5}}],
+    }
+    configuration = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(scheduled.admin_kubeconfig)},
+        "leaderElection": {"leaderElect": False},
+        "profiles": [profile],
+    }
+    file = folder / "scheduler.yaml"
+    file.write_text(yaml.safe_dump(configuration), encoding="utf-8")
+    (port,) = free_ports(1)
+    command: list[str | Path] = [program, f"--config={file}", "--bind-address=127.0.0.1", f"--secure-port={port}"]
+    with Server([*command, f"--cert-dir={folder}"], log=folder / "scheduler.log"):
+        yield
+
+
+@pytest.fixture
+def ns(plugin: None, scheduled: ControlPlane, new_namespace: Any, namespace: str) -> Iterator[Any]:
+    ns = new_namespace(scheduled, f"{namespace}-gangs").with_kubelet(bind=False)
+    # Nothing but the plugin keeps the two jobs from each other's machines.
+    ns.operator(gangSchedulers={"coscheduling": NAME}, gangReleaseSeconds=0)
+    yield ns
+    ns.close()
+
+
+def test_a_job_holds_both_machines_or_none(ns: Any) -> None:
+    machine(ns, "whole-1", "whole")
+    ns.create("left", **job("whole"))
+    ns.create("right", **job("whole"))
+    ns.waits("left", "Unschedulable")
+    ns.waits("right", "Unschedulable")
+    assert (placed(ns, "left-1"), placed(ns, "right-1")) == (0, 0)
+    machine(ns, "whole-2", "whole")
+    waiting = {"left", "right"}
+    while waiting:
+        ns.wait(lambda: {ns.status(name).get("phase") for name in waiting}, lambda phases: "Running" in phases)
+        first = next(name for name in waiting if ns.status(name)["phase"] == "Running")
+        waiting.discard(first)
+        assert all(placed(ns, f"{name}-1") == 0 for name in waiting)
+        ns.end(f"{first}-1", Exit(0))
+        status = ns.phase(first, "Succeeded")
+        assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]

@@ -1,0 +1,109 @@
+"""The tables of the guide agree with the code: reasons, phases, conditions, messages, settings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES, Budget
+from mptraining_api.status import CONDITION_TYPES, Phase
+from mptraining_operator.plan.waiting import NAMESPACE_FULL, NODE_NOT_READY
+from mptraining_operator.settings import OperatorSettings
+from tests.docs.blocks import ROOT
+from tests.docs.model_fields import find_field
+
+
+def _table(document: str, heading: str, number: int = 0) -> list[list[str]]:
+    """Return the cells of the `number`-th table below a heading, without its head."""
+    text = (ROOT / document).read_text(encoding="utf-8").split(f"\n{heading}\n", 1)[1]
+    found = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)[number]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found.splitlines()[2:]]
+
+
+def test_the_guide_names_every_reason_with_its_budget() -> None:
+    words = {
+        Budget.NONE: "",
+        Budget.NEVER_RETRY: "never retried",
+        Budget.UNDECIDED: "the first failure's",
+        Budget.BACKOFF_LIMIT: "`backoffLimit`",
+        Budget.INFRASTRUCTURE_RETRIES: "`infrastructureRetries`",
+    }
+    told = {row[0].strip("`"): row[2] for row in _table("docs/guide/reference.md", "## Reasons")}
+    assert told == {each.reason: words[each.budget] for each in (*OUTCOMES, *OPERATOR_OUTCOMES)}
+
+
+def test_the_guide_names_every_reason_to_wait() -> None:
+    source = (ROOT / "operator" / "mptraining_operator" / "plan" / "waiting.py").read_text(encoding="utf-8")
+    known = {*re.findall(r'\bWait\([\w.]+,\s*"(\w+)"', source), *re.findall(r'": \("(\w+)", ', source)}
+    known |= {NAMESPACE_FULL, NODE_NOT_READY}
+    told = {row[0].strip("`") for row in _table("docs/guide/reference.md", "## Reasons", 1)}
+    assert told == known - {each.reason for each in OUTCOMES}
+
+
+def test_the_guide_names_every_phase() -> None:
+    told = {
+        name for row in _table("docs/guide/kubernetes.md", "### Phases and conditions") for name in row[0].split(", ")
+    }
+    assert told == {phase.value for phase in Phase}
+
+
+def test_the_guide_names_every_condition_with_its_reasons() -> None:
+    rows = {row[0].strip("`"): row for row in _table("docs/guide/kubernetes.md", "### Phases and conditions", 1)}
+    assert rows.keys() == set(CONDITION_TYPES)
+    source = (ROOT / "operator" / "mptraining_operator" / "plan" / "conditions.py").read_text(encoding="utf-8")
+    written = re.findall(r'with_condition\(status, "(\w+)", (True|False), "(\w+)"', source)
+    assert written
+    for condition, value, reason in written:
+        # The reasons for waiting have a table of their own.
+        if (condition, value) != ("Running", "False"):
+            assert f"`{reason}`" in rows[condition][1 if value == "True" else 2]
+    assert all(row[3] for row in rows.values())
+
+
+def test_the_guide_names_lines_that_a_notebook_really_prints() -> None:
+    files = [*(ROOT / "client").rglob("*.py"), *(ROOT / "trainer").rglob("*.py")]
+    code = "".join(each.read_text(encoding="utf-8") for each in files)
+    # The source has a message in several strings, one a line.
+    code = re.sub(r'"\s*\n\s*f?"', "", code)
+    named = [row[0] for row in _table("docs/guide/notebooks.md", "### Messages in a notebook")]
+    others = ("Note: you may need",)
+    ours = [each.strip("`").removeprefix("advice: ") for each in named if not each.strip("`").startswith(others)]
+    assert len(ours) > 10
+    assert [each for each in ours if each not in code] == []
+
+
+def test_the_guide_names_every_field_of_tfjob() -> None:
+    """The fields of the CustomResourceDefinition of training-operator 1.9.3."""
+    run_policy = "activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy suspend ttlSecondsAfterFinished"
+    scheduling = "minAvailable minResources priorityClass queue scheduleTimeoutSeconds"
+    fields = {
+        "spec": "enableDynamicWorker successPolicy",
+        "spec.runPolicy": run_policy,
+        "spec.runPolicy.schedulingPolicy": scheduling,
+        "spec.tfReplicaSpecs": "Chief Evaluator Master PS Worker",
+        "spec.tfReplicaSpecs.*": "replicas restartPolicy template",
+        "status": "completionTime conditions lastReconcileTime replicaStatuses startTime",
+    }
+    told: dict[str, set[str]] = {}
+    for row in _table("docs/guide/migrate.md", "## Moving from Kubeflow's TFJob"):
+        first, *more = re.findall(r"`([\w.*/]+)`", row[0].partition(" (")[0])
+        if row[0].startswith("…"):
+            continue
+        parent, _, name = first.rpartition(".")
+        told.setdefault(parent, set()).update([name, *more])
+    assert told == {parent: set(names.split()) for parent, names in fields.items()}
+
+
+def test_the_guide_has_the_defaults_of_settings() -> None:
+    defaults = OperatorSettings().to_document()
+    for name, default, _ in _table("docs/guide/operate.md", "### Settings"):
+        value: Any = defaults
+        for part in name.strip("`").split("."):
+            value = value.get(part) if isinstance(value, dict) else value
+        if default.startswith("`"):
+            assert yaml.safe_load(default.strip("`")) == value, name
+        else:
+            assert not value, name
+        find_field(OperatorSettings, name.strip("`").split("."))

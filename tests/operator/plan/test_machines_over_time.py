@@ -1,0 +1,364 @@
+"""A job with three alternatives while machines come and go: where it runs, how long it waits.
+
+The table of the twelve patterns is tests/golden/alternatives.yaml; `MPTRAINING_GOLDEN_UPDATE=1` writes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import MPTrainingJob
+from mptraining_api.status import Attempt, JobStatus, format_time, parse_time
+from mptraining_operator.plan import conditions
+from mptraining_operator.plan.actions import EndAttempt, ForgetAttempt, Plan, ReadEvents, StartAttempt
+from mptraining_operator.plan.capacity import machines
+from mptraining_operator.plan.plan import plan
+from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
+
+TABLE = Path(__file__).parents[2] / "golden" / "alternatives.yaml"
+UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
+BASE = parse_time("2026-01-01T00:00:00Z")
+LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
+A100, L4, T4, CPU = "nvidia-tesla-a100", "nvidia-l4", "nvidia-tesla-t4", "cpu"
+# Seconds of training that the job needs, of a pod's start and of its end.
+WORK, START, END = 3000, 20, 5
+
+ACCELERATOR: dict[str, Any] = {
+    "type": A100,
+    "countPerNode": 8,
+    "provisioning": "Spot",
+    "tryForSeconds": 300,
+    "alternatives": [
+        {"type": L4, "countPerNode": 8, "provisioning": "Spot", "tryForSeconds": 300},
+        {"type": T4, "countPerNode": 4},
+        {"type": CPU, "countPerNode": 4, "tryForSeconds": 600},
+    ],
+}
+
+
+def job(run_policy: Mapping[str, Any] | None = None, **spec: Any) -> MPTrainingJob:
+    return MPTrainingJob.parse(
+        {
+            "metadata": {"name": "flowers", "namespace": "team"},
+            "spec": {
+                "accelerator": ACCELERATOR,
+                "program": {"application": {"name": "cnn"}},
+                "data": {"train": ["gs://bucket/*.tfrecord"]},
+                "training": {"epochs": 1, "batchSize": {"global": 64}},
+                "runPolicy": {"pendingTimeoutSeconds": 3600, "infrastructureRetries": 5, **(run_policy or {})},
+                **spec,
+            },
+        }
+    )
+
+
+# By pattern: the machines of each type, as the times at which they come and go.
+PATTERNS: dict[str, dict[str, tuple[int, ...]]] = {
+    "the first choice is there": {A100: (0,), CPU: (0,)},
+    "the first choice comes in its time": {A100: (200,), CPU: (0,)},
+    "only the first alternative is there": {L4: (0,)},
+    "only the last alternative is there": {CPU: (0,)},
+    "no machine ever comes": {},
+    "the first choice comes while the last alternative is tried": {A100: (1600,)},
+    "an alternative comes after all were tried once": {T4: (2100,)},
+    "the first choice is taken away and back at once": {A100: (0, 1000, 1030)},
+    "the first choice is taken away for ever": {A100: (0, 1000), CPU: (0,)},
+    "the first choice is taken away in moments, again and again": {A100: (0, 60, 61, 400, 401), T4: (0,)},
+    "an alternative is taken away and the first choice is still absent": {CPU: (0, 2500, 2530)},
+    "every machine comes and goes": {A100: (0, 500), L4: (600, 1500), T4: (1700, 2300), CPU: (0, 100, 2400)},
+}
+
+
+@dataclass
+class ClusterSimulation:
+    """A cluster whose machines come and go by a pattern, with the operator's plan. Times are seconds after the start.
+
+    A job's pod runs `START` seconds after its machine came and until the machine goes; training continues where it was.
+    """
+
+    job: MPTrainingJob
+    machines: Mapping[str, tuple[int, ...]]
+    now: float = 0
+    status: JobStatus = field(default_factory=JobStatus)
+    frozen: ResolvedJob | None = None
+    batch_job: SeenBatchJob | None = None
+    pod: SeenPod | None = None
+    type: str = ""
+    placed: float | None = None
+    ended: float | None = None
+    work: float = WORK
+    records: list[str] = field(default_factory=list)
+    lookups: Lookups = field(default_factory=Lookups)
+
+    def run(self, until: float = 20_000) -> None:
+        while self.now < until and self.status.completion_time is None:
+            wake = self._reconcile()
+            later = [time for time in (wake, *self._times()) if time is not None and time > self.now]
+            if not later:
+                return
+            self._advance(min(*later, until))
+
+    def _reconcile(self) -> float | None:
+        for _ in range(20):
+            found = plan(self._snapshot(), BASE + self.now)
+            self._apply(found)
+            if found.status is None and not found.actions:
+                return None if found.wake_at is None else found.wake_at - BASE
+        raise AssertionError("the plan does not settle")
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            key=Key("team", "flowers"),
+            uid="uid",
+            generation=1,
+            created=BASE,
+            job=self.job,
+            status=self.status,
+            batch_jobs=(self.batch_job,) if self.batch_job else (),
+            pods=(self.pod,) if self.pod else (),
+            lookups=self.lookups,
+            limits=LIMITS,
+        )
+
+    def _apply(self, found: Plan) -> None:
+        if found.status is not None:
+            self.status = found.status
+        self.records += [f"{self.now:g} {each.reason}: {each.message}" for each in found.event_records]
+        for action in found.actions:
+            match action:
+                case StartAttempt(number, frozen, machine):
+                    assert self.pod is None or self.pod.terminated
+                    self.frozen = self.frozen or frozen
+                    assert frozen == self.frozen
+                    self.lookups = Lookups(job_text=frozen.to_json())
+                    self.type = action.attempt_job.accelerator.type
+                    uid, created = f"job-{number}", BASE + self.now
+                    self.batch_job = SeenBatchJob(
+                        f"flowers-{number}", uid, "uid", number, created, started=created, machine=machine
+                    )
+                    self.pod = SeenPod(
+                        f"pod-{number}", f"pod-{number}", "uid", uid, number, 0, "Pending", unscheduled="0/9 nodes"
+                    )
+                    self.placed = self.ended = None
+                case EndAttempt():
+                    assert self.batch_job is not None
+                    self.batch_job = dataclasses.replace(self.batch_job, deleting=True)
+                    self.ended = self.now
+                case ReadEvents(about):
+                    warnings = {about: SeenWarning("", "", BASE + self.now)}
+                    self.lookups = dataclasses.replace(self.lookups, warnings=warnings)
+                case ForgetAttempt():
+                    pass
+                case _:
+                    raise AssertionError(action)
+
+    def _there(self) -> bool:
+        changes = [time for time in self.machines.get(self.type, ()) if time <= self.now]
+        return len(changes) % 2 == 1
+
+    def _times(self) -> Iterator[float]:
+        yield from (time for times in self.machines.values() for time in times)
+        if self.placed is not None:
+            yield self.placed + START
+            yield self.placed + START + self.work
+        if self.ended is not None:
+            yield self.ended + END
+
+    def _advance(self, time: float) -> None:
+        passed, self.now = time - self.now, time
+        if self.ended is not None:
+            if self.now >= self.ended + END:
+                self.batch_job = self.pod = self.ended = None
+            return
+        if self.batch_job is None or self.pod is None or self.pod.terminated:
+            return
+        if self.placed is None:
+            if self._there():
+                self.placed = self.now
+                self.pod = dataclasses.replace(self.pod, node="node", unscheduled="")
+            return
+        if self.batch_job.ready:
+            self.work -= passed
+            self.placed += passed
+        elif self.now >= self.placed + START:
+            self.batch_job = dataclasses.replace(self.batch_job, ready=1)
+            self.pod = dataclasses.replace(self.pod, phase="Running", ready=True)
+        at = BASE + self.now
+        if not self._there():
+            self.pod = dataclasses.replace(
+                self.pod, phase="Failed", ready=False, disruption="EvictionByEvictionAPI", disrupted_at=at, finished=at
+            )
+            self.batch_job = dataclasses.replace(
+                self.batch_job, ended="Failed", ended_at=at, end_reason="PodFailurePolicy", ready=0, failed=1
+            )
+        elif self.work <= 0:
+            self.pod = dataclasses.replace(self.pod, phase="Succeeded", ready=False, finished=at)
+            self.batch_job = dataclasses.replace(self.batch_job, ended="Complete", ended_at=at, ready=0, succeeded=1)
+
+
+def simulated(pattern: Mapping[str, tuple[int, ...]], **run_policy: Any) -> ClusterSimulation:
+    cluster = ClusterSimulation(job(run_policy), pattern)
+    cluster.run()
+    return cluster
+
+
+def rows(cluster: ClusterSimulation) -> list[str]:
+    """Return one line for each attempt: its machine, policy, times and outcome."""
+    found = []
+    for each in cluster.status.attempts or ():
+        assert each.start_time is not None
+        began = parse_time(each.start_time) - BASE
+        over = parse_time(each.completion_time) - BASE if each.completion_time else cluster.now
+        found.append(
+            f"{began:g} to {over:g}: {each.accelerator} (machine {each.machine or 0}), {each.precision}: {each.outcome}"
+        )
+    return found
+
+
+def summary(cluster: ClusterSimulation) -> dict[str, Any]:
+    status = cluster.status
+    return {
+        "attempts": rows(cluster),
+        "phase": str(status.phase),
+        "seconds without training": round(cluster.now - (WORK - cluster.work)),
+        "infrastructureRestarts": status.infrastructure_restarts,
+        "applicationFailures": status.application_failures,
+    }
+
+
+def test_twelve_patterns_of_machines_give_the_table() -> None:
+    table = {name: summary(simulated(pattern)) for name, pattern in PATTERNS.items()}
+    if UPDATE:
+        TABLE.write_text(yaml.dump(table, sort_keys=False, width=110), encoding="utf-8")
+    assert table == yaml.load(TABLE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+
+
+def test_events_say_which_machine_is_tried_for_how_long_and_what_follows() -> None:
+    cluster = simulated(PATTERNS["only the first alternative is there"])
+    assert [each for each in cluster.records if "NoCapacity" in each or "Started" in each] == [
+        "3 Started: attempt 1: 1 worker for nvidia-tesla-a100, Mirrored over 8 replicas, mixed_float16; "
+        "tries nvidia-tesla-a100 x 8 (Spot) for 300 s, then nvidia-l4 x 8 (Spot)",
+        "300 NoCapacity: nvidia-tesla-a100 x 8 (Spot) did not come within 300 s (spec.accelerator.tryForSeconds): "
+        "Unschedulable: 1 of 1 workers: 0/9 nodes. Next: nvidia-l4 x 8 (Spot) for 300 s",
+        "305 Started: attempt 2: 1 worker for nvidia-l4, Mirrored over 8 replicas, mixed_float16; "
+        "tries nvidia-l4 x 8 (Spot) for 300 s, then nvidia-tesla-t4 x 4 (OnDemand)",
+    ]
+
+
+def test_the_status_has_the_machine_and_the_policy_of_the_attempt() -> None:
+    cluster = ClusterSimulation(job(), PATTERNS["only the last alternative is there"])
+    cluster.run(until=400)
+    status = cluster.status
+    assert (status.accelerator, status.precision, status.global_batch_size, status.waited_seconds, status.phase) == (
+        L4, "mixed_float16", 64, 300, "Pending",
+    )  # fmt: skip
+    cluster.run(until=1600)
+    status = cluster.status
+    assert (status.accelerator, status.precision, status.global_batch_size, status.waited_seconds, status.phase) == (
+        CPU, "float32", 64, None, "Running",
+    )  # fmt: skip
+
+
+def test_the_frozen_job_is_the_same_for_all_attempts() -> None:
+    cluster = simulated(PATTERNS["only the last alternative is there"])
+    assert cluster.frozen is not None
+    assert [each.accelerator.type for each in cluster.frozen.alternatives] == [L4, T4, CPU]
+
+
+def test_a_machine_without_a_time_of_its_own_is_tried_for_its_share_of_the_pending_timeout() -> None:
+    cluster = simulated({}, pendingTimeoutSeconds=8000)
+    assert "nvidia-tesla-t4 x 4 (OnDemand) did not come within 2000 s (spec.accelerator.alternatives[1].tryForSec" in (
+        "".join(cluster.records)
+    )
+
+
+def test_machines_that_came_are_kept_however_long_their_containers_take_to_start() -> None:
+    cluster = ClusterSimulation(job(), {A100: (0,)})
+    cluster.run(until=1)
+    assert cluster.pod is not None
+    cluster.pod = dataclasses.replace(cluster.pod, node="node", unscheduled="", waiting="ContainerCreating")
+    cluster.now = 1000
+    cluster._reconcile()
+    assert [each.outcome for each in cluster.status.attempts or ()] == [None]
+
+
+def test_a_program_that_fails_is_tried_again_on_the_same_machine() -> None:
+    cluster = ClusterSimulation(job(), {L4: (0,)})
+    cluster.run(until=500)
+    assert cluster.batch_job is not None
+    assert cluster.pod is not None
+    at = BASE + cluster.now
+    cluster.pod = dataclasses.replace(cluster.pod, phase="Failed", ready=False, exit_code=1, finished=at)
+    cluster.batch_job = dataclasses.replace(cluster.batch_job, ended="Failed", ended_at=at, ready=0, failed=1)
+    cluster.run(until=520)
+    attempts = cluster.status.attempts or []
+    assert [(each.accelerator, each.outcome) for each in attempts[1:]] == [(L4, "ProgramFailed"), (L4, None)]
+
+
+def history(*attempts: tuple[int, str, int, int]) -> JobStatus:
+    """Return a status of ended attempts, each as (machine, outcome, start, end)."""
+    return JobStatus(
+        attempts=[
+            Attempt(
+                number=number, machine=machine or None, outcome=outcome,
+                start_time=format_time(BASE + start), completion_time=format_time(BASE + end),
+            )
+            for number, (machine, outcome, start, end) in enumerate(attempts, 1)
+        ]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        # Of the machines that were taken away in moments the one that rests for the shortest time is next.
+        ([(0, "Preempted", 0, 10), (1, "NodeLost", 10, 15), (2, "Preempted", 20, 30), (3, "NoCapacity", 30, 630)], 0),
+        (
+            [(1, "NodeLost", 0, 5), (0, "Preempted", 10, 290), (2, "Preempted", 300, 310), (3, "NoCapacity", 310, 910)],
+            1,
+        ),
+        # A machine that did not come has its turn again; one that was taken away in moments is left out.
+        ([(0, "GangReleased", 0, 250)], 1),
+        ([(0, "GangReleased", 0, 250), (3, "GangReleased", 250, 500)], 0),
+        ([(0, "NoCapacity", 0, 300), (1, "NoCapacity", 300, 600), (3, "NoCapacity", 600, 1200)], 0),
+        ([(0, "Preempted", 0, 10), (3, "NoCapacity", 10, 610)], 1),
+        # After a loss: the first that neither was absent nor was taken away a moment ago.
+        ([(0, "NoCapacity", 0, 300), (1, "Preempted", 300, 700)], 1),
+        ([(0, "NoCapacity", 0, 300), (1, "Preempted", 300, 1300)], 0),
+        ([(2, "ProgramFailed", 0, 10)], 2),
+        ([(2, "Suspended", 0, 10)], 0),
+    ],
+)
+def test_the_machine_after_these_attempts(attempts: list[tuple[int, str, int, int]], expected: int) -> None:
+    cluster = ClusterSimulation(job(), {})
+    assert machines.next_machine(cluster._snapshot(), history(*attempts), BASE + attempts[-1][3]) == expected
+
+
+@pytest.mark.parametrize(("seconds", "tried"), [(None, [A100]), (120, [A100, L4])])
+def test_an_attempt_waits_in_a_queue_unless_its_machine_has_a_time(seconds: int | None, tried: list[str]) -> None:
+    accelerator = {**ACCELERATOR, "tryForSeconds": seconds}
+    accelerator = {name: value for name, value in accelerator.items() if value is not None}
+    cluster = ClusterSimulation(job(accelerator=accelerator, scheduling={"queueName": "gpus"}), {})
+    cluster.run(until=1)
+    assert cluster.batch_job is not None
+    cluster.batch_job = dataclasses.replace(cluster.batch_job, suspended=True, started=None)
+    cluster.pod = None
+    cluster.run(until=3000)
+    assert [each.accelerator for each in cluster.status.attempts or ()][:2] == tried
+
+
+def test_a_cluster_without_accelerators_looks_for_no_other_machine() -> None:
+    status = JobStatus(conditions=[])
+    there = conditions.with_condition(status, "FellBackToCPU", True, "FellBackToCPU", "absent", BASE, 1)
+    assert len(machines.tried(job(), status)) == 4
+    assert machines.tried(job(), there) == ()
