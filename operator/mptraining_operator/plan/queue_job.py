@@ -146,8 +146,7 @@ def preempted(snapshot: Snapshot, now: float) -> Plan | None:
         return None
     message = f"the machines were preempted: {_message(snapshot)}"
     status = conditions.with_attempt_ended(status, outcomes.QUEUE_PREEMPTED, message, now)
-    held = (batch_job, snapshot.probe) if snapshot.probe else (batch_job,)
-    actions = tuple(EndAttempt(each.name, each.uid) for each in held if not each.deleting)
+    actions = () if batch_job.deleting else (EndAttempt(batch_job.name, batch_job.uid),)
     record = EventRecord("Queued", message, "Warning")
     return Plan(status=_with_queued(snapshot, status, now), actions=actions, event_records=(record,))
 
