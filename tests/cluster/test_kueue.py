@@ -1,7 +1,14 @@
 """Jobs under the real Kueue (`make kueue`), on a real API server: its own cases that apply to an external job.
 
 The names in brackets are those of Kueue's tests, in test/integration/singlecluster/controller/jobs/job and
-test/e2e/singlecluster, which each test here follows for an MPTrainingJob.
+test/e2e/singlecluster, which each test here follows for an MPTrainingJob. The other cases there are about
+
+    pods that succeed one by one (reclaimable pods, failed indexes)    workers end together
+    a priority or a queue that changes after the job's creation        the spec does not change after the start
+    Jobs without a queue, orphaned Jobs, CronJobs                      no part of a job
+    scaled Jobs (workload slices), topology, DRA                       not tested: Kueue's own code on the queue's Job
+    waitForPodsReady                                                   not tested beyond `ready` of the queue's Job
+    prebuilt Workloads                                                 test_multikueue.py
 """
 
 from __future__ import annotations
@@ -21,6 +28,7 @@ pytestmark = pytest.mark.soak
 
 # Two workers of a quarter of a core each.
 ONE_JOB = {"cpu": "500m", "memory": "1Gi"}
+TWO_JOBS = {"cpu": "1", "memory": "2Gi"}
 PREEMPTION = {"withinClusterQueue": "LowerPriority"}
 PREEMPTIONS = 50
 
@@ -200,6 +208,111 @@ def test_a_suspended_job_leaves_the_queue_and_a_deleted_one_frees_its_quota(kueu
         lambda: [w for w in kueue.workloads(ns.namespace) if w["metadata"]["ownerReferences"][0]["name"] in mine],
         lambda left: not left,
     )
+
+
+@pytest.mark.parametrize(("policy", "runs_on"), [("Hold", True), ("HoldAndDrain", False)])
+def test_a_stopped_queue(kueue: Kueue, ns: Any, policy: str, runs_on: bool) -> None:
+    """[Should allow to suspend ... when the ClusterQueue is stopped with the HoldAndDrain policy]"""
+    name = f"stopped-{policy.lower()}"
+    kueue.queue(ns.namespace, name, TWO_JOBS, flavors=["east"])
+    ns.create(f"{name}-1", saves, scheduling=queued(name))
+    ns.running(f"{name}-1")
+    kueue.set(name, stopPolicy=policy)
+    ns.create(f"{name}-2", saves, scheduling=queued(name))
+    ns.phase(f"{name}-2", "Queued")
+    if not runs_on:
+        status = ns.phase(f"{name}-1", "Queued")
+        assert [each["outcome"] for each in status["attempts"]] == ["QueuePreempted"]
+    assert ns.status(f"{name}-1")["phase"] == ("Running" if runs_on else "Queued")
+    kueue.set(name, stopPolicy="None")
+    ns.running(f"{name}-1", attempt=1 if runs_on else 2)
+    ns.running(f"{name}-2")
+    for each in (1, 2):
+        ns.delete(f"{name}-{each}")
+
+
+def test_a_cohort_takes_back_what_it_lent(kueue: Kueue, ns: Any) -> None:
+    """[Should preempt Workloads in the cohort borrowing quota, when the ClusterQueue is using less than nominal]"""
+    for name in ("owner", "borrower"):
+        reclaims = {"reclaimWithinCohort": "Any"}
+        kueue.queue(ns.namespace, name, ONE_JOB, flavors=["east"], cohortName="lending", preemption=reclaims)
+    for name in ("fair", "greedy"):
+        ns.create(name, saves, scheduling=queued("borrower", "low" if name == "greedy" else "high"))
+        ns.running(name)
+    ns.create("rightful", saves, scheduling=queued("owner"))
+    ns.running("rightful")
+    assert ns.phase("greedy", "Queued")["attempts"][0]["outcome"] == "QueuePreempted"
+    assert ns.status("fair")["phase"] == "Running"
+    ns.end("rightful-1", Exit(0))
+    ns.running("greedy", attempt=2)
+    for name in ("fair", "greedy"):
+        ns.delete(name)
+
+
+def test_an_elastic_job_has_the_workers_that_fit(kueue: Kueue, ns: Any) -> None:
+    """[Should schedule jobs with partial admission]; preempted, it is admitted with another number of them."""
+    kueue.queue(ns.namespace, "partial", {"cpu": "750m", "memory": "2Gi"}, flavors=["east"], preemption=PREEMPTION)
+    elastic = {"nodes": None, "elastic": {"min": 1, "max": 4}, "training": {"epochs": 1, "batchSize": {"global": 24}}}
+    ns.create("shrinks", saves, scheduling=queued("partial", "low"), **elastic)
+    status = ns.running("shrinks")
+    assert (status["workers"], status["attempts"][0]["workers"]) == (3, 3)
+    assert ns.child("batch/v1 jobs", "shrinks-queue")["spec"]["parallelism"] == 3
+    kueue.set_quota("partial", "east", {"cpu": "1", "memory": "2Gi"})
+    ns.create("rush", saves, scheduling=queued("partial", "high"))
+    ns.running("rush")
+    assert ns.running("shrinks", attempt=2)["workers"] == 2, "the rest of the quota is enough for two"
+    ns.end("rush-1", Exit(0))
+    ns.phase("rush", "Succeeded")
+    assert ns.status("shrinks")["workers"] == 2, "Kueue adds no workers to an admitted Job"
+    ns.delete("shrinks")
+
+
+def test_a_preempted_job_continues_in_another_flavor(kueue: Kueue, ns: Any) -> None:
+    """[Should readmit preempted job with workloadPriorityClass into a separate flavor]"""
+    kueue.queue(ns.namespace, "moves", ONE_JOB, flavors=["east", "west"], preemption=PREEMPTION)
+    kueue.set_quota("moves", "west", {"cpu": 0, "memory": 0})
+    ns.create("mover", saves, scheduling=queued("moves", "low"))
+    ns.running("mover")
+    ns.create("stayer", saves, scheduling=queued("moves", "high"))
+    ns.running("stayer")
+    kueue.set_quota("moves", "west", ONE_JOB)
+    ns.running("mover", attempt=2)
+    pods = {name: ns.control_plane.pods.of_job(ns.namespace, name) for name in ("stayer-1", "mover-2")}
+    pools = {name: {pod.whole["spec"]["nodeSelector"]["pool"] for pod in found} for name, found in pods.items()}
+    assert pools == {"stayer-1": {"east"}, "mover-2": {"west"}}
+    for name in ("mover", "stayer"):
+        ns.delete(name)
+
+
+def test_an_admission_check_decides_and_adds_annotations(kueue: Kueue, ns: Any) -> None:
+    """[Should unsuspend a job only after all checks are cleared; labels and annotations should be propagated from
+    admission check to job; Should suspend a job when its checks become invalid]
+    """
+    kueue.check("machines")
+    kueue.queue(ns.namespace, "checked", ONE_JOB, flavors=["east"], checks=["machines"])
+    ns.create("booked", saves, scheduling=queued("checked"))
+    ns.phase("booked", "Queued")
+    workload = ns.wait(lambda: the_workload(kueue, ns, "booked"), lambda found: holds(found, "QuotaReserved"))
+    name = workload["metadata"]["name"]
+    assert ns.batch_jobs("booked") == []
+    kueue.decide(ns.namespace, name, "machines", "Ready", annotations={"booking": "17"})
+    ns.running("booked")
+    pods = ns.control_plane.pods.of_job(ns.namespace, "booked-1")
+    assert {pod.whole["metadata"]["annotations"]["booking"] for pod in pods} == {"17"}
+    kueue.decide(ns.namespace, name, "machines", "Rejected")
+    status = ns.phase("booked", "Queued")
+    assert status["attempts"][0]["outcome"] == "QueuePreempted"
+    ns.delete("booked")
+
+
+def test_a_job_waits_for_a_queue_that_is_created_later(kueue: Kueue, ns: Any) -> None:
+    """[Should stay in suspended; Should unsuspend job iff localQueue is in the same namespace]"""
+    ns.create("early", saves, scheduling=queued("later"))
+    ns.phase("early", "Queued")
+    the_workload(kueue, ns, "early")
+    kueue.queue(ns.namespace, "later", ONE_JOB, flavors=["east"])
+    ns.running("early")
+    ns.delete("early")
 
 
 def test_fifty_preemptions_charge_nothing(kueue: Kueue, ns: Any) -> None:

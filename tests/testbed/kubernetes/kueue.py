@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from typing import Any, Self
 
 import yaml
 
+from mptraining_api.status import format_time
 from tests.testbed.binaries import FOLDER, binary
 from tests.testbed.kubernetes.access import apply_crd
 from tests.testbed.kubernetes.control_plane import ControlPlane
@@ -189,13 +191,29 @@ class Kueue:
         local = _object("LocalQueue", name, {"clusterQueue": name})
         self.rest.post(f"{API}/namespaces/{namespace}/localqueues", local)
 
-    def set_quota(self, name: str, quota: Mapping[str, Any]) -> None:
-        """Change the quota of all flavors of the ClusterQueue."""
-        found = self.rest.get(f"{API}/clusterqueues/{name}")
-        for group in found["spec"]["resourceGroups"]:
-            for flavor in group["flavors"]:
-                flavor["resources"] = [{"name": each, "nominalQuota": value} for each, value in quota.items()]
-        self.rest.put(f"{API}/clusterqueues/{name}", found)
+    def set_quota(self, name: str, flavor: str, quota: Mapping[str, Any]) -> None:
+        """Change the quota of one flavor of the ClusterQueue."""
+        groups = self.rest.get(f"{API}/clusterqueues/{name}")["spec"]["resourceGroups"]
+        for each in (each for group in groups for each in group["flavors"] if each["name"] == flavor):
+            each["resources"] = [{"name": name, "nominalQuota": value} for name, value in quota.items()]
+        self.set(name, resourceGroups=groups)
+
+    def set(self, name: str, **spec: Any) -> None:
+        """Change fields of the ClusterQueue's spec."""
+        self.rest.patch(f"{API}/clusterqueues/{name}", {"spec": spec})
+
+    def check(self, name: str) -> None:
+        """Create an AdmissionCheck, active, whose controller is the test."""
+        self.rest.post(f"{API}/admissionchecks", _object("AdmissionCheck", name, {"controllerName": "tests/check"}))
+        active = {"type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": _now()}
+        self.rest.patch(f"{API}/admissionchecks/{name}/status", {"status": {"conditions": [active]}})
+
+    def decide(self, namespace: str, workload: str, check: str, state: str, **updates: Any) -> None:
+        """Write the state of a check of a Workload; `updates` are those of its pod set."""
+        found = {"name": check, "state": state, "message": "", "lastTransitionTime": _now()}
+        found["podSetUpdates"] = [{"name": "main", **updates}]
+        path = f"{API}/namespaces/{namespace}/workloads/{workload}/status"
+        self.rest.patch(path, {"status": {"admissionChecks": [found]}})
 
     def priority(self, name: str, value: int) -> None:
         """Create a WorkloadPriorityClass."""
@@ -222,6 +240,10 @@ def condition(workload: Object, type: str) -> Object:
 def holds(workload: Object, type: str) -> bool:
     """Return whether the condition of a Workload is true."""
     return bool(condition(workload, type).get("status") == "True")
+
+
+def _now() -> str:
+    return format_time(time.time())
 
 
 def _object(kind: str, name: str, spec: Object) -> Object:
