@@ -302,6 +302,7 @@ soak: $(INSTALLED) servers kueue $(SBOM_TOOLS)/.installed build/bin/kube-schedul
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
 	@$(BIN)/python -m tests.soak.kill_and_resume.elastic
+	@$(BIN)/python -m tests.soak.queue_preemptions --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md

@@ -30,7 +30,8 @@ pytestmark = pytest.mark.soak
 ONE_JOB = {"cpu": "500m", "memory": "1Gi"}
 TWO_JOBS = {"cpu": "1", "memory": "2Gi"}
 PREEMPTION = {"withinClusterQueue": "LowerPriority"}
-PREEMPTIONS = 50
+# `tests.soak.queue_preemptions` has fifty, of one worker that trains.
+PREEMPTIONS = 8
 
 
 @pytest.fixture(scope="module")
@@ -315,7 +316,7 @@ def test_a_job_waits_for_a_queue_that_is_created_later(kueue: Kueue, ns: Any) ->
     ns.delete("early")
 
 
-def test_fifty_preemptions_charge_nothing(kueue: Kueue, ns: Any) -> None:
+def test_preemptions_of_two_workers_charge_nothing(kueue: Kueue, ns: Any) -> None:
     """Each takes the machines while all workers run; the job resumes every time, with one Workload."""
     kueue.queue(ns.namespace, "often", ONE_JOB, flavors=["east"], preemption=PREEMPTION)
     ns.create("patient", saves, scheduling=queued("often", "low"))

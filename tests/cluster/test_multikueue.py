@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.left_out import leave_out
 from tests.testbed import ControlPlane, Exit, Run
@@ -20,7 +22,6 @@ QUOTA = {"cpu": "2", "memory": "8Gi"}
 ELSEWHERE = {"managedBy": "kueue.x-k8s.io/multikueue", "scheduling": {"queueName": "gpus"}}
 FRAMEWORKS = {
     "multiKueue": {"externalFrameworks": [{"name": "MPTrainingJob.v1alpha1.mptraining.dev"}]},
-    "featureGates": {"MultiKueueAdaptersForCustomJobs": True, "MultiKueueAllowInsecureKubeconfigs": True},
 }
 
 
@@ -61,7 +62,12 @@ def sides(clusters: tuple[Kueue, Kueue], new_namespace: Any) -> Iterator[tuple[A
 def connect(manager: Kueue, worker: Kueue) -> None:
     """Make the worker's cluster known to the manager's MultiKueue."""
     rest = manager.rest
-    text = worker.control_plane.admin_kubeconfig.read_bytes()
+    access = yaml.safe_load(worker.control_plane.admin_kubeconfig.read_text())
+    for each in access["clusters"]:
+        # Kueue reads no files that a kubeconfig names.
+        authority = Path(each["cluster"].pop("certificate-authority")).read_bytes()
+        each["cluster"]["certificate-authority-data"] = base64.b64encode(authority).decode()
+    text = yaml.safe_dump(access).encode()
     secret = {"metadata": {"name": "worker"}, "data": {"kubeconfig": base64.b64encode(text).decode()}}
     rest.post(f"/api/v1/namespaces/{SYSTEM}/secrets", {"apiVersion": "v1", "kind": "Secret", **secret})
 

@@ -1,8 +1,8 @@
 """A job that the real Kueue preempts again and again while it trains must end with the bits of an undisturbed one.
 
 etcd, API server, controller manager, scheduler, Kueue and operator are real; the pods' own command runs on this
-machine. Another team's Job of a higher priority takes the whole quota at a random moment, and is deleted as soon as
-Kueue has admitted it.
+machine. Another team's Job of a higher priority asks for the whole quota, and is deleted as soon as Kueue has admitted
+it. The worker gets its SIGTERM, which a kubelet sends when the pod is deleted, at a random moment of its training.
 
 python -m tests.soak.queue_preemptions --preemptions 50 --write docs/reliability.md
 """
@@ -39,18 +39,19 @@ from tests.testbed.nodes.pods import Pod
 BEGIN, END = "<!-- preemptions by Kueue, made by `make soak` -->", "<!-- preemptions by Kueue until here -->"
 NAMESPACE, QUEUE, JOB = "queued", "gpus", "trained"
 QUOTA = {"cpu": "1", "memory": "4Gi"}
+_BATCH_JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 # Records of one epoch, steps of the job, and its batch: one step takes about a millisecond.
-_RECORDS, _STEPS, _BATCH = 4096, 30_000, 16
-# Seconds of training until the preemption, and the patience for anything.
-_TRAINS, _PATIENCE = (0.0, 0.6), 240.0
+_RECORDS, _STEPS, _BATCH = 4096, 12_000, 16
+# Seconds of training until SIGTERM, and the patience for anything.
+_TRAINS, _PATIENCE = (0.0, 0.3), 240.0
 
 
 @dataclass
 class Result:
     """Of one run: the digests of its run folder, the attempts, and the seconds of each preemption.
 
-    `given`: from the other Job's creation to its admission, the checkpoint included; `back`: from its deletion until
-    the trainer has restored its checkpoint.
+    `given`: from SIGTERM to the admission of the other Job, the checkpoint included; `back`: from the deletion of that
+    Job until the trainer has restored its checkpoint.
     """
 
     attempts: int = 0
@@ -79,7 +80,7 @@ class QueuedTraining:
             servers.nodes.create("node")
             settings = self._folder / "operator"
             settings.mkdir()
-            self.ns = OperatorNamespace(servers, servers.namespace(NAMESPACE), settings, graceSeconds=30)
+            self.ns = OperatorNamespace(servers, servers.namespace(NAMESPACE), settings, graceSeconds=120)
             stack.callback(self.ns.close)
             self.ns.operator()
             for name, value in (("low", 1), ("high", 100)):
@@ -108,23 +109,25 @@ class QueuedTraining:
         step, freed = 0, time.monotonic()
         for number in range(1, preemptions + 2):
             with PodProcess(self.ns.rest, self._placed(number), folder / f"attempt-{number}") as worker:
-                worker.wait_for('"kind":"Started"', seconds=_PATIENCE)
-                found.back.append(time.monotonic() - freed)
                 self.ns.running(JOB, attempt=number, seconds=_PATIENCE)
                 found.workloads.add(self._workload()["metadata"]["uid"])
+                if number <= preemptions:
+                    self._preempt(number)
+                worker.wait_for('"kind":"Started"', seconds=_PATIENCE)
+                found.back.append(time.monotonic() - freed)
                 if number > preemptions:
                     code = worker.end(seconds=_PATIENCE * 4)
                 else:
                     time.sleep(chance.uniform(*_TRAINS))
-                    freed = self._preempt(number, worker, found)
-                    code = 75
+                    code, freed = self._leave(number, worker, found)
                 (started,), ended = _read(worker, Started), _read(worker, Saved if number <= preemptions else Finished)
             if started.first_step != step or not ended:
                 found.complaints.append(f"attempt {number} began at step {started.first_step}, expected {step}")
-            if not ended or code not in (0, 75):
+            if not ended or code != (0 if number > preemptions else 75):
                 raise AssertionError(f"attempt {number} ended with {code}:\n{worker.log[-3000:]}")
             found.steps.append(ended[-1].step - step)
             step = ended[-1].step
+            print(f"attempt {number} ended with {code} at step {step}", file=sys.stderr, flush=True)
         status = self.ns.phase(JOB, "Succeeded", "Failed", seconds=_PATIENCE)
         found.attempts = status["currentAttempt"]
         found.outcomes = [each["outcome"] for each in status["attempts"]]
@@ -144,23 +147,25 @@ class QueuedTraining:
         assert isinstance(pod, Pod)
         return pod
 
-    def _preempt(self, number: int, worker: PodProcess, found: Result) -> float:
-        """Let another Job take the quota; return the time at which it gave it back."""
-        began, path = time.monotonic(), f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
-        self.ns.rest.post(path, rival(number))
-        pods = self.ns.control_plane.pods
-        name = f"{JOB}-{number}"
+    def _preempt(self, number: int) -> None:
+        """Create a Job for which Kueue preempts the training, and wait until the worker's pod is being deleted."""
+        self.ns.rest.post(_BATCH_JOBS, rival(number))
+        pods, name = self.ns.control_plane.pods, f"{JOB}-{number}"
         self.ns.wait(lambda: pods.of_job(NAMESPACE, name), lambda seen: seen[0].terminating, seconds=_PATIENCE)
-        taken = self.ns.rest.get(f"{path}/rival-{number}")["spec"]["suspend"]
-        if not taken:
-            found.complaints.append(f"preemption {number}: the quota was given away while the worker still saved")
-        if (code := worker.end(terminate=True, seconds=_PATIENCE)) != 75:
-            found.complaints.append(f"preemption {number}: exit code {code}, expected 75")
-        mine = f"{path}/rival-{number}"
-        self.ns.wait(lambda: self.ns.rest.get(mine), lambda job: not job["spec"]["suspend"], seconds=_PATIENCE)
+
+    def _leave(self, number: int, worker: PodProcess, found: Result) -> tuple[int, float]:
+        """End the worker as a kubelet does, and the other Job once it is admitted; return the worker's exit code and
+        the time at which the quota is free again.
+        """
+        other = f"{_BATCH_JOBS}/rival-{number}"
+        if not self.ns.rest.get(other)["spec"]["suspend"]:
+            found.complaints.append(f"preemption {number}: the quota was given away while the worker trained")
+        began = time.monotonic()
+        code = worker.end(terminate=True, seconds=_PATIENCE)
+        self.ns.wait(lambda: self.ns.rest.get(other), lambda job: not job["spec"]["suspend"], seconds=_PATIENCE)
         found.given.append(time.monotonic() - began)
-        self.ns.rest.delete(mine, {"propagationPolicy": "Background"})
-        return time.monotonic()
+        self.ns.rest.delete(other, {"propagationPolicy": "Background"})
+        return code, time.monotonic()
 
     def _workload(self) -> dict[str, Any]:
         def owner(workload: dict[str, Any]) -> str:
@@ -218,14 +223,14 @@ def table(undisturbed: Result, preempted: Result, wrong: Sequence[str], *, preem
         "",
         "| | |",
         "|---|---|",
-        f"| preemptions while it trained, each of an admitted and running job | {preemptions} |",
+        f"| preemptions while it trained | {preemptions} |",
         f"| digests as without preemptions (weights, optimizer, state, export, metrics) | "
         f"{sum(preempted.digests.get(name) == each for name, each in undisturbed.digests.items())} of "
         f"{len(undisturbed.digests)} |",
         f"| Workloads of the job; restarts charged to a budget | {len(preempted.workloads)}; {preempted.charged} |",
         f"| steps of an attempt: least, median, most | {min(trained):,}, {statistics.median(trained):,.0f}, "
         f"{max(trained):,} |",
-        f"| seconds until the other Job was admitted, checkpoint included: median, most | "
+        f"| seconds from SIGTERM until the other Job was admitted, checkpoint included: median, most | "
         f"{statistics.median(given):.1f}, {max(given):.1f} |",
         f"| seconds from its end until the trainer trained again: median, most | "
         f"{statistics.median(back):.1f}, {max(back):.1f} |",

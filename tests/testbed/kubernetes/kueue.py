@@ -210,7 +210,7 @@ class Kueue:
 
     def decide(self, namespace: str, workload: str, check: str, state: str, **updates: Any) -> None:
         """Write the state of a check of a Workload; `updates` are those of its pod set."""
-        found = {"name": check, "state": state, "message": "", "lastTransitionTime": _now()}
+        found: Object = {"name": check, "state": state, "message": "", "lastTransitionTime": _now()}
         found["podSetUpdates"] = [{"name": "main", **updates}]
         path = f"{API}/namespaces/{namespace}/workloads/{workload}/status"
         self.rest.patch(path, {"status": {"admissionChecks": [found]}})
