@@ -83,10 +83,16 @@ def connect(manager: Kueue, worker: Kueue) -> None:
     create("admissionchecks", "AdmissionCheck", "elsewhere", spec)
 
 
+def arrived(there: Any, name: str) -> None:
+    """Wait until MultiKueue has created the job in this cluster."""
+    there.wait(lambda: [each["metadata"]["name"] for each in there.rest.get(there.jobs)["items"]], lambda n: name in n)
+
+
 def test_a_job_runs_in_the_other_cluster_and_its_status_comes_back(sides: tuple[Any, Any]) -> None:
     here, there = sides
     there.scripts["away"] = lambda pod: Exit(1, after=0.5) if pod.job == "away-1" else Run()
     here.create("away", **ELSEWHERE)
+    arrived(there, "away")
     there.running("away", attempt=2)
     remote = there.get("away")
     assert "managedBy" not in remote["spec"]
@@ -102,6 +108,7 @@ def test_a_job_runs_in_the_other_cluster_and_its_status_comes_back(sides: tuple[
 def test_a_job_that_is_deleted_is_deleted_in_the_other_cluster(sides: tuple[Any, Any]) -> None:
     here, there = sides
     here.create("gone", **ELSEWHERE)
+    arrived(there, "gone")
     there.running("gone")
     here.delete("gone")
     there.wait(lambda: there.rest.get(there.jobs)["items"], lambda left: not left)

@@ -10,6 +10,7 @@ python -m tests.soak.queue_preemptions --preemptions 50 --write docs/reliability
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import statistics
@@ -64,6 +65,10 @@ class Result:
     digests: dict[str, str] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
 
+    @property
+    def preemptions(self) -> int:
+        return len(self.given)
+
 
 class QueuedTraining:
     """The servers, Kueue and one operator, as a context manager."""
@@ -92,9 +97,13 @@ class QueuedTraining:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, data: Path, folder: Path, *, preemptions: int, seed: int) -> Result:
-        """Train the job to its end and preempt it so often. Raises AssertionError with what it waited for."""
+    def run(self, data: Path, folder: Path, *, preemptions: int, seed: int, seconds: float = math.inf) -> Result:
+        """Train the job to its end and preempt it so often, but no more after so many seconds.
+
+        Raises AssertionError with what it waited for.
+        """
         found, chance = Result(), random.Random(f"queue preemptions {seed}")
+        until = time.monotonic() + seconds
         folder.mkdir(parents=True)
         self.ns.create(
             JOB,
@@ -108,26 +117,29 @@ class QueuedTraining:
         )
         step, freed = 0, time.monotonic()
         for number in range(1, preemptions + 2):
+            last = number > preemptions or time.monotonic() > until
             with PodProcess(self.ns.rest, self._placed(number), folder / f"attempt-{number}") as worker:
                 self.ns.running(JOB, attempt=number, seconds=_PATIENCE)
                 found.workloads.add(self._workload()["metadata"]["uid"])
-                if number <= preemptions:
+                if not last:
                     self._preempt(number)
                 worker.wait_for('"kind":"Started"', seconds=_PATIENCE)
                 found.back.append(time.monotonic() - freed)
-                if number > preemptions:
+                if last:
                     code = worker.end(seconds=_PATIENCE * 4)
                 else:
                     time.sleep(chance.uniform(*_TRAINS))
                     code, freed = self._leave(number, worker, found)
-                (started,), ended = _read(worker, Started), _read(worker, Saved if number <= preemptions else Finished)
+                (started,), ended = _read(worker, Started), _read(worker, Finished if last else Saved)
             if started.first_step != step or not ended:
                 found.complaints.append(f"attempt {number} began at step {started.first_step}, expected {step}")
-            if not ended or code != (0 if number > preemptions else 75):
+            if not ended or code != (0 if last else 75):
                 raise AssertionError(f"attempt {number} ended with {code}:\n{worker.log[-3000:]}")
             found.steps.append(ended[-1].step - step)
             step = ended[-1].step
             print(f"attempt {number} ended with {code} at step {step}", file=sys.stderr, flush=True)
+            if last:
+                break
         status = self.ns.phase(JOB, "Succeeded", "Failed", seconds=_PATIENCE)
         found.attempts = status["currentAttempt"]
         found.outcomes = [each["outcome"] for each in status["attempts"]]
@@ -203,8 +215,10 @@ def complaints(undisturbed: Result, preempted: Result, *, preemptions: int) -> l
     found += [
         f"{name} differs" for name in sorted(names) if undisturbed.digests.get(name) != preempted.digests.get(name)
     ]
-    expected = [*["QueuePreempted"] * preemptions, "Succeeded"][-len(preempted.outcomes) :]
-    if preempted.attempts != preemptions + 1 or preempted.outcomes != expected:
+    if preempted.preemptions < preemptions:
+        found.append(f"{preempted.preemptions} of {preemptions} preemptions in the time that was given")
+    expected = [*["QueuePreempted"] * preempted.preemptions, "Succeeded"][-len(preempted.outcomes) :]
+    if preempted.attempts != preempted.preemptions + 1 or preempted.outcomes != expected:
         found.append(f"{preempted.attempts} attempts with {preempted.outcomes}")
     if preempted.charged:
         found.append(f"{preempted.charged} restarts were charged")
@@ -213,7 +227,7 @@ def complaints(undisturbed: Result, preempted: Result, *, preemptions: int) -> l
     return found
 
 
-def table(undisturbed: Result, preempted: Result, wrong: Sequence[str], *, preemptions: int, seed: int) -> str:
+def table(undisturbed: Result, preempted: Result, wrong: Sequence[str], *, seed: int) -> str:
     """Return the table of docs/reliability.md."""
     trained = preempted.steps[:-1]
     given, back = preempted.given, preempted.back[1:]
@@ -223,7 +237,7 @@ def table(undisturbed: Result, preempted: Result, wrong: Sequence[str], *, preem
         "",
         "| | |",
         "|---|---|",
-        f"| preemptions while it trained | {preemptions} |",
+        f"| preemptions while it trained | {preempted.preemptions} |",
         f"| digests as without preemptions (weights, optimizer, state, export, metrics) | "
         f"{sum(preempted.digests.get(name) == each for name, each in undisturbed.digests.items())} of "
         f"{len(undisturbed.digests)} |",
@@ -249,6 +263,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m tests.soak.queue_preemptions", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--preemptions", type=int, default=50, help="how often Kueue preempts the job (50)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no preemption after so many minutes")
     parser.add_argument("--seed", type=int, help="another draw of moments; one is made up and printed")
     parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
@@ -258,9 +273,11 @@ def main(arguments: Sequence[str]) -> int:
         make_data(folder)
         with QueuedTraining(folder) as training:
             undisturbed = training.run(folder, folder / "undisturbed", preemptions=0, seed=seed)
-            preempted = training.run(folder, folder / "preempted", preemptions=given.preemptions, seed=seed)
+            preempted = training.run(
+                folder, folder / "preempted", preemptions=given.preemptions, seed=seed, seconds=given.minutes * 60
+            )
     wrong = complaints(undisturbed, preempted, preemptions=given.preemptions)
-    text = table(undisturbed, preempted, wrong, preemptions=given.preemptions, seed=seed)
+    text = table(undisturbed, preempted, wrong, seed=seed)
     print(text)
     if given.write is not None:
         document_table.put(given.write, text, begin=BEGIN, end=END)

@@ -89,7 +89,9 @@ class Kueue:
             "integrations": {"frameworks": ["batch/job"]},
             **self._configuration,
         }
-        settings["featureGates"] = {"VisibilityOnDemand": False, **self._configuration.get("featureGates", {})}
+        # MultiKueue watches files, and a machine has few inotify instances.
+        gates = {"VisibilityOnDemand": False, "MultiKueue": "multiKueue" in self._configuration}
+        settings["featureGates"] = {**gates, **self._configuration.get("featureGates", {})}
         file.write_text(yaml.safe_dump(settings), encoding="utf-8")
         environment = {"KUBECONFIG": str(self.control_plane.admin_kubeconfig), "POD_NAMESPACE": SYSTEM}
         log = self.control_plane.logs / "kueue.log"
