@@ -40,8 +40,8 @@ def control_plane_with_kueue(tmp_path_factory: pytest.TempPathFactory) -> Iterat
         leave_out("no kueue in build/kueue: run `make kueue` (needs Go)")
     with ControlPlane(tmp_path_factory.mktemp("kueue")) as control_plane, Kueue(control_plane) as kueue:
         install(control_plane)
-        control_plane.nodes.create("east-1", labels={"pool": "east"})
         for each in ("east", "west"):
+            control_plane.nodes.create(f"{each}-1", labels={"pool": each})
             kueue.flavor(each, {"pool": each})
         for name, value in (("low", 1), ("high", 100)):
             kueue.priority(name, value)
@@ -63,13 +63,12 @@ def ns(control_plane_with_kueue: tuple[ControlPlane, Kueue], new_namespace: Any)
 
 def the_workload(kueue: Kueue, ns: Any, job: str) -> dict[str, Any]:
     """Return the only Workload of the job: it has one over all attempts."""
-    queue = f"{job}-queue"
-    found = [
-        each
-        for each in kueue.workloads(ns.namespace)
-        if any(owner["name"] == queue for owner in each["metadata"].get("ownerReferences", ()))
-    ]
-    (workload,) = ns.wait(lambda: found, lambda found: len(found) == 1)
+
+    def found() -> list[dict[str, Any]]:
+        owned = [(each, each["metadata"].get("ownerReferences", ())) for each in kueue.workloads(ns.namespace)]
+        return [each for each, owners in owned if any(owner["name"] == f"{job}-queue" for owner in owners)]
+
+    (workload,) = ns.wait(found, lambda found: len(found) == 1)
     assert isinstance(workload, dict)
     return workload
 
@@ -293,7 +292,9 @@ def test_an_admission_check_decides_and_adds_annotations(kueue: Kueue, ns: Any) 
     kueue.queue(ns.namespace, "checked", ONE_JOB, flavors=["east"], checks=["machines"])
     ns.create("booked", saves, scheduling=queued("checked"))
     ns.phase("booked", "Queued")
-    workload = ns.wait(lambda: the_workload(kueue, ns, "booked"), lambda found: holds(found, "QuotaReserved"))
+    workload = ns.wait(
+        lambda: the_workload(kueue, ns, "booked"), lambda found: found.get("status", {}).get("admissionChecks")
+    )
     name = workload["metadata"]["name"]
     assert ns.batch_jobs("booked") == []
     kueue.decide(ns.namespace, name, "machines", "Ready", annotations={"booking": "17"})
