@@ -62,8 +62,8 @@ def capacity_probe(
     # A claim may bind a pod to a zone.
     claims = [each for each in written if "persistentVolumeClaim" in each]
     queue = queue_labels(spec.scheduling) if spec.scheduling and admitted is None else {}
-    body = metadata(owner, names.probe(owner.name), queue)
-    body["labels"] |= names.attempt_labels(owner.name, owner.uid, names.PROBE_ATTEMPT)
+    labels = names.attempt_labels(owner.name, owner.uid, names.PROBE_ATTEMPT)
+    body = metadata(owner, names.probe(owner.name), labels | queue)
     if queue:
         body["annotations"] = {MIN_PARALLELISM: str(least)}
     built = copy.deepcopy(

@@ -68,6 +68,7 @@ def test_no_attempt_selects_its_pods() -> None:
     assert probe["metadata"]["ownerReferences"] == attempt["metadata"]["ownerReferences"]
     labels = probe["spec"]["template"]["metadata"]["labels"]
     assert not any(name.startswith("mptraining.dev/") for name in labels)
+    assert "suspend" not in probe["spec"], "no queue would resume it"
 
 
 def test_a_queue_admits_it_in_part() -> None:
