@@ -111,7 +111,8 @@ def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, chi
     references = metadata.get("ownerReferences", ())
     controller: Raw = next((reference for reference in references if reference.get("controller")), {})
     # The Job of a queue may control the Indexed Jobs of the job.
-    if owner.uid in [reference.get("uid") for reference in references]:
+    queued = controller.get("kind") == "Job" and owner.uid in [reference.get("uid") for reference in references]
+    if controller.get("uid") == owner.uid or queued:
         if "deletionTimestamp" in metadata:
             raise NotCreated("NameTaken", child, "it is being deleted and will be created again afterwards")
         return found
