@@ -22,6 +22,8 @@ KUBE_SCORE := v1.20.0
 PEER := v1.9.3
 # The newest Katib that Go's checksum database knows.
 KATIB := v0.14.0
+# The newest that the Go module proxy serves.
+KUEUE := v0.19.2
 # Schedulers of gangs, whose CustomResourceDefinitions the tests apply.
 SCHEDULER_PLUGINS := v0.34.7
 VOLCANO := v1.13.0
@@ -189,6 +191,15 @@ build/kwok-stages: build/bin/kwok
 	@cp "$$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok@$(KWOK))"/kustomize/stage/{node,pod}/fast/*-*.yaml $@/
 	@chmod u+w $@/*
 
+# In its own module, whose go.sum pins all that it needs: `go install` of a version asks the proxy for all versions too.
+.PHONY: kueue
+kueue: build/kueue/kueue ## Kueue's controller and chart, for the tests against it
+build/kueue/kueue:
+	@echo "building Kueue $(KUEUE), about ten minutes"
+	@folder="$$(go mod download -json sigs.k8s.io/kueue@$(KUEUE) | sed -n 's/^.*"Dir": "\(.*\)",*$$/\1/p')"; \
+	  mkdir -p $(@D)/chart && cp -r "$$folder"/charts/kueue/. $(@D)/chart/ && chmod -R u+w $(@D)/chart && \
+	  cd "$$folder" && GOFLAGS=-mod=readonly go build -o $(CURDIR)/$@ ./cmd/kueue
+
 build/bin/training-operator.v1:
 	@echo "building Kubeflow's training-operator, about two minutes"
 	@GOBIN=$(CURDIR)/build/bin go install github.com/kubeflow/training-operator/cmd/training-operator.v1@$(PEER)
@@ -291,11 +302,12 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
 .PHONY: soak
-soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) servers kueue $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
 	@$(BIN)/python -m tests.soak.kill_and_resume.elastic --write docs/reliability.md
+	@$(BIN)/python -m tests.soak.queue_preemptions --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md

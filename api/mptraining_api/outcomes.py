@@ -74,6 +74,8 @@ PENDING_TIMEOUT = Outcome("PendingTimeout", 75, Budget.NEVER_RETRY, "not all wor
 OUTSIDE_LIMITS = Outcome("OutsideLimits", 2, Budget.NEVER_RETRY, "the administrator does not allow the job")
 NO_CAPACITY = Outcome("NoCapacity", 75, Budget.NONE, "the machines did not come in time")
 SUSPENDED = Outcome("Suspended", 75, Budget.NONE, "the user suspended the job")
+# As a suspension, and unlike Preempted: the queue decides how often, so that no budget is charged.
+QUEUE_PREEMPTED = Outcome("QueuePreempted", 75, Budget.NONE, "the queue took the machines for another job")
 GANG_RELEASED = Outcome("GangReleased", 75, Budget.NONE, "only some workers got a machine, and gave it back")
 RESIZED = Outcome("Resized", 75, Budget.NONE, "the next attempt has another number of workers")
 
@@ -89,6 +91,7 @@ OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
     OUTSIDE_LIMITS,
     NO_CAPACITY,
     SUSPENDED,
+    QUEUE_PREEMPTED,
     GANG_RELEASED,
     RESIZED,
 )

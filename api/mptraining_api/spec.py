@@ -293,6 +293,9 @@ class Scheduling(Model):
     """Queue, priority, scheduler and gang of the pods."""
 
     queue_name: Word | None = Field(None, description="Kueue's local queue.")
+    workload_priority_class_name: Name | None = Field(
+        None, description="Kueue's WorkloadPriorityClass: the job's priority in its queue, not that of its pods."
+    )
     priority_class_name: Name | None = Field(None, description="PriorityClass of the pods.")
     scheduler_name: Word | None = Field(None, description="Scheduler of the pods.")
     gang: Literal["Auto", "Coscheduling", "Volcano", "Workload", "None"] | None = Field(
@@ -379,6 +382,10 @@ VERSION = "v1alpha1"
 API_VERSION: Literal["mptraining.dev/v1alpha1"] = job_text.API_VERSION
 KIND: Literal["MPTrainingJob"] = job_text.KIND
 
+# Values of spec.managedBy: this operator, as an absent field, and the manager cluster of Kueue's MultiKueue.
+MANAGED_BY_OPERATOR = f"{GROUP}/operator"
+MANAGED_BY_MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+
 # Annotation of a job: while it is "true", the operator leaves the job and its children alone.
 PAUSED = f"{GROUP}/paused"
 
@@ -425,6 +432,13 @@ class JobSpec(Model):
     profile: Profile | None = Field(None, description="A range of steps to profile for TensorBoard.")
     tracking: Tracking | None = Field(None, description="Servers that get the metrics, beside the run folder.")
     output: Output | None = Field(None, description="The run folder.")
+    managed_by: Word | None = Field(
+        None,
+        description=(
+            "Controller of the job, as of a batch/v1 Job; this operator leaves a job of another one alone. "
+            "kueue.x-k8s.io/multikueue runs it in another cluster."
+        ),
+    )
     run_policy: RunPolicy | None = Field(None, description="Limits on retries and time.")
     scheduling: Scheduling | None = Field(None, description="Queue, priority and scheduler of the pods.")
     runtime: RuntimeName | None = Field(

@@ -41,23 +41,29 @@ from mptraining_operator.children import (
     with_digest,
 )
 from mptraining_operator.cluster import Cluster
+from mptraining_operator.kueue.place_in_queue import PlaceInQueue
 from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.actions import (
     Action,
     AllowPeers,
     CreatePodGroup,
+    CreateWorkload,
     DeleteJob,
     DeletePod,
     EndAttempt,
     EventRecord,
     ForgetAttempt,
+    JoinQueue,
+    LeaveQueue,
     Plan,
     ReadEvents,
     ReadJobFile,
     ReadNode,
+    ReportToQueue,
     StartAttempt,
     StartProbe,
 )
+from mptraining_operator.plan.queue_job import admitted
 from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.resources import job_objects, names
 from mptraining_operator.resources.capacity_probe import capacity_probe
@@ -103,6 +109,7 @@ class Applier:
         self._clock = clock
         self._namespace_objects = namespace_objects
         self._warnings = WarningEvents(cluster, clock)
+        self._place_in_queue = PlaceInQueue(cluster, cache, pod_settings=pod_settings, clock=clock)
         self._gang_apis = gang_apis.GangApis(cluster, clock)
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
@@ -157,7 +164,7 @@ class Applier:
         else:
             self._cache.put_job(parse.job(found))
 
-    def _execute(self, action: Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
+    def _execute(self, action: Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911, PLR0912 - a row of cases
         """Execute one action and return whether the job must be planned again."""
         match action:
             case StartAttempt():
@@ -191,6 +198,10 @@ class Applier:
                 warning = self._warnings.newest(snapshot.key.namespace, action.about)
                 self._cache.update_warning(snapshot.key, snapshot.uid, action.about, warning)
                 return True
+            case LeaveQueue():
+                return self._delete(snapshot, BATCH_JOBS, action.queue_job, action.uid, "Background")
+            case JoinQueue() | ReportToQueue() | CreateWorkload():
+                return self._place_in_queue.execute(action, snapshot)
 
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
         if snapshot.job is None:
@@ -220,6 +231,7 @@ class Applier:
                 gang=gang,
                 machine=action.machine,
                 nodes=action.nodes,
+                admitted=admitted(snapshot),
             )
             if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
                 return True
@@ -300,6 +312,7 @@ class Applier:
                 pods=action.pods,
                 least=action.least,
                 settings=self._pod_settings(owner),
+                admitted=admitted(snapshot),
             )
             self._put_batch_job(snapshot.key, create_child(self._cluster, BATCH_JOBS, owner, probe))
         except (Problem, NotCreated) as no:

@@ -110,7 +110,9 @@ def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, chi
     metadata = found["metadata"]
     references = metadata.get("ownerReferences", ())
     controller: Raw = next((reference for reference in references if reference.get("controller")), {})
-    if controller.get("uid") == owner.uid:
+    # The Job of a queue may control the Indexed Jobs of the job.
+    queued = controller.get("kind") == "Job" and owner.uid in [reference.get("uid") for reference in references]
+    if controller.get("uid") == owner.uid or queued:
         if "deletionTimestamp" in metadata:
             raise NotCreated("NameTaken", child, "it is being deleted and will be created again afterwards")
         return found

@@ -35,7 +35,11 @@ def test_the_rights_hold_in_the_whole_cluster_or_in_some_namespaces_alone() -> N
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    assert granted == {("authentication.k8s.io", "tokenreviews"), ("", "nodes")}
+    assert granted == {
+        ("authentication.k8s.io", "tokenreviews"),
+        ("", "nodes"),
+        ("kueue.x-k8s.io", "workloadpriorityclasses"),
+    }
 
 
 # What the operator asks the API server for, by the module that does: whoever adds a call adds its right, and no other.
@@ -77,9 +81,13 @@ CALLS = {
     },
     # The operator reads one that it could not create, because it exists.
     "podgroups": dict.fromkeys(("get", "create"), "apply"),
+    # Of Kubernetes' scheduler, and Kueue's.
     "workloads": dict.fromkeys(("get", "create"), "apply"),
     # Also without deviceClasses: jobs that started with them claim their GPUs at every attempt.
     "resourceclaimtemplates": dict.fromkeys(("get", "create"), "apply"),
+    "workloadpriorityclasses": {"get": "kueue.place_in_queue"},
+    # Of the Job that holds a job's place in its queue.
+    "jobs/status": {"patch": "kueue.place_in_queue"},
     "tokenreviews": {"create": "progress.auth"},
     "nodes": {"get": "apply", "list": "watch.node_platform"},
     "leases": {"get": "leader_election", "create": "leader_election", "update": "leader_election"},

@@ -174,7 +174,9 @@ class OperatorNamespace:
 
     def until(self, name: str, holds: Callable[[dict[str, Any]], Any], *, seconds: float = PATIENCE) -> dict[str, Any]:
         """Wait until `holds` accepts the job's status; return the status."""
-        return eventually(lambda: self.status(name), holds, what=f"{name} in {self.namespace}", seconds=seconds)
+        what = f"{name} in {self.namespace}"
+        found: dict[str, Any] = eventually(lambda: self.status(name), holds, what=what, seconds=seconds)
+        return found
 
     def phase(self, name: str, *phases: str, seconds: float = PATIENCE) -> dict[str, Any]:
         """Wait until the status is in one of these phases; return it."""
@@ -221,7 +223,7 @@ class OperatorNamespace:
 
     def batch_jobs(self, name: str) -> list[dict[str, Any]]:
         """Return the Indexed Jobs of the job, by attempt."""
-        query = {"labelSelector": f"mptraining.dev/job={name}"}
+        query = {"labelSelector": f"mptraining.dev/job={name},mptraining.dev/attempt"}
         listed = self.rest.get(f"/apis/batch/v1/namespaces/{self.namespace}/jobs", query)["items"]
         return sorted(listed, key=lambda each: int(each["metadata"]["labels"]["mptraining.dev/attempt"]))
 

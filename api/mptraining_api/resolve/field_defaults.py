@@ -11,6 +11,7 @@ from mptraining_api import accelerators
 from mptraining_api.resolve import defaults
 from mptraining_api.resolve.batch_size import KERAS_BATCH_SIZE, PREDICTION_BATCH_SIZE
 from mptraining_api.resolve.precision import INITIAL_LOSS_SCALE
+from mptraining_api.spec import MANAGED_BY_OPERATOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,7 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "output": Default(
             f"a folder below defaultOutput {_OPERATOR}, else a folder in the pod, which is deleted with it"
         ),
+        "managedBy": _value(MANAGED_BY_OPERATOR),
         "runPolicy": _FIELDS,
         "runPolicy.backoffLimit": _value(defaults.BACKOFF_LIMIT),
         "runPolicy.infrastructureRetries": _value(defaults.INFRASTRUCTURE_RETRIES),
@@ -184,6 +186,7 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "runPolicy.suspend": Default("false"),
         "scheduling": _FIELDS,
         "scheduling.queueName": _none(),
+        "scheduling.workloadPriorityClassName": _none("the priority of the pods"),
         "scheduling.priorityClassName": Default(f"pods.priorityClassName {_OPERATOR}"),
         "scheduling.schedulerName": Default(f"default-scheduler, or that of gangSchedulers {_OPERATOR}"),
         "scheduling.gang": _value("Auto", f": what the cluster serves of gangSchedulers {_OPERATOR}, else None"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic.alias_generators import to_camel
 
 from mptraining_api.model import Model
@@ -19,6 +21,8 @@ def _same(path: str, field: str, *, required: bool = False) -> str:
     return f"has({now}) == has({before}) && (!has({now}) || {now} == {before})"
 
 
+# As of a batch/v1 Job: a domain-prefixed path.
+_CONTROLLER = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/._~-]+$"
 # Fields that may change after the start, by section. The operator reads the first ones of the current spec; a worker
 # gets maxToKeep with its attempt.
 MUTABLE: dict[str, tuple[type[Model], tuple[str, ...]]] = {
@@ -79,6 +83,31 @@ _ROOT = (
         next_step="Create a new job under another name.",
         # The rule compares two versions, and here is only one.
         holds=lambda _: True,
+    ),
+    Rule(
+        at="",
+        field="spec.managedBy",
+        # Of the root, because the API server evaluates a rule on an absent field only there.
+        cel=_same("spec", "managedBy"),
+        message="no change",
+        next_step="Delete the job, and create it with the other controller.",
+        holds=lambda _: True,
+    ),
+    Rule(
+        at="",
+        field="spec.managedBy",
+        cel=f"!has(self.spec.managedBy) || self.spec.managedBy.matches('{_CONTROLLER}')",
+        message="a domain and a path, as kueue.x-k8s.io/multikueue or mptraining.dev/operator",
+        next_step="Leave it out for this operator.",
+        holds=lambda job: job.spec.managed_by is None or re.fullmatch(_CONTROLLER, job.spec.managed_by) is not None,
+    ),
+    Rule(
+        at="spec.scheduling",
+        field="spec.scheduling.workloadPriorityClassName",
+        cel="!has(self.workloadPriorityClassName) || has(self.queueName)",
+        message="it together with queueName",
+        next_step="It is a priority among the jobs of a queue; for the pods give priorityClassName.",
+        holds=lambda scheduling: scheduling.workload_priority_class_name is None or scheduling.queue_name is not None,
     ),
 )
 

@@ -46,6 +46,7 @@ _ADVICE: Mapping[str, str] = {
     "GangReleased": "the next attempt starts by itself when other jobs have ended",
     "Resized": "the next attempt starts by itself with another number of workers",
     "Suspended": "to continue: mptj resume {name}",
+    "QueuePreempted": "it resumes by itself when its queue admits it again; kubectl get workloads",
 }
 # For PendingTimeout, by the reason of the wait, with which its message ends.
 _WAITED_FOR = re.compile(r"\(spec\.runPolicy\.pendingTimeoutSeconds\): (\w+): (.*)", re.DOTALL)

@@ -115,8 +115,55 @@ class ReadEvents:
     about: str
 
 
+@dataclass(frozen=True, slots=True)
+class JoinQueue:
+    """Create the Job that holds the job's place in its queue over all attempts.
+
+    `job` is the frozen job, `machine` the one that it queues for and `nodes` the most workers, as of a StartAttempt.
+    """
+
+    job: ResolvedJob
+    machine: int = 0
+    nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveQueue:
+    """Delete that Job, and with it its Workload."""
+
+    queue_job: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportToQueue:
+    """Write the status of that Job: Kueue keeps the quota while pods are active, and ends the Workload with the Job."""
+
+    queue_job: str
+    active: int
+    ready: int
+    ended: Literal["", "Complete", "Failed"] = ""
+    # With `ended`: the reason and the message of the condition, and the workers that succeeded.
+    reason: str = ""
+    message: str = ""
+    workers: int = 0
+    # Seconds since 1970; Kueue removes startTime when it preempts the job.
+    started: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateWorkload:
+    """Create the Workload by which MultiKueue sends the job to another cluster."""
+
+    job: ResolvedJob
+
+
 Action = (
-    StartAttempt
+    JoinQueue
+    | LeaveQueue
+    | ReportToQueue
+    | CreateWorkload
+    | StartAttempt
     | StartProbe
     | AllowPeers
     | CreatePodGroup

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mptraining_operator.plan import conditions, elastic, end, run, start, suspend_and_cleanup
+from mptraining_operator.plan import conditions, elastic, end, queue_job, run, start, suspend_and_cleanup
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Snapshot
 
@@ -23,6 +23,8 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
         return Plan()
     if snapshot.status is None:
         return Plan(event_records=(EventRecord("StatusUnreadable", snapshot.problem, "Warning"),))
+    if queue_job.managed_elsewhere(snapshot):
+        return queue_job.elsewhere(snapshot, now)
     found = next((result for policy in POLICIES if (result := policy(snapshot, now)) is not None), Plan())
     if snapshot.job is not None and not _first_status_follows(snapshot, found):
         # For an edit that needs no other write, as spec.runPolicy.suspend of a finished job: kstatus waits for it.
@@ -30,7 +32,8 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
         found = replace(found, status=observed)
     if found.status == snapshot.status:
         found = replace(found, status=None)
-    return _with_deletions(elastic.with_size(found, snapshot, now), snapshot, now)
+    found = _with_deletions(elastic.with_size(found, snapshot, now), snapshot, now)
+    return queue_job.with_queue_report(found, snapshot, now)
 
 
 def _first_status_follows(snapshot: Snapshot, found: Plan) -> bool:
@@ -61,6 +64,7 @@ POLICIES: tuple[Policy, ...] = (
     start.record_first_attempt,
     end.attempt_ended,
     suspend_and_cleanup.suspended,
+    queue_job.preempted,
     start.first_attempt,
     start.next_attempt,
     start.recreate_missing_job,

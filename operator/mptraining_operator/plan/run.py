@@ -14,6 +14,8 @@ from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 # Outcomes of attempts in which the job did not train.
 _WAITED = (outcomes.NO_CAPACITY.reason, outcomes.GANG_RELEASED.reason)
+# Outcomes after which other jobs use the machines.
+_GAVE_BACK = (outcomes.SUSPENDED.reason, outcomes.QUEUE_PREEMPTED.reason)
 # Seconds between attempts to create a rejected PodGroup.
 _POD_GROUP_RETRY = 10.0
 
@@ -172,7 +174,7 @@ def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
     # An attempt whose machines did not come, or not all of them, is a part of the wait for the next one.
     ran = [each for each in status.attempts or () if each.outcome not in _WAITED]
     before = ran[-2] if len(ran) > 1 else None
-    if before is None or before.completion_time is None or before.outcome == outcomes.SUSPENDED.reason:
+    if before is None or before.completion_time is None or before.outcome in _GAVE_BACK:
         return ()
     if _ran_before(status):
         return ()

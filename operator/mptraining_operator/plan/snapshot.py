@@ -16,6 +16,7 @@ from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
 from mptraining_operator.resources import names
+from mptraining_operator.resources.queue_job import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,10 @@ class SeenBatchJob:
     owner_uid: str
     attempt: int
     created: float
+    # Of the Job that holds the job's place in its queue: what the queue requires of the pods. None for an attempt.
+    placement: Placement | None = None
+    # The uid of that Job, which controls the Jobs of the attempts; empty without one.
+    queue_uid: str = ""
     # The SHA-256 of the resolved job that the operator froze for it; empty if unknown.
     job_digest: str = ""
     # The machine of the attempt, as for `resolve.attempt.for_attempt`.
@@ -161,6 +166,10 @@ class Lookups:
     # It was looked for and is in no Indexed Job and in no ConfigMap.
     job_file_missing: bool = False
     refusal: Refusal | None = None
+    # The API server ignores a Job's spec.managedBy (Kubernetes before 1.32): each attempt queues by itself.
+    attempts_queue: bool = False
+    # The Workload of a job that MultiKueue runs in another cluster exists.
+    workload_exists: bool = False
     # The NetworkPolicy that lets the job's workers reach each other exists.
     peers_allowed: bool = False
     # The uid of the Indexed Job whose PodGroup exists.
@@ -217,6 +226,10 @@ class Snapshot:
     reports_since: float | None = None
     # Nodes of the other jobs in this namespace.
     other_nodes: int = 0
+    # The Job that holds the job's place in its queue.
+    queue_job: SeenBatchJob | None = None
+    # The Workload that MultiKueue created for the job in this cluster; empty for none.
+    workload: str = ""
 
     @property
     def suspend(self) -> bool:

@@ -16,7 +16,7 @@ from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
-from mptraining_operator.plan import conditions, end, run, waiting
+from mptraining_operator.plan import conditions, end, queue_job, run, waiting
 from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.capacity import machines, nodes
 from mptraining_operator.plan.deadlines import deadline_before, earliest_deadline
@@ -248,7 +248,10 @@ def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    return Plan(status=written, actions=(machines.start_again(attempt, job),), event_records=records, wake_at=wake)
+    start = machines.start_again(attempt, job)
+    if (queued := queue_job.admission(snapshot, status, start, now)) is not None:
+        return queued
+    return Plan(status=written, actions=(start,), event_records=records, wake_at=wake)
 
 
 def _without_obstacle(snapshot: Snapshot, found: waiting.Wait) -> bool:
@@ -269,6 +272,7 @@ def _start(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: floa
     if start.job.nodes_range is not None:
         start = replace(start, nodes=nodes.next_size(possible_nodes(start.job), snapshot, status))
     waiting_plan = refuse_or_delay(snapshot, status, start, now)
+    waiting_plan = waiting_plan or queue_job.admission(snapshot, status, start, now)
     if waiting_plan is not None:
         return waiting_plan
     if start.number == 1 and snapshot.lookups.refusal is None:

@@ -13,8 +13,9 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import JobSpec
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import MIN_PARALLELISM, QUEUE, indexed_job, with_frozen_template
+from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
 from mptraining_operator.resources.job_objects import Owner, metadata
+from mptraining_operator.resources.queue_job import MIN_PARALLELISM, Admitted, queue_labels, with_admission
 
 # What the placement of a worker depends on, and what admission and the image need.
 _POD_FIELDS = (
@@ -26,9 +27,20 @@ _WAIT = "import signal; signal.pause()"
 
 
 def capacity_probe(
-    owner: Owner, job: ResolvedJob, spec: JobSpec, *, machine: int, pods: int, least: int, settings: PodSettings
+    owner: Owner,
+    job: ResolvedJob,
+    spec: JobSpec,
+    *,
+    machine: int,
+    pods: int,
+    least: int,
+    settings: PodSettings,
+    admitted: Admitted | None = None,
 ) -> dict[str, Any]:
-    """Build the Job of `pods` pods for the frozen job; a queue may admit fewer, but no fewer than `least`.
+    """Build the Job of `pods` pods for the frozen job.
+
+    `admitted` is the job's place in its queue, whose quota has the probe's pods. Without it, a probe of a job with a
+    queue queues by itself, which may admit fewer pods, but no fewer than `least`.
 
     Raises InvalidSpec as `indexed_job`.
     """
@@ -49,12 +61,12 @@ def capacity_probe(
     written = (spec.pod_template.volumes if spec.pod_template else None) or ()
     # A claim may bind a pod to a zone.
     claims = [each for each in written if "persistentVolumeClaim" in each]
-    queue = spec.scheduling.queue_name if spec.scheduling else None
-    body = metadata(owner, names.probe(owner.name), {QUEUE: queue} if queue else {})
-    body["labels"] |= names.attempt_labels(owner.name, owner.uid, names.PROBE_ATTEMPT)
+    queue = queue_labels(spec.scheduling) if spec.scheduling and admitted is None else {}
+    labels = names.attempt_labels(owner.name, owner.uid, names.PROBE_ATTEMPT)
+    body = metadata(owner, names.probe(owner.name), labels | queue)
     if queue:
         body["annotations"] = {MIN_PARALLELISM: str(least)}
-    return copy.deepcopy(
+    built = copy.deepcopy(
         {
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -80,3 +92,4 @@ def capacity_probe(
             },
         }
     )
+    return built if admitted is None else with_admission(built, admitted)

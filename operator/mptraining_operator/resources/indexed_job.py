@@ -42,6 +42,7 @@ from mptraining_operator.resources.job_objects import (
     metadata,
 )
 from mptraining_operator.resources.pod_groups import Gang, pod_annotations, pod_fields, pod_labels
+from mptraining_operator.resources.queue_job import Admitted, partial_admission, queue_labels, with_admission
 from mptraining_operator.resources.volumes import (
     JOB_FOLDER,
     check_collisions,
@@ -51,10 +52,6 @@ from mptraining_operator.resources.volumes import (
     source_parts,
 )
 
-QUEUE = "kueue.x-k8s.io/queue-name"
-# Kueue's partial admission: the least parallelism, and whether the completions follow what it admits.
-MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
-COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 # The uid and gid of the images' user.
 USER = 1000
@@ -98,12 +95,15 @@ def indexed_job(
     gang: Gang | None = None,
     machine: int = 0,
     nodes: int | None = None,
+    admitted: Admitted | None = None,
 ) -> dict[str, Any]:
     """Build the Job of one attempt from the frozen job; `text` is that of the frozen job, by default of `job`.
 
     `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
 
     With a `gang` a scheduler places its pods together, by a PodGroup of the same name.
+
+    `admitted` is the job's place in its queue; without it, an attempt of a job with a queue queues by itself.
 
     The operator never updates the Job: a queue may own its `suspend` and its placement.
 
@@ -115,9 +115,8 @@ def indexed_job(
     least = possible_nodes(job)[0]
     job = for_attempt(job, machine=machine, nodes=nodes)
     labels = names.attempt_labels(owner.name, owner.uid, attempt)
-    queue = {QUEUE: scheduling.queue_name} if scheduling.queue_name else {}
-    may_shrink = bool(queue) and least < job.processes
-    partial_admission = {MIN_PARALLELISM: str(least), COMPLETIONS: "true"} if may_shrink else {}
+    queue = {} if admitted else queue_labels(scheduling)
+    partial = partial_admission(least, job.processes) if queue else {}
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -129,7 +128,7 @@ def indexed_job(
                 **({names.GANG: gang.api.api_version} if gang else {}),
                 **({names.MACHINE: str(machine)} if machine else {}),
                 **({names.WORKERS: str(nodes)} if nodes is not None else {}),
-                **partial_admission,
+                **partial,
             },
         },
         "spec": {
@@ -152,7 +151,8 @@ def indexed_job(
         },
     }
     # The Job must not share mutable values with the frozen spec or with the next attempt.
-    return copy.deepcopy(built)
+    built = copy.deepcopy(built)
+    return built if admitted is None else with_admission(built, admitted)
 
 
 def _template(

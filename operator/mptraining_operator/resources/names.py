@@ -32,6 +32,7 @@ __all__ = [
     "OPERATOR",
     "PEERS",
     "PROBE_ATTEMPT",
+    "QUEUE_JOB",
     "RESOLVED_JOB",
     "SERVICE",
     "SOURCE_CONTAINER",
@@ -45,6 +46,7 @@ __all__ = [
     "job_labels",
     "network_policy",
     "probe",
+    "queue_job",
 ]
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -61,6 +63,8 @@ WORKERS = f"{GROUP}/workers"
 PROBE_ATTEMPT = 0
 # The label of the pods of a job of several workers, which need host names.
 PEERS = f"{GROUP}/peers"
+# The label of the Job that holds the job's place in its queue, and runs no pods.
+QUEUE_JOB = f"{GROUP}/queue-job"
 # Of each namespace: the headless Service that gives the workers host names, and the NetworkPolicy that denies ingress.
 # No job's NetworkPolicy can have the second name.
 SERVICE = "mptraining-workers"
@@ -89,6 +93,11 @@ def batch_job(job: str, attempt: int) -> str:
 def probe(job: str) -> str:
     """Return the name of an elastic job's probe; no attempt has it."""
     return f"{job}-probe"
+
+
+def queue_job(job: str) -> str:
+    """Return the name of the Job that holds the job's place in its queue."""
+    return f"{job}-queue"
 
 
 def hosts(job: str, namespace: str, attempt: int, processes: int) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from mptraining_api.spec import KIND
 from mptraining_operator.resources import names
 
 
@@ -20,6 +21,7 @@ class Labels(msgspec.Struct, frozen=True):
     job_uid: str = msgspec.field(default="", name=names.JOB_UID)
     attempt: str | None = msgspec.field(default=None, name=names.ATTEMPT)
     completion_index: str | None = msgspec.field(default=None, name=names.COMPLETION_INDEX)
+    queue_job: str = msgspec.field(default="", name=names.QUEUE_JOB)
 
 
 class Annotations(msgspec.Struct, frozen=True):
@@ -31,6 +33,7 @@ class Annotations(msgspec.Struct, frozen=True):
 
 class OwnerReference(msgspec.Struct, frozen=True):
     uid: str
+    kind: str = ""
     controller: bool | None = None
 
 
@@ -55,6 +58,16 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     def controller(self) -> str:
         """The uid of the controlling owner; empty for none."""
         return next((each.uid for each in self.owner_references if each.controller), "")
+
+    @property
+    def training_job(self) -> str:
+        """The uid of the MPTrainingJob among its owners, whose controller may be a Job; without one, the controller."""
+        return next((each.uid for each in self.owner_references if each.kind == KIND), self.controller)
+
+    @property
+    def controlling_job(self) -> str:
+        """The uid of the Job that controls it; empty for none."""
+        return next((each.uid for each in self.owner_references if each.controller and each.kind == "Job"), "")
 
 
 class EventSeries(msgspec.Struct, frozen=True, rename="camel"):
@@ -92,6 +105,8 @@ class Condition(msgspec.Struct, frozen=True, rename="camel"):
 class JobSpec(msgspec.Struct, frozen=True):
     parallelism: int | None = 1
     suspend: bool | None = None
+    # Parsed only for the Job of a queue.
+    template: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -163,7 +178,8 @@ Kind = TypeVar("Kind", Job, Pod)
 
 def convert(answer: dict[str, Any], kind: type[Kind]) -> Kind:
     """Convert the API server's response to a write, which is a mapping."""
-    return msgspec.convert(answer, kind)
+    # By way of JSON, because a Raw field takes nothing else.
+    return msgspec.json.decode(msgspec.json.encode(answer), type=kind)
 
 
 class WatchEvent(msgspec.Struct, frozen=True):

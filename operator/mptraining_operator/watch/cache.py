@@ -51,16 +51,15 @@ class _Record:
         return any(
             pods[uid] + job.succeeded < job.parallelism
             for uid, (_, job) in self.batch_jobs.items()
-            if not (job.ended or job.suspended or job.deleting or job.is_probe)
+            if not (job.ended or job.suspended or job.deleting or job.is_probe or job.placement)
         )
 
     @property
     def nodes(self) -> int:
         live_pods = sum(not pod.terminated for _, pod in self.pods.values())
         # The status of a first attempt is written after its Job.
-        created = sum(
-            job.parallelism for _, job in self.batch_jobs.values() if not (job.ended or job.suspended or job.is_probe)
-        )
+        jobs = [job for _, job in self.batch_jobs.values() if not (job.is_probe or job.placement)]
+        created = sum(job.parallelism for job in jobs if not (job.ended or job.suspended))
         return max(self.job.nodes if self.job else 0, self.reserved, live_pods, created)
 
 
@@ -254,7 +253,9 @@ class Cache:
             status=status,
             problem=problem or status_problem,
             deleting=stored.deleting,
-            batch_jobs=tuple(sorted(batch_jobs, key=lambda each: (each.attempt, each.uid))),
+            batch_jobs=tuple(
+                sorted((each for each in batch_jobs if not each.placement), key=lambda each: (each.attempt, each.uid))
+            ),
             pods=tuple(sorted(pods, key=lambda each: (each.attempt, each.index, each.uid))),
             probe=probe,
             predecessors=predecessors,
@@ -262,6 +263,11 @@ class Cache:
             limits=limits,
             reports_since=reports_since,
             other_nodes=other_nodes,
+            # One that is being deleted only if there is no other.
+            queue_job=min(
+                (each for each in batch_jobs if each.placement), key=lambda each: each.deleting, default=None
+            ),
+            workload=stored.workload,
         )
         return VersionedSnapshot(whole, stored.version)
 

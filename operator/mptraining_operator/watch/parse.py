@@ -22,6 +22,7 @@ from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.sweep.status import SWEEP_UID
 from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod
 from mptraining_operator.plan.waiting import NAMESPACE_FULL, OUT_OF_SERVICE
+from mptraining_operator.resources.queue_job import PREBUILT_WORKLOAD, queue_placement
 from mptraining_operator.watch import api_objects
 
 RawObject = Mapping[str, Any]
@@ -61,6 +62,8 @@ class StoredJob:
     model_kept_until: str = ""
     # The uid of the MPTrainingSweep that controls it, which makes it a trial; empty for none.
     sweep_uid: str = ""
+    # The Workload that MultiKueue created for it in this cluster; empty for none.
+    workload: str = ""
     # The nodes of its namespace that it waits for (limits.nodesPerNamespace); 0 if it does not.
     awaited_nodes: int = 0
 
@@ -114,6 +117,7 @@ def job(raw: RawObject) -> StoredJob:
         paused=is_paused(metadata.get("annotations")),
         model_kept_until=str(progress.get("modelKeptUntil") or "") if isinstance(progress, dict) else "",
         sweep_uid=sys.intern(_sweep_uid(metadata)),
+        workload=_prebuilt_workload(metadata),
         awaited_nodes=(_whole(status.get("workers")) or 1) if _waits_for_nodes(status) else 0,
     )
 
@@ -122,6 +126,12 @@ def _sweep_uid(metadata: RawObject) -> str:
     references = metadata.get("ownerReferences") or ()
     found = (each for each in references if each.get("controller") and each.get("kind") == SWEEP_KIND)
     return next((str(each.get("uid")) for each in found if str(each.get("apiVersion")).startswith(f"{GROUP}/")), "")
+
+
+def _prebuilt_workload(metadata: RawObject) -> str:
+    """Return the Workload in the annotation (Kueue 0.19) or the label (before) that MultiKueue sets."""
+    found = ((metadata.get(each) or {}).get(PREBUILT_WORKLOAD) for each in ("annotations", "labels"))
+    return next((str(each) for each in found if each), "")
 
 
 def _waits_for_nodes(status: RawObject) -> bool:
@@ -141,7 +151,9 @@ def nodes(status: RawObject) -> int:
     ended = conditions.get("Finished", {}).get("status") == "True" or status.get("phase") == Phase.SUSPENDED
     return (
         0
-        if ended or _waits_for_nodes(status) or not _whole(status.get("currentAttempt"))
+        if ended
+        or _waits_for_nodes(status)
+        or not (_whole(status.get("currentAttempt")) or status.get("phase") == Phase.QUEUED)
         else _whole(status.get("workers"))
     )
 
@@ -166,8 +178,10 @@ def batch_job(raw: api_objects.Job) -> SeenBatchJob:
     return SeenBatchJob(
         name=metadata.name,
         uid=metadata.uid,
-        owner_uid=sys.intern(metadata.controller),
+        owner_uid=sys.intern(metadata.training_job),
         attempt=_number(metadata.labels.attempt),
+        placement=queue_placement(json.loads(bytes(raw.spec.template))) if metadata.labels.queue_job else None,
+        queue_uid=sys.intern(metadata.controlling_job),
         created=optional_time(metadata.creation_timestamp) or 0.0,
         job_digest=metadata.annotations.job_digest,
         machine=max(0, _number(metadata.annotations.machine)),

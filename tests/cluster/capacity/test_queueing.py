@@ -15,7 +15,7 @@ import pytest
 from mptraining_api import events
 from mptraining_api.events import Finished, Saved, Started
 from mptraining_records.convert.convert import convert
-from tests.testbed import Behaviour, ControlPlane, Exit, Run
+from tests.testbed import Behaviour, ControlPlane, Exit, Refused, Run
 from tests.testbed.kubernetes.queueing import QUEUE_NAME, Flavor, Queue
 from tests.testbed.nodes.pod_process import PodProcess
 from tests.testbed.nodes.pods import Pod
@@ -52,10 +52,19 @@ def pods(ns: Any, job: str) -> list[Pod]:
 
 
 def queues(ns: Any, queue: Queue, job: str) -> dict[str, Any]:
-    """Wait until attempt `job` waits in the queue; return the status of its MPTrainingJob."""
-    ns.wait(queue.pending, lambda waiting: job in waiting)
-    status: dict[str, Any] = ns.phase(job.rpartition("-")[0], "Queued")
+    """Wait until the job waits in the queue; return its status."""
+    ns.wait(queue.pending, lambda waiting: place(job) in waiting)
+    status: dict[str, Any] = ns.phase(job, "Queued")
     return status
+
+
+def place(job: str) -> str:
+    """Return the Job that holds the place of that job in the queue, over all attempts."""
+    return f"{job}-queue"
+
+
+def admit(queue: Queue, job: str, flavor: Flavor) -> None:
+    queue.admit(place(job), flavor)
 
 
 def environment_of(pod: Pod) -> dict[str, Any]:
@@ -65,107 +74,122 @@ def environment_of(pod: Pod) -> dict[str, Any]:
 
 
 def test_admitted_preempted_and_admitted_elsewhere(ns: Any, queue: Queue) -> None:
-    """The queue's changes are one attempt: no budget is charged, no deadline runs, and the next pods resume it."""
+    """Each admission is an attempt; no budget is charged, no deadline runs, and the next pods resume."""
     saves = lambda pod: Run(stop_after=0.3 + pod.index)  # noqa: E731
     policy = dict.fromkeys(("pendingTimeoutSeconds", "activeDeadlineSeconds", "progressDeadlineSeconds"), 15)
     ns.create("moved", saves, scheduling=QUEUED, runPolicy=policy)
-    status = queues(ns, queue, "moved-1")
+    status = queues(ns, queue, "moved")
     assert "startTime" not in status
-    assert pods(ns, "moved-1") == []
-    (made,) = ns.batch_jobs("moved")
-    assert (made["spec"]["suspend"], made["metadata"]["labels"][QUEUE_NAME]) == (True, "gpus")
+    assert ns.batch_jobs("moved") == []
+    made = ns.child("batch/v1 jobs", place("moved"))
+    assert (made["spec"]["suspend"], made["spec"]["parallelism"]) == (True, 2)
+    assert made["metadata"]["labels"][QUEUE_NAME] == "gpus"
 
-    queue.admit("moved-1", EAST)
+    admit(queue, "moved", EAST)
     ns.running("moved")
     first = pods(ns, "moved-1")
     assert {pod.node for pod in first} == {"east-1"}
+    # Kueue keeps the quota of a Job that is stopped for as long as the Job has active pods.
+    ns.wait(lambda: ns.child("batch/v1 jobs", place("moved"))["status"], lambda now: now.get("active") == 2)
 
-    queue.preempt("moved-1")
-    status = queues(ns, queue, "moved-1")
-    assert "startTime" not in status
-    # At once, while a worker still saves: the new pod replaces it only after it has exited.
-    queue.admit("moved-1", WEST)
-    ns.running("moved")
-    second = pods(ns, "moved-1")
+    queue.preempt(place("moved"))
+    queues(ns, queue, "moved")
+    assert [pod for pod in pods(ns, "moved-1") if not pod.ended] == [], "the place is given back with the machines"
+    admit(queue, "moved", WEST)
+    ns.running("moved", attempt=2)
+    second = pods(ns, "moved-2")
     assert {pod.node for pod in second} == {"west-1"}
     assert sorted(pod.index for pod in second) == [0, 1]
-    # The pods continue the same attempt, with its run folder, names and number, from its last checkpoint.
-    assert not {pod.uid for pod in first} & {pod.uid for pod in second}
-    assert environment_of(first[0]) == environment_of(second[0])
-    assert environment_of(second[0])["MPTRAINING_INCARNATION"] == {
-        "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.uid"}
-    }
 
-    queue.preempt("moved-1")
-    queues(ns, queue, "moved-1")
+    queue.preempt(place("moved"))
+    status = queues(ns, queue, "moved")
+    assert "startTime" not in status
     # Longer than it may wait for nodes, run, or go without a step.
     asked = time.monotonic()
     ns.wait(lambda: ns.status("moved"), lambda _: time.monotonic() > asked + 16)
     ns.scripts["moved"] = lambda pod: Exit(0, after=0.2)
-    queue.admit("moved-1", EAST)
+    admit(queue, "moved", EAST)
     status = ns.phase("moved", "Succeeded")
-    assert [(each["number"], each["outcome"]) for each in status["attempts"]] == [(1, "Succeeded")]
+    assert [each["outcome"] for each in status["attempts"]] == ["QueuePreempted", "QueuePreempted", "Succeeded"]
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 0)
-    # The operator has written the child once, at its creation.
-    (child,) = ns.batch_jobs("moved")
-    assert child["metadata"]["uid"] == made["metadata"]["uid"]
-    assert operators(child) == operators(made)
-    said = ns.wait_for_event("moved", "Queued: the machines were preempted")
-    assert len([each for each in said if each.startswith("Queued: the machines were preempted")]) == 1
+    ended = ns.wait(lambda: ns.child("batch/v1 jobs", place("moved")), lambda job: "completionTime" in job["status"])
+    assert ended["metadata"]["uid"] == made["metadata"]["uid"]
+    ns.wait_for_event("moved", "Queued: the machines were preempted")
 
 
-def operators(child: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return when and how the operator wrote the object."""
-    writers = child["metadata"]["managedFields"]
-    return [(each["operation"], each["time"]) for each in writers if each["manager"].startswith("mptraining")]
-
-
-def test_each_attempt_queues_again_and_a_suspended_job_leaves_the_queue(ns: Any, queue: Queue) -> None:
+def test_a_restart_keeps_the_place_and_a_suspended_job_leaves_the_queue(ns: Any, queue: Queue) -> None:
     def script(pod: Pod) -> Behaviour:
         return Exit(1, after=0.3) if pod.job == "again-1" else Run()
 
     policy = {"activeDeadlineSeconds": 30}
     ns.create("again", script, scheduling=QUEUED, runPolicy=policy)
-    queues(ns, queue, "again-1")
-    queue.admit("again-1", EAST)
-    status = queues(ns, queue, "again-2")
+    queues(ns, queue, "again")
+    admit(queue, "again", EAST)
+    status = ns.running("again", attempt=2)
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (1, 0)
-    assert "startTime" not in status, "the first attempt's clock must not run while the second queues"
+    assert {pod.node for pod in pods(ns, "again-2")} == {"east-1"}
 
     ns.patch("again", {"spec": {"runPolicy": {"suspend": True}}})
     ns.phase("again", "Suspended")
-    ns.wait(queue.pending, lambda waiting: "again-2" not in waiting)
-    ns.wait(lambda: ns.child("batch/v1 jobs", "again-2"), lambda found: found is None)
-    ns.wait_for_event("again", "Suspended: no worker runs")
+    ns.wait(lambda: ns.child("batch/v1 jobs", place("again")), lambda found: found is None)
 
     ns.patch("again", {"spec": {"runPolicy": {"suspend": False}}})
-    queues(ns, queue, "again-3")
+    queues(ns, queue, "again")
     ns.scripts["again"] = lambda pod: Exit(0, after=0.2)
-    queue.admit("again-3", WEST)
+    admit(queue, "again", WEST)
     status = ns.phase("again", "Succeeded")
     assert [each["outcome"] for each in status["attempts"]] == ["ProgramFailed", "Suspended", "Succeeded"]
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (1, 0)
 
 
-def test_a_job_that_queues_is_deleted_with_its_child(ns: Any, queue: Queue) -> None:
+def test_a_job_that_fails_gives_its_place_back(ns: Any, queue: Queue) -> None:
+    ns.create("fails", lambda pod: Exit(2, after=0.2), scheduling=QUEUED)
+    queues(ns, queue, "fails")
+    admit(queue, "fails", EAST)
+    ns.phase("fails", "Failed")
+    ns.wait(
+        lambda: ns.child("batch/v1 jobs", place("fails"))["status"].get("conditions", ()),
+        lambda found: [each["type"] for each in found] == ["FailureTarget", "Failed"],
+    )
+
+
+def test_a_job_that_queues_is_deleted_with_its_place(ns: Any, queue: Queue) -> None:
     ns.create("dropped", scheduling=QUEUED)
-    queues(ns, queue, "dropped-1")
+    queues(ns, queue, "dropped")
     ns.delete("dropped")
     # The garbage collector discovers new kinds of owners twice a minute.
-    ns.wait(lambda: ns.child("batch/v1 jobs", "dropped-1"), lambda found: found is None)
+    ns.wait(lambda: ns.child("batch/v1 jobs", place("dropped")), lambda found: found is None)
 
 
-def test_somebody_deletes_the_child_that_queues(ns: Any, queue: Queue) -> None:
-    """The operator creates it again, and it is the last in its queue."""
-    ns.create("ousted", lambda pod: Exit(0, after=0.2), scheduling=QUEUED)
-    queues(ns, queue, "ousted-1")
-    (before,) = ns.batch_jobs("ousted")
-    ns.rest.delete(f"/apis/batch/v1/namespaces/{ns.namespace}/jobs/ousted-1", {"propagationPolicy": "Background"})
-    ns.wait(lambda: ns.batch_jobs("ousted"), lambda jobs: jobs and jobs[0]["metadata"]["uid"] != uid(before))
-    queues(ns, queue, "ousted-1")
-    queue.admit("ousted-1", EAST)
-    status = ns.phase("ousted", "Succeeded")
-    assert (status["currentAttempt"], status["infrastructureRestarts"]) == (1, 0)
+@pytest.mark.parametrize("runs", [False, True])
+def test_somebody_deletes_the_place(ns: Any, queue: Queue, runs: bool) -> None:
+    """The operator creates it again, last in its queue; an attempt that ran ends, since its quota is gone."""
+    name = f"ousted-{str(runs).lower()}"
+    ns.create(name, scheduling=QUEUED)
+    queues(ns, queue, name)
+    if runs:
+        admit(queue, name, EAST)
+        ns.running(name)
+    path = f"/apis/batch/v1/namespaces/{ns.namespace}/jobs/{place(name)}"
+    before = ns.rest.get(path)
+    ns.rest.delete(path, {"propagationPolicy": "Background"})
+    ns.wait(lambda: ns.child("batch/v1 jobs", place(name)), lambda job: job and job["metadata"]["uid"] != uid(before))
+    queues(ns, queue, name)
+    ns.scripts[name] = lambda pod: Exit(0, after=0.2)
+    admit(queue, name, EAST)
+    status = ns.phase(name, "Succeeded")
+    assert (status["currentAttempt"], status["infrastructureRestarts"]) == (2 if runs else 1, 0)
+
+
+def test_a_job_of_another_controller_is_left_alone(ns: Any, queue: Queue) -> None:
+    ns.create("theirs", scheduling=QUEUED, managedBy="example.com/farm")
+    ns.create("ours", scheduling=QUEUED, managedBy="mptraining.dev/operator")
+    queues(ns, queue, "ours")
+    assert "status" not in ns.get("theirs")
+    assert ns.batch_jobs("theirs") == []
+    assert place("theirs") not in queue.pending()
+    with pytest.raises(Refused, match=r"spec\.managedBy: expected no change"):
+        ns.patch("theirs", {"spec": {"managedBy": None}})
 
 
 def uid(child: dict[str, Any]) -> str:
@@ -200,26 +224,26 @@ def test_a_real_trainer_resumes_where_its_queue_stopped_it(by_hand: Any, tmp_pat
         scheduling=QUEUED,
     )
     queue = Queue(by_hand.rest, by_hand.namespace, "gpus")
-    queues(by_hand, queue, "points-1")
-    queue.admit("points-1", EAST)
+    queues(by_hand, queue, "points")
+    admit(queue, "points", EAST)
     with PodProcess(by_hand.rest, placed(by_hand, "points-1"), tmp_path / "east") as first:
         by_hand.running("points")
         first.wait_for('"kind":"Started"')
-        queue.preempt("points-1")
+        queue.preempt(place("points"))
         assert first.end(terminate=True) == 75
     (saved,) = events_in(first, Saved)
     assert 0 < saved.step < 400
 
-    queues(by_hand, queue, "points-1")
-    queue.admit("points-1", WEST)
-    with PodProcess(by_hand.rest, placed(by_hand, "points-1"), tmp_path / "west") as second:
+    queues(by_hand, queue, "points")
+    admit(queue, "points", WEST)
+    with PodProcess(by_hand.rest, placed(by_hand, "points-2"), tmp_path / "west") as second:
         assert second.end() == 0
     (started,), (finished,) = events_in(second, Started), events_in(second, Finished)
-    assert (started.attempt, started.first_step) == (1, saved.step)
+    assert (started.attempt, started.first_step) == (2, saved.step)
     assert (finished.reason, finished.step) == ("Succeeded", 400)
     assert (tmp_path / "run" / "model" / "model.keras").exists()
     status = by_hand.phase("points", "Succeeded")
-    assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
+    assert [each["outcome"] for each in status["attempts"]] == ["QueuePreempted", "Succeeded"]
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 0)
 
 

@@ -16,15 +16,25 @@ import pytest
 import yaml
 
 from mptraining_api.admin_limits import JobLimits
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus, Phase, Progress, parse_time
 from mptraining_operator.plan import conditions, waiting
-from mptraining_operator.plan.actions import Action, EndAttempt, ReadEvents, StartAttempt, StartProbe
+from mptraining_operator.plan.actions import (
+    Action,
+    EndAttempt,
+    JoinQueue,
+    ReadEvents,
+    ReportToQueue,
+    StartAttempt,
+    StartProbe,
+)
 from mptraining_operator.plan.capacity import nodes
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources import names
+from mptraining_operator.resources.queue_job import Placement
 
 FILE = Path(__file__).parents[2] / "golden" / "elastic.yaml"
 BEGIN = 1_767_225_600.0
@@ -66,6 +76,7 @@ class Machines:
     now: float = 0.0
     status: JobStatus = field(default_factory=JobStatus)
     lookups: Lookups = field(default_factory=lambda: Lookups(peers_allowed=True))
+    place: SeenBatchJob | None = None
     jobs: dict[int, SeenBatchJob] = field(default_factory=dict)
     pods: list[SeenPod] = field(default_factory=list)
     # Times at which the pods got their nodes and at which they are gone, by uid.
@@ -90,6 +101,7 @@ class Machines:
             batch_jobs=tuple(self.jobs.values()),
             pods=tuple(self.pods),
             probe=self.probe,
+            queue_job=self.place,
             lookups=self.lookups,
             limits=self.limits,
             other_nodes=self.other_nodes,
@@ -121,7 +133,7 @@ class Machines:
             self.seen = self.observed()
 
     def observed(self) -> object:
-        return dict(self.jobs), list(self.pods), self.probe, self.free, self.other_nodes, self.suspended
+        return dict(self.jobs), list(self.pods), self.probe, self.place, self.free, self.other_nodes, self.suspended
 
     def say(self, text: str) -> None:
         self.table.append(f"T+{self.now:.0f} {text}")
@@ -136,11 +148,8 @@ class Machines:
             of_job = [pod for pod in self.pods if pod.attempt == number]
             if found.deleting and not of_job:
                 del self.jobs[number]
-            elif found.suspended and self.admits:
-                self.jobs[number] = replace(
-                    found, suspended=False, parallelism=min(found.parallelism, self.admits), started=BEGIN + self.now
-                )
-                self.make_pods(self.jobs[number])
+        if self.place is not None and self.place.suspended and self.admits:
+            self.place = replace(self.place, suspended=False, parallelism=min(self.place.parallelism, self.admits))
         for place, pod in enumerate(self.pods):
             if not pod.node and not pod.terminated:
                 fits = self.used < self.free
@@ -172,11 +181,18 @@ class Machines:
                 self.frozen(action.job)
                 size, name = action.attempt_job.processes, f"flowers-{action.number}"
                 now = BEGIN + self.now
-                queued = self.admits is not None
-                made = SeenBatchJob(name, name, "uid", action.number, now, parallelism=size, suspended=queued)
+                queue = self.place.uid if self.place else ""
+                made = SeenBatchJob(name, name, "uid", action.number, now, parallelism=size, queue_uid=queue)
                 self.jobs[action.number] = made
-                if not queued:
-                    self.make_pods(made)
+                self.make_pods(made)
+            case JoinQueue():
+                size = for_attempt(action.job, nodes=action.nodes).processes
+                self.place = SeenBatchJob(
+                    "queue", "queue", "uid", -1, BEGIN + self.now, Placement("{}"), parallelism=size, suspended=True
+                )
+            case ReportToQueue(_, active, ready):
+                assert self.place is not None
+                self.place = replace(self.place, active=active, ready=ready)
             case StartProbe():
                 self.say(f"probe for {action.pods}")
                 self.probe = SeenBatchJob(
@@ -291,8 +307,34 @@ def machines_taken_during_the_resize() -> Machines:
 
 
 def queue_admits_a_part() -> Machines:
+    """It has its part of the quota, and no probe asks for machines of other jobs."""
     sim = Machines({"min": 2, "max": 8}, 64, free=8, admits=5)
+    sim.run(300)
+    return sim
+
+
+def machines_of_the_quota_come_later() -> Machines:
+    sim = Machines({"min": 2, "max": 8}, 64, free=2, admits=4)
     sim.run(60)
+    sim.free = 8
+    sim.run(300)
+    return sim
+
+
+def queue_takes_the_machines_back() -> Machines:
+    """Also those of the probe; the next admission decides the number of workers again."""
+    sim = Machines({"min": 2, "max": 8}, 64, free=3, admits=4)
+    sim.run(150)
+    assert sim.place is not None
+    assert sim.probe is not None
+    sim.say("preempted")
+    sim.admits = 0
+    sim.place = replace(sim.place, suspended=True, parallelism=8)
+    sim.run(30)
+    assert (sim.jobs, sim.probe, sim.place.active) == ({}, None, 0)
+    sim.admits = 8
+    sim.free = 8
+    sim.run(30)
     return sim
 
 
@@ -324,6 +366,8 @@ PATTERNS = (
     machine_replaced_at_once,
     machines_taken_during_the_resize,
     queue_admits_a_part,
+    machines_of_the_quota_come_later,
+    queue_takes_the_machines_back,
     limit_of_the_namespace,
     about_to_end,
 )

@@ -15,15 +15,25 @@ from typing import Any
 import pytest
 import yaml
 
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
-from mptraining_api.status import Attempt, JobStatus, format_time, parse_time
+from mptraining_api.status import Attempt, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.plan import conditions
-from mptraining_operator.plan.actions import EndAttempt, ForgetAttempt, Plan, ReadEvents, StartAttempt
+from mptraining_operator.plan.actions import (
+    EndAttempt,
+    ForgetAttempt,
+    JoinQueue,
+    LeaveQueue,
+    Plan,
+    ReadEvents,
+    StartAttempt,
+)
 from mptraining_operator.plan.capacity import machines
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
+from mptraining_operator.resources.queue_job import Placement
 
 TABLE = Path(__file__).parents[2] / "golden" / "alternatives.yaml"
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
@@ -99,6 +109,8 @@ class ClusterSimulation:
     work: float = WORK
     records: list[str] = field(default_factory=list)
     lookups: Lookups = field(default_factory=Lookups)
+    place: SeenBatchJob | None = None
+    queued: list[str] = field(default_factory=list)
 
     def run(self, until: float = 20_000) -> None:
         while self.now < until and self.status.completion_time is None:
@@ -128,6 +140,7 @@ class ClusterSimulation:
             pods=(self.pod,) if self.pod else (),
             lookups=self.lookups,
             limits=LIMITS,
+            queue_job=self.place,
         )
 
     def _apply(self, found: Plan) -> None:
@@ -157,6 +170,22 @@ class ClusterSimulation:
                 case ReadEvents(about):
                     warnings = {about: SeenWarning("", "", BASE + self.now)}
                     self.lookups = dataclasses.replace(self.lookups, warnings=warnings)
+                case JoinQueue():
+                    self.lookups = Lookups(job_file_missing=True)
+                    self.type = for_attempt(action.job, machine=action.machine).accelerator.type
+                    self.queued.append(f"{self.now:g}: {self.type}")
+                    self.place = SeenBatchJob(
+                        "queue",
+                        "queue",
+                        "uid",
+                        -1,
+                        BASE + self.now,
+                        Placement("{}"),
+                        machine=action.machine,
+                        suspended=True,
+                    )
+                case LeaveQueue():
+                    self.place = None
                 case ForgetAttempt():
                     pass
                 case _:
@@ -344,17 +373,22 @@ def test_the_machine_after_these_attempts(attempts: list[tuple[int, str, int, in
     assert machines.next_machine(cluster._snapshot(), history(*attempts), BASE + attempts[-1][3]) == expected
 
 
-@pytest.mark.parametrize(("seconds", "tried"), [(None, [A100]), (120, [A100, L4])])
-def test_an_attempt_waits_in_a_queue_unless_its_machine_has_a_time(seconds: int | None, tried: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(None, [f"0: {A100}"]), (120, [f"0: {A100}", f"120: {L4}", f"420: {T4}"])],
+)
+def test_a_job_queues_for_its_machine_without_limit_unless_that_has_a_time(
+    seconds: int | None, expected: list[str]
+) -> None:
     accelerator = {**ACCELERATOR, "tryForSeconds": seconds}
     accelerator = {name: value for name, value in accelerator.items() if value is not None}
     cluster = ClusterSimulation(job(accelerator=accelerator, scheduling={"queueName": "gpus"}), {})
-    cluster.run(until=1)
-    assert cluster.batch_job is not None
-    cluster.batch_job = dataclasses.replace(cluster.batch_job, suspended=True, started=None)
-    cluster.pod = None
     cluster.run(until=3000)
-    assert [each.accelerator for each in cluster.status.attempts or ()][:2] == tried
+    assert cluster.queued == expected
+    assert cluster.batch_job is None
+    ended = [(each.outcome, each.accelerator) for each in cluster.status.attempts or ()]
+    assert ended == [("NoCapacity", kind.split(" ")[1]) for kind in expected[:-1]]
+    assert cluster.status.phase == Phase.QUEUED
 
 
 def test_a_cluster_without_accelerators_looks_for_no_other_machine() -> None:

@@ -26,14 +26,18 @@ from mptraining_operator.plan.actions import (
     DeletePod,
     EndAttempt,
     ForgetAttempt,
+    JoinQueue,
+    LeaveQueue,
     Plan,
     ReadEvents,
     ReadJobFile,
     ReadNode,
+    ReportToQueue,
     StartAttempt,
 )
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
+from mptraining_operator.resources.queue_job import Placement
 
 WORKERS = 2
 GRACE = 60
@@ -75,6 +79,10 @@ class ClusterSimulation:
     # The MPTrainingJob may be deleted and created again.
     uid: str = "uid"
     queued: bool = False
+    # Each attempt queues by itself, as before Kubernetes 1.32.
+    attempts_queue: bool = False
+    # The Job that holds the job's place in its queue over all attempts.
+    place: SeenBatchJob | None = None
     suspend: bool = False
     status: JobStatus = field(default_factory=JobStatus)
     jobs: dict[str, SeenBatchJob] = field(default_factory=dict)
@@ -98,8 +106,9 @@ class ClusterSimulation:
             batch_jobs=tuple(self.jobs.values()),
             pods=tuple(pod for pod in self.pods.values() if pod.job_uid == self.uid),
             predecessors=tuple(pod for pod in self.pods.values() if pod.job_uid != self.uid and not pod.terminated),
-            lookups=self.lookups,
+            lookups=dataclasses.replace(self.lookups, attempts_queue=self.attempts_queue),
             limits=LIMITS,
+            queue_job=self.place,
         )
 
     def reconcile(self, *, stop_after: int | None = None) -> Plan:
@@ -116,6 +125,19 @@ class ClusterSimulation:
             case StartAttempt(number, resolved):
                 self.file = self.file or resolved
                 self.start(f"flowers-{number}", number)
+            case JoinQueue():
+                assert self.place is None
+                uid = f"place-{next(self.numbers)}"
+                self.place = SeenBatchJob("flowers-queue", uid, self.uid, -1, self.now, Placement("{}"), suspended=True)
+            case LeaveQueue(_, uid):
+                assert self.place is not None
+                assert self.place.uid == uid
+                assert not self.alive(), "the machines were given back before the workers ended"
+                self.place = None
+            case ReportToQueue(_, active, ready, ended):
+                assert self.place is not None
+                assert active or not (self.place.suspended and self.alive())
+                self.place = dataclasses.replace(self.place, active=active, ready=ready, ended=ended)
             case EndAttempt(name, uid) | ForgetAttempt(name, uid):
                 if name in self.jobs and self.jobs[name].uid == uid:
                     self.change_job(name, deleting=True)
@@ -142,10 +164,14 @@ class ClusterSimulation:
         self.made.append(name)
         uid = f"{name}/{len(self.made)}"
         self.jobs[name] = SeenBatchJob(name, uid, self.uid, number, self.now, parallelism=WORKERS)
-        if self.queued:
+        if self.queued and self.attempts_queue:
             self.change_job(name, suspended=True)
-        else:
-            self.resume(name)
+            return
+        if self.queued:
+            assert self.place is not None
+            assert not self.place.suspended, "started before its admission"
+            self.change_job(name, queue_uid=self.place.uid)
+        self.resume(name)
 
     def resume(self, name: str) -> None:
         there = {pod.index for pod in self.pods.values() if self.owns(name, pod)}
@@ -175,7 +201,7 @@ class ClusterSimulation:
 
     def held(self, suspended: bool) -> list[str]:
         """Return the Jobs that their queue holds, or has released."""
-        jobs = self.jobs.values()
+        jobs = self.jobs.values() if self.attempts_queue else [self.place] if self.place else []
         return [each.name for each in jobs if each.suspended is suspended and not each.deleting and not each.ended]
 
     def alive(self) -> list[str]:
@@ -267,7 +293,9 @@ class ClusterSimulation:
                 self.delete_pods(name)
             case "job vanishes" if self.jobs:
                 self.collect(next(iter(self.jobs)))
-            case "queued job vanishes" if self.held(suspended=True):
+            case "queued job vanishes" if self.place and self.place.suspended:
+                self.place = None
+            case "queued job vanishes" if self.attempts_queue and self.held(suspended=True):
                 self.collect(self.held(suspended=True)[0])
             case "make again":
                 # `kubectl delete` and `apply`: the job's objects are garbage-collected, its pods have their grace
@@ -275,7 +303,15 @@ class ClusterSimulation:
                 for name in list(self.jobs):
                     self.collect(name)
                 self.uid += "'"
+                self.place = None
                 self.status, self.file, self.lookups = JobStatus(), None, Lookups()
+            case "admit" | "take back" | "take back and admit" if not self.attempts_queue:
+                if self.place and not self.place.ended:
+                    taken = what != "admit" and not self.place.suspended
+                    # Kueue gives a quota again only when the Job that had it is not active.
+                    admitted = what != "take back" and not self.place.active
+                    suspended = (self.place.suspended or taken) and not admitted
+                    self.place = dataclasses.replace(self.place, suspended=suspended, started=None)
             case "admit" | "take back" | "take back and admit":
                 for name in self.held(suspended=False) if what != "admit" else ():
                     self.preempt(name)
@@ -319,9 +355,12 @@ class ClusterSimulation:
         assert (self.status.infrastructure_restarts or 0) <= 6
 
 
-@given(events=st.lists(st.sampled_from(EVENTS + QUEUE), max_size=40), queued=st.booleans())
-def test_one_gang_at_a_time_and_every_job_ends(events: list[str], queued: bool) -> None:
-    world = ClusterSimulation(queued=queued)
+QUEUES = st.sampled_from(({}, {"queued": True}, {"queued": True, "attempts_queue": True}))
+
+
+@given(events=st.lists(st.sampled_from(EVENTS + QUEUE), max_size=40), queue=QUEUES)
+def test_one_gang_at_a_time_and_every_job_ends(events: list[str], queue: dict[str, bool]) -> None:
+    world = ClusterSimulation(**queue)
     for what in events:
         apply_event(world, what)
         world.check()
@@ -350,9 +389,9 @@ def stop_faults(world: ClusterSimulation) -> None:
             world.check()
 
 
-@given(events=st.lists(st.sampled_from(EVENTS + QUEUE), max_size=40), queued=st.booleans())
-def test_a_suspended_job_gives_its_machines_back(events: list[str], queued: bool) -> None:
-    world = ClusterSimulation(queued=queued)
+@given(events=st.lists(st.sampled_from(EVENTS + QUEUE), max_size=40), queue=QUEUES)
+def test_a_suspended_job_gives_its_machines_back(events: list[str], queue: dict[str, bool]) -> None:
+    world = ClusterSimulation(**queue)
     for what in [*events, "suspend", "long wait", "long wait", "long wait", "long wait"]:
         apply_event(world, what)
     world.lost = set()
@@ -370,12 +409,13 @@ NOTHING_FAILS = (
 )  # fmt: skip
 
 
-@given(events=st.lists(st.sampled_from(NOTHING_FAILS), max_size=30))
-@example(["crash after status", "days pass"])
-@example(["admit", "run", "take back", "crash after status", "days pass"])
-def test_what_its_queue_does_is_charged_to_no_budget(events: list[str]) -> None:
+@given(events=st.lists(st.sampled_from(NOTHING_FAILS), max_size=30), attempts_queue=st.booleans())
+@example(events=["crash after status", "days pass"], attempts_queue=True)
+@example(events=["admit", "run", "take back", "crash after status", "days pass"], attempts_queue=True)
+@example(events=["admit", "run", "take back", "crash after status", "days pass"], attempts_queue=False)
+def test_what_its_queue_does_is_charged_to_no_budget(events: list[str], attempts_queue: bool) -> None:
     """However long it queues, and however often it is preempted, suspended and resumed."""
-    world = ClusterSimulation(queued=True)
+    world = ClusterSimulation(queued=True, attempts_queue=attempts_queue)
     for what in events:
         apply_event(world, what)
         world.check()

@@ -10,7 +10,8 @@ import pytest
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolve.runtimes import Runtime
 from mptraining_operator.resources.capacity_probe import capacity_probe
-from mptraining_operator.resources.indexed_job import MIN_PARALLELISM, QUEUE, indexed_job
+from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.queue_job import MIN_PARALLELISM, QUEUE, Admitted, queue_placement
 from tests.operator.resources.test_indexed_job import CLUSTER, OWNER, SETTINGS, parsed
 
 SPEC: dict[str, Any] = {
@@ -67,6 +68,7 @@ def test_no_attempt_selects_its_pods() -> None:
     assert probe["metadata"]["ownerReferences"] == attempt["metadata"]["ownerReferences"]
     labels = probe["spec"]["template"]["metadata"]["labels"]
     assert not any(name.startswith("mptraining.dev/") for name in labels)
+    assert "suspend" not in probe["spec"], "no queue would resume it"
 
 
 def test_a_queue_admits_it_in_part() -> None:
@@ -101,3 +103,16 @@ def test_it_needs_what_the_runtime_of_the_job_asks_for() -> None:
     pod = probe["spec"]["template"]["spec"]
     assert pod["nodeSelector"]["pool"] == "x"
     assert pod["containers"][0]["resources"]["requests"]["cpu"] == "9"
+
+
+def test_an_admitted_job_has_a_probe_of_its_own_quota() -> None:
+    job = parsed(**SPEC, scheduling={"queueName": "gpus"})
+    placement = queue_placement({"spec": {"nodeSelector": {"pool": "east"}}})
+    admitted = Admitted("flowers-queue", "place", placement)
+    resolved = resolve(job, CLUSTER)
+    probe = capacity_probe(OWNER, resolved, job.spec, machine=0, pods=2, least=2, settings=SETTINGS, admitted=admitted)
+    assert "suspend" not in probe["spec"]
+    assert QUEUE not in probe["metadata"]["labels"]
+    assert probe["spec"]["template"]["spec"]["nodeSelector"]["pool"] == "east"
+    controllers = [each["name"] for each in probe["metadata"]["ownerReferences"] if each["controller"]]
+    assert controllers == ["flowers-queue"]

@@ -122,6 +122,18 @@ def try_deadline(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob,
     return Deadline(began + seconds, outcomes.NO_CAPACITY, message)
 
 
+def queue_deadline(snapshot: Snapshot, status: JobStatus, queue_job: SeenBatchJob) -> Deadline | None:
+    """Return when the job no longer queues for that machine; None for one without alternatives or `tryForSeconds`."""
+    machines = tried(snapshot.job, status)
+    machine = min(queue_job.machine, len(machines) - 1)
+    if not machines or (seconds := machines[machine].try_for_seconds) is None:
+        return None
+    # Since its start, or since the queue took its machines back.
+    began = max(queue_job.created, conditions.transition_time(status, "Running") or 0.0)
+    message = f"the queue did not admit {describe(machines[machine])} within {seconds} s ({field(machine)})"
+    return Deadline(began + seconds, outcomes.NO_CAPACITY, message)
+
+
 def field(machine: int) -> str:
     """Return the field with the time for which that machine is tried."""
     return f"spec.accelerator{f'.alternatives[{machine - 1}]' if machine else ''}.tryForSeconds"

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mptraining_api.outcomes import NO_CAPACITY, RESIZED, SUSPENDED
+from mptraining_api.outcomes import NO_CAPACITY, QUEUE_PREEMPTED, RESIZED, SUSPENDED
 from mptraining_api.status import Attempt, JobStatus, Phase, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.deadlines import run_policy
@@ -32,7 +32,7 @@ from mptraining_operator.plan.waiting import NAMESPACE_FULL
 # Seconds. A restart costs about that much: an attempt that ends sooner does not grow.
 _WORTH_A_RESTART = 120
 # After them nothing is known about the machines of the next attempt.
-_STARTS_AFRESH = (SUSPENDED.reason, NO_CAPACITY.reason)
+_STARTS_AFRESH = (SUSPENDED.reason, NO_CAPACITY.reason, QUEUE_PREEMPTED.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,20 @@ def largest(sizes: Sequence[int], most: int) -> int | None:
 
 
 def most_allowed(snapshot: Snapshot, sizes: Sequence[int]) -> int:
-    """Return the number of workers up to which the administrator's limits leave nodes."""
-    limits = snapshot.limits.jobs
+    """Return the number of workers up to which the administrator's limits and the queue leave nodes."""
+    limits, place = snapshot.limits.jobs, snapshot.queue_job
     left = None if limits.nodes_per_namespace is None else limits.nodes_per_namespace - snapshot.other_nodes
-    return min(each for each in (sizes[-1], limits.nodes_per_job, left) if each is not None)
+    # A queue may admit a part of the workers, and adds none to them later.
+    queued = None if place is None or place.suspended else place.parallelism
+    return min(each for each in (sizes[-1], limits.nodes_per_job, left, queued) if each is not None)
 
 
 def held(status: JobStatus) -> int:
-    """Return the nodes that the job keeps between two attempts, as `watch.parse.nodes` counts them."""
+    """Return the nodes that the job keeps between two attempts or in its queue, as `watch.parse.nodes` counts them."""
     running = conditions.condition(status, "Running")
     waits = running is not None and running.reason == NAMESPACE_FULL
-    given_up = not status.current_attempt or status.phase == Phase.SUSPENDED or waits
+    has = bool(status.current_attempt) or status.phase == Phase.QUEUED
+    given_up = not has or status.phase == Phase.SUSPENDED or waits
     return 0 if given_up else status.workers or 0
 
 
@@ -198,5 +201,7 @@ def keeps_probe(status: JobStatus) -> bool:
     """Return whether a probe may exist: beside a running attempt, and until the next one starts in its place."""
     attempt = conditions.current_attempt(status)
     if attempt is None or conditions.is_true(status, "Finished") or conditions.is_true(status, "Suspended"):
+        return False
+    if attempt.outcome == QUEUE_PREEMPTED.reason:
         return False
     return held(status) > 0 if attempt.outcome is not None else conditions.is_true(status, "Running")

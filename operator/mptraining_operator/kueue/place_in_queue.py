@@ -1,0 +1,159 @@
+"""Execution of the actions about a job's place in its queue; see `plan.queue_job`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mptraining_api.kubernetes_api import BATCH_JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS, ApiProblem, Raw
+from mptraining_api.problems import Problem
+from mptraining_api.resolve.attempt import possible_nodes
+from mptraining_api.spec import Scheduling
+from mptraining_api.status import format_time, truncated
+from mptraining_operator.children import NamespaceDeleted, NotCreated, create_child
+from mptraining_operator.cluster import Cluster
+from mptraining_operator.plan.actions import CreateWorkload, JoinQueue, ReportToQueue
+from mptraining_operator.plan.snapshot import Refusal, Snapshot
+from mptraining_operator.resources import names, queue_job
+from mptraining_operator.resources.environment import PodSettings
+from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.job_objects import Owner
+from mptraining_operator.watch import api_objects, parse
+from mptraining_operator.watch.cache import Cache
+
+
+class PlaceInQueue:
+    """Executes JoinQueue, ReportToQueue and CreateWorkload. Thread-safe for different jobs."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        *,
+        pod_settings: Callable[[Owner], PodSettings],
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._cache = cache
+        self._pod_settings = pod_settings
+        self._clock = clock
+
+    def execute(self, action: JoinQueue | ReportToQueue | CreateWorkload, snapshot: Snapshot) -> bool:
+        """Execute one action and return whether the job must be planned again. Raises ApiProblem."""
+        owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+        match action:
+            case ReportToQueue():
+                return self._report(action, snapshot)
+            case JoinQueue():
+                child = f"Job {names.queue_job(owner.name)}"
+            case CreateWorkload():
+                child = f"Workload {queue_job.workload_name(owner)}"
+        try:
+            if isinstance(action, JoinQueue):
+                return self._join(owner, action, snapshot)
+            return self._create_workload(owner, action, snapshot)
+        except NamespaceDeleted:
+            return False
+        except NotCreated as no:
+            refusal = Refusal(no.child, no.message, self._clock(), no.kind)
+        except Problem as problem:
+            refusal = Refusal(child, str(problem), self._clock(), "Invalid")
+        return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
+
+    def _attempt(
+        self, owner: Owner, action: JoinQueue | CreateWorkload, snapshot: Snapshot
+    ) -> tuple[dict[str, Any], Scheduling]:
+        if snapshot.job is None:
+            raise NamespaceDeleted
+        spec, settings = snapshot.job.spec, self._pod_settings(owner)
+        machine, nodes = (action.machine, action.nodes) if isinstance(action, JoinQueue) else (0, None)
+        built = indexed_job(owner, action.job, spec, attempt=1, settings=settings, machine=machine, nodes=nodes)
+        return built, spec.scheduling or Scheduling()
+
+    def _join(self, owner: Owner, action: JoinQueue, snapshot: Snapshot) -> bool:
+        attempt, scheduling = self._attempt(owner, action, snapshot)
+        pod_set: Raw | None = None
+        if snapshot.workload:
+            found = self._cluster.get_if_exists(WORKLOADS, owner.namespace, snapshot.workload)
+            if found is None:
+                message = "it does not exist; MultiKueue creates it before the job"
+                raise NotCreated("Refused", f"Workload {snapshot.workload}", message)
+            pod_set = found["spec"]["podSets"][0]
+        body = queue_job.queue_job(
+            owner,
+            attempt,
+            scheduling,
+            machine=action.machine,
+            least_workers=possible_nodes(action.job)[0],
+            workload=snapshot.workload,
+            pod_set=pod_set,
+        )
+        created = create_child(self._cluster, BATCH_JOBS, owner, body)
+        if "managedBy" not in created["spec"]:
+            # The Job controller of this Kubernetes would create pods for it. Kueue has not admitted it yet.
+            name, uid = body["metadata"]["name"], created["metadata"]["uid"]
+            self._cluster.delete(BATCH_JOBS, owner.namespace, name, uid=uid, propagation="Background")
+            return self._cache.update_lookups(snapshot.key, snapshot.uid, attempts_queue=True)
+        self._put(snapshot, created)
+        self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
+        return True
+
+    def _create_workload(self, owner: Owner, action: CreateWorkload, snapshot: Snapshot) -> bool:
+        attempt, scheduling = self._attempt(owner, action, snapshot)
+        priority: int | None = None
+        if (name := scheduling.workload_priority_class_name) is not None:
+            found = self._cluster.get_if_exists(WORKLOAD_PRIORITY_CLASSES, None, name)
+            if found is None:
+                message = f"there is no WorkloadPriorityClass {name!r}"
+                raise NotCreated("Refused", f"Workload {queue_job.workload_name(owner)}", message)
+            priority = int(found["value"])
+        create_child(self._cluster, WORKLOADS, owner, queue_job.workload(owner, attempt, scheduling, priority=priority))
+        self._cache.update_lookups(snapshot.key, snapshot.uid, workload_exists=True)
+        return False
+
+    def _report(self, action: ReportToQueue, snapshot: Snapshot) -> bool:
+        try:
+            changes = status_changes(action, self._clock())
+            answer = self._cluster.patch(
+                BATCH_JOBS, snapshot.key.namespace, action.queue_job, {"status": changes}, subresource="status"
+            )
+        except ApiProblem as problem:
+            if problem.status != 404:
+                raise
+            return False
+        self._put(snapshot, answer)
+        return False
+
+    def _put(self, snapshot: Snapshot, answer: Raw) -> None:
+        job = api_objects.convert(answer, api_objects.Job)
+        version = parse.version_number(job.metadata.resource_version)
+        self._cache.put_batch_job(snapshot.key, version, parse.batch_job(job))
+
+
+def status_changes(action: ReportToQueue, now: float) -> dict[str, Any]:
+    """Return the merge patch of a Job's status, as Kubernetes' Job controller would write it."""
+    changes: dict[str, Any] = {"active": action.active, "ready": action.ready, "terminating": 0}
+    if action.started is not None:
+        changes["startTime"] = format_time(action.started)
+    if not action.ended:
+        return changes
+    # The API server wants the first of the two conditions before, or together with, the second.
+    first = "SuccessCriteriaMet" if action.ended == "Complete" else "FailureTarget"
+    at = format_time(max(now, action.started or now))
+    changes["conditions"] = [
+        {
+            "type": each,
+            "status": "True",
+            "reason": action.reason,
+            "message": truncated(action.message),
+            "lastProbeTime": at,
+            "lastTransitionTime": at,
+        }
+        for each in (first, action.ended)
+    ]
+    changes["uncountedTerminatedPods"] = {}
+    if action.ended == "Complete":
+        changes["completionTime"] = at
+        changes["succeeded"] = action.workers
+        changes["completedIndexes"] = "0" if action.workers == 1 else f"0-{action.workers - 1}"
+    return changes

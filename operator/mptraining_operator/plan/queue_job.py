@@ -1,0 +1,197 @@
+"""A job's place in its queue: one Job that Kueue admits for all attempts (`resources.queue_job`).
+
+The quota is the job's from its admission until it ends, is suspended or is preempted, also between two attempts. An
+attempt that the queue preempts ends without a charge to a budget; the next one starts when the job is admitted again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mptraining_api import outcomes
+from mptraining_api.problems import Problem
+from mptraining_api.resolve.resolve import resolve
+from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, MANAGED_BY_OPERATOR
+from mptraining_api.status import JobStatus, Phase
+from mptraining_operator.plan import conditions
+from mptraining_operator.plan.actions import (
+    Action,
+    CreateWorkload,
+    EndAttempt,
+    EventRecord,
+    JoinQueue,
+    LeaveQueue,
+    Plan,
+    ReportToQueue,
+    StartAttempt,
+)
+from mptraining_operator.plan.capacity import machines
+from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
+from mptraining_operator.plan.suspend_and_cleanup import clean_up_finished, no_live_pods
+from mptraining_operator.resources.queue_job import Admitted
+
+
+def queue_name(snapshot: Snapshot) -> str | None:
+    """Return spec.scheduling.queueName."""
+    scheduling = snapshot.job.spec.scheduling if snapshot.job else None
+    return scheduling.queue_name if scheduling else None
+
+
+def managed_elsewhere(snapshot: Snapshot) -> bool:
+    """Return whether spec.managedBy names another controller."""
+    by = snapshot.job.spec.managed_by if snapshot.job else None
+    return by not in (None, MANAGED_BY_OPERATOR)
+
+
+def elsewhere(snapshot: Snapshot, now: float) -> Plan:
+    """Return the plan for a job of another controller: nothing but its ttlSecondsAfterFinished.
+
+    For MultiKueue also the Workload that it sends to other clusters with the job. It copies the status back.
+    """
+    if snapshot.status is not None and conditions.is_true(snapshot.status, "Finished"):
+        return clean_up_finished(snapshot, now) or Plan()
+    spec = snapshot.job.spec if snapshot.job else None
+    if spec is None or spec.managed_by != MANAGED_BY_MULTIKUEUE or queue_name(snapshot) is None:
+        return Plan()
+    if snapshot.lookups.workload_exists or snapshot.job is None:
+        return Plan()
+    try:
+        return Plan(actions=(CreateWorkload(resolve(snapshot.job, snapshot.limits.cluster)),))
+    except Problem as problem:
+        return Plan(event_records=(EventRecord("OperatorProblem", str(problem), "Warning"),))
+
+
+def admitted(snapshot: Snapshot) -> Admitted | None:
+    """Return the job's place in its queue; None before its admission, and for a job or an attempt without one."""
+    found = None if snapshot.lookups.attempts_queue else snapshot.queue_job
+    if found is None or not _is_admitted(found) or found.placement is None or queue_name(snapshot) is None:
+        return None
+    return Admitted(found.name, found.uid, found.placement)
+
+
+def _is_admitted(queue_job: SeenBatchJob) -> bool:
+    return not (queue_job.suspended or queue_job.ended or queue_job.deleting)
+
+
+def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:
+    """Return the plan that queues the job for the machine of its next attempt, or None if that may start."""
+    if queue_name(snapshot) is None or snapshot.lookups.attempts_queue:
+        return None
+    found = snapshot.queue_job
+    other_machine = found is not None and found.machine != start.machine
+    if admitted(snapshot) and not other_machine:
+        return None
+    refusal = snapshot.lookups.refusal
+    actions: tuple[Action, ...] = ()
+    wake: float | None = None
+    if found is None:
+        actions = (JoinQueue(start.job, start.machine, start.nodes),)
+    elif (found.ended or other_machine) and not found.deleting:
+        # Of a job that was refused before its first attempt, and edited since; or of the machine of another attempt.
+        actions = (LeaveQueue(found.name, found.uid),)
+    elif (due := machines.queue_deadline(snapshot, status, found)) is not None:
+        wake = due.at
+        if now >= due.at and not found.deleting:
+            return _given_up(snapshot, status, start, due.message, now)
+    if conditions.is_true(status, "Suspended"):
+        status = conditions.with_resumed(status, now, snapshot.generation)
+    if found is None and refusal is not None:
+        # As for the child of an attempt; `waiting` describes the refusal once there is an attempt.
+        waited = refusal.at - snapshot.created
+        wake = refusal.at + min(max(waited / 2, _SHORTEST_RETRY), _LONGEST_RETRY)
+        actions = actions if now >= wake else ()
+        message = f"{refusal.child}: {refusal.message}"
+        after = conditions.with_waiting(status, Phase.QUEUED, "ChildRefused", message, now, snapshot.generation)
+    else:
+        after = _with_queued(snapshot, status, now)
+    # Its nodes are reserved in the namespace, since the queue may admit it at any time.
+    return Plan(status=after.model_copy(update={"workers": start.attempt_job.processes}), actions=actions, wake_at=wake)
+
+
+def _given_up(snapshot: Snapshot, status: JobStatus, start: StartAttempt, message: str, now: float) -> Plan:
+    """Record an attempt that ended in the queue, before its Job was created: the next one tries the next machine."""
+    if start.number > (status.current_attempt or 0):
+        status = conditions.with_attempt_started(status, start, now, snapshot.generation)
+    status = conditions.with_attempt_ended(status, outcomes.NO_CAPACITY, message, now)
+    following = machines.announced(snapshot, status, machines.next_machine(snapshot, status, now))
+    record = EventRecord(outcomes.NO_CAPACITY.reason, f"{message.rstrip('.')}. Next: {following}", "Warning")
+    return Plan(status=_with_queued(snapshot, status, now), event_records=(record,), wake_at=now)
+
+
+# Seconds between attempts to create a queue's Job that the API server rejected; they grow with the job's age.
+_SHORTEST_RETRY = 2.0
+_LONGEST_RETRY = 60.0
+
+
+def _with_queued(snapshot: Snapshot, status: JobStatus, now: float) -> JobStatus:
+    message = _message(snapshot)
+    status = conditions.with_waiting(status, Phase.QUEUED, "Queued", message, now, snapshot.generation)
+    # activeDeadlineSeconds does not count time in a queue.
+    return status.model_copy(update={"start_time": None})
+
+
+def _message(snapshot: Snapshot) -> str:
+    return f"waiting for the queue {queue_name(snapshot)!r} to admit the job"
+
+
+def preempted(snapshot: Snapshot, now: float) -> Plan | None:
+    """End an attempt whose place in the queue is gone: preempted, or deleted; None for any other."""
+    status = snapshot.status
+    attempt = conditions.current_attempt(status) if status else None
+    batch_job = snapshot.batch_job(attempt.number) if attempt else None
+    if status is None or attempt is None or attempt.outcome or batch_job is None or not batch_job.queue_uid:
+        return None
+    place = admitted(snapshot)
+    if batch_job.ended or (place is not None and place.uid == batch_job.queue_uid):
+        return None
+    message = f"the machines were preempted: {_message(snapshot)}"
+    status = conditions.with_attempt_ended(status, outcomes.QUEUE_PREEMPTED, message, now)
+    actions = () if batch_job.deleting else (EndAttempt(batch_job.name, batch_job.uid),)
+    record = EventRecord("Queued", message, "Warning")
+    return Plan(status=_with_queued(snapshot, status, now), actions=actions, event_records=(record,))
+
+
+def with_queue_report(found: Plan, snapshot: Snapshot, now: float) -> Plan:
+    """Add what the plan's status means for the job's place in its queue."""
+    action = _report(snapshot, found.status or snapshot.status, now)
+    return found if action is None or action in found.actions else replace(found, actions=(*found.actions, action))
+
+
+def _report(snapshot: Snapshot, status: JobStatus | None, now: float) -> Action | None:
+    place = snapshot.queue_job
+    if place is None or place.deleting or place.ended or status is None:
+        return None
+    # The machines of a probe are a part of the job's quota; its pods are not observed.
+    live = not no_live_pods(snapshot) or snapshot.probe is not None
+    if conditions.is_true(status, "Finished"):
+        return None if live else _ended(place, status, now)
+    never_ran = status.current_attempt is None
+    if (snapshot.suspend and not live) or (never_ran and queue_name(snapshot) is None):
+        return LeaveQueue(place.name, place.uid)
+    if place.suspended:
+        # Kueue gives the quota to another job when no pod is active: not before the workers have ended.
+        wanted = (place.active if live else 0, 0)
+    else:
+        attempt = snapshot.batch_job(status.current_attempt or 0)
+        ready = attempt is not None and not attempt.ended and attempt.ready + attempt.succeeded >= attempt.parallelism
+        # Also between two attempts, in which the quota stays the job's.
+        ran = live or place.active
+        wanted = (place.parallelism if ran else 0, place.parallelism if ready else 0)
+    if wanted == (place.active, place.ready) or (place.suspended and place.active == wanted[0] == 0):
+        return None
+    return ReportToQueue(place.name, *wanted, started=None if place.suspended else place.started or now)
+
+
+def _ended(place: SeenBatchJob, status: JobStatus, now: float) -> ReportToQueue:
+    succeeded = conditions.is_true(status, "Succeeded")
+    found = conditions.condition(status, "Succeeded" if succeeded else "Failed")
+    return ReportToQueue(
+        place.name,
+        active=0,
+        ready=0,
+        ended="Complete" if succeeded else "Failed",
+        reason=found.reason if found else "Ended",
+        message=found.message if found else "",
+        workers=place.parallelism if succeeded else 0,
+        started=place.started or now,
+    )
