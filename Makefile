@@ -275,6 +275,11 @@ cluster-down: ## removes the kind cluster
 images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded into the cluster
 	@$(BIN)/python -m kind.images
 
+.PHONY: images-twice
+images-twice: $(INSTALLED) ## builds each image twice from nothing, and names what differs; then the sizes
+	@$(BIN)/python -m kind.image_report twice
+	@$(BIN)/python -m kind.image_report sizes
+
 $(SBOM_TOOLS)/.installed: images/sbom.lock $(INSTALLED)
 	@$(BIN)/python -m venv --without-pip $(SBOM_TOOLS)
 	@$(BIN)/uv pip install --quiet --python $(SBOM_TOOLS)/bin/python --require-hashes --no-deps -r images/sbom.lock
