@@ -31,6 +31,7 @@ TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
 DOCS := build/docs-tools
 SBOM_TOOLS := build/sbom-tools
+FUZZ := build/fuzz-tools
 
 # Where it is set, every process of a test compiles what it imports, pytest all tests once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -290,9 +291,24 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 	@$(SBOM_TOOLS)/bin/python images/sbom.py build/sbom \
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
+# Atheris, over .venv: it fuzzes what is installed there.
+$(FUZZ)/.installed: tests/requirements-fuzz.lock $(INSTALLED)
+	@$(BIN)/python -m venv --without-pip $(FUZZ)
+	@$(BIN)/uv pip install --quiet --python $(FUZZ)/bin/python --require-hashes --no-deps -r tests/requirements-fuzz.lock
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+	  > "$$($(FUZZ)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	@touch $@
+
+.PHONY: fuzz
+fuzz: $(FUZZ)/.installed ## every parser of bytes that others write, for an hour: MINUTES=60
+	@$(BIN)/python -m tests.soak.fuzz --minutes $(MINUTES)
+
+MINUTES ?= 60
+
 .PHONY: soak
-soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
+	@$(BIN)/python -m tests.soak.fuzz --minutes $(MINUTES)
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
 	@$(BIN)/python -m tests.soak.kill_and_resume.elastic
