@@ -32,6 +32,7 @@ TRACKING := build/tracking
 DOCS := build/docs-tools
 SBOM_TOOLS := build/sbom-tools
 FUZZ := build/fuzz-tools
+AUDIT_TOOLS := build/audit-tools
 
 # Where it is set, every process of a test compiles what it imports, pytest all tests once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -287,9 +288,19 @@ $(SBOM_TOOLS)/.installed: images/sbom.lock $(INSTALLED)
 	@touch $@
 
 .PHONY: sbom
-sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, CycloneDX, into build/sbom
+sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, CycloneDX and SPDX, into build/sbom
 	@$(SBOM_TOOLS)/bin/python images/sbom.py build/sbom \
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
+
+$(AUDIT_TOOLS)/.installed: tools/requirements-audit.lock $(INSTALLED)
+	@$(BIN)/python -m venv --without-pip $(AUDIT_TOOLS)
+	@$(BIN)/uv pip install --quiet --python $(AUDIT_TOOLS)/bin/python --require-hashes --no-deps -r tools/requirements-audit.lock
+	@touch $@
+
+# ADVISORIES is a folder with a copy of the advisories, where api.osv.dev is not in reach.
+.PHONY: audit
+audit: $(AUDIT_TOOLS)/.installed sbom ## known vulnerabilities and licences of what the locks install, into build/audit.md
+	@$(BIN)/python -m tools.audit $(if $(ADVISORIES),--data $(ADVISORIES)) $(if $(OLD_ADVISORIES),--old-data) --report build/audit.md
 
 # Atheris, over .venv: it fuzzes what is installed there.
 $(FUZZ)/.installed: tests/requirements-fuzz.lock $(INSTALLED)

@@ -37,5 +37,5 @@ printf 'tensorflow-tpu==2.20.0\ntf-keras==2.20.1\n' | tensorflow -c images/train
   --no-emit-package tensorflow
 # What writes the bills of material of the four; it is in none of them. Its grammar of international addresses is left
 # out: of 5 s of checking 4 are that, for addresses that are package URLs of ASCII letters.
-printf 'cyclonedx-python-lib[json-validation]\npackaging\n' | compile --universal -c requirements.lock -o images/sbom.lock \
+printf 'cyclonedx-python-lib[json-validation]\npackaging\nspdx-tools\n' | compile --universal -c requirements.lock -o images/sbom.lock \
   --no-emit-package rfc3987-syntax --no-emit-package lark -
