@@ -46,9 +46,8 @@ UNUSED = (
     # A server of TensorBoard's pages; the trainer only writes their files.
     "tensorboard_data_server/bin",
     "tensorboard/webfiles.zip",
-    # Arrow over gRPC, plans of foreign query engines, and Arrow's own tests.
+    # Arrow over gRPC, and Arrow's own tests.
     "pyarrow/*flight*",
-    "pyarrow/*substrait*",
     "pyarrow/_pyarrow_cpp_tests*",
     # The client for asyncio, half of the package.
     "kubernetes/aio",
@@ -76,17 +75,31 @@ _LINKED = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr
 
 def packages(folder: Path, *, sourceless: bool) -> None:
     """Prunes, strips and compiles what pip installed into `folder`; `sourceless` removes what was compiled."""
+    removed: list[str] = []
     for pattern in UNUSED:
         for path in sorted(folder.glob(pattern)):
             # A package may have a public module of that name.
             if pattern == "**/tests" and path.parent == folder:
                 continue
+            removed += [each.name for each in (files(path) if path.is_dir() else [path]) if ".so" in each.name]
             remove(path)
+    require_unused(folder, removed)
     share_copies(folder)
     for path in files(folder):
         if ".so" in path.name:
             drop_symbols(path)
     compile_all(folder, sourceless=sourceless)
+
+
+def require_unused(folder: Path, removed: list[str]) -> None:
+    """Raises SystemExit where a library that is left names a removed one, without which it cannot be loaded."""
+    names = {f"\0{each}\0".encode(): each for each in removed}
+    for path in files(folder) if names else ():
+        if ".so" in path.name:
+            content = path.read_bytes()
+            for name, plain in names.items():
+                if name in content:
+                    raise SystemExit(f"prune.py: {path} loads {plain}, which UNUSED removes")
 
 
 def remove(path: Path) -> None:

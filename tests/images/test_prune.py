@@ -100,6 +100,15 @@ def test_tests_headers_and_sources_go_and_modules_load(prune: ModuleType, tmp_pa
     assert python("-S", "-c", code, path=tmp_path) == "True Its own. None\n"
 
 
+def test_a_library_that_another_one_loads_is_not_removed(prune: ModuleType, tmp_path: Path) -> None:
+    """libarrow_substrait, which every extension of pyarrow loads, was."""
+    (tmp_path / "pyarrow").mkdir()
+    (tmp_path / "pyarrow" / "libarrow_flight.so.1").write_bytes(b"")
+    (tmp_path / "pyarrow" / "lib.so").write_bytes(b"\x7fELF\0libc.so.6\0libarrow_flight.so.1\0")
+    with pytest.raises(SystemExit, match=r"lib\.so loads libarrow_flight\.so\.1, which UNUSED removes"):
+        prune.packages(tmp_path, sourceless=False)
+
+
 def test_compiled_modules_are_the_same_bytes_whenever_they_are_made(prune: ModuleType, tmp_path: Path) -> None:
     made = []
     for number, seconds in enumerate((1_000_000_000, 1_700_000_000)):
