@@ -26,7 +26,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 
 # By glob below site-packages. What is listed is for people who build against a package, or serves programs that no
-# image starts; docs/images.md has the sizes.
+# image starts; docs/security.md has the sizes.
 UNUSED = (
     "**/tests",
     # C and C++ headers, static libraries and Cython's declarations: there is no compiler.

@@ -1,6 +1,6 @@
 """The image that the three images stand on: Debian with Python.
 
-A release names the public image by its digest (docs/images.md). Where no registry is in reach, the image is made of
+A release names the public image by its digest (docs/security.md). Where no registry is in reach, the image is made of
 Debian's packages: two builds on one machine stand on the same one, two machines on two.
 """
 
