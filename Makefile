@@ -33,6 +33,8 @@ TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
 DOCS := build/docs-tools
 SBOM_TOOLS := build/sbom-tools
+FUZZ := build/fuzz-tools
+AUDIT_TOOLS := build/audit-tools
 
 # Where it is set, every process of a test compiles what it imports, pytest all tests once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -291,19 +293,49 @@ cluster-down: ## removes the kind cluster
 images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded into the cluster
 	@$(BIN)/python -m kind.images
 
+.PHONY: images-twice
+images-twice: $(INSTALLED) ## builds each image twice from nothing, and names what differs; then the sizes
+	@$(BIN)/python -m kind.image_report twice
+	@$(BIN)/python -m kind.image_report sizes
+
 $(SBOM_TOOLS)/.installed: images/sbom.lock $(INSTALLED)
 	@$(BIN)/python -m venv --without-pip $(SBOM_TOOLS)
 	@$(BIN)/uv pip install --quiet --python $(SBOM_TOOLS)/bin/python --require-hashes --no-deps -r images/sbom.lock
 	@touch $@
 
 .PHONY: sbom
-sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, CycloneDX, into build/sbom
+sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, CycloneDX and SPDX, into build/sbom
 	@$(SBOM_TOOLS)/bin/python images/sbom.py build/sbom \
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
+$(AUDIT_TOOLS)/.installed: tools/requirements-audit.lock $(INSTALLED)
+	@$(BIN)/python -m venv --without-pip $(AUDIT_TOOLS)
+	@$(BIN)/uv pip install --quiet --python $(AUDIT_TOOLS)/bin/python --require-hashes --no-deps -r tools/requirements-audit.lock
+	@touch $@
+
+# ADVISORIES is a folder with a copy of the advisories, where api.osv.dev is not in reach.
+.PHONY: audit
+audit: $(AUDIT_TOOLS)/.installed sbom ## known vulnerabilities and licences of what the locks install, into build/audit.md
+	@$(BIN)/python -m tools.audit $(if $(ADVISORIES),--data $(ADVISORIES)) $(if $(OLD_ADVISORIES),--old-data) --report build/audit.md
+
+# Atheris, over .venv: it fuzzes what is installed there.
+$(FUZZ)/.installed: tests/requirements-fuzz.lock $(INSTALLED)
+	@$(BIN)/python -m venv --without-pip $(FUZZ)
+	@$(BIN)/uv pip install --quiet --python $(FUZZ)/bin/python --require-hashes --no-deps -r tests/requirements-fuzz.lock
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+	  > "$$($(FUZZ)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	@touch $@
+
+.PHONY: fuzz
+fuzz: $(FUZZ)/.installed ## every parser of bytes that others write, for an hour: MINUTES=60
+	@$(BIN)/python -m tests.soak.fuzz --minutes $(MINUTES)
+
+MINUTES ?= 60
+
 .PHONY: soak
-soak: $(INSTALLED) servers kueue $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) servers kueue $(SBOM_TOOLS)/.installed $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
+	@$(BIN)/python -m tests.soak.fuzz --minutes $(MINUTES)
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
 	@$(BIN)/python -m tests.soak.kill_and_resume.elastic --write docs/reliability.md

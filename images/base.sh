@@ -5,9 +5,15 @@ folder=$1 image=$2
 mirror=$(grep -rhoE 'https?://\S+/debian/?(\s|$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | grep -v -m1 '^#' | tr -d '[:space:]') || true
 rm -rf "$folder" && mkdir -p "$folder"
 debootstrap --variant=minbase --include=python3,python3-venv,python3-pip,ca-certificates bookworm "$folder" ${mirror:+"$mirror"}
-rm -rf "$folder"/var/cache/apt/* "$folder"/var/lib/apt/lists/* "$folder"/usr/share/{doc,man,locale,info}/* "$folder"/var/log/*
+rm -rf "$folder"/var/cache/{apt,debconf,ldconfig}/* "$folder"/var/lib/apt/lists/* "$folder"/usr/share/{doc,man,locale,info}/* \
+  "$folder"/var/log/* "$folder"/var/lib/dpkg/*-old "$folder"/etc/{hostname,resolv.conf,machine-id} "$folder"/etc/*- "$folder"/tmp/*
+# Days of the last change of passwords nobody has.
+sed -i -E 's/^([^:]*:[^:]*):[0-9]+:/\1:18294:/' "$folder"/etc/shadow
+# Compiled by the hash of the source: the image below sets the times of files.
+find "$folder"/usr/lib/python3* -name __pycache__ -prune -exec rm -rf {} +
+PYTHONHASHSEED=0 chroot "$folder" python3 -m compileall -q --invalidation-mode unchecked-hash /usr/lib/python3.11 /usr/lib/python3 || true
 container=$(buildah from scratch)
 buildah add --quiet "$container" "$folder" / >/dev/null
 buildah config --env LANG=C.UTF-8 "$container"
-buildah commit --quiet --rm "$container" "$image"
+buildah commit --quiet --rm --timestamp "${SOURCE_DATE_EPOCH:-1580601600}" "$container" "$image"
 rm -rf "$folder"

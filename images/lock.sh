@@ -8,12 +8,15 @@ compile() { "${UV:-.venv/bin/uv}" pip compile --quiet --python-version 3.11 --ge
 # The images are Debian 12 or later on amd64: glibc 2.36. libtpu has no wheel for an older one.
 tensorflow() { compile --python-platform x86_64-manylinux_2_36 "$@" -; }
 
-# The operator reads no data: what the records and the client stand on, 300 MB, is left out. NumPy is Optuna's.
+# The operator reads no data: what the records and the client stand on, 300 MB, is left out. NumPy is Optuna's, whose
+# studies are in memory: SQLAlchemy, Alembic and Mako serve those in a database. tzdata: its times are UTC.
 compile --universal --extra operator --extra sweep -c requirements.lock -o images/operator.lock pyproject.toml \
   --no-emit-package google-cloud-storage --no-emit-package google-api-core --no-emit-package google-cloud-core \
   --no-emit-package google-resumable-media --no-emit-package googleapis-common-protos \
   --no-emit-package opentelemetry-api --no-emit-package proto-plus \
-  --no-emit-package google-crc32c --no-emit-package pillow --no-emit-package pyarrow
+  --no-emit-package google-crc32c --no-emit-package pillow --no-emit-package pyarrow --no-emit-package protobuf \
+  --no-emit-package sqlalchemy --no-emit-package alembic --no-emit-package mako --no-emit-package markupsafe \
+  --no-emit-package pathspec --no-emit-package tenacity --no-emit-package tzdata
 # The board reads run folders and speaks to a cluster; it reads no records.
 compile --universal --extra board -c requirements.lock -o images/board.lock pyproject.toml \
   --no-emit-package pillow --no-emit-package pyarrow
@@ -34,5 +37,5 @@ printf 'tensorflow-tpu==2.20.0\ntf-keras==2.20.1\n' | tensorflow -c images/train
   --no-emit-package tensorflow
 # What writes the bills of material of the four; it is in none of them. Its grammar of international addresses is left
 # out: of 5 s of checking 4 are that, for addresses that are package URLs of ASCII letters.
-printf 'cyclonedx-python-lib[json-validation]\npackaging\n' | compile --universal -c requirements.lock -o images/sbom.lock \
+printf 'cyclonedx-python-lib[json-validation]\npackaging\nspdx-tools\n' | compile --universal -c requirements.lock -o images/sbom.lock \
   --no-emit-package rfc3987-syntax --no-emit-package lark -

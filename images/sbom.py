@@ -1,11 +1,12 @@
-"""The software bill of materials of each image, as CycloneDX JSON: what its locks let pip install, and nothing else.
+"""The software bill of materials of each image, CycloneDX and SPDX: what its locks let pip install, nothing else.
 
     python images/sbom.py FOLDER [--metadata SITE_PACKAGES]
 
-Needs cyclonedx-python-lib and packaging (images/sbom.lock); `make sbom` calls it. The same locks give the same bytes.
-A lock accepts several files of one version (wheels for other machines, the source): their hashes stand together in the
-component's reference to its distribution. Licences are what the installed packages in `--metadata` say of themselves,
-as far as they have the lock's version. What the base image holds is not in here: docs/security.md says how to list it.
+Needs cyclonedx-python-lib, packaging and spdx-tools (images/sbom.lock); `make sbom` calls it. The same locks give the
+same bytes. A lock accepts several files of one version (wheels for other machines, the source): their hashes stand
+together in the component's reference to its distribution. Licences are what the installed packages in `--metadata` say
+of themselves, as far as they have the lock's version. What the base image holds is not in here: docs/security.md says
+how to list it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 from packaging.requirements import Requirement
+from spdx_document import spdx_text
 
 ROOT = Path(__file__).resolve().parents[1]
 # By the image's tag suffix, the locks that the Dockerfile installs for it.
@@ -163,7 +165,7 @@ def _normal(name: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes IMAGE.cdx.json for each image; 1, and nothing written, when one does not meet CycloneDX's schema."""
+    """Writes IMAGE.cdx.json and IMAGE.spdx.json for each image; 1, and nothing written, when one is not valid."""
     parser = argparse.ArgumentParser(description="Writes a software bill of materials for each image.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--metadata", type=Path, help="site-packages in which licences are looked up")
@@ -172,18 +174,23 @@ def main(arguments: list[str] | None = None) -> int:
     texts = {}
     for image in IMAGES:
         made = bill(image, version, chosen.metadata)
-        texts[image] = JsonV1Dot6(made).output_as_string(indent=1) + "\n"
-        wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(texts[image])
+        texts[f"{image}.cdx.json"] = JsonV1Dot6(made).output_as_string(indent=1) + "\n"
+        wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(texts[f"{image}.cdx.json"])
         if wrong is not None:
             sys.stderr.write(f"{image}: not CycloneDX 1.6: {wrong}\n")
+            return 1
+        try:
+            texts[f"{image}.spdx.json"] = spdx_text(made)
+        except ValueError as error:
+            sys.stderr.write(f"{image}: {error}\n")
             return 1
         with_license = sum(1 for each in made.components if each.licenses)
         sys.stdout.write(f"{image}: {len(made.components)} packages, the licence of {with_license} is known\n")
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    for image, text in texts.items():
-        part = chosen.folder / f"{image}.cdx.json.part"
+    for name, text in texts.items():
+        part = chosen.folder / f"{name}.part"
         part.write_text(text, encoding="utf-8")
-        part.replace(chosen.folder / f"{image}.cdx.json")
+        part.replace(chosen.folder / name)
     return 0
 
 

@@ -21,6 +21,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from kind import base_image
 from kind.engine import ROOT, Engine, Failed, docker, finish, podman, say
 from kind.nodes import CONTROL_PLANE, NODES, WORKERS, kind
 from kind.release import NAME
@@ -28,7 +29,8 @@ from kind.release import NAME
 BUILD = ROOT / "build" / "images"
 CONTEXT = BUILD / "context"
 LAYOUT = BUILD / "layout"
-BASE = "localhost/mptraining-base:bookworm"
+# The times of all files of an image, in seconds: two builds give the same bytes. Wheels have the same: hatchling's.
+EPOCH = os.environ.get("SOURCE_DATE_EPOCH", "1580601600")
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 # Trainers run on workers alone: the control plane takes no pods that do not ask for it.
 TARGETS = {"operator": NODES, "board": WORKERS, "trainer": WORKERS}
@@ -75,6 +77,7 @@ def fill_context(variant: str) -> None:
     CONTEXT.mkdir(parents=True, exist_ok=True)
     for lock in ("operator", "board", "trainer", f"tensorflow-{variant}"):
         put(CONTEXT / f"{lock}.lock", (ROOT / "images" / f"{lock}.lock").read_bytes())
+    put(CONTEXT / "prune.py", (ROOT / "images" / "prune.py").read_bytes())
     made = BUILD / "wheel"
     shutil.rmtree(made, ignore_errors=True)
     program([sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(made)])
@@ -110,19 +113,29 @@ def program(command: list[str]) -> None:
 
 
 def build(engine: Engine, target: str, variant: str) -> None:
-    arguments = ["build", "--target", target, "--tag", tag(target), "--file", str(ROOT / "Dockerfile")]
-    arguments += ["--build-arg", f"VARIANT={variant}"]
-    if engine.name == "podman":
-        base(engine)
-        # Layers are kept to be found again; the network is the host's, as is the way to the package index.
-        arguments += ["--layers", "--network", "host", "--build-arg", f"BASE={BASE}"]
-    for name, path in secrets().items():
-        arguments += ["--secret", f"id={name},src={path}"]
     known = image_id(engine, target)
     began = time.monotonic()
-    engine(*arguments, str(CONTEXT))
+    # Layers are kept to be found again.
+    build_as(engine, target, variant, tag(target), *(("--layers",) if engine.name == "podman" else ()))
     if image_id(engine, target) != known:
         say(f"built {tag(target)} in {time.monotonic() - began:.0f} s")
+
+
+def build_as(engine: Engine, target: str, variant: str, name: str, *options: str) -> None:
+    """Builds an image from the context under the name. `options` are further ones of the engine."""
+    arguments = ["build", "--target", target, "--tag", name, "--file", str(ROOT / "Dockerfile"), *options]
+    arguments += ["--build-arg", f"VARIANT={variant}"]
+    if engine.name == "podman":
+        # The network is the host's, as is the way to the package index.
+        arguments += ["--network", "host", "--timestamp", EPOCH]
+    else:
+        arguments += ["--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}"]
+    base = base_image.chosen(engine, BUILD / "base")
+    if base:
+        arguments += ["--build-arg", f"BASE={base}"]
+    for secret, path in secrets().items():
+        arguments += ["--secret", f"id={secret},src={path}"]
+    engine(*arguments, str(CONTEXT))
 
 
 def image_id(engine: Engine, target: str) -> str | None:
@@ -152,14 +165,6 @@ def secrets() -> dict[str, Path]:
         found["pip.conf"].write_text("[global]\n" + "".join(lines), encoding="utf-8")
         found["pip.conf"].chmod(0o600)
     return found
-
-
-def base(engine: Engine) -> None:
-    """Debian with Python, in place of the public image: out of packages, as no registry is needed for them."""
-    if engine.has_image(BASE):
-        return
-    say("making a base image of Debian packages, a minute and a half")
-    engine.run(str(ROOT / "images" / "base.sh"), str(BUILD / "base"), BASE)
 
 
 def load(engine: Engine, target: str, nodes: tuple[str, ...]) -> None:

@@ -12,8 +12,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 LOCKS = sorted(each for each in (ROOT / "images").glob("*.lock"))
 _ALLOWED = re.compile(
-    r"pip --python /opt/venv/bin/python install --no-cache-dir --no-deps "
-    r"(--require-hashes -r /opt/mptraining/[\w${}-]+\.lock|--no-index /tmp/\*\.whl)"
+    r"pip --python /opt/venv/bin/python install --no-cache-dir --no-compile --no-deps "
+    r"(--require-hashes -r /opt/mptraining/[\w${}-]+\.lock|--no-index /opt/mptraining/\*\.whl)"
 )
 # Other ways for something from elsewhere into an image.
 _ELSEWHERE = re.compile(r"\b(apt|apt-get|apk|dnf|yum|curl|wget|git|npm|conda|uv|easy_install|https?:)\b")
@@ -48,7 +48,7 @@ def strangers(commands: list[tuple[str, str]]) -> list[str]:
     copied = [arguments for name, arguments in commands if name == "COPY" and arguments.startswith("--from=")]
     found += [each for each in copied if each.split()[0].removeprefix("--from=") not in stages]
     based = [arguments.split()[0] for name, arguments in commands if name == "FROM"]
-    return found + [each for each in based if each not in {*stages, "${BASE}", "trainer-${VARIANT}"}]
+    return found + [each for each in based if each not in {*stages, "${BASE}", "trainer-${VARIANT}", "scratch"}]
 
 
 def test_nothing_comes_into_an_image_but_by_its_locks() -> None:
@@ -87,6 +87,29 @@ def test_every_entry_of_a_lock_has_one_version_and_hashes(lock: Path) -> None:
     assert len(entries) > 5
     for entry in entries:
         assert re.match(r"[\w.-]+==[\w.!+]+( ; .*)? \\\n( +--hash=sha256:[0-9a-f]{64}( \\)?\n?)+$", f"{entry}\n"), entry
+
+
+def test_operator_and_board_have_neither_shell_nor_package_manager() -> None:
+    """They start from nothing, and get what prune.py copies: tests/images/test_prune.py."""
+    stages = {arguments.split()[-1]: number for number, (name, arguments) in enumerate(DOCKERFILE) if name == "FROM"}
+    for target in ("operator", "board"):
+        (_, based), *inside = DOCKERFILE[stages[target] :]
+        inside = inside[: next((number for number, (name, _) in enumerate(inside) if name == "FROM"), None)]
+        assert based == f"scratch AS {target}"
+        copied = [arguments for name, arguments in inside if name == "COPY"]
+        assert copied == [f"--from={target}-dependencies /image /", f"--from={target}-project /image /"]
+        assert {name for name, _ in inside} == {"COPY", "ENV", "USER", "WORKDIR", "ENTRYPOINT"}
+
+
+def test_nothing_depends_on_the_time_of_the_build() -> None:
+    runs = [arguments for name, arguments in DOCKERFILE if name == "RUN"]
+    assert all("--no-compile" in each for each in runs if " install " in each)
+    # The order of a set's constants in a compiled module follows the seed.
+    calls = [part for each in runs for part in each.split("&&") if "prune.py " in part]
+    assert len(calls) == 9
+    assert all(part.strip().startswith("PYTHONHASHSEED=0 python ") for part in calls)
+    # It writes the day into /etc/shadow.
+    assert not any("useradd" in each for each in runs)
 
 
 def test_images_run_as_the_user_of_the_pods_and_keep_no_secret() -> None:

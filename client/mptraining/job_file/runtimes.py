@@ -29,8 +29,9 @@ def load(path: Path) -> KnownRuntimes:
     """Load the runtimes in the YAML file at `path`; its other settings are ignored. Raises InvalidSpec."""
     try:
         return parse(path.read_text(encoding="utf-8"), where=str(path))
-    except OSError as error:
-        raise InvalidSpec(str(path), error.strerror or str(error), expected="a YAML file with runtimes") from None
+    except (OSError, UnicodeDecodeError) as error:
+        cause = getattr(error, "strerror", None) or "not a text file"
+        raise InvalidSpec(str(path), cause, expected="a YAML file with runtimes") from None
 
 
 def parse(text: str, *, where: str) -> KnownRuntimes:

@@ -79,6 +79,9 @@ def test_a_file_with_mistakes_is_named(tmp_path: Path) -> None:
         load(Path(write(tmp_path, {"runtimes": {"a": {"podTemplat": {}}}})))
     with pytest.raises(InvalidSpec, match="no mapping"):
         load(Path(write(tmp_path, ["a"])))
+    (tmp_path / "picture.yaml").write_bytes(b"\x89PNG")
+    with pytest.raises(InvalidSpec, match=r"picture\.yaml: not a text file; expected a YAML file with runtimes"):
+        load(tmp_path / "picture.yaml")
 
 
 def test_a_cluster_publishes_its_runtimes_and_may_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,6 +183,24 @@ def test_a_damaged_archive(tmp_path: Path, content: bytes) -> None:
         unpack(tmp_path / "a", tmp_path / "folder", "a.tgz")
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "why"),
+    [
+        pytest.param(6, 99, "damaged archive: zip file version 9.9", id="of-a-later-version"),
+        pytest.param(10, 77, "'a' in the archive cannot be read: .*compression", id="with-an-unknown-compression"),
+        pytest.param(46, 0, "'' in the archive has no name", id="a-file-without-a-name"),
+    ],
+)
+def test_a_zip_that_python_cannot_read(tmp_path: Path, place: int, value: int, why: str) -> None:
+    """Found by fuzzing: zipfile raises NotImplementedError and IndexError."""
+    path = zipped(tmp_path / "a", "a")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + place] = value
+    path.write_bytes(content)
+    with pytest.raises(InvalidData, match=f"^a.zip: .*{why}"):
+        unpack(path, tmp_path / "folder", "a.zip")
+
+
 @pytest.mark.parametrize("kept", [0.3, 0.7])
 def test_an_archive_cut_off(tmp_path: Path, kept: float) -> None:
     whole = tar(tmp_path / "a", ("one", os.urandom(5000)), ("two", os.urandom(5000))).read_bytes()

@@ -140,12 +140,15 @@ def image_kind(content: bytes) -> Decode | None:
 def image_shape(content: bytes) -> tuple[int, int, int]:
     """Return height, width and channels as TensorFlow decodes them (palette and CMYK images become RGB).
 
-    Raises OSError if Pillow cannot read the header.
+    Raises OSError if Pillow cannot read the header, or refuses the image for its size.
     """
     from PIL import Image
 
-    with Image.open(io.BytesIO(content)) as image:
-        return image.height, image.width, _CHANNELS.get(image.mode, 3)
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return image.height, image.width, _CHANNELS.get(image.mode, 3)
+    except (SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise OSError(str(error)) from error
 
 
 def image_fault(content: bytes) -> str | None:

@@ -65,8 +65,16 @@ def read(uri: str, files: Mapping[str, FileState]) -> dict[str, list[Any]]:
         with storage.as_local_file(storage.join(uri, name)) as path:
             if path.stat().st_size != expected.bytes or _crc32c(path) != expected.crc32c:
                 raise ValueError(f"{name} is damaged: its checksum does not match")
-            tensors.setdefault(path.stem.partition(_PART)[0], {}).update(load_file(path))
-    return {name: join_parts(named) for name, named in tensors.items()}
+            try:
+                loaded = load_file(path)
+            # A dtype that NumPy lacks is a KeyError.
+            except (SafetensorError, KeyError, ValueError, OverflowError) as error:
+                raise ValueError(f"{name} is damaged: {error}") from error
+            tensors.setdefault(path.stem.partition(_PART)[0], {}).update(loaded)
+    try:
+        return {name: join_parts(named) for name, named in tensors.items()}
+    except ValueError as error:
+        raise ValueError(f"{', '.join(files)}: parts that do not fit together: {error}") from error
 
 
 def scratch_folder(folder: str) -> tempfile.TemporaryDirectory[str]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import gzip
+import lzma
 import os
 import shutil
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -32,7 +34,11 @@ _ZIP = b"PK"
 _NEXT_STEP = "Pack the folder with the program's code alone, by relative paths."
 # Errors of the disk, after which another attempt may succeed.
 _DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError)
+# The last ones are what zipfile and tarfile raise for names, numbers and methods of compression that they cannot read.
+_DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
+    *(NotImplementedError, ValueError, OverflowError, struct.error),
+)
 
 
 @dataclass
@@ -48,6 +54,8 @@ class Extraction:
     def check_entry(self, name: str, size: int) -> PurePosixPath:
         """Count one entry. Raise InvalidData if it points outside the folder or exceeds a limit."""
         path = PurePosixPath(name)
+        if not name:
+            raise self.entry_error(name, "has no name")
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             raise self.entry_error(name, "leads out of the source folder")
         if path in self.links or any(parent in self.links for parent in path.parents):

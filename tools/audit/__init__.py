@@ -1,0 +1,1 @@
+"""`make audit`: known vulnerabilities of the locked packages, and the licences of what the images ship."""
