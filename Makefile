@@ -26,11 +26,13 @@ KATIB := v0.14.0
 SCHEDULER_PLUGINS := v0.34.7
 VOLCANO := v1.13.0
 CONTROLLER_GEN := v0.19.0
+ACTIONLINT := v1.7.12
 OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
 DOCS := build/docs-tools
 SBOM_TOOLS := build/sbom-tools
+WORKFLOW_TOOLS := build/workflow-tools
 
 # Where it is set, every process of a test compiles what it imports, pytest all tests once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -105,6 +107,9 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@PYTHONPATH=api:operator:trainer:client $(BIN)/lint-imports --no-cache | tail -n 3
 	@$(BIN)/python -m mptraining_api.crd --check
 	@$(BIN)/python -m tools.helm_chart --check
+	@$(BIN)/python -m tools.compatibility --check
+	@if command -v go >/dev/null || test -x build/bin/actionlint; then $(MAKE) --no-print-directory lint-workflows; \
+	  else echo "no Go here: .github is not checked"; fi
 	@if command -v go >/dev/null || test -x build/bin/helm-docs; then $(MAKE) --no-print-directory lint-chart; \
 	  else echo "no Go here: charts/mptraining and manifests/install.yaml are not checked"; fi
 
@@ -113,6 +118,22 @@ lint-chart: $(INSTALLED) build/bin/helm build/bin/helm-docs
 	@build/bin/helm lint --strict --quiet --kube-version $(KUBE_VERSION) charts/mptraining
 	@$(CHART_DOCS) | cmp --quiet - charts/mptraining/README.md || { echo "charts/mptraining/README.md: stale. Run: make manifests"; exit 1; }
 	@$(INSTALL_YAML) | cmp --quiet - manifests/install.yaml || { echo "manifests/install.yaml: stale. Run: make manifests"; exit 1; }
+
+# The second one knows what lets a stranger into a workflow.
+.PHONY: lint-workflows
+lint-workflows: build/bin/actionlint $(WORKFLOW_TOOLS)/.installed
+	@build/bin/actionlint -shellcheck= -pyflakes=
+	@$(WORKFLOW_TOOLS)/bin/zizmor --quiet --offline --no-progress .github
+
+$(WORKFLOW_TOOLS)/.installed: tools/requirements-workflows.lock $(INSTALLED)
+	@$(BIN)/python -m venv --without-pip $(WORKFLOW_TOOLS)
+	@$(BIN)/uv pip install --quiet --python $(WORKFLOW_TOOLS)/bin/python --require-hashes --no-deps \
+	  -r tools/requirements-workflows.lock
+	@touch $@
+
+build/bin/actionlint:
+	@echo "building actionlint"
+	@GOBIN=$(CURDIR)/build/bin go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT)
 
 build/bin/helm:
 	@echo "building helm, about two minutes"
@@ -129,6 +150,11 @@ build/bin/kubeconform:
 build/bin/kube-score:
 	@echo "building kube-score, about a minute"
 	@GOBIN=$(CURDIR)/build/bin go install github.com/zegl/kube-score/cmd/kube-score@$(KUBE_SCORE)
+
+# What runs of the tests wrote there with MPTRAINING_COMPATIBILITY=build/compatibility/NAME.json.
+.PHONY: compatibility
+compatibility: $(INSTALLED) ## docs/compatibility.md, with the results of test runs in build/compatibility
+	@$(BIN)/python -m tools.compatibility --merge build/compatibility
 
 .PHONY: format
 format: $(INSTALLED) ## applies ruff's formatting and automatic fixes
@@ -293,6 +319,7 @@ soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-cos
 	@$(BIN)/python -m tests.soak.kill_and_resume.elastic
 	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
+	@$(BIN)/python -m tests.soak.storage_migration --jobs 1000 --write docs/versioning.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.starved_nodes --write docs/reliability.md
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
