@@ -115,8 +115,8 @@ def page(rows: Sequence[Row]) -> str:
             "",
             "## What was tested",
             "",
-            "Each row is a run of tests that recorded its own versions, Kubernetes' that of the API server. A row with few "
-            "tests is of a part of them. `older Keras`: exported models of the trainer's Keras are opened with this one.",
+            "Each row is a run of tests that recorded its own versions, Kubernetes' that of the API server. A row with "
+            "few tests is of a part of them. `older Keras`: the trainer's models are opened with this one.",
             "",
             *tested(rows),
             "",
