@@ -177,8 +177,11 @@ class Cluster:
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 
-    def fill(self, jobs: int) -> None:
-        """Create the jobs, some sweeps that are suspended, and wait until each is in its phase."""
+    def fill(self, jobs: int, copied: int) -> None:
+        """Create the jobs, some sweeps that are suspended, and wait until each is in its phase.
+
+        `copied` more have spec and status of one that is suspended, which saves an operator's time for each.
+        """
         ended, suspended = int(jobs * _ENDED), int(jobs * _SUSPENDED)
         self._simulate(complete=True)
         self.create([document(f"ended-{number:04}") for number in range(ended)])
@@ -191,7 +194,25 @@ class Cluster:
             sweep["spec"]["runPolicy"] = {"suspend": True}
             self.rest.post(path(VERSION, "mptrainingsweeps"), sweep)
         self._phases({"Succeeded": ended, "Suspended": suspended, "Running": jobs - ended - suspended})
+        self._operator_stopped()
+        self._copy(self.rest.get(f"{path(VERSION)}/waits-0000")["status"], copied)
+        self.start_operator(version=VERSION)
         self.quiet()
+
+    def _operator_stopped(self) -> None:
+        if self._operator is not None:
+            self._operator.stop(seconds=60)
+            self._operator = None
+
+    def _copy(self, status: Raw, number: int) -> None:
+        """Create suspended jobs with this status, as an operator leaves them."""
+
+        def make(name: str) -> None:
+            made = self.rest.post(path(VERSION), document(name, suspend=True))
+            self.rest.put(f"{path(VERSION)}/{name}/status", {**made, "status": status})
+
+        with ThreadPoolExecutor(8) as creators:
+            list(creators.map(make, (f"copied-{each:04}" for each in range(number))))
 
     def _simulate(self, *, complete: bool) -> None:
         if self._kwok is not None:
@@ -204,21 +225,30 @@ class Cluster:
 
     def _phases(self, expected: Mapping[str, int]) -> None:
         def reached() -> bool:
-            time.sleep(1)
+            time.sleep(2)
             return self.phases(VERSION) == expected
 
         wait_until(reached, f"phases {dict(expected)}", seconds=_PATIENCE)
 
     def phases(self, version: str) -> Counter[str]:
-        listed = self.rest.get(path(version))["items"]
-        return Counter(each.get("status", {}).get("phase", "") for each in listed)
+        return Counter(each.get("status", {}).get("phase", "") for each in self._list(path(version)))
+
+    def _list(self, where: str) -> list[Raw]:
+        """Return all objects, in pages: a busy server ends an answer that takes it a minute."""
+        found, rest = [], ""
+        while True:
+            page = self.rest.get(where, {"limit": "100", **({"continue": rest} if rest else {})})
+            found += page["items"]
+            rest = page["metadata"].get("continue", "")
+            if not rest:
+                return found
 
     def see(self, version: str) -> Seen:
         """Return all objects as the API server has them in this version."""
         jobs = {
             f"{each['kind']} {each['metadata']['name']}": _comparable(each)
             for plural in ("mptrainingjobs", "mptrainingsweeps")
-            for each in self.rest.get(path(version, plural))["items"]
+            for each in self._list(path(version, plural))
         }
         children = {
             f"{where.rsplit('/', 1)[1]} {each['metadata']['name']}": (
@@ -226,7 +256,7 @@ class Cluster:
                 each["metadata"]["resourceVersion"],
             )
             for where in _CHILDREN
-            for each in self.rest.get("/" + where.format(f"namespaces/{NAMESPACE}"))["items"]
+            for each in self._list("/" + where.format(f"namespaces/{NAMESPACE}"))
         }
         return Seen(jobs, children)
 
@@ -328,7 +358,7 @@ class Cluster:
         return [
             f"{where}: {each['metadata']['name']} has an owner in {VERSION}"
             for where in _CHILDREN
-            for each in self.rest.get("/" + where.format(f"namespaces/{NAMESPACE}"))["items"]
+            for each in self._list("/" + where.format(f"namespaces/{NAMESPACE}"))
             if f"{GROUP}/{VERSION}" in [found["apiVersion"] for found in each["metadata"].get("ownerReferences", ())]
         ]
 
@@ -352,7 +382,7 @@ class Cluster:
 
     def _left(self, name: str) -> list[str]:
         """Return the job itself and its children, as long as they exist."""
-        jobs = [each["metadata"]["name"] for each in self.rest.get(path(NEXT))["items"]]
+        jobs = [each["metadata"]["name"] for each in self._list(path(NEXT))]
         labelled = {"labelSelector": f"{GROUP}/job={name}"}
         children = [
             f"{where.rsplit('/', 1)[1]}/{each['metadata']['name']}"
@@ -415,10 +445,11 @@ def _settings(port: int) -> Raw:
     }
 
 
-def table(steps: Sequence[Step], *, jobs: int, wrong: Sequence[str]) -> str:
-    """Return the table of docs/versioning.md."""
+def table(steps: Sequence[Step], *, jobs: int, copied: int, wrong: Sequence[str]) -> str:
+    """Return the table of docs/versioning.md; `copied` of the jobs are copies."""
+    copies = f"{copied} are copies of a suspended job; of the others " if copied else ""
     lines = [
-        f"{jobs} jobs, a fifth of them ended, a fifth suspended, the others with a running pod, and {_SWEEPS} sweeps. "
+        f"{jobs} jobs: {copies}a fifth has ended, a fifth is suspended, the rest runs. {_SWEEPS} sweeps. "
         "etcd, API server, scheduler, controller manager and operator are real, pods are simulated.",
         "",
         "| step | seconds | jobs and children that changed | writes of the operator |",
@@ -434,10 +465,11 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m tests.soak.storage_migration", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--jobs", type=int, default=1000, help="stored jobs (1000)")
+    parser.add_argument("--copied", type=int, default=0, help="of them copies of a suspended job, for a busy machine")
     parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
-    steps, wrong = run(given.jobs, say=lambda line: print(line, flush=True))
-    text = table(steps, jobs=given.jobs, wrong=wrong)
+    steps, wrong = run(given.jobs, copied=given.copied, say=lambda line: print(line, flush=True))
+    text = table(steps, jobs=given.jobs, copied=given.copied, wrong=wrong)
     print(text)
     print(*wrong, sep="\n", file=sys.stderr, flush=True)
     if given.write:
@@ -445,12 +477,12 @@ def main(arguments: Sequence[str]) -> int:
     return int(bool(wrong))
 
 
-def run(jobs: int, *, say: Callable[[str], None]) -> tuple[list[Step], list[str]]:
+def run(jobs: int, *, copied: int, say: Callable[[str], None]) -> tuple[list[Step], list[str]]:
     """Fill a cluster, migrate it and use it; return the steps and what is not as it should be."""
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder), say=say) as cluster:
         cluster.start_operator(version=VERSION)
         began = time.monotonic()
-        cluster.fill(jobs)
+        cluster.fill(jobs - copied, copied)
         say(f"{jobs} jobs in their phases after {time.monotonic() - began:.0f} s")
         wrong = cluster.migrate() + cluster.use()
         if "Traceback" in cluster.logs():

@@ -24,7 +24,7 @@ def test_what_differs_is_named() -> None:
 
 def test_the_table_counts_changes_and_writes() -> None:
     steps = [Step("served", 1.25, Counter(), ()), Step("stored", 20.0, Counter({"patch jobs": 2}), ("a",))]
-    lines = table(steps, jobs=10, wrong=["stored"]).splitlines()
+    lines = table(steps, jobs=10, copied=0, wrong=["stored"]).splitlines()
     assert "| served | 1.2 | 0 | 0 |" in lines
     assert "| stored | 20.0 | 1 | 2 |" in lines
     assert lines[-1] == "Complaints: 1."
