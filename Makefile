@@ -28,6 +28,7 @@ KUEUE := v0.19.2
 SCHEDULER_PLUGINS := v0.34.7
 VOLCANO := v1.13.0
 CONTROLLER_GEN := v0.19.0
+ACTIONLINT := v1.7.12
 OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
@@ -35,6 +36,7 @@ DOCS := build/docs-tools
 SBOM_TOOLS := build/sbom-tools
 FUZZ := build/fuzz-tools
 AUDIT_TOOLS := build/audit-tools
+WORKFLOW_TOOLS := build/workflow-tools
 
 # Where it is set, every process of a test compiles what it imports, pytest all tests once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -109,6 +111,9 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@PYTHONPATH=api:operator:trainer:client $(BIN)/lint-imports --no-cache | tail -n 3
 	@$(BIN)/python -m mptraining_api.crd --check
 	@$(BIN)/python -m tools.helm_chart --check
+	@$(BIN)/python -m tools.compatibility --check
+	@if command -v go >/dev/null || test -x build/bin/actionlint; then $(MAKE) --no-print-directory lint-workflows; \
+	  else echo "no Go here: .github is not checked"; fi
 	@if command -v go >/dev/null || test -x build/bin/helm-docs; then $(MAKE) --no-print-directory lint-chart; \
 	  else echo "no Go here: charts/mptraining and manifests/install.yaml are not checked"; fi
 
@@ -117,6 +122,22 @@ lint-chart: $(INSTALLED) build/bin/helm build/bin/helm-docs
 	@build/bin/helm lint --strict --quiet --kube-version $(KUBE_VERSION) charts/mptraining
 	@$(CHART_DOCS) | cmp --quiet - charts/mptraining/README.md || { echo "charts/mptraining/README.md: stale. Run: make manifests"; exit 1; }
 	@$(INSTALL_YAML) | cmp --quiet - manifests/install.yaml || { echo "manifests/install.yaml: stale. Run: make manifests"; exit 1; }
+
+# The second one knows what lets a stranger into a workflow.
+.PHONY: lint-workflows
+lint-workflows: build/bin/actionlint $(WORKFLOW_TOOLS)/.installed
+	@build/bin/actionlint -shellcheck= -pyflakes=
+	@$(WORKFLOW_TOOLS)/bin/zizmor --quiet --offline --no-progress .github
+
+$(WORKFLOW_TOOLS)/.installed: tools/requirements-workflows.lock $(INSTALLED)
+	@$(BIN)/python -m venv --without-pip $(WORKFLOW_TOOLS)
+	@$(BIN)/uv pip install --quiet --python $(WORKFLOW_TOOLS)/bin/python --require-hashes --no-deps \
+	  -r tools/requirements-workflows.lock
+	@touch $@
+
+build/bin/actionlint:
+	@echo "building actionlint"
+	@GOBIN=$(CURDIR)/build/bin go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT)
 
 build/bin/helm:
 	@echo "building helm, about two minutes"
@@ -133,6 +154,11 @@ build/bin/kubeconform:
 build/bin/kube-score:
 	@echo "building kube-score, about a minute"
 	@GOBIN=$(CURDIR)/build/bin go install github.com/zegl/kube-score/cmd/kube-score@$(KUBE_SCORE)
+
+# What runs of the tests wrote there with MPTRAINING_COMPATIBILITY=build/compatibility/NAME.json.
+.PHONY: compatibility
+compatibility: $(INSTALLED) ## docs/compatibility.md, with the results of test runs in build/compatibility
+	@$(BIN)/python -m tools.compatibility --merge build/compatibility
 
 .PHONY: format
 format: $(INSTALLED) ## applies ruff's formatting and automatic fixes
@@ -327,21 +353,22 @@ $(FUZZ)/.installed: tests/requirements-fuzz.lock $(INSTALLED)
 	@touch $@
 
 .PHONY: fuzz
-fuzz: $(FUZZ)/.installed ## every parser of bytes that others write, for an hour: MINUTES=60
-	@$(BIN)/python -m tests.soak.fuzz --minutes $(MINUTES)
+fuzz: $(FUZZ)/.installed ## every parser of bytes that others write, for an hour: FUZZ_MINUTES=60
+	@$(BIN)/python -m tests.soak.fuzz --minutes $(FUZZ_MINUTES)
 
-MINUTES ?= 60
+FUZZ_MINUTES ?= 60
 
 .PHONY: soak
 soak: $(INSTALLED) servers kueue $(SBOM_TOOLS)/.installed $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
-	@$(BIN)/python -m tests.soak.fuzz --minutes $(MINUTES)
+	@$(BIN)/python -m tests.soak.fuzz --minutes $(FUZZ_MINUTES)
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
 	@$(BIN)/python -m tests.soak.kill_and_resume.elastic --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.queue_preemptions --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
+	@$(BIN)/python -m tests.soak.storage_migration --jobs 1000 --write docs/versioning.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.starved_nodes --write docs/reliability.md
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20

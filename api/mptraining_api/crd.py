@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from mptraining_api.sweep import resource
 from mptraining_api.sweep.defaults import DEFAULT_TEXTS
 from mptraining_api.sweep.spec import SWEEP_KIND, SWEEP_PLURAL, SWEEP_SHORT_NAME, SweepSpec
 from mptraining_api.sweep.status import SweepStatus
+from mptraining_api.validation.api_versions import SERVED
 
 SCHEMA_FILE = "mptrainingjob.schema.json"
 SWEEPS_FILE = "crd-sweeps.yaml"
@@ -59,20 +61,36 @@ _COLUMNS = (
 )
 
 
-def custom_resource_definition() -> dict[str, Any]:
-    """Return the CustomResourceDefinition of jobs (apiextensions.k8s.io/v1) as plain mappings and lists."""
+@dataclass(frozen=True)
+class _Versions:
+    served: tuple[str, ...]
+    stored: str
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """Return the entry of a version in the CustomResourceDefinition without its schema."""
+        older = self.served.index(name) > self.served.index(self.stored)
+        return {"name": name, "served": True, "storage": name == self.stored, **({"deprecated": True} if older else {})}
+
+
+def custom_resource_definition(served: Sequence[str] = SERVED, stored: str = VERSION) -> dict[str, Any]:
+    """Return the CustomResourceDefinition of jobs (apiextensions.k8s.io/v1) as plain mappings and lists.
+
+    `served`: the versions, newest first; `stored`: the one among them that etcd has. Those after it are deprecated.
+    """
     about = "A Keras training job: a program, TFRecords, an accelerator."
     spec = with_defaults(structural(JobSpec), {field: each.text for field, each in DEFAULTS.items()})
     root = _object(KIND, about, spec, structural(JobStatus))
-    return _definition(KIND, PLURAL, SHORT_NAME, root, rules(), _COLUMNS)
+    versions = _Versions(tuple(served), stored)
+    return _definition(KIND, PLURAL, SHORT_NAME, root, rules(), _COLUMNS, versions)
 
 
-def sweep_definition() -> dict[str, Any]:
-    """Return the CustomResourceDefinition of sweeps as plain mappings and lists."""
+def sweep_definition(served: Sequence[str] = SERVED, stored: str = VERSION) -> dict[str, Any]:
+    """Return the CustomResourceDefinition of sweeps, as `custom_resource_definition` does of jobs."""
     about = "A search over the fields of a training job: an objective, parameters, the job of a trial."
     spec = with_defaults(structural(SweepSpec), DEFAULT_TEXTS)
     root = _object(SWEEP_KIND, about, spec, structural(SweepStatus))
-    return _definition(SWEEP_KIND, SWEEP_PLURAL, SWEEP_SHORT_NAME, root, resource.RULES, resource.COLUMNS)
+    versions = _Versions(tuple(served), stored)
+    return _definition(SWEEP_KIND, SWEEP_PLURAL, SWEEP_SHORT_NAME, root, resource.RULES, resource.COLUMNS, versions)
 
 
 def _object(kind: str, about: str, spec: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
@@ -98,13 +116,11 @@ def _definition(
     root: dict[str, Any],
     validations: Iterable[Rule],
     columns: Iterable[tuple[str, str, str, str]],
+    versions: _Versions,
 ) -> dict[str, Any]:
     for rule in validations:
         _add_validation(root, rule)
-    version = {
-        "name": VERSION,
-        "served": True,
-        "storage": True,
+    same = {
         "subresources": {"status": {}},
         "additionalPrinterColumns": [_column(*column) for column in columns],
         "schema": {"openAPIV3Schema": root},
@@ -124,7 +140,7 @@ def _definition(
                 "shortNames": [short_name],
                 "categories": ["all"],
             },
-            "versions": [version],
+            "versions": [{**versions.entry(name), **same} for name in versions.served],
         },
     }
 

@@ -18,7 +18,7 @@ from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, NonN
 from mptraining_api.outputs.fields import Checkpoint, Export, Output, Profile, Tracking
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.programs.fields import Application, Ensemble, Function, Prediction, Script
-from mptraining_api.validation import job_text
+from mptraining_api.validation import api_versions, job_text
 from mptraining_api.validation.yaml_text import YamlDocument
 
 
@@ -377,9 +377,7 @@ class Training(Model):
     )
 
 
-GROUP = "mptraining.dev"
-VERSION = "v1alpha1"
-API_VERSION: Literal["mptraining.dev/v1alpha1"] = job_text.API_VERSION
+GROUP, VERSION, API_VERSION = api_versions.GROUP, api_versions.VERSION, api_versions.API_VERSION
 KIND: Literal["MPTrainingJob"] = job_text.KIND
 
 # Values of spec.managedBy: this operator, as an absent field, and the manager cluster of Kueue's MultiKueue.
@@ -462,7 +460,7 @@ class Metadata(Model):
 class MPTrainingJob(Model):
     """One resource: apiVersion, kind, metadata, spec. The operator writes `status`, which is not read here."""
 
-    api_version: Literal["mptraining.dev/v1alpha1"] = API_VERSION
+    api_version: api_versions.ApiVersion = API_VERSION
     kind: Literal["MPTrainingJob"] = KIND
     metadata: Metadata
     spec: JobSpec

@@ -17,6 +17,7 @@ from mptraining_api.sweep.spec import MOST_TRIALS, SWEEP_KIND, SWEEP_NAME, MPTra
 from mptraining_api.sweep.validation.parameters import parameter_problems
 from mptraining_api.sweep.validation.reported_metrics import has_validation, reported_metrics
 from mptraining_api.sweep.validation.rungs import rung_problems
+from mptraining_api.validation.api_versions import is_served
 from mptraining_api.validation.mistakes import value_at
 
 # Of 1 MiB; the rest is for the spec, the conditions and Kubernetes' own fields.
@@ -33,9 +34,9 @@ def sweep_problems(document: Mapping[str, Any], settings: ClusterSettings) -> Do
     A job is checked for each value of each parameter and both ends of each range, the others at their first value.
     """
     kind = (document.get("apiVersion"), document.get("kind"))
-    if kind != (API_VERSION, SWEEP_KIND):
+    if not is_served(kind[0]) or kind[1] != SWEEP_KIND:
         found = f"apiVersion and kind are {kind[0]!r}, {kind[1]!r}"
-        field = "apiVersion" if kind[0] != API_VERSION else "kind"
+        field = "kind" if is_served(kind[0]) else "apiVersion"
         return DocumentProblems((InvalidSpec(field, found, expected=f"{API_VERSION!r}, {SWEEP_KIND!r}"),))
     written = {key: value for key, value in document.items() if key != "status"}
     sweep, invalid = MPTrainingSweep.validate_document(written)

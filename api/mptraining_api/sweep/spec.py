@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Count, Model, NonNegative, Word
 from mptraining_api.spec import API_VERSION, GROUP, VERSION, Metadata
+from mptraining_api.validation.api_versions import ApiVersion
 
 __all__ = ["GROUP", "VERSION"]
 
@@ -161,7 +162,7 @@ class SweepMetadata(Metadata):
 class MPTrainingSweep(Model):
     """One resource: apiVersion, kind, metadata, spec. The status is a value of its own (`status.SweepStatus`)."""
 
-    api_version: Literal["mptraining.dev/v1alpha1"] = API_VERSION
+    api_version: ApiVersion = API_VERSION
     kind: Literal["MPTrainingSweep"] = SWEEP_KIND
     metadata: SweepMetadata
     spec: SweepSpec

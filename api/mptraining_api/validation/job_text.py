@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.validation.api_versions import API_VERSION, is_served
 from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 from mptraining_api.validation.yaml_errors import not_a_job
 from mptraining_api.validation.yaml_text import YamlDocument, read_yaml
 
 KIND: Literal["MPTrainingJob"] = "MPTrainingJob"
-API_VERSION: Literal["mptraining.dev/v1alpha1"] = "mptraining.dev/v1alpha1"
 _SWEEP = "MPTrainingSweep"
 
 
@@ -38,7 +38,7 @@ def read_job_text(text: str, *, file: str, kind: str = KIND) -> YamlDocument:
         raise InvalidSpec(file, f"{len(jobs)} documents", expected=f"exactly one {kind}")
     job = jobs[0]
     found: dict[str, Any] = job.content
-    if found.get("kind") != kind or found.get("apiVersion") != API_VERSION:
+    if found.get("kind") != kind or not is_served(found.get("apiVersion")):
         raise job.located([_wrong_kind(found, kind)])
     return YamlDocument(file, {key: value for key, value in found.items() if key != "status"}, job.lines, job.ambiguous)
 
@@ -58,7 +58,7 @@ def holds_sweep(path: Path | str) -> bool:
 
 def _wrong_kind(found: dict[str, Any], kind: str) -> InvalidSpec:
     given = f"{found.get('apiVersion')!r}, {found.get('kind')!r}"
-    field = "apiVersion" if found.get("apiVersion") != API_VERSION else "kind"
+    field = "kind" if is_served(found.get("apiVersion")) else "apiVersion"
     step = ""
     if found.get("kind") == _SWEEP:
         step = "A sweep runs here with `mptj sweep FILE`, and on a cluster with `mptj submit FILE`."

@@ -29,6 +29,7 @@ from mptraining_api.resolve.document_problems import document_problems
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
+from mptraining_api.status import JOB, JOB_UID
 from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
 
@@ -110,6 +111,8 @@ def check(document: Mapping[str, object]) -> CheckedDocument:
     found = document_problems(whole, settings)
     if found.problems:
         raise InvalidJobFile([Mistake("", None, each) for each in found.problems])
+    # The path of the request has this version; an older one has the same fields.
+    given["apiVersion"] = API_VERSION
     resolved = resolve(MPTrainingJob.parse(whole), settings)
     return CheckedDocument(given, resolved, tuple(advice.advise(resolved)))
 
@@ -173,10 +176,11 @@ def _publish_config_map(server: ApiServer, body: Raw, package: Package) -> Raw:
 
 
 def _set_owner(server: ApiServer, config_map: Raw, job: Raw) -> None:
-    """Make the job the owner of the ConfigMap, which is then deleted with the job."""
+    """Make the job the owner of the ConfigMap, which is then deleted with the job, and label it like other children."""
     owner = {"apiVersion": job["apiVersion"], "kind": job["kind"]}
     owner |= {key: job["metadata"][key] for key in ("name", "uid")}
-    patch = {"metadata": {"uid": config_map["metadata"]["uid"], "ownerReferences": [owner]}}
+    labels = {JOB: job["metadata"]["name"], JOB_UID: job["metadata"]["uid"]}
+    patch = {"metadata": {"uid": config_map["metadata"]["uid"], "labels": labels, "ownerReferences": [owner]}}
     server.patch(CONFIG_MAPS, config_map["metadata"]["name"], patch)
 
 

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
+from mptraining_api.spec import API_VERSION, KIND
+
 Kind = Literal["application", "function", "script"]
 SCHEMA_FILE = "mptrainingjob.schema.json"
 
@@ -32,8 +34,8 @@ def job_text(answers: Answers) -> str:
     parts = [
         f"# yaml-language-server: $schema={SCHEMA_FILE}",
         "# Check it with: mptj check FILE. Train here with: mptj run FILE; on a cluster with: mptj submit FILE.",
-        "apiVersion: mptraining.dev/v1alpha1",
-        "kind: MPTrainingJob",
+        f"apiVersion: {API_VERSION}",
+        f"kind: {KIND}",
         f"metadata: {{name: {answers.name}}}",
         "spec:",
         f"  accelerator: {{type: {answers.accelerator}}}   # `mptj accelerators` lists the others",

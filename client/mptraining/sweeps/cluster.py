@@ -14,6 +14,7 @@ from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound, NotI
 from mptraining.sweeps.view import SweepView
 from mptraining_api.kubernetes_api import SWEEPS, Raw
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.spec import API_VERSION
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
 
@@ -102,7 +103,8 @@ def attach_sweep(name: str, where: Where = HERE) -> ClusterSweep:
 def submit_sweep(document: Mapping[str, Any], where: Where = HERE) -> ClusterSweep:
     """Create the MPTrainingSweep of a checked document. Raises ClusterProblem if the cluster rejects it."""
     server = connect(where)
-    body = {**document, "metadata": dict(document["metadata"])}
+    # The path of the request has this version; an older one has the same fields.
+    body = {**document, "apiVersion": API_VERSION, "metadata": dict(document["metadata"])}
     namespace = body["metadata"].setdefault("namespace", server.namespace)
     if where.namespace and namespace != where.namespace:
         found = f"{namespace!r} in the sweep, {where.namespace!r} asked for"

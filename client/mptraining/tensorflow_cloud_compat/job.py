@@ -8,10 +8,9 @@ from typing import Any
 
 from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, RunArguments
 from mptraining_api import accelerators
+from mptraining_api.spec import API_VERSION, KIND
 from mptraining_api.tensorflow_cloud.machine_configs import CATALOGUE, AcceleratorType, MachineConfig
 
-API_VERSION = "mptraining.dev/v1alpha1"
-KIND = "MPTrainingJob"
 # Pod names append attempt, index and a random suffix to the job's name (`mptraining_api.spec.JOB_NAME`).
 _MOST_LETTERS = 50
 

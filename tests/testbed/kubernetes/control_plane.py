@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -11,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import urllib3
 import yaml
 
 from tests.testbed.binaries import binary
@@ -122,6 +125,11 @@ class ControlPlane:
     def thaw_api_server(self) -> None:
         self._servers["kube-apiserver"].signal(signal.SIGCONT)
 
+    def restart_controller_manager(self) -> None:
+        """Replace it by a new process, which has to list everything again; returns before it has done so."""
+        self._servers["kube-controller-manager"].stop()
+        self._start_controller_manager()
+
     # -- access -------------------------------------------------------------------------------------------------
 
     def kubeconfig(self, name: str, token: str, *, server: str | None = None, namespace: str = "default") -> Path:
@@ -194,6 +202,15 @@ class ControlPlane:
         """Return a proxy to start with `with`; give clients a `kubeconfig` with its `url` as server."""
         keys = self._keys
         return FaultProxy(self.server, authority=keys.authority, certificate=keys.certificate, key=keys.key)
+
+    def stored(self, prefix: str) -> list[dict[str, Any]]:
+        """Return the objects below `prefix` as etcd stores them; only of custom resources, which it stores as JSON."""
+        first = f"/registry/{prefix}/".encode()
+        asked = {"key": first, "range_end": first[:-1] + bytes([first[-1] + 1])}
+        body = json.dumps({name: base64.b64encode(value).decode() for name, value in asked.items()})
+        url = f"http://127.0.0.1:{self._etcd_port}/v3/kv/range"
+        answer = urllib3.request("POST", url, body=body, headers={"Content-Type": "application/json"}, timeout=60)
+        return [json.loads(base64.b64decode(each["value"])) for each in answer.json().get("kvs", ())]
 
     def requests(self) -> list[audit.Request]:
         """Return all requests so far, in the order of their ends; only with `Options(audit=True)`."""
