@@ -1,4 +1,4 @@
-"""`python -m gke plan|up|run|down --project P`: mptraining on Google Cloud, with one job each on T4 Spot, A100, TPU v5e.
+"""`python -m gke plan|up|run|down --project P`: mptraining on Google Cloud, one job each on T4 Spot, A100, TPU v5e.
 
 plan prints costs and commands and calls nothing. up creates the cluster, the node pools, the bucket and the chart
 after a question. run submits the jobs, waits for them and prints how they ended. down removes the cluster and the
@@ -127,21 +127,18 @@ def run(runner: Runner, pools: Sequence[Pool]) -> bool:
     until = time.monotonic() + _MOST_SECONDS
     shown: dict[str, str] = {}
     while True:
-        found = {
-            pool: json.loads(
-                runner.output(jobs.name(pool), (*kubectl, "get", "mptj", jobs.name(pool), "--output=json"))
-            )
-            for pool in pools
-        }
-        for pool, job in found.items():
-            line = jobs.summary(pool, job)
+        found = []
+        for pool in pools:
+            command = (*kubectl, "get", "mptj", jobs.name(pool), "--output=json")
+            found.append(json.loads(runner.output(jobs.name(pool), command)))
+            line = jobs.summary(pool, found[-1])
             if shown.get(pool.name) != line:
                 print(line, flush=True)
                 shown[pool.name] = line
-        if all(map(jobs.finished, found.values())) or time.monotonic() > until:
+        if all(map(jobs.finished, found)) or time.monotonic() > until:
             break
         runner.sleep(_POLL_SECONDS)
-    return all(job["status"].get("phase") == "Succeeded" for job in found.values() if "status" in job)
+    return all(job.get("status", {}).get("phase") == "Succeeded" for job in found)
 
 
 def _after(settings: Settings, step: Step) -> list[tuple[str, ...]]:

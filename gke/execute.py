@@ -154,11 +154,19 @@ class Runner:
     def _find(self, step: Step) -> dict[str, Any] | None:
         answer = self.call(step.look)
         if answer.code == 0:
-            found: dict[str, Any] = json.loads(answer.output)
-            return found
+            return self._object(step, answer.output)
         if _MISSING.search(answer.errors):
             return None
         raise StepFailed(explain(step.title, step.look, answer))
+
+    def _object(self, step: Step, output: str) -> dict[str, Any]:
+        try:
+            found = json.loads(output)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise StepFailed(f"{step.title}: `{' '.join(step.look[:4])}` printed no JSON object: {output[:200]!r}")
+        return found
 
     def _is_ours(self, step: Step, found: dict[str, Any]) -> bool:
         labels: Any = found
@@ -185,9 +193,6 @@ class Runner:
 
 def explain(title: str, command: Command, answer: Answer) -> str:
     """Return the message of a failed command."""
-    for pattern, fault, next_step in _FAULTS:
-        if pattern.search(answer.errors):
-            break
-    else:
-        fault, next_step = f"`{' '.join(command[:4])}` ended with {answer.code}", "Correct it and run the same command."
+    ended = f"`{' '.join(command[:4])}` ended with {answer.code}", "Correct it and run the same command."
+    fault, next_step = next((rest for pattern, *rest in _FAULTS if pattern.search(answer.errors)), ended)
     return f"{title}: {fault}. {next_step}\n{answer.errors.strip()[-_LAST:]}"

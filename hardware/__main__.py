@@ -18,6 +18,7 @@ from hardware.measure import ROOT, measure
 from hardware.page import write_page
 from hardware.results import Results, differences, load, save, without_failures
 from hardware.schedule import next_turn
+from mptraining_records.storage import storage
 
 # An hour at most on an accelerator; a CPU shows in some minutes that the program works.
 _MINUTES = {"full": 60.0, "small": 6.0}
@@ -30,22 +31,28 @@ def main() -> None:
     parser.add_argument("--retry-failed", action="store_true", help="measure what failed once more")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "hardware", help="for results and records")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "hardware.md", help="the page to write")
+    parser.add_argument("--publish", metavar="URI", help="keep the results there too, and continue from there")
     arguments = parser.parse_args()
     file = arguments.folder / "results.json"
+    if arguments.publish and not file.exists() and storage.exists(arguments.publish):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(storage.read(arguments.publish))
     results = _begin(file, small=arguments.small)
     if arguments.retry_failed:
         results = without_failures(results)
-    results = run(results, file, 60 * (arguments.minutes or _MINUTES[results.scale]))
+    results = run(results, file, 60 * (arguments.minutes or _MINUTES[results.scale]), publish=arguments.publish)
     for written in write_page(results, arguments.page):
         print(written)
 
 
-def run(results: Results, file: Path, seconds: float) -> Results:
+def run(results: Results, file: Path, seconds: float, *, publish: str | None = None) -> Results:
     """Measure until all is done or no measurement fits into the time, that of earlier runs included."""
     while (turn := next_turn(results, seconds - results.seconds)) is not None:
         one = measure(turn, results, file.parent)
         results = results.with_round(one)
         save(results, file)
+        if publish:
+            storage.write(publish, file.read_bytes())
         speed = one.values.get("examples_per_second")
         found = f"{speed:,.0f} examples/s" if speed else one.message or one.outcome
         left = (seconds - results.seconds) / 60

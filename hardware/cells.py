@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any, Literal, get_args
 
 from hardware.machine import Machine
@@ -93,6 +94,7 @@ def mixed_policy(machine: Machine) -> Policy:
     return "mixed_float16" if machine.kind == "gpu" else "mixed_bfloat16"
 
 
+@cache
 def turns(machine: Machine, scale: Scale) -> tuple[Turn, ...]:
     """Return all turns, the most important first, so that a short hour leaves out the least important.
 
@@ -122,6 +124,11 @@ def turns(machine: Machine, scale: Scale) -> tuple[Turn, ...]:
     ]
     others = [cell for cell in speeds if cell not in goals]
     many, few = _ROUNDS[scale]
+    if machine.kind == "tpu":
+        # It computes only what XLA compiled.
+        one, repeatable, scaling, memory = (
+            [replace(cell, xla=True) for cell in cells] for cells in (one, repeatable, scaling, memory)
+        )
     found = list(_rounds([*goals, *one], 1))
     found += _rounds(repeatable, 2)
     found += _rounds([*scaling, *memory, *others], 1)
@@ -164,7 +171,8 @@ def _needs(machine: Machine, policy: Policy) -> str | None:
 
 
 def _devices(machine: Machine, count: int) -> str | None:
+    if machine.kind == "tpu" and count != machine.count:
+        return f"a job takes all chips of this machine, {machine.count}"
     if count <= machine.count:
         return None
-    names = {"cpu": "GPUs", "gpu": "GPUs", "tpu": "chips"}
-    return f"needs {count} {names[machine.kind]}, and this machine has {machine.count if machine.kind != 'cpu' else 0}"
+    return f"needs {count} GPUs, and this machine has {machine.count if machine.kind == 'gpu' else 0}"

@@ -217,8 +217,10 @@ def _method(results: Results) -> str:
         "the strategy, the policy and the loss scaling that a job gets. Records hold noise. A speed is the median over "
         "the calls of the device but the first, which compiles; with several rounds the median of the rounds, and a "
         f"ratio is the median of the rounds' ratios. The goals' models have {rounds} rounds here. "
-        f"{kinds[results.scale]} {examples:,} images are in the data. TF32 is float32 as TensorFlow multiplies it on Ampere GPUs by default; "
-        "the column float32 has it switched off. The job that overflows has a loss times 4,096 and a learning rate of "
+        f"{kinds[results.scale]} {examples:,} images are in the data. "
+        "TF32 is float32 as "
+        "TensorFlow multiplies it on Ampere GPUs by default; the column float32 has it switched off. "
+        "The job that overflows has a loss times 4,096 and a learning rate of "
         "0, so that each step has the same gradients, and Keras trains the same model by `fit`. The run in two halves "
         "ends after the first half and is started again to the whole number of steps."
     )
