@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from hardware.cells import Scale
 from hardware.machine import Machine
 from hardware.measure import ROOT, measure
 from hardware.page import write_page
@@ -63,7 +64,7 @@ def run(results: Results, file: Path, seconds: float, *, publish: str | None = N
 def _begin(file: Path, *, small: bool) -> Results:
     """Return the results to continue, or empty ones."""
     machine = _machine()
-    scale = "small" if small or machine.kind == "cpu" else "full"
+    scale: Scale = "small" if small or machine.kind == "cpu" else "full"
     if not file.exists():
         return Results(machine, scale, datetime.datetime.now(datetime.UTC).date().isoformat())
     try:

@@ -34,7 +34,7 @@ def pattern(folder: Path, model: ModelName, scale: Scale, source: Source) -> str
             convert(str(folder / "jpeg"), str(written), overwrite=True)
         else:
             written.mkdir(parents=True, exist_ok=True)
-            np.savez(folder / f"{name}.npz", **_arrays(model, size))
+            np.savez(folder / f"{name}.npz", allow_pickle=False, **_arrays(model, size))
             convert(str(folder / f"{name}.npz"), str(written), keep_order=True, overwrite=True)
             (folder / f"{name}.npz").unlink()
     return str(written / "train-*.tfrecord")

@@ -35,6 +35,7 @@ def measure(turn: Turn, results: Results, folder: Path) -> Round:
     message, values = "", dict[str, Any]()
     try:
         values = _measure(turn, results, folder, began + limit(turn.cell, results))
+        values["load"] = os.getloadavg()[0]
     except ChildFailed as error:
         message = str(error)
         outcome = "out of memory" if ran_out_of_memory(message) else "failed"

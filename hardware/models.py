@@ -18,7 +18,7 @@ _VOCABULARY = {"full": 32_000, "small": 64}
 # Units and number of hidden layers.
 _MLP = {"full": (4096, 4), "small": (64, 2)}
 # Factor of the loss that overflows. The hidden layer's gradient is an eighth of factor times loss scale: with the first
-# scale of 2^15 it is above 65,504, the largest float16, until the scale has been halved eight times.
+# scale of 2^15 it is above 65,504, the largest float16, until the scale has been halved nine times, to 2^6.
 _FACTOR = 2.0**12
 
 

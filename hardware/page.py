@@ -57,7 +57,9 @@ def pictures(results: Results) -> dict[str, str]:
         if memory is not None:
             lines.setdefault(cell.policy, []).append((cell.batch, memory / _MIB))
     if lines:
-        drawn[_MEMORY] = line_chart(f"Peak memory of {HEADLINE}", "examples of a step on one device", "MiB", lines)
+        drawn[_MEMORY] = line_chart(
+            f"Peak memory of {HEADLINE}", "examples of a step on one device", "MiB", lines, POLICIES
+        )
     groups: dict[str, dict[str, float]] = {}
     for cell in _cells(results, "policies"):
         if not cell.xla or cell.source != "synthetic":
@@ -68,7 +70,7 @@ def pictures(results: Results) -> dict[str, str]:
             groups.setdefault(cell.model, {})[cell.policy] = ratio
     if groups:
         title = "Examples per second with XLA, as multiples of float32"
-        drawn[_SPEED] = bar_chart(title, "", groups)
+        drawn[_SPEED] = bar_chart(title, "", groups, POLICIES)
     return drawn
 
 
@@ -88,6 +90,9 @@ def _head(results: Results) -> str:
         ["date", results.date],
         ["measurements", f"{len(results.rounds)} in {results.seconds / 60:.0f} minutes"],
     ]
+    loads = [one.values["load"] for one in results.rounds if "load" in one.values]
+    if loads:
+        rows.append(["load average while measuring", f"{min(loads):.1f} to {max(loads):.1f}"])
     made = "`make hardware` writes this page with the figures of the machine that it runs on."
     return f"# Hardware\n\n{first}\n\n{made}\n\n{_table(['Machine', ''], rows)}"
 

@@ -17,8 +17,13 @@ _STYLE = (
 )
 
 
-def line_chart(title: str, x_title: str, y_title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Return a chart of (x, y) points; x is on a logarithmic axis with a tick at each point."""
+def line_chart(
+    title: str, x_title: str, y_title: str, lines: Mapping[str, Sequence[tuple[float, float]]], order: Sequence[str]
+) -> str:
+    """Return a chart of (x, y) points; x is on a logarithmic axis with a tick at each point.
+
+    `order` are the names of all lines that there may be, so that a name has the same colour in every picture.
+    """
     points = [point for line in lines.values() for point in line]
     ticks = sorted({x for x, _ in points})
     top, step = _scale(max(y for _, y in points))
@@ -30,7 +35,8 @@ def line_chart(title: str, x_title: str, y_title: str, lines: Mapping[str, Seque
 
     parts = [*_axes(title, y_title, top, step), _text(_WIDTH / 2, _HEIGHT - 6, x_title, "m")]
     parts += [_text(x_of(x), _HEIGHT - _BOTTOM + 18, f"{x:g}", "m") for x in ticks]
-    for (name, line), colour in zip(lines.items(), _COLOURS, strict=False):
+    for name, line in lines.items():
+        colour = _COLOURS[order.index(name)]
         path = " ".join(f"{x_of(x):.1f},{_y(y, top):.1f}" for x, y in sorted(line))
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for x, y in line:
@@ -39,12 +45,12 @@ def line_chart(title: str, x_title: str, y_title: str, lines: Mapping[str, Seque
                 f'<circle cx="{x_of(x):.1f}" cy="{_y(y, top):.1f}" r="4" fill="{colour}">'
                 f"<title>{escape(label)}</title></circle>"
             )
-    return _svg(title, [*parts, *_legend(list(lines))])
+    return _svg(title, [*parts, *_legend([name for name in order if name in lines], order)])
 
 
-def bar_chart(title: str, y_title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a chart with one group of bars for each key, and a bar for each of its values."""
-    names = list(dict.fromkeys(name for group in groups.values() for name in group))
+def bar_chart(title: str, y_title: str, groups: Mapping[str, Mapping[str, float]], order: Sequence[str]) -> str:
+    """Return a chart with one group of bars for each key, and a bar for each of its values, in the order given."""
+    names = [name for name in order if any(name in group for group in groups.values())]
     top, step = _scale(max(value for group in groups.values() for value in group.values()))
     parts = _axes(title, y_title, top, step)
     room = (_WIDTH - _LEFT - _RIGHT) / len(groups)
@@ -53,14 +59,15 @@ def bar_chart(title: str, y_title: str, groups: Mapping[str, Mapping[str, float]
         middle = _LEFT + (number + 0.5) * room
         parts.append(_text(middle, _HEIGHT - _BOTTOM + 18, group, "m"))
         begin = middle - len(values) * width / 2
-        for place, (name, value) in enumerate(values.items()):
+        for place, name in enumerate(name for name in order if name in values):
+            value = values[name]
             y = _y(value, top)
             parts.append(
                 f'<rect x="{begin + place * width:.1f}" y="{y:.1f}" width="{width - 2:.1f}" '
-                f'height="{_HEIGHT - _BOTTOM - y:.1f}" fill="{_COLOURS[names.index(name) % len(_COLOURS)]}">'
+                f'height="{_HEIGHT - _BOTTOM - y:.1f}" fill="{_COLOURS[order.index(name)]}">'
                 f"<title>{escape(f'{group}, {name}: {value:.3g}')}</title></rect>"
             )
-    return _svg(title, [*parts, *_legend(names)])
+    return _svg(title, [*parts, *_legend(names, order)])
 
 
 def _scale(most: float) -> tuple[float, float]:
@@ -83,9 +90,10 @@ def _axes(title: str, y_title: str, top: float, step: float) -> list[str]:
     return parts
 
 
-def _legend(names: Sequence[str]) -> list[str]:
+def _legend(names: Sequence[str], order: Sequence[str]) -> list[str]:
     parts, x = [], float(_LEFT + 8)
-    for name, colour in zip(names, _COLOURS, strict=False):
+    for name in names:
+        colour = _COLOURS[order.index(name)]
         parts.append(f'<rect x="{x:.0f}" y="30" width="12" height="12" fill="{colour}"/>')
         parts.append(_text(x + 18, 41, name, ""))
         x += 46 + 7.5 * len(name)

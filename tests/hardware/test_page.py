@@ -112,8 +112,8 @@ def test_pictures_are_drawn_of_what_there_is() -> None:
 @pytest.mark.parametrize("most", [0.003, 1.0, 3.2, 99.0, 100.0, 81_234.0])
 def test_nothing_is_drawn_outside_the_picture(most: float) -> None:
     for text in (
-        line_chart("t", "x", "y", {"a": [(64, most / 2), (128, most)], "b": [(64, 0.0)]}),
-        bar_chart("t", "y", {name: dict.fromkeys(POLICIES, most) for name in ("one", "two")}),
+        line_chart("t", "x", "y", {"a": [(64, most / 2), (128, most)], "b": [(64, 0.0)]}, "ab"),
+        bar_chart("t", "y", {name: dict.fromkeys(POLICIES, most) for name in ("one", "two")}, POLICIES),
     ):
         marks = [
             node.attrib
