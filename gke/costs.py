@@ -42,11 +42,12 @@ def estimate(pools: Sequence[Pool]) -> float:
 def table(pools: Sequence[Pool]) -> str:
     """Return the prices as lines of text."""
     known = prices()
-    lines = [f"{'':44} {'$/hour':>8}  hours  source (price of)"]
+    lines = [f"{'':44} {'$/hour':>8}  hours  source, and where the figure is from"]
     for name in (*_ALWAYS[:2], *(pool.name for pool in pools), _ALWAYS[2]):
         price = known[name]
         hours = CLUSTER_HOURS if name in _ALWAYS else JOB_HOURS
-        lines.append(f"{price.title:44} {price.hourly:8.4g}  {hours:5}  {price.source} ({price.date})")
+        lines.append(f"{price.title:44} {price.hourly:8.4g}  {hours:5}  {price.source}")
+        lines.append(f"{'':62}{price.date}: {price.seen}")
     lines.append(
         f"About {estimate(pools):.2f} US dollars for one job on each and a cluster of {CLUSTER_HOURS:g} hours."
     )
