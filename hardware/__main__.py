@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,8 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "hardware.md", help="the page to write")
     parser.add_argument("--publish", metavar="URI", help="keep the results there too, and continue from there")
     arguments = parser.parse_args()
+    # As an exception, so that the process of the current measurement is ended and does not keep the device.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     file = arguments.folder / "results.json"
     if arguments.publish and not file.exists() and storage.exists(arguments.publish):
         file.parent.mkdir(parents=True, exist_ok=True)

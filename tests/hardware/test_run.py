@@ -27,6 +27,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(command, "measure", measured)
     monkeypatch.setattr(command, "_machine", lambda: CPU)
+    # The test runner's own handler stays.
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
     return keys
 
 
