@@ -374,6 +374,7 @@ soak: $(INSTALLED) servers kueue $(SBOM_TOOLS)/.installed $(FUZZ)/.installed bui
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 	@$(BIN)/python -m bench.accuracy --write
+	@$(BIN)/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
 	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m tests.soak.keras_io "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
 	@for release in $(ENDS_OF_KUBERNETES); do \
@@ -408,6 +409,18 @@ bench-records: $(INSTALLED) servers ## the reader of records against TensorFlow'
 .PHONY: bench-client
 bench-client: $(INSTALLED) servers ## what a notebook waits for and installs
 	@$(BIN)/python -m bench.client
+
+# An hour on a GPU or TPU, on a CPU some minutes; the same command continues a run that was stopped.
+.PHONY: hardware
+hardware: $(INSTALLED) ## this machine's GPUs or TPU measured in an hour, into docs/hardware.md: MINUTES=60
+	@$(BIN)/python -m hardware $(if $(MINUTES),--minutes $(MINUTES))
+
+ACCELERATOR ?= t4
+
+.PHONY: hardware-gke
+hardware-gke: $(INSTALLED) ## the same as jobs on the cluster of docs/gke.md: BUCKET=gs://… ACCELERATOR=a100 MINUTES=60
+	@test -n "$(BUCKET)" || { echo "make hardware-gke BUCKET=gs://…: the bucket for code and results"; exit 1; }
+	@$(BIN)/python -m hardware.cluster --bucket $(BUCKET) --accelerator $(ACCELERATOR) $(if $(MINUTES),--minutes $(MINUTES))
 
 .PHONY: clean
 clean: ## everything that can be made again, the virtual environment apart

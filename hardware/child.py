@@ -1,0 +1,113 @@
+"""`python -m hardware.child REQUEST`: one measurement in a process of its own; JSON on standard output.
+
+The job is resolved and run as a worker of `mptj run` does it, in this process, so that TF32 can be switched and the
+peak of the device's memory be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardware.cells import Cell, Scale
+from hardware.jobs import job, local_accelerator, steps
+from hardware.machine import Machine
+
+_MESSAGE = 400
+
+
+def main(request: str) -> None:
+    """Run the request and print its values; exit with 1 and the message if the run fails."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    asked = json.loads(request)
+    machine, cell = Machine(**asked["machine"]), Cell(**asked["cell"])
+    # TensorFlow reads it when it is imported; tf.distribute on TPUs needs the older Keras.
+    if machine.kind == "tpu":
+        os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    if asked["contender"] == "keras":
+        from hardware.overflow import keras_fit
+
+        values = keras_fit(asked["train"])
+    else:
+        values = _train(machine, cell, asked["scale"], asked["train"], asked["output"], asked["steps"])
+    answers.write(json.dumps(values))
+    answers.close()
+    sys.stderr.flush()
+    # Without the end of the interpreter, in which TensorFlow's threads may wait.
+    os._exit(1 if "failed" in values else 0)
+
+
+def _train(
+    machine: Machine, cell: Cell, scale: Scale, train: str, output: str, total_steps: int | None
+) -> dict[str, Any]:
+    import tensorflow as tf
+
+    from mptraining_api.launch import WorkerIdentity
+    from mptraining_api.resolve.resolve import ClusterSettings, resolve
+    from mptraining_api.run_folder import MODEL, RESULT, Result
+    from mptraining_api.spec import MPTrainingJob
+    from mptraining_trainer.distribution.preemption import Preemption
+    from mptraining_trainer.run import run
+
+    tf.config.experimental.enable_tensor_float_32_execution(cell.policy != "float32")
+    written = job(
+        cell,
+        scale,
+        local_accelerator(machine, cell.devices),
+        train=train,
+        output=output,
+        total_steps=total_steps or steps(cell, scale),
+    )
+    resolved = resolve(MPTrainingJob.parse(written), ClusterSettings())
+    identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation=f"hardware-{os.getpid()}")
+    outcome = run(resolved, identity, output, Preemption(lambda: None), {"MPTRAINING_PROGRESS_SECONDS": "60"})
+    if outcome.exit_code:
+        return {"failed": _message(Path(output))[-_MESSAGE:] or outcome.reason}
+    result = Result.read(Path(output, RESULT).read_bytes())
+    if result.replicas_in_sync != cell.devices and machine.kind != "tpu":
+        return {"failed": f"{cell.devices} devices were asked for and {result.replicas_in_sync} trained"}
+    device = tf.config.list_logical_devices("GPU")
+    memory = tf.config.experimental.get_memory_info("GPU:0")["peak"] if device else result.peak_memory_bytes
+    return {
+        "examples_per_second": result.examples_per_second,
+        "step_seconds": result.step_seconds,
+        "input_bound_percent": result.input_bound_percent,
+        "memory_bytes": memory,
+        "memory_of": "device" if device else "process",
+        "skipped_steps": result.skipped_steps,
+        "loss_scale": result.loss_scale,
+        "step": result.step,
+        "seconds": result.seconds,
+        "replicas": result.replicas_in_sync,
+        "weights": digest(Path(output, MODEL, "weights.npz")),
+    }
+
+
+def digest(weights: Path) -> str:
+    """Return a hash of the arrays' bytes; that of the file would hold its times."""
+    total = hashlib.sha256()
+    with np.load(weights) as arrays:
+        for name in arrays.files:
+            total.update(arrays[name].tobytes())
+    return total.hexdigest()[:16]
+
+
+def _message(output: Path) -> str:
+    """Return the last Event's message."""
+    for file in sorted(output.glob("events/*.jsonl"), reverse=True):
+        for line in reversed(file.read_text().splitlines()):
+            event = json.loads(line)
+            if event.get("message") and event.get("exitCode"):
+                return str(event["message"])
+    return ""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

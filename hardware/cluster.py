@@ -1,0 +1,197 @@
+"""`python -m hardware.cluster --bucket gs://B --accelerator t4`: the measurements as jobs. `make hardware-gke`.
+
+On a GPU one script job measures everything and keeps its results in its run folder, so that a preempted one continues.
+A process that trains on a TPU owns it, so that there each measurement is a job of its own. --dry-run prints the jobs,
+--collect only reads what finished jobs have left and writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gzip
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hardware.cells import SIZES, Cell, turns
+from hardware.data import pattern
+from hardware.jobs import job, steps
+from hardware.machine import Machine
+from hardware.measure import ROOT
+from hardware.page import write_page
+from hardware.results import Results, Round, load
+from mptraining_api.accelerators import canonical_name, lookup
+from mptraining_api.run_folder import RESULT, Result
+from mptraining_records.storage import storage
+
+RESULTS = "hardware.json"
+SCRIPT = "hardware/job_script.py"
+_FILES = tuple(sorted(path.name for path in Path(__file__).parent.glob("*.py")))
+# The measured hour, and the machine's start.
+_DEADLINE_SECONDS = 7200
+
+
+def archive() -> bytes:
+    """Return this package as .tgz; the same files make the same bytes."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as packed:
+        for name in _FILES:
+            content = (Path(__file__).parent / name).read_bytes()
+            entry = tarfile.TarInfo(f"hardware/{name}")
+            entry.size = len(content)
+            packed.addfile(entry, io.BytesIO(content))
+    return gzip.compress(raw.getvalue(), mtime=0)
+
+
+def documents(accelerator: str, bucket: str, *, count: int, minutes: float, account: str) -> list[dict[str, Any]]:
+    """Return the jobs for one accelerator; `bucket` is a URI under which code, records and run folders are."""
+    source = archive()
+    digest = hashlib.sha256(source).hexdigest()
+    about = lookup(accelerator)
+    code = {"archive": {"uri": f"{bucket}/code/{digest}.tgz", "sha256": digest}}
+    if about.kind == "tpu":
+        found = [
+            job(
+                cell,
+                "full",
+                {"type": about.name, "topology": "1x1"},
+                train=f"{bucket}/records/{cell.model}/train-*.tfrecord",
+                output=f"{bucket}/runs/{_name(about.name, cell)}",
+                total_steps=steps(cell, "full"),
+            )
+            for cell in tpu_cells()
+        ]
+        names = [_name(about.name, cell) for cell in tpu_cells()]
+    else:
+        name = _name(about.name)
+        script = {"path": SCRIPT, "arguments": ["--minutes", f"{minutes:g}"]}
+        # One device: the script's processes make their own strategies.
+        spec = {
+            "accelerator": {"type": about.name, "countPerNode": count},
+            "strategy": "None",
+            "precision": {"policy": "float32"},
+            "program": {"script": script},
+            "output": {"uri": f"{bucket}/runs/{name}"},
+        }
+        found, names = [{"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob", "spec": spec}], [name]
+    for name, one in zip(names, found, strict=True):
+        one["metadata"] = {"name": name}
+        one["spec"]["source"] = code
+        one["spec"]["runPolicy"] = {"activeDeadlineSeconds": _DEADLINE_SECONDS}
+        one["spec"]["podTemplate"] = {"serviceAccountName": account}
+    return found
+
+
+def tpu_cells() -> list[Cell]:
+    """Return what is measured on a TPU: both policies of every model, from memory."""
+    return list(
+        dict.fromkeys(
+            turn.cell
+            for turn in turns(_tpu("tpu-v5-lite-podslice"), "full")
+            if turn.cell.section == "policies" and not turn.cell.needs and turn.cell.source == "synthetic"
+        )
+    )
+
+
+def collect(accelerator: str, bucket: str, date: str) -> Results:
+    """Return the results that the jobs have left in the bucket; a job that has not ended is left out."""
+    about = lookup(accelerator)
+    if about.kind != "tpu":
+        uri = f"{bucket}/runs/{_name(about.name)}/{RESULTS}"
+        return load(storage.read(uri), uri)
+    rounds = []
+    for cell in tpu_cells():
+        uri = f"{bucket}/runs/{_name(about.name, cell)}/{RESULT}"
+        if storage.exists(uri):
+            rounds.append(tpu_round(cell, Result.read(storage.read(uri))))
+    return Results(_tpu(about.name), "full", date, tuple(rounds))
+
+
+def tpu_round(cell: Cell, result: Result) -> Round:
+    """Return the round of a TPU job's result.json."""
+    if result.exit_code:
+        return Round(cell.key, 0, "failed", result.seconds, result.message)
+    values = {
+        "examples_per_second": result.examples_per_second,
+        "input_bound_percent": result.input_bound_percent,
+        "memory_bytes": result.peak_memory_bytes,
+        "weights": "",
+    }
+    return Round(cell.key, 0, "measured", result.seconds, values=values)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m hardware.cluster", description=__doc__)
+    parser.add_argument("--bucket", required=True, metavar="URI", help="gs://bucket, or a folder in it")
+    parser.add_argument("--accelerator", default="t4", help="as `mptj accelerators` lists them")
+    parser.add_argument("--count", type=int, default=1, help="GPUs")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--account", default="trainer", help="Kubernetes service account with access to the bucket")
+    parser.add_argument("--namespace", default="training")
+    parser.add_argument("--dry-run", action="store_true", help="print the jobs; upload and submit nothing")
+    parser.add_argument("--collect", action="store_true", help="only write the page from what has finished")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "hardware.md")
+    asked = parser.parse_args()
+    name, bucket = canonical_name(asked.accelerator), asked.bucket.rstrip("/")
+    found = documents(name, bucket, count=asked.count, minutes=asked.minutes, account=asked.account)
+    if asked.dry_run:
+        print(yaml.safe_dump_all(found, sort_keys=False), end="")
+        return
+    if not asked.collect:
+        _upload(name, bucket)
+        _submit(found, asked.namespace)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    for written in write_page(collect(name, bucket, today), asked.page):
+        print(written)
+
+
+def _upload(accelerator: str, bucket: str) -> None:
+    source = archive()
+    storage.write(f"{bucket}/code/{hashlib.sha256(source).hexdigest()}.tgz", source)
+    if lookup(accelerator).kind != "tpu":
+        return
+    with tempfile.TemporaryDirectory(prefix="mptraining-hardware-") as name:
+        for model in SIZES["full"]:
+            local = Path(pattern(Path(name), model, "full", "synthetic")).parent
+            for file in local.iterdir():
+                storage.write(f"{bucket}/records/{model}/{file.name}", file.read_bytes())
+
+
+def _submit(found: Sequence[Mapping[str, Any]], namespace: str) -> None:
+    """Submit the jobs and wait for all of them; one that fails does not keep the page from the others."""
+    mptj = [sys.executable, "-m", "mptraining"]
+    with tempfile.TemporaryDirectory(prefix="mptraining-hardware-") as folder:
+        for one in found:
+            file = Path(folder, f"{one['metadata']['name']}.yaml")
+            file.write_text(json.dumps(one), encoding="utf-8")
+            subprocess.run([*mptj, "submit", str(file), "--namespace", namespace], check=True)
+    for one in found:
+        subprocess.run([*mptj, "wait", one["metadata"]["name"], "--namespace", namespace], check=False)
+
+
+def _name(accelerator: str, cell: Cell | None = None) -> str:
+    """Return a job's name: at most 50 characters."""
+    if cell is None:
+        return f"hardware-{accelerator}"[:50]
+    short = {"float32": "f32", "mixed_bfloat16": "bf16"}[cell.policy]
+    return f"hardware-tpu-{cell.model}-{short}"
+
+
+def _tpu(accelerator: str) -> Machine:
+    # What the machine behind a TPU is, is in the job's log and not in result.json.
+    image = "that of the trainer's image"
+    return Machine("tpu", lookup(accelerator).title, accelerator, 1, None, "of the TPU's machine", 0, 0, image, image)
+
+
+if __name__ == "__main__":
+    main()

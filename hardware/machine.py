@@ -1,0 +1,102 @@
+"""The machine that is measured. `python -m hardware.machine` prints it as JSON, in a process of its own.
+
+A process that has initialized a GPU keeps its memory, so the process that starts the measurements never does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mptraining_api.accelerators import catalogue
+
+# A CPU is split into so many logical devices for the part about several devices.
+_LOGICAL_CPUS = 2
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`device` is the accelerator's own name, `accelerator` its name in the catalogue; memory in bytes."""
+
+    kind: Literal["cpu", "gpu", "tpu"]
+    device: str
+    accelerator: str
+    count: int
+    capability: float | None
+    cpu: str
+    cores: int
+    memory: int
+    tensorflow: str
+    keras: str
+    driver: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def catalogue_name(device: str, capability: float) -> str:
+    """Return the catalogue's name of a GPU, by NVIDIA's product name; of an unknown GPU that of a similar one.
+
+    Locally the name decides only how many devices a job may ask for; the policy of each measurement is given.
+    """
+    label = device.replace(" ", "-")
+    for name, accelerator in catalogue().items():
+        if label in accelerator.products:
+            return name
+    if capability >= 8.0:
+        return "nvidia-l4"
+    return "nvidia-tesla-v100" if capability >= 7.0 else "nvidia-tesla-p100"
+
+
+def detect() -> Machine:
+    """Return this machine; initializes no device."""
+    import keras
+    import psutil
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    model = _cpu_model(Path("/proc/cpuinfo"))
+    common: dict[str, Any] = {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": psutil.virtual_memory().total,
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+    }
+    if gpus:
+        major, minor = details.get("compute_capability", (0, 0))
+        capability = float(f"{major}.{minor}")
+        name = details.get("device_name", "GPU")
+        return Machine("gpu", name, catalogue_name(name, capability), len(gpus), capability, driver=_driver(), **common)
+    tpus = tf.config.list_physical_devices("TPU")
+    if tpus:
+        kind = os.environ.get("TPU_ACCELERATOR_TYPE", "TPU")
+        return Machine("tpu", kind, "tpu-v5-lite-podslice", len(tpus), None, **common)
+    return Machine("cpu", model, "cpu", _LOGICAL_CPUS, None, **common)
+
+
+def _cpu_model(cpuinfo: Path) -> str:
+    found = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def _driver() -> str | None:
+    """Return NVIDIA's driver version, None where NVML is missing."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        version = pynvml.nvmlSystemGetDriverVersion()
+    except Exception:  # noqa: BLE001 - the version is a remark on the page; no fault of NVML may end the run
+        return None
+    return version.decode() if isinstance(version, bytes) else str(version)
+
+
+if __name__ == "__main__":
+    print(json.dumps(detect().to_json()))

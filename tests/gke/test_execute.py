@@ -1,0 +1,205 @@
+"""The script against a fake `gcloud` that records its calls and plays failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gke import costs, jobs
+from gke.__main__ import main, run, up
+from gke.execute import Answer, Runner, StepFailed
+from gke.plan import Command, teardown
+from gke.pools import POOLS
+from gke.settings import Settings
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+
+SETTINGS = Settings("my-project-1")
+OURS = {"mptraining-gke": "mptraining-try"}
+NOT_FOUND = "ERROR: (gcloud) ResponseError: code=404, message=Not found: projects/my-project-1."
+
+
+class Cloud:
+    """What a project has; commands change it. `fails` maps a word of a command to errors that it prints in turn."""
+
+    def __init__(self) -> None:
+        self.calls: list[Command] = []
+        self.labels: dict[str, dict[str, str]] = {}
+        self.fails: dict[str, list[str]] = {}
+        self.waited: list[float] = []
+
+    def __call__(self, command: Command) -> Answer:
+        self.calls.append(command)
+        line = shlex.join(command)
+        for word, errors in self.fails.items():
+            if word in line and errors:
+                return Answer(1, "", errors.pop(0))
+        words = command[1:]
+        name = next((word for word in words[2:] if not word.startswith("-") and word not in VERBS), "")
+        if words[:2] == ("projects", "describe"):
+            return Answer(0, "123456789\n", "")
+        if "describe" in words:
+            if name not in self.labels:
+                return Answer(1, "", NOT_FOUND)
+            found: dict[str, Any] = {"resourceLabels": self.labels[name], "labels": self.labels[name]}
+            return Answer(0, json.dumps({**found, "config": found}), "")
+        if "update" in words or ("create" in words and command[0] == "gcloud" and "buckets" not in words):
+            self.labels[name] = OURS
+        elif "create" in words and command[0] == "gcloud":
+            self.labels[name] = {}
+        elif "delete" in words or "rm" in words:
+            del self.labels[name]
+        elif "get" in words:
+            return Answer(1, "", "Error from server (NotFound): not found")
+        return Answer(0, "", "")
+
+    def created(self) -> list[str]:
+        return [call[4] for call in self.calls if call[0] == "gcloud" and "create" in call]
+
+
+VERBS = {"create", "describe", "delete", "update", "add-iam-policy-binding", "rm", "get-credentials"}
+
+
+@pytest.fixture
+def cloud() -> Cloud:
+    return Cloud()
+
+
+@pytest.fixture
+def runner(cloud: Cloud, tmp_path: Path) -> Callable[[], Runner]:
+    def begin() -> Runner:
+        return Runner(SETTINGS, tmp_path / "journal.json", say=lambda _: None, call=cloud, sleep=cloud.waited.append)
+
+    return begin
+
+
+def test_a_second_up_creates_nothing(cloud: Cloud, runner: Callable[[], Runner]) -> None:
+    up(runner(), POOLS, "chart")
+    assert set(cloud.created()) == {"mptraining-try", "t4", "a100", "v5e", "gs://my-project-1-mptraining-try"}
+    assert all(labels == OURS for labels in cloud.labels.values())
+    cloud.calls.clear()
+    up(runner(), POOLS, "chart")
+    assert cloud.created() == []
+
+
+def test_a_run_that_was_stopped_between_a_bucket_and_its_label_continues(
+    cloud: Cloud, runner: Callable[[], Runner]
+) -> None:
+    cloud.fails = {"--update-labels": ["connection reset"]}
+    with pytest.raises(StepFailed, match="connection reset"):
+        up(runner(), POOLS, "chart")
+    up(runner(), POOLS, "chart")
+    assert cloud.labels["gs://my-project-1-mptraining-try"] == OURS
+
+
+def test_what_another_created_is_neither_used_nor_deleted(cloud: Cloud, runner: Callable[[], Runner]) -> None:
+    cloud.labels = {"mptraining-try": {"team": "other"}, "gs://my-project-1-mptraining-try": {}}
+    with pytest.raises(StepFailed, match=r"has no label mptraining-gke=mptraining-try\. Choose another --name"):
+        up(runner(), POOLS, "chart")
+    assert not any(runner().delete(step) for step in teardown(SETTINGS))
+    assert len(cloud.labels) == 2
+
+
+def test_down_removes_cluster_and_bucket_and_can_be_repeated(cloud: Cloud, runner: Callable[[], Runner]) -> None:
+    up(runner(), POOLS, "chart")
+    cloud.labels["gs://another"] = {"team": "other"}
+    assert [runner().delete(step) for step in teardown(SETTINGS)] == [True, True]
+    assert [runner().delete(step) for step in teardown(SETTINGS)] == [False, False]
+    assert "gs://another" in cloud.labels
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ("Insufficient regional quota to satisfy request: resource NVIDIA_A100_GPUS", "quota does not allow it"),
+        ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: quota aside", "none of these machines in the zone now"),
+        ("PERMISSION_DENIED: Required 'container.clusters.create' permission", "roles/container.admin"),
+        ("You do not currently have an active account selected.", "gcloud auth login"),
+        ("something new", "ended with 1"),
+    ],
+)
+def test_a_pool_that_fails_is_explained_and_does_not_keep_the_rest(
+    cloud: Cloud, runner: Callable[[], Runner], printed: str, said: str
+) -> None:
+    cloud.fails = {"create a100": [printed]}
+    with pytest.raises(StepFailed) as error:
+        up(runner(), POOLS, "chart")
+    assert said in str(error.value)
+    assert str(error.value).startswith("node pool a100: ")
+    assert {"t4", "v5e", "gs://my-project-1-mptraining-try"} <= set(cloud.labels)
+
+
+def test_an_object_that_appears_meanwhile_is_no_failure(cloud: Cloud, runner: Callable[[], Runner]) -> None:
+    cloud.fails = {"clusters create": ["ERROR: code=409, message=Already exists: projects/p/clusters/mptraining-try."]}
+    up(runner(), POOLS, "chart")
+
+
+def test_a_busy_cluster_is_waited_for(cloud: Cloud, runner: Callable[[], Runner]) -> None:
+    busy = "ERROR: code=400, message=Cluster is running incompatible operation operation-1."
+    cloud.fails = {"node-pools create t4": [busy, busy]}
+    up(runner(), POOLS, "chart")
+    assert cloud.waited == [30.0, 30.0]
+
+
+def test_run_submits_waits_and_tells_how_each_job_ended(
+    cloud: Cloud, runner: Callable[[], Runner], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pending = {"status": {"phase": "Pending"}}
+    done = [{"type": "Finished", "status": "True"}]
+    good = {"status": {"phase": "Succeeded", "precision": "mixed_float16", "conditions": done}}
+    none = {"type": "Failed", "status": "True", "message": "no machine for 1200 s"}
+    bad = {"status": {"phase": "Failed", "conditions": [*done, none]}}
+    answers = iter([pending, pending, pending, good, bad, good])
+
+    def call(command: Command) -> Answer:
+        return Answer(0, json.dumps(next(answers)), "") if "get" in command else cloud(command)
+
+    begun = runner()
+    begun.call = call
+    assert not run(begun, POOLS)
+    said = capsys.readouterr().out
+    assert "t4    Succeeded   policy mixed_float16" in said
+    assert "a100  Failed      no machine for 1200 s" in said
+    assert cloud.waited == [20.0]
+    assert sum("apply" in call for call in cloud.calls) == len(POOLS)
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
+def test_every_job_resolves(pool: Any) -> None:
+    resolved = resolve(MPTrainingJob.parse(jobs.document(SETTINGS, pool)), ClusterSettings())
+    assert resolved.precision.policy == ("mixed_bfloat16" if pool.name == "v5e" else "mixed_float16")
+
+
+def test_costs_are_printed_first_and_nothing_is_created_without_a_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A `gcloud` on the PATH that records would be called by the first step."""
+    record = tmp_path / "calls"
+    fake = tmp_path / "gcloud"
+    fake.write_text(
+        f"#!{sys.executable}\nimport sys\nopen({str(record)!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
+    )
+    fake.chmod(fake.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    assert main(["up", "--project", "my-project-1"]) == 1
+    assert "US dollars for one job on each" in capsys.readouterr().out
+    assert main(["plan", "--project", "my-project-1", "--pools", "t4"]) == 0
+    assert "gcloud container node-pools create t4" in capsys.readouterr().out
+    assert not record.exists()
+    assert main(["down", "--project", "my-project-1", "--yes"]) == 1, "its answer is not JSON, so nothing is deleted"
+
+
+def test_every_pool_has_a_price_with_source_and_date() -> None:
+    known = costs.prices()
+    assert set(known) == {"cluster", "system", "bucket", *(pool.name for pool in POOLS)}
+    assert all(price.source.startswith("https://cloud.google.com/") and price.hourly > 0 for price in known.values())
+    assert costs.estimate(POOLS) == pytest.approx(2 * 0.234 + 0.5 * 5.16, abs=0.01)

@@ -1,0 +1,125 @@
+"""Goals and page from results."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from hardware.cells import POLICIES
+from hardware.goals import goals, headline
+from hardware.page import page, pictures
+from hardware.pictures import bar_chart, line_chart
+from hardware.results import Results, Round
+from tests.hardware.runs import CPU, GPU, TPU, cell, measured, memory, out_of_memory, results
+
+
+def verdicts(found: Results) -> dict[str, tuple[str, str]]:
+    return {one.claim: (one.measured, one.verdict) for one in goals(found)}
+
+
+def with_speeds(found: Results, mixed: float) -> Results:
+    policy = "mixed_bfloat16" if found.machine.kind == "tpu" else "mixed_float16"
+    for number, noise in enumerate((1.0, 0.5, 2.0)):
+        found = measured(found, headline(found, "float32"), number, examples_per_second=100 * noise)
+        found = measured(found, headline(found, policy), number, examples_per_second=100 * mixed * noise)
+    return found
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(3.2, "met"), (2.9, "**not met**")])
+def test_three_times_on_a_gpu_is_the_median_of_the_rounds_ratios(ratio: float, verdict: str) -> None:
+    found = goals(with_speeds(results(GPU), ratio))[0]
+    assert (found.measured, found.verdict) == (f"{ratio:.2f}", verdict)
+    assert goals(with_speeds(results(GPU), ratio))[1].verdict == "not measured here: needs a TPU"
+
+
+def test_sixty_percent_on_a_tpu() -> None:
+    first, second = goals(with_speeds(results(TPU), 1.7))[:2]
+    assert first.verdict == "not measured here: needs a GPU with Tensor Cores"
+    assert (second.measured, second.verdict) == ("1.70", "met")
+
+
+def test_twice_the_batch_is_decided_by_the_batches_that_fit() -> None:
+    found = results(GPU)
+    for policy, batches in (("float32", (64, 128)), ("mixed_float16", (64, 128, 256))):
+        for batch in batches:
+            found = measured(found, memory(found, policy, batch), memory_bytes=batch * 2**20)
+    claim = goals(found)[2].claim
+    assert "the largest batch tried" in verdicts(found)[claim][1]
+    found = out_of_memory(found, memory(found, "float32", 256))
+    assert verdicts(found)[claim] == ("2.00", "met")
+    assert "Under float32 128 is the largest batch that fits." in page(found, [])
+    assert "out of memory at batch 256" in page(found, [])
+
+
+def test_scaling_needs_its_gpus() -> None:
+    found = results(GPU)
+    found = measured(found, cell(found, "scaling", devices=1), examples_per_second=100.0)
+    found = measured(found, cell(found, "scaling", devices=8), examples_per_second=700.0)
+    four, eight = goals(found)[3:5]
+    assert four.verdict.startswith("not measured here: no time")
+    assert (eight.measured, eight.verdict) == ("7.00", "**not met**")
+    assert goals(results(CPU))[3].verdict == "not measured here: needs 4 GPUs"
+
+
+def test_overflow_resume_and_determinism_compare_exactly() -> None:
+    found = results(CPU)
+    values = {"skipped_steps": 8, "loss_scale": 128.0, "keras_skipped_steps": 8, "keras_loss_scale": 128.0}
+    found = measured(found, cell(found, "overflow"), **values)
+    found = measured(found, cell(found, "resume"), weights="a", straight_weights="b")
+    repeatable = cell(found, "determinism", deterministic=True)
+    found = measured(found, repeatable, 0, weights="a")
+    assert goals(found)[7].verdict.startswith("not measured here")
+    found = measured(found, repeatable, 1, weights="a")
+    assert [one.verdict for one in goals(found)[5:]] == ["met", "**not met**", "met"]
+    assert goals(found)[5].measured == "8 and 128; Keras 8 and 128"
+
+
+def test_a_cpus_page_says_so_in_its_first_line() -> None:
+    text = page(results(CPU), [])
+    first = text.splitlines()[2]
+    assert first == "Measured on a CPU: shows that the program works, not what a GPU does."
+    assert "| accelerator | none |" in text
+    assert "needs a GPU" in text
+    assert page(results(GPU), []).splitlines()[2] == "Measured on 8 x Tesla V100."
+
+
+def test_every_table_has_as_many_cells_in_each_row() -> None:
+    found = out_of_memory(with_speeds(results(GPU), 3.0), memory(results(GPU), "float32", 512))
+    found = found.with_round(Round("policies/mlp", 0, "failed", 1.0, "a | b\nc"))
+    for block in page(found, []).split("\n\n"):
+        rows = [line for line in block.splitlines() if line.startswith("|")]
+        assert len({row.count("|") for row in rows}) <= 1
+    assert "| failed | a / b c |" in page(found, [])
+
+
+def test_pictures_are_drawn_of_what_there_is() -> None:
+    found = results(GPU)
+    assert pictures(found) == {}
+    for policy in ("float32", "mixed_float16"):
+        for batch in (64, 128):
+            found = measured(found, memory(found, policy, batch), memory_bytes=batch * 2**20)
+    found = with_speeds(found, 3.1)
+    drawn = pictures(found)
+    assert set(drawn) == {"hardware-memory.svg", "hardware-speed.svg"}
+    for text in drawn.values():
+        ElementTree.fromstring(text)
+    assert "mixed_float16, 128: 128" in drawn["hardware-memory.svg"]
+    assert "resnet50, mixed_float16: 3.1" in drawn["hardware-speed.svg"]
+    assert "pictures/hardware-memory.svg" in page(found, drawn)
+
+
+@pytest.mark.parametrize("most", [0.003, 1.0, 3.2, 99.0, 100.0, 81_234.0])
+def test_nothing_is_drawn_outside_the_picture(most: float) -> None:
+    for text in (
+        line_chart("t", "x", "y", {"a": [(64, most / 2), (128, most)], "b": [(64, 0.0)]}, "ab"),
+        bar_chart("t", "y", {name: dict.fromkeys(POLICIES, most) for name in ("one", "two")}, POLICIES),
+    ):
+        marks = [
+            node.attrib
+            for node in ElementTree.fromstring(text).iter()
+            if "cy" in node.attrib or "height" in node.attrib
+        ]
+        heights = [float(one.get("cy", one.get("y", "0"))) for one in marks]
+        assert all(30 <= height <= 360 for height in heights)
+        assert text.count('class="g"') in range(4, 13)
