@@ -31,6 +31,10 @@ TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
 DOCS := build/docs-tools
 SBOM_TOOLS := build/sbom-tools
+RELEASE_TOOLS := build/release-tools
+COSIGN := v3.1.3
+ORAS := v1.3.6
+DISTRIBUTION := v3.1.2
 
 # Where it is set, every process of a test compiles what it imports, pytest all tests once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -284,6 +288,24 @@ $(SBOM_TOOLS)/.installed: images/sbom.lock $(INSTALLED)
 sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, CycloneDX, into build/sbom
 	@$(SBOM_TOOLS)/bin/python images/sbom.py build/sbom \
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
+
+# What a release runs: cosign signs, oras speaks to registries; a registry and a package index for the tests.
+$(RELEASE_TOOLS)/.installed: release/requirements.lock $(INSTALLED)
+	@echo "building cosign, oras and a registry, some minutes"
+	@for tool in github.com/sigstore/cosign/v3/cmd/cosign@$(COSIGN) oras.land/oras/cmd/oras@$(ORAS) \
+	    github.com/distribution/distribution/v3/cmd/registry@$(DISTRIBUTION); do \
+	  test -x $(RELEASE_TOOLS)/$$(basename $${tool%@*}) || GOBIN=$(CURDIR)/$(RELEASE_TOOLS) go install -trimpath -ldflags="-s -w" $$tool; done
+	@$(BIN)/python -m venv --without-pip build/release-python
+	@$(BIN)/uv pip install --quiet --python build/release-python/bin/python --require-hashes --no-deps -r release/requirements.lock
+	@touch $@
+
+.PHONY: release-tools
+release-tools: $(RELEASE_TOOLS)/.installed $(SBOM_TOOLS)/.installed build/bin/helm ## what `make release` needs besides Podman
+
+# RELEASE_FLAGS: --key FILE, --python PYTHON, --variants cpu, --dry-run; docs/release.md.
+.PHONY: release
+release: release-tools ## builds, checks, signs and publishes: VERSION=0.2.0 REGISTRY=HOST/PATH INDEX=URL
+	@$(BIN)/python -m release --version "$(VERSION)" --registry "$(REGISTRY)" --index "$(INDEX)" $(RELEASE_FLAGS)
 
 .PHONY: soak
 soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
