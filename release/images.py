@@ -11,10 +11,10 @@ from release import layout
 from release.plan import Image
 
 
-def build(engine: Engine, image: Image, folder: Path) -> str:
-    """Build one image, write its layout and return its digest."""
-    # The build names its tag by it.
-    os.environ["VARIANT"] = image.variant
+def build(engine: Engine, image: Image, folder: Path, *, epoch: int) -> str:
+    """Build one image, write its layout and return its digest. `epoch`: the commit's time, of the wheel's files."""
+    # The build reads both: its tag has the variant.
+    os.environ |= {"VARIANT": image.variant, "SOURCE_DATE_EPOCH": str(epoch)}
     built.fill_context(image.variant)
     built.build(engine, image.target, image.variant)
     made = built.export(engine, image.target)
