@@ -66,9 +66,9 @@ def make_environments(release: Release) -> Iterator[str]:
         name = f"[{row.extra}]" if row.extra else "the client"
         yield f"Python {row.python}, {name}: " + (row.reason or f"{row.seconds:.0f} s")
     (release.folder / "environments.json").write_text(environments.as_json(rows), encoding="utf-8")
-    wrong = [f"Python {each.python} [{each.extra}]" for each in rows if each.reason]
+    wrong = [f"Python {each.python} [{each.extra}]" for each in rows if each.wrong]
     if wrong:
-        raise Failed(f"not installed or not usable: {', '.join(wrong)}")
+        raise Failed(f"not as expected (release/environments.py): {', '.join(wrong)}")
 
 
 def make_images(release: Release) -> Iterator[str]:

@@ -24,6 +24,8 @@ _USES = {
     "wandb": "import mptraining.exporters, wandb",
     "notebook": "import mptraining.packaging, IPython",
 }
+# Extras that a Python cannot have, and why: docs/guide/install.md.
+KNOWN = {("trainer", "3.14"): "TensorFlow 2.21 has no wheels for Python 3.14"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Installed:
     extra: str
     seconds: float
     reason: str
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it fails where it should not, or works where this module says that it cannot."""
+        return bool(self.reason) != ((self.extra, self.python) in KNOWN)
 
 
 def check(wheel: Path, pythons: Sequence[str], extras: Sequence[str]) -> Iterator[Installed]:
@@ -97,6 +104,9 @@ def _installed(python: Python, wheel: Path, extra: str) -> Installed:
         asked = str(inside / wheel.name) + (f"[{extra}]" if extra else "")
         interpreter = str(venv / "bin" / "python")
         version = attempt(*enter, executable, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout.strip()
+        # A home of its own, but one cache, so that TensorFlow is downloaded once.
+        cache = "/var/cache/uv" if python.root else attempt(uv, "cache", "dir").stdout.strip()
+        environment = {"PYTHONPATH": "", "HOME": str(inside), "UV_CACHE_DIR": cache}
         began = time.monotonic()
         for command in (
             (uv, "venv", "--quiet", "--no-project", "--python", executable, str(venv)),
@@ -105,7 +115,7 @@ def _installed(python: Python, wheel: Path, extra: str) -> Installed:
             (interpreter, "-W", "ignore", "-c", _USES.get(extra, "import mptraining")),
         ):
             # A folder of its own: nothing is imported from the repository.
-            done = attempt(*enter, *command, folder=folder, environment={"PYTHONPATH": "", "HOME": str(inside)})
+            done = attempt(*enter, *command, folder=folder, environment=environment)
             if done.returncode:
                 said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
                 return Installed(version, extra, time.monotonic() - began, " ".join(said[-4:]))
