@@ -83,7 +83,7 @@ class Place:
     def plain(self, text: str) -> str:
         """Without the places of this run."""
         for found, name in (
-            (f"{self.registry}/", "REGISTRY/"),
+            (self.registry, "REGISTRY"),
             (f"{self.index}/", "INDEX/"),
             (f"{self.files}/", ""),
             (f"{self.folder}/", ""),

@@ -32,7 +32,8 @@ class Refusal:
 
 
 def all_ways(place: Place, made: dict[str, str], engine: Engine | None) -> list[Refusal]:
-    """Tamper, verify and restore, one way after the other. `made`: digests by reference; no node pulls without an engine.
+    """Tamper, verify and restore, one way after the other. `made`: digests by reference; without an engine no
+    node pulls.
 
     Raises AssertionError where a verification accepts what was changed.
     """
