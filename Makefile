@@ -302,7 +302,7 @@ $(RELEASE_TOOLS)/.installed: release/requirements.lock $(INSTALLED)
 .PHONY: release-tools
 release-tools: $(RELEASE_TOOLS)/.installed $(SBOM_TOOLS)/.installed build/bin/helm ## what `make release` needs besides Podman
 
-# RELEASE_FLAGS: --key FILE, --python PYTHON, --variants cpu, --dry-run; docs/release.md.
+# RELEASE_FLAGS: --base NAME@sha256:…, --key FILE, --python PYTHON, --variants cpu, --dry-run; docs/release.md.
 .PHONY: release
 release: release-tools ## builds, checks, signs and publishes: VERSION=0.2.0 REGISTRY=HOST/PATH INDEX=URL
 	@$(BIN)/python -m release --version "$(VERSION)" --registry "$(REGISTRY)" --index "$(INDEX)" $(RELEASE_FLAGS)

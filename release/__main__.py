@@ -62,11 +62,16 @@ def _release(given: argparse.Namespace) -> int:
         key=given.key,
         variants=tuple(given.variants.split(",")),
         pythons=tuple(given.python),
+        base=given.base,
     )
     simple = given.simple_index or f"{request.index.rstrip('/')}/simple/"
     refused = plan.refusals(request, facts.gather(request, ROOT, simple_index=simple))
     if request.key and not Path(request.key).is_file():
         refused.append(f"--key {request.key}: no such file. `cosign generate-key-pair` makes one.")
+    if not request.base and not given.local_base:
+        refused.append(
+            "--base: not given. Name the images' base as NAME@sha256:…, or try the release with --local-base."
+        )
     steps = [] if plan.mistakes(request) else plan.steps(request, checked=bool(request.pythons))
     if given.dry_run:
         for number, (name, makes) in enumerate(steps, 1):
@@ -109,6 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--simple-index", default="", help="its address for pip (INDEX/simple/)")
     parser.add_argument("--key", default="", help="cosign's private key; without it keyless, in CI")
     parser.add_argument("--variants", default=",".join(plan.VARIANTS), help="of the trainer (cpu,gpu,tpu)")
+    parser.add_argument("--base", default="", help="base image of the images, NAME@sha256:…")
+    parser.add_argument("--local-base", action="store_true", help="a base of this machine's Debian packages: for tests")
     parser.add_argument(
         "--python", action="append", default=[], help="a Python, or a folder with a Debian, to install every extra in"
     )

@@ -77,7 +77,9 @@ def make_images(release: Release) -> Iterator[str]:
     wheel = names(release.request).wheel
     for image in names(release.request).images:
         folder = release.layout(image.reference)
-        release.digests[image.reference] = images.build(engine, image, folder, epoch=release.commit.epoch)
+        release.digests[image.reference] = images.build(
+            engine, image, folder, base=release.request.base, epoch=release.commit.epoch
+        )
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
         yield f"{image.reference} {release.digests[image.reference]}, {size:,.0f} MB to pull"
         if checksums.sha256(images.wheel_inside()) != checksums.sha256(release.files / wheel):
@@ -122,7 +124,12 @@ def make_provenance(release: Release) -> None:
     }
     about = provenance.predicate(
         _build_of(release),
-        parameters={"version": request.version, "registry": request.registry, "variants": list(request.variants)},
+        parameters={
+            "version": request.version,
+            "registry": request.registry,
+            "variants": list(request.variants),
+            "base": request.base,
+        },
         materials=materials,
     )
     subjects = checksums.digests(release.files) | {

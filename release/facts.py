@@ -25,6 +25,11 @@ class Commit:
     epoch: int
 
 
+def declared_version(root: Path) -> str:
+    """Return the version in pyproject.toml."""
+    return str(tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+
+
 def commit(root: Path) -> Commit:
     name, epoch = run("git", "log", "-1", "--format=%H %ct", folder=root).split()
     return Commit(name, int(epoch))
@@ -33,13 +38,12 @@ def commit(root: Path) -> Commit:
 def gather(request: Request, root: Path, *, simple_index: str) -> Facts:
     """Return the facts. Raises Failed if the registry or the index does not answer."""
     changed = run("git", "status", "--porcelain", folder=root).splitlines()
-    pyproject = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     chart = yaml.safe_load((root / "charts" / "mptraining" / "Chart.yaml").read_text(encoding="utf-8"))
     published: tuple[str, ...] = ()
     if not mistakes(request):
         published = (*in_registry(names(request).references), *in_index(simple_index, request.version))
     return Facts(
-        declared_version=pyproject["project"]["version"],
+        declared_version=declared_version(root),
         chart_version=chart["version"],
         changed=tuple(line[3:] for line in changed),
         changelog=(root / "CHANGELOG.md").read_text(encoding="utf-8"),

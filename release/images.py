@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kind import images as built
 from kind.engine import Engine
 from release import layout
 from release.plan import Image
 
 
-def build(engine: Engine, image: Image, folder: Path, *, epoch: int) -> str:
+def build(engine: Engine, image: Image, folder: Path, *, base: str, epoch: int) -> str:
     """Build one image, write its layout and return its digest. `epoch`: the commit's time, of the wheel's files."""
-    # The build reads both: its tag has the variant.
     os.environ |= {"VARIANT": image.variant, "SOURCE_DATE_EPOCH": str(epoch)}
+    if base:
+        os.environ["MPTRAINING_BASE_IMAGE"] = base
+    # Reads these variables, the time when it is imported.
+    from kind import images as built
+
     built.fill_context(image.variant)
     built.build(engine, image.target, image.variant)
     made = built.export(engine, image.target)
@@ -24,5 +27,7 @@ def build(engine: Engine, image: Image, folder: Path, *, epoch: int) -> str:
 
 def wheel_inside() -> Path:
     """The wheel that the images install."""
+    from kind import images as built
+
     (found,) = built.CONTEXT.glob("*.whl")
     return found

@@ -13,13 +13,18 @@ TARGETS = ("operator", "board", "trainer")
 VARIANTS = ("cpu", "gpu", "tpu")
 _VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:(a|b|rc|\.dev)(\d+))?")
 _PRERELEASE = {"a": "alpha", "b": "beta", "rc": "rc", ".dev": "dev"}
+_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 # OCI distribution specification: a host with an optional port, and path components.
 _REGISTRY = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asks for. `key`: the file of cosign's private key; empty for keyless signatures in CI."""
+    """What a person asks for.
+
+    `key`: the file of cosign's private key; empty for keyless signatures in CI. `base`: the images' base by digest;
+    empty for one that is made of this machine's Debian packages, which no other machine makes again.
+    """
 
     version: str
     registry: str
@@ -27,6 +32,7 @@ class Request:
     key: str = ""
     variants: tuple[str, ...] = VARIANTS
     pythons: tuple[str, ...] = ()
+    base: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,8 @@ def mistakes(request: Request) -> list[str]:
         )
     if not re.match(r"https?://[^/]+", request.index):
         found.append(f"--index {request.index!r}: expected the upload address of a package index, https://…")
+    if request.base and not _DIGEST.fullmatch(request.base):
+        found.append(f"--base {request.base!r}: expected NAME@sha256:…, because a tag may name another image tomorrow")
     unknown = [each for each in request.variants if each not in VARIANTS]
     if unknown or not request.variants:
         found.append(f"--variants {', '.join(request.variants)}: expected some of {', '.join(VARIANTS)}")
@@ -157,7 +165,7 @@ def steps(request: Request, *, checked: bool = True) -> Sequence[tuple[str, str]
     return [
         ("distributions", f"{all_names.wheel} and {all_names.sdist}, built twice and compared"),
         *([("environments", f"every extra, installed in empty environments of {installed}")] if checked else []),
-        ("images", ", ".join(each.reference for each in all_names.images)),
+        ("images", f"{', '.join(each.reference for each in all_names.images)}, on {request.base or 'a local base'}"),
         ("chart", f"{all_names.chart}, which names the images by digest"),
         ("install.yaml", "the chart with its defaults, for kubectl apply"),
         ("bills", "what is in each image, as CycloneDX and SPDX"),

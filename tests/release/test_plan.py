@@ -72,8 +72,14 @@ def test_all_refusals_come_at_once() -> None:
 
 
 def test_all_mistakes_of_a_request_come_at_once() -> None:
-    wrong = Request("two", "https://registry.example/team", "index", variants=("cpu", "cuda"))
-    assert [each.split(" ")[0] for each in mistakes(wrong)] == ["--version:", "--registry", "--index", "--variants"]
+    wrong = Request("two", "https://registry.example/team", "index", variants=("cpu", "cuda"), base="python:3.11-slim")
+    assert [each.split(" ")[0] for each in mistakes(wrong)] == [
+        "--version:",
+        "--registry",
+        "--index",
+        "--base",
+        "--variants",
+    ]
 
 
 def test_nothing_is_published_before_everything_is_signed() -> None:

@@ -32,7 +32,17 @@ def prepare(place: Place) -> Path:
 
 def release(place: Place, checkout: Path) -> str:
     """Release it, then see that the version cannot be released again. Returns what the command printed."""
-    flags = ("--registry", place.registry, "--index", f"{place.index}/", "--key", place.key, "--variants", "cpu")
+    flags = (
+        "--registry",
+        place.registry,
+        "--index",
+        f"{place.index}/",
+        "--key",
+        place.key,
+        "--variants",
+        "cpu",
+        "--local-base",
+    )
     printed = place.timed("released", *_release(place, *flags), folder=checkout)
     again = attempt(*_release(place, *flags), folder=checkout)
     assert again.returncode, "the same version was released twice"
