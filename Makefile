@@ -307,8 +307,13 @@ release-tools: $(RELEASE_TOOLS)/.installed $(SBOM_TOOLS)/.installed build/bin/he
 release: release-tools ## builds, checks, signs and publishes: VERSION=0.2.0 REGISTRY=HOST/PATH INDEX=URL
 	@$(BIN)/python -m release --version "$(VERSION)" --registry "$(REGISTRY)" --index "$(INDEX)" $(RELEASE_FLAGS)
 
+.PHONY: release-round
+release-round: release-tools ## a release to a registry and an index on loopback, from there to a new kind cluster, and tampering; writes docs/release.md
+	@$(MAKE) --no-print-directory cluster-down cluster
+	@$(BIN)/python -m tests.soak.release_round --write docs/release.md
+
 .PHONY: soak
-soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) servers release-tools build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
@@ -319,6 +324,7 @@ soak: $(INSTALLED) servers $(SBOM_TOOLS)/.installed build/bin/kube-scheduler-cos
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.starved_nodes --write docs/reliability.md
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
+	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.release_round --without-kind
 	@$(BIN)/python -m bench.accuracy --write
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
 	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m tests.soak.keras_io "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md

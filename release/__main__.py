@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
@@ -23,6 +24,8 @@ from kind.engine import ROOT, Failed
 from release import build, facts, plan, prepare, publish
 from release.programs import say
 
+# Variables by which cosign gets the identity of a CI: GitHub's, and any other's.
+_IDENTITIES = ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SIGSTORE_ID_TOKEN")
 # By the names in `plan.steps`.
 STEPS: dict[str, tuple[Callable[[build.Release], Iterator[str] | None], ...]] = {
     "distributions": (build.make_distributions,),
@@ -68,6 +71,8 @@ def _release(given: argparse.Namespace) -> int:
     refused = plan.refusals(request, facts.gather(request, ROOT, simple_index=simple))
     if request.key and not Path(request.key).is_file():
         refused.append(f"--key {request.key}: no such file. `cosign generate-key-pair` makes one.")
+    if not request.key and not any(os.environ.get(each) for each in _IDENTITIES):
+        refused.append("--key: not given, and this is no CI with an identity. `cosign generate-key-pair` makes a key.")
     if not request.base and not given.local_base:
         refused.append(
             "--base: not given. Name the images' base as NAME@sha256:…, or try the release with --local-base."
@@ -114,7 +119,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--simple-index", default="", help="its address for pip (INDEX/simple/)")
     parser.add_argument("--key", default="", help="cosign's private key; without it keyless, in CI")
     parser.add_argument("--variants", default=",".join(plan.VARIANTS), help="of the trainer (cpu,gpu,tpu)")
-    parser.add_argument("--base", default="", help="base image of the images, NAME@sha256:…")
+    parser.add_argument(
+        "--base",
+        default=os.environ.get("MPTRAINING_BASE_IMAGE", ""),
+        help="base of the images, NAME@sha256:… (MPTRAINING_BASE_IMAGE)",
+    )
     parser.add_argument("--local-base", action="store_true", help="a base of this machine's Debian packages: for tests")
     parser.add_argument(
         "--python", action="append", default=[], help="a Python, or a folder with a Debian, to install every extra in"

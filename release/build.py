@@ -158,7 +158,15 @@ def _build_of(release: Release) -> provenance.Build:
 def make_checksums(release: Release) -> None:
     section = changelog.section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), release.request.version)
     files = checksums.digests(release.files)
-    text = release_notes.notes(section or "", version=release.request.version, references=release.digests, files=files)
+    key = Path(signatures.PUBLIC_KEY) if release.request.key else None
+    by = signatures.Verifier("cosign", key, _build_of(release).builder, signatures.GITHUB_ISSUER)
+    text = release_notes.notes(
+        section or "",
+        version=release.request.version,
+        references=release.digests,
+        files=files,
+        verification=by.flags,
+    )
     (release.files / release_notes.FILE).write_text(text, encoding="utf-8")
     (release.files / checksums.FILE).write_text(checksums.text(checksums.digests(release.files)), encoding="utf-8")
 

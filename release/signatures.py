@@ -14,6 +14,8 @@ BUNDLE = ".sigstore.json"
 PUBLIC_KEY = "cosign.pub"
 PROVENANCE = "slsaprovenance1"
 BILLS = {".cdx.json": "cyclonedx", ".spdx.json": "spdxjson"}
+# The issuer of the identities of GitHub's workflows.
+GITHUB_ISSUER = "https://token.actions.githubusercontent.com"
 # https://github.com/sigstore/protobuf-specs: no log and no timestamp authority is asked.
 OFFLINE = json.dumps({"mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json"})
 
@@ -58,20 +60,22 @@ class Verifier:
     issuer: str = ""
 
     def blob(self, file: Path) -> list[str]:
-        return [self.cosign, "verify-blob", *self._by(), f"--bundle={file}{BUNDLE}", str(file)]
+        return [self.cosign, "verify-blob", *self.flags, f"--bundle={file}{BUNDLE}", str(file)]
 
     def statement(self, statement: Path, file: Path) -> list[str]:
         """Verify that a signed statement is about this file."""
         about = [f"--type={PROVENANCE}", f"--bundle={statement}{BUNDLE}"]
-        return [self.cosign, "verify-blob-attestation", *self._by(), *about, str(file)]
+        return [self.cosign, "verify-blob-attestation", *self.flags, *about, str(file)]
 
     def reference(self, reference: str) -> list[str]:
-        return [self.cosign, "verify", *self._by(), reference]
+        return [self.cosign, "verify", *self.flags, reference]
 
     def attestation(self, reference: str, kind: str) -> list[str]:
-        return [self.cosign, "verify-attestation", *self._by(), f"--type={kind}", reference]
+        return [self.cosign, "verify-attestation", *self.flags, f"--type={kind}", reference]
 
-    def _by(self) -> list[str]:
+    @property
+    def flags(self) -> list[str]:
+        """What says by whom the signature must be."""
         if self.key:
             # Signatures by a key are in no log.
             return [f"--key={self.key}", "--insecure-ignore-tlog=true"]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 FILE = "notes.md"
 
 
-def notes(section: str, *, version: str, references: Mapping[str, str], files: Mapping[str, str]) -> str:
-    """Return the notes as Markdown. `references`: names in the registry with their digests; `files`: SHA-256."""
+def notes(
+    section: str, *, version: str, references: Mapping[str, str], files: Mapping[str, str], verification: Sequence[str]
+) -> str:
+    """Return the notes as Markdown.
+
+    `references`: names in the registry with their digests; `files`: SHA-256; `verification`: cosign's flags.
+    """
+    flags = " ".join(verification)
     return "\n".join(
         [
             f"# mptraining {version}",
@@ -17,7 +23,7 @@ def notes(section: str, *, version: str, references: Mapping[str, str], files: M
             "",
             "## Published",
             "",
-            "docs/guide/install.md has the commands that install and verify.",
+            f"docs/guide/install.md has the commands that install and verify. cosign verifies with `{flags}`.",
             "",
             "| in the registry | digest |",
             "|---|---|",

@@ -80,10 +80,13 @@ def test_sha256sum_reads_the_checksums(tmp_path: Path) -> None:
 
 
 def test_the_notes_have_the_changelog_and_every_digest() -> None:
-    text = notes.notes("- New.", version="0.2.0", references={"r/x:0.2.0": "sha256:1"}, files={"a.whl": "2"})
+    text = notes.notes(
+        "- New.", version="0.2.0", references={"r/x:0.2.0": "sha256:1"}, files={"a.whl": "2"}, verification=["--key=k"]
+    )
     assert text.startswith("# mptraining 0.2.0\n\n- New.\n")
     assert "| `r/x:0.2.0` | `sha256:1` |" in text
     assert "| `a.whl` | `2` |" in text
+    assert "cosign verifies with `--key=k`" in text
 
 
 def test_provenance_names_commit_builder_parameters_and_subjects() -> None:

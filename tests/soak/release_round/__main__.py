@@ -27,7 +27,7 @@ from tests.soak.release_round.place import VERSION, Place, passwords
 from tests.testbed import release_servers
 from tests.testbed.processes import free_ports
 
-BEGIN, END = "<!-- the round, made by `make soak` -->", "<!-- the round until here -->"
+BEGIN, END = "<!-- the round, made by `make release-round` -->", "<!-- the round until here -->"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
