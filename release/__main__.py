@@ -27,19 +27,19 @@ from release.programs import say
 # Variables by which cosign gets the identity of a CI: GitHub's, and any other's.
 _IDENTITIES = ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SIGSTORE_ID_TOKEN")
 # By the names in `plan.steps`.
-STEPS: dict[str, tuple[Callable[[build.Release], Iterator[str] | None], ...]] = {
-    "distributions": (build.make_distributions,),
-    "environments": (build.make_environments,),
-    "images": (build.make_images,),
-    "chart": (build.make_chart,),
-    "install.yaml": (),
-    "bills": (build.make_bills,),
-    "provenance": (build.make_provenance,),
-    "checksums": (build.make_checksums,),
-    "signatures": (build.make_signatures,),
-    "upload": (publish.upload,),
-    "index": (publish.index,),
-    "tags": (publish.tags,),
+STEPS: dict[str, Callable[[build.Release], Iterator[str] | None]] = {
+    "distributions": build.make_distributions,
+    "environments": build.make_environments,
+    "images": build.make_images,
+    "chart": build.make_chart,
+    "install.yaml": build.make_install_yaml,
+    "bills": build.make_bills,
+    "provenance": build.make_provenance,
+    "checksums": build.make_checksums,
+    "signatures": build.make_signatures,
+    "upload": publish.upload,
+    "index": publish.index,
+    "tags": publish.tags,
 }
 
 
@@ -95,9 +95,8 @@ def _make(request: plan.Request, steps: Sequence[tuple[str, str]]) -> int:
     for number, (name, makes) in enumerate(steps, 1):
         say(f"[{number}/{len(steps)}] {name}: {makes}")
         began = time.monotonic()
-        for step in STEPS[name]:
-            for line in step(release) or ():
-                say(f"    {line}")
+        for line in STEPS[name](release) or ():
+            say(f"    {line}")
         times[name] = round(time.monotonic() - began, 1)
         if times[name] >= 1:
             say(f"    {times[name]:.0f} s")

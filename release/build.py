@@ -95,7 +95,11 @@ def make_chart(release: Release) -> None:
     created = datetime.fromtimestamp(release.commit.epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     layout_folder = release.folder / "layouts" / "chart"
     release.digests[all_names.chart] = chart.artifact(staged, archive, layout_folder, created=created)
-    text = chart.install_yaml(staged, version=request.version, kube_version=KUBE_VERSION)
+
+
+def make_install_yaml(release: Release) -> None:
+    staged = release.folder / "chart"
+    text = chart.install_yaml(staged, version=release.request.version, kube_version=KUBE_VERSION)
     (release.files / "install.yaml").write_text(text, encoding="utf-8")
 
 

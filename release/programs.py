@@ -17,11 +17,7 @@ _KEPT_LINES = 15
 
 def program(name: str) -> str:
     """Return the path of cosign, oras, helm or uv. Raises Failed with the command that provides it."""
-    for folder in (
-        Path(os.environ.get("MPTRAINING_RELEASE_TOOLS", TOOLS)),
-        ROOT / "build" / "bin",
-        Path(sys.executable).parent,
-    ):
+    for folder in (TOOLS, ROOT / "build" / "bin", Path(sys.executable).parent):
         if (folder / name).is_file():
             return str(folder / name)
     found = shutil.which(name)

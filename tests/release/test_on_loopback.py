@@ -48,6 +48,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[build.Releas
             (release.files / f"{image.bill}.cdx.json").write_text(json.dumps({"bomFormat": "CycloneDX", **bill}))
             (release.files / f"{image.bill}.spdx.json").write_text(json.dumps({"spdxVersion": "SPDX-2.3"}))
         build.make_chart(release)
+        build.make_install_yaml(release)
         build.make_provenance(release)
         build.make_checksums(release)
         build.make_signatures(release)
