@@ -13,6 +13,8 @@ from release.programs import attempt, program, run
 from release.signatures import Verifier
 
 VERSION = "0.2.0"
+# Words of the line in which a program says why it refuses: the first that is found.
+_REASONS = (("mismatch", "commit digest", "do not match", "signature"), ("error", "fail"))
 
 
 @dataclass
@@ -72,8 +74,10 @@ class Place:
         done = attempt(*command, folder=folder)
         said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         assert done.returncode != 0, f"{self.shown(*command)} accepted what was tampered with"
-        reasons = [line for line in said if any(word in line.lower() for word in ("error", "fail", "mismatch", "hash"))]
-        return self.plain((reasons or said)[0])
+        # cosign warns that a signature by a key is in no log.
+        lines = [line for line in said if not line.startswith("WARNING")]
+        ranked = [line for words in _REASONS for line in lines if any(word in line.lower() for word in words)]
+        return self.plain((ranked or said)[0])
 
     def shown(self, *command: str | Path) -> str:
         """The command as a person types it."""

@@ -44,7 +44,13 @@ def all_ways(place: Place, made: dict[str, str], engine: Engine | None) -> list[
         lambda: _wheel(place),
         lambda: _install_yaml(place, made),
     ]
-    return [refusal for way in ways for refusal in way()]
+    refusals = [refusal for way in ways for refusal in way()]
+    # What is restored is accepted again.
+    for reference in place.names.references:
+        run(*place.verifier.reference(reference))
+    for name in (place.names.chart_file, "install.yaml", checksums.FILE):
+        run(*place.verifier.blob(place.files / name))
+    return refusals
 
 
 def _layer(place: Place, made: dict[str, str], engine: Engine | None) -> list[Refusal]:
@@ -58,17 +64,19 @@ def _layer(place: Place, made: dict[str, str], engine: Engine | None) -> list[Re
     middle = len(genuine) // 2
     file.write_bytes(genuine[:middle] + bytes([genuine[middle] ^ 1]) + genuine[middle + 1 :])
     what = "a byte of a layer of the operator's image"
+    copied = ("--to-oci-layout", pinned, f"{place.folder / 'pulled'}:tampered")
+    pulls: list[tuple[str | Path, ...]] = [(program("oras"), "copy", *_from(pinned), "--no-tty", *copied)]
+    if engine is not None:
+        # As the kubelet's runtime pulls, on a node that has never had the image.
+        on_node = (engine.name, "exec", CONTROL_PLANE, "ctr", "--namespace", "release-round", "images", "pull")
+        pulls.append((*on_node, "--hosts-dir", "/etc/containerd/certs.d", pinned))
     try:
-        pull = (program("oras"), "copy", *_from(pinned), "--no-tty", "--to-oci-layout", pinned)
-        pull = (*pull, f"{place.folder / 'pulled'}:tampered")
-        found = [_refusal(place, what, *pull)]
-        if engine is not None:
-            # As the kubelet's runtime pulls, on a node that has never had the image.
-            on_node = (engine.name, "exec", CONTROL_PLANE, "ctr", "--namespace", "release-round", "images", "pull")
-            found.append(_refusal(place, what, *on_node, "--hosts-dir", "/etc/containerd/certs.d", pinned))
-        return found
+        return [_refusal(place, what, *command) for command in pulls]
     finally:
         file.write_bytes(genuine)
+        # The same commands accept the genuine layer.
+        for command in pulls:
+            run(*command)
         shutil.rmtree(place.folder / "pulled", ignore_errors=True)
 
 
