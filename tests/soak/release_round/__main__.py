@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -59,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Failed as failed:
         sys.stderr.write(f"round: {failed}\n")
         return 1
+    # Gigabytes; after a failure they stay, to be looked at.
+    shutil.rmtree(place.folder)
     text = tables(place, refusals, time.monotonic() - began, with_kind=not given.without_kind)
     print(text)
     if given.write:
