@@ -37,6 +37,10 @@ SBOM_TOOLS := build/sbom-tools
 FUZZ := build/fuzz-tools
 AUDIT_TOOLS := build/audit-tools
 WORKFLOW_TOOLS := build/workflow-tools
+RELEASE_TOOLS := build/release-tools
+COSIGN := v3.1.3
+ORAS := v1.3.6
+DISTRIBUTION := v3.1.2
 
 # Where it is set, every process of a test compiles what it imports, pytest all tests once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -358,8 +362,31 @@ fuzz: $(FUZZ)/.installed ## every parser of bytes that others write, for an hour
 
 FUZZ_MINUTES ?= 60
 
+# What a release runs: cosign signs, oras speaks to registries; a registry and a package index for the tests.
+$(RELEASE_TOOLS)/.installed: release/requirements.lock $(INSTALLED)
+	@echo "building cosign, oras and a registry, some minutes"
+	@for tool in github.com/sigstore/cosign/v3/cmd/cosign@$(COSIGN) oras.land/oras/cmd/oras@$(ORAS) \
+	    github.com/distribution/distribution/v3/cmd/registry@$(DISTRIBUTION); do \
+	  test -x $(RELEASE_TOOLS)/$$(basename $${tool%@*}) || GOBIN=$(CURDIR)/$(RELEASE_TOOLS) go install -trimpath -ldflags="-s -w" $$tool; done
+	@$(BIN)/python -m venv --without-pip build/release-python
+	@$(BIN)/uv pip install --quiet --python build/release-python/bin/python --require-hashes --no-deps -r release/requirements.lock
+	@touch $@
+
+.PHONY: release-tools
+release-tools: $(RELEASE_TOOLS)/.installed $(SBOM_TOOLS)/.installed build/bin/helm ## what `make release` needs besides Podman
+
+# RELEASE_FLAGS: --base NAME@sha256:…, --key FILE, --python PYTHON, --variants cpu, --dry-run; docs/release.md.
+.PHONY: release
+release: release-tools ## builds, checks, signs and publishes: VERSION=0.2.0 REGISTRY=HOST/PATH INDEX=URL
+	@$(BIN)/python -m release --version "$(VERSION)" --registry "$(REGISTRY)" --index "$(INDEX)" $(RELEASE_FLAGS)
+
+.PHONY: release-round
+release-round: release-tools ## a release to a registry and an index on loopback, from there to a new kind cluster, and tampering; writes docs/release.md
+	@$(MAKE) --no-print-directory cluster-down cluster
+	@$(BIN)/python -m tests.soak.release_round --write docs/release.md
+
 .PHONY: soak
-soak: $(INSTALLED) servers kueue $(SBOM_TOOLS)/.installed $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) servers kueue release-tools $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.fuzz --minutes $(FUZZ_MINUTES)
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
@@ -373,6 +400,7 @@ soak: $(INSTALLED) servers kueue $(SBOM_TOOLS)/.installed $(FUZZ)/.installed bui
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.starved_nodes --write docs/reliability.md
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
+	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.release_round --without-kind
 	@$(BIN)/python -m bench.accuracy --write
 	@$(BIN)/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)

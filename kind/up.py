@@ -103,17 +103,22 @@ def configuration(*, shared_claims: bool) -> dict[str, Any]:
     manager: dict[str, Any] = {"extraArgs": {"kube-api-qps": "200", "kube-api-burst": "400"}}
     node: dict[str, Any] = {}
     networking: dict[str, Any] = {}
+    patches: list[str] = []
     if shared_claims:
         # This node image's iptables cannot share calls among the endpoints of a Service: it lacks a library.
         networking["kubeProxyMode"] = "nftables"
         volume = {"name": "claims", "hostPath": CLAIMS, "mountPath": CLAIMS, "pathType": "Directory"}
         manager["extraVolumes"] = [volume]
+        # Lets a node be told of a registry on the host: kind.registry. kind's own node image has it.
+        registries = '[plugins."io.containerd.grpc.v1.cri".registry]\nconfig_path = "/etc/containerd/certs.d"'
+        patches.append(registries)
         node["extraMounts"] = [{"hostPath": str(STATE / CLAIMS_FOLDER), "containerPath": CLAIMS}]
     return {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
         "name": NAME,
         "networking": networking,
+        "containerdConfigPatches": patches,
         "kubeadmConfigPatches": [json.dumps({"kind": "ClusterConfiguration", "controllerManager": manager})],
         "nodes": [{"role": "control-plane", **node}, *({"role": "worker", **node} for _ in WORKERS)],
     }

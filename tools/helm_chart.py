@@ -87,6 +87,12 @@ class Suffixes(Model):
     tpu: str = Field("-tpu", description="For jobs on TPUs.")
 
 
+class Digests(Model):
+    cpu: Digest = Field("", description="For jobs on CPUs.")
+    gpu: Digest = Field("", description="For jobs on GPUs.")
+    tpu: Digest = Field("", description="For jobs on TPUs.")
+
+
 class TrainerImage(Model):
     """Default images of jobs; `settings.trainerImage` and `settings.trainerImages` override them."""
 
@@ -94,6 +100,7 @@ class TrainerImage(Model):
     repository: Repository = Field("mptraining/trainer", description="Repository in the registry.")
     tag: Tag = Field("", description="Empty: the chart's appVersion.")
     suffixes: Suffixes = Field(Suffixes(), description="Suffix of the tag by kind of accelerator.")
+    digests: Digests = Field(Digests(), description="Digests by kind of accelerator; they override the tag.")
 
 
 class ServiceAccount(Model):

@@ -45,6 +45,9 @@ def test_images_come_from_one_registry_unless_something_nearer_is_named() -> Non
     assert pod(nearer)["spec"]["containers"][0]["image"] == "own.example/mptraining/operator@sha256:" + "0" * 64
     assert settings(nearer).image("gpu") == "mirror.example/k8s/mptraining/trainer:9-cuda"
     assert settings(nearer).image("tpu") == "tpu.example/t:1"
+    pinned = {**values, "trainer": {"digests": {"gpu": "sha256:" + "1" * 64}}}
+    assert settings(pinned).image("gpu") == "mirror.example/k8s/mptraining/trainer@sha256:" + "1" * 64
+    assert settings(pinned).image("tpu").endswith("-tpu")
     one = {**values, "settings": {"trainerImage": "all.example/t:1"}}
     assert {settings(one).image(kind) for kind in ("cpu", "gpu", "tpu")} == {"all.example/t:1"}
 

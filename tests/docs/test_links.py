@@ -18,6 +18,7 @@ DOCUMENTS = (
     "docs/keras-io.md",
     "docs/measured.md",
     "docs/precision.md",
+    "docs/release.md",
     "docs/reliability.md",
     "docs/security.md",
     "docs/tensorflow-cloud.md",

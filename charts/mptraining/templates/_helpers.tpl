@@ -51,7 +51,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- $tag := default .Chart.AppVersion .Values.trainer.tag -}}
 {{- range $kind, $suffix := .Values.trainer.suffixes -}}
 {{- if not (get $settings.trainerImages $kind) -}}
-{{- $_ := set $settings.trainerImages $kind (printf "%s:%s%s" $repository $tag $suffix) -}}
+{{- $digest := get $.Values.trainer.digests $kind -}}
+{{- $named := ternary (printf "%s@%s" $repository $digest) (printf "%s:%s%s" $repository $tag $suffix) (ne $digest "") -}}
+{{- $_ := set $settings.trainerImages $kind $named -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
