@@ -14,7 +14,7 @@ import mptraining
 ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = ("api", "operator", "trainer", "client")
 # The folders that test, measure and build the product.
-TOOLS = ("bench", "kind", "parity", "release", "tests/soak", "tests/testbed")
+TOOLS = ("bench", "gke", "hardware", "kind", "parity", "release", "tests/soak", "tests/testbed")
 MOST_LINES = 500
 MOST_MODULES = 15
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}

@@ -21,7 +21,7 @@ WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 # `make release` comes with the release tools, in a branch of its own.
-TARGETS = {*re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE), "release"}
+TARGETS = {*re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE)}
 
 
 def document(path: Path) -> dict[str, Any]:
