@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hardware.cells import Cell, Scale
-from hardware.jobs import job, local_accelerator, steps
+from hardware.jobs import OVERFLOW_STEPS, SEED, job, local_accelerator, steps
 from hardware.machine import Machine
 
 _MESSAGE = 400
@@ -32,9 +32,7 @@ def main(request: str) -> None:
     if machine.kind == "tpu":
         os.environ["TF_USE_LEGACY_KERAS"] = "1"
     if asked["contender"] == "keras":
-        from hardware.overflow import keras_fit
-
-        values = keras_fit(asked["train"])
+        values = _keras_fit(asked["train"])
     else:
         values = _train(machine, cell, asked["scale"], asked["train"], asked["output"], asked["steps"])
     answers.write(json.dumps(values))
@@ -107,6 +105,36 @@ def _message(output: Path) -> str:
             if event.get("message") and event.get("exitCode"):
                 return str(event["message"])
     return ""
+
+
+def _keras_fit(train: str) -> dict[str, Any]:
+    """Return the skipped steps and the last scale of Keras' LossScaleOptimizer over the same records and steps.
+
+    The model's gradients overflow; `fit` runs under mixed_float16, as Keras' guide shows it.
+    """
+    import keras
+    import tensorflow as tf
+
+    from hardware.models import overflowing
+
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    keras.utils.set_random_seed(SEED)
+    keras.mixed_precision.set_dtype_policy("mixed_float16")
+    shape = {"vector": tf.io.FixedLenFeature([32], tf.float32), "label": tf.io.FixedLenFeature([1], tf.int64)}
+
+    def parse(record: Any) -> Any:
+        read = tf.io.parse_single_example(record, shape)
+        return read["vector"], read["label"]
+
+    files = tf.data.Dataset.list_files(train, shuffle=False)
+    batches = tf.data.TFRecordDataset(files).map(parse).batch(8, drop_remainder=True).repeat()
+    made = overflowing()
+    model = made.pop("model")
+    model.compile(**made)
+    model.fit(batches, steps_per_epoch=OVERFLOW_STEPS, epochs=1, verbose=0)
+    applied = int(model.optimizer.inner_optimizer.iterations.numpy())
+    return {"skipped_steps": OVERFLOW_STEPS - applied, "loss_scale": float(model.optimizer.dynamic_scale.numpy())}
 
 
 if __name__ == "__main__":

@@ -70,8 +70,12 @@ def test_a_rule_reads_as_a_sentence_and_fits_the_api_server(rule: Rule) -> None:
 
 
 def test_the_transition_rule_names_every_field_but_the_mutable_ones() -> None:
-    (rule,) = [rule for rule in rules() if "oldSelf" in rule.cel]
-    assert rule.at == "", "a rule on a subtree is bypassed by removing and adding it"
+    transitions = {rule.field: rule for rule in rules() if "oldSelf" in rule.cel}
+    assert set(transitions) == {"spec", "spec.managedBy"}
+    assert {rule.at for rule in transitions.values()} == {""}, (
+        "a rule on a subtree is bypassed by removing and adding it"
+    )
+    rule = transitions["spec"]
     assert "runPolicy.backoffLimit" in rule.cel
     assert "checkpoint.everySteps" in rule.cel
     for mutable in ("suspend", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "maxToKeep"):

@@ -14,7 +14,7 @@ from tests.testbed import ControlPlane
 
 pytestmark = pytest.mark.cluster
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TFJOB = ROOT / "build" / "peer-crds" / "kubeflow.org_tfjobs.yaml"
 ENTRIES: list[dict[str, Any]] = [
     entry
