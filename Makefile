@@ -203,7 +203,7 @@ test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.ins
 
 .PHONY: servers
 servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok; and what checks the chart (needs Go)
-	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages build/katib/gjson build/gang-crds \
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages build/katib/gjson build/gang-crds build/peer-crds \
 	    build/bin/helm build/bin/helm-docs build/bin/kubeconform build/bin/kube-score; \
 	  else echo "no Go here: the tests against a storage server are left out"; fi
 	@$(PYTHON) kind/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
@@ -236,10 +236,11 @@ build/bin/training-operator.v1:
 	@echo "building Kubeflow's training-operator, about two minutes"
 	@GOBIN=$(CURDIR)/build/bin go install github.com/kubeflow/training-operator/cmd/training-operator.v1@$(PEER)
 
-build/peer-crds: build/bin/training-operator.v1
-	@mkdir -p $@
-	@cp "$$(go list -m -f '{{.Dir}}' github.com/kubeflow/training-operator@$(PEER))"/manifests/base/crds/kubeflow.org_*.yaml $@/
-	@chmod u+w $@/*
+build/peer-crds:
+	@mkdir -p $@.part
+	@folder="$$(go mod download -json github.com/kubeflow/training-operator@$(PEER) | sed -n 's/^.*"Dir": "\(.*\)",*$$/\1/p')"; \
+	  cp "$$folder"/manifests/base/crds/kubeflow.org_*.yaml $@.part/
+	@chmod u+w $@.part/* && mv $@.part $@
 
 # Volcano's module with its types has no file of them: made from the types as Volcano makes its own.
 build/gang-crds:
@@ -427,7 +428,7 @@ bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function
 	@$(BIN)/python -m bench.trainer
 
 .PHONY: bench-operator
-bench-operator: $(INSTALLED) servers build/peer-crds ## the operator against Kubeflow's and bare Jobs
+bench-operator: $(INSTALLED) servers build/bin/training-operator.v1 ## the operator against Kubeflow's and bare Jobs
 	@$(BIN)/python -m bench.operator
 
 .PHONY: bench-records
