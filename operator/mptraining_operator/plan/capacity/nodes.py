@@ -9,7 +9,7 @@ queues understand; an attempt that ended to look for machines would lose its own
     no nodes       (no attempt yet, suspended, waits for its namespace):  start with the most that
                    limits.nodesPerNamespace leaves
     placing        k of n workers have a node:  shrink to the largest size <= k
-                   after `settle` seconds when the scheduler has refused the others and a worker was lost before,
+                   after `settle` seconds when the scheduler has refused the others and all had a node before,
                    after elasticWaitSeconds in any other case; a queue that admits k: at once
     running        n < max, resizeSeconds after the attempt's start:  create the probe
                    k of its pods run:  end the attempt with a checkpoint, the next one has the largest size <= n + k
@@ -122,8 +122,8 @@ def shrunk(
         return None, None
     refused = next((pod.unscheduled for pod in pods if pod.unscheduled), "")
     judged = len(pods) == nodes and all(pod.node or pod.unscheduled for pod in pods)
-    # A probe that ends still occupies the machines that it holds for this attempt.
-    quick = judged and _restarted(status) and snapshot.probe is None
+    # A scheduler tries a refused pod again after its backoff, seconds after the machine was freed by a probe.
+    quick = judged and _lost_machines(status)
     limit = snapshot.limits.settle if quick else snapshot.limits.elastic_wait
     began = batch_job.started or batch_job.created
     if now < began + limit:
@@ -135,10 +135,12 @@ def shrunk(
     return Resize(target, f"{placed} of {nodes} workers could be placed within {limit:g} s{cause}"), None
 
 
-def _restarted(status: JobStatus) -> bool:
-    """Return whether workers of this job were placed before, so that its machines are there or lost."""
-    before = _before(status)
-    return before is not None and before.outcome not in _STARTS_AFRESH
+def _lost_machines(status: JobStatus) -> bool:
+    """Return whether all workers of this attempt had a machine before: those without one now have lost it."""
+    before, attempt = _before(status), conditions.current_attempt(status)
+    if before is None or attempt is None or before.outcome in _STARTS_AFRESH:
+        return False
+    return attempt.workers is None or before.workers is None or attempt.workers <= before.workers
 
 
 def _before(status: JobStatus) -> Attempt | None:
