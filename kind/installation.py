@@ -15,6 +15,8 @@ from kind.kubectl import kubectl
 SYSTEM, OPERATOR = "mptraining-system", "mptraining-operator"
 _FILE = "/etc/mptraining/settings.yaml"
 PROGRAM = ("python", "-m", "mptraining_operator", "run", "--settings", _FILE)
+# The operator's image has no shell and no `cat`.
+_READ = ("python", "-c", f"print(open({_FILE!r}).read(), end='')")
 # What a replica may take to leave after SIGTERM, twice.
 _TO_LEAVE = 300.0
 
@@ -53,7 +55,7 @@ def _late(text: str) -> list[str]:
         name = pod["metadata"]["name"]
         if "deletionTimestamp" in pod["metadata"]:
             late.append(name)
-        elif kubectl("exec", "-n", SYSTEM, name, "--", "cat", _FILE, check=False) != text:
+        elif kubectl("exec", "-n", SYSTEM, name, "--", *_READ, check=False) != text:
             kubectl("delete", "pod", "-n", SYSTEM, name, "--wait=false", check=False)
             late.append(name)
     return late
