@@ -186,7 +186,10 @@ def test_a_fault_of_the_machine_stops_the_sweep_and_the_same_command_continues(
     assert len(view.trials) == 2
 
 
+# A shell starts what runs in the background with SIGINT ignored, and this would be inherited.
 DRIVER = """\
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import sys
 from pathlib import Path
 from mptraining.sweeps.display import PlainLines

@@ -185,7 +185,7 @@ def test_a_job_of_another_controller_is_left_alone(ns: Any, queue: Queue) -> Non
     ns.create("theirs", scheduling=QUEUED, managedBy="example.com/farm")
     ns.create("ours", scheduling=QUEUED, managedBy="mptraining.dev/operator")
     queues(ns, queue, "ours")
-    assert "status" not in ns.get("theirs")
+    assert ns.get("theirs")["status"] == {"observedGeneration": -1}, "the CRD's default alone"
     assert ns.batch_jobs("theirs") == []
     assert place("theirs") not in queue.pending()
     with pytest.raises(Refused, match=r"spec\.managedBy: expected no change"):
