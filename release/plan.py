@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kind.base_image import require_digest
+from kind.engine import Failed
 from release.documents import changelog
 
 PROJECT = "mptraining"
@@ -13,7 +15,6 @@ TARGETS = ("operator", "board", "trainer")
 VARIANTS = ("cpu", "gpu", "tpu")
 _VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:(a|b|rc|\.dev)(\d+))?")
 _PRERELEASE = {"a": "alpha", "b": "beta", "rc": "rc", ".dev": "dev"}
-_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 # OCI distribution specification: a host with an optional port, and path components.
 _REGISTRY = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
@@ -127,8 +128,11 @@ def mistakes(request: Request) -> list[str]:
         )
     if not re.match(r"https?://[^/]+", request.index):
         found.append(f"--index {request.index!r}: expected the upload address of a package index, https://…")
-    if request.base and not _DIGEST.fullmatch(request.base):
-        found.append(f"--base {request.base!r}: expected NAME@sha256:…, because a tag may name another image tomorrow")
+    if request.base:
+        try:
+            require_digest(request.base)
+        except Failed as failed:
+            found.append(f"--base: {failed}")
     unknown = [each for each in request.variants if each not in VARIANTS]
     if unknown or not request.variants:
         found.append(f"--variants {', '.join(request.variants)}: expected some of {', '.join(VARIANTS)}")

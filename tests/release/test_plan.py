@@ -77,9 +77,15 @@ def test_all_mistakes_of_a_request_come_at_once() -> None:
         "--version:",
         "--registry",
         "--index",
-        "--base",
+        "--base:",
         "--variants",
     ]
+
+
+def test_a_base_is_judged_by_the_rule_of_the_images() -> None:
+    (mistake,) = mistakes(replace(REQUEST, base="python:3.11-slim"))
+    assert "docker buildx imagetools inspect" in mistake
+    assert mistakes(replace(REQUEST, base="python@sha256:" + 64 * "0")) == []
 
 
 def test_nothing_is_published_before_everything_is_signed() -> None:
