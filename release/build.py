@@ -22,7 +22,7 @@ from release.programs import program, run
 KUBE_VERSION = "1.34.0"
 FILES_TYPE = "application/vnd.mptraining.release.v1"
 # What decides which packages are in the images, and how they are built.
-_MATERIALS = ("Dockerfile", "pyproject.toml", "requirements.lock", "images/*.lock")
+_MATERIALS = ("Dockerfile", "pyproject.toml", "requirements.lock", "images/*.lock", "images/prune.py")
 
 
 @dataclass
@@ -131,6 +131,7 @@ def make_provenance(release: Release) -> None:
             "base": request.base,
         },
         materials=materials,
+        base=request.base,
     )
     subjects = checksums.digests(release.files) | {
         release.pinned(each): digest for each, digest in release.digests.items()

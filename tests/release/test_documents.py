@@ -72,9 +72,12 @@ def test_the_notes_have_the_changelog_and_every_digest() -> None:
 
 def test_provenance_names_commit_builder_parameters_and_subjects() -> None:
     build = provenance.Build("https://forge.example/a/b", "0" * 40, "https://ci.example/w", "t1", "t2", "run/7")
-    about = provenance.predicate(build, parameters={"version": "0.2.0"}, materials={"Dockerfile": "ab"})
+    about = provenance.predicate(
+        build, parameters={"version": "0.2.0"}, materials={"Dockerfile": "ab"}, base="python@sha256:cd"
+    )
     assert about["buildDefinition"]["resolvedDependencies"] == [
         {"uri": "git+https://forge.example/a/b", "digest": {"gitCommit": "0" * 40}},
+        {"uri": "oci://python", "digest": {"sha256": "cd"}},
         {"name": "Dockerfile", "digest": {"sha256": "ab"}},
     ]
     assert about["runDetails"]["metadata"] == {"invocationId": "run/7", "startedOn": "t1", "finishedOn": "t2"}
