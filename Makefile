@@ -405,7 +405,8 @@ soak: $(INSTALLED) servers kueue release-tools $(FUZZ)/.installed build/bin/kube
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.starved_nodes --write docs/reliability.md
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
-	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.release_round --without-kind
+	@if test "$$(id -u)" = 0; then $(BIN)/python -m tests.soak.release_round --without-kind; \
+	  else echo "not root, whom Podman needs to build images: the round of a release is left out"; fi
 	@$(BIN)/python -m bench.accuracy --write
 	@$(BIN)/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,12 +103,14 @@ def test_a_release_starts_with_a_test_of_its_tag(tag: str, passes: bool) -> None
     assert (done.returncode == 0) == passes
 
 
-@pytest.mark.parametrize("text", ["0.2.0$(touch ran)", "0.2.0`touch ran`", '0.2.0"; touch ran; "', "$(shell touch ran)"])
+@pytest.mark.parametrize(
+    "text", ["0.2.0$(touch ran)", "0.2.0`touch ran`", '0.2.0"; touch ran; "', "$(shell touch ran)"]
+)
 @pytest.mark.parametrize("how", ["argument", "environment"])
 def test_make_runs_nothing_that_is_in_a_version_a_registry_or_an_index(text: str, how: str, tmp_path: Path) -> None:
     (tmp_path / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "python").chmod(0o755)
-    given = {name: text for name in ("VERSION", "REGISTRY", "INDEX")}
+    given = dict.fromkeys(("VERSION", "REGISTRY", "INDEX"), text)
     command = ["make", "-f", str(ROOT / "Makefile"), "--old-file=release-tools", f"BIN={tmp_path}", "release"]
     done = subprocess.run(
         [*command, *(f"{name}={value}" for name, value in given.items() if how == "argument")],
@@ -119,6 +122,18 @@ def test_make_runs_nothing_that_is_in_a_version_a_registry_or_an_index(text: str
     )
     assert done.stdout.splitlines() == ["-m", "release", "--version", text, "--registry", text, "--index", text]
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_release_installs_the_extras_in_every_python_that_is_promised() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)]
+    text = (GITHUB / "workflows" / "release.yml").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"--python python(3\.\d+)", text)) == promised
+    (setup,) = (each for each in steps(GITHUB / "workflows" / "release.yml") if "setup-python" in each.get("uses", ""))
+    assert sorted(setup["with"]["python-version"].split()) == promised
+    assert (
+        document(GITHUB / "workflows" / "ci.yml")["jobs"]["wheel"]["steps"][1]["with"]["python-version"] == promised[-1]
+    )
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
