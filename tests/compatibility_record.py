@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from tests.testbed.binaries import binary
-from tools.compatibility import merge
 
 VARIABLE = "MPTRAINING_COMPATIBILITY"
 OLDER = "older Keras"
@@ -51,6 +50,9 @@ class Recorder:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             # `make soak` starts pytest several times with one file.
             if self._file.exists():
+                # Every run of the tests imports this module, and few record.
+                from tools.compatibility import merge
+
                 rows = merge(json.loads(self._file.read_text(encoding="utf-8")), rows)
             self._file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
