@@ -2,12 +2,12 @@
 # build context, build/images/context: the locks, the project's wheel, the digits. The order of layers is the order of
 # change: a change of code rebuilds only the last, which is small. Two builds from one context and one base give the
 # same bytes, if the builder sets the times of files: `podman build --timestamp`, BuildKit's rewrite-timestamp.
-# A release gives the base by digest: images/base_reference.py refuses another.
+# A release gives the base by digest: kind/base_image.py refuses another.
 ARG BASE=python:3.11-slim
 ARG VARIANT=cpu
 
 FROM ${BASE} AS system
-# No pip in the environment: the base's own installs into it. Whoever looks up user 1000 finds a name; useradd would
+# No pip in the environment: the base's own installs into it. A program that looks up user 1000 finds a name; useradd would
 # write the day into /etc/shadow.
 RUN python3 -m venv --without-pip /opt/venv && \
     echo 'mptraining:x:1000:1000::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'mptraining:x:1000:' >> /etc/group
@@ -32,7 +32,7 @@ COPY mptraining-*.whl prune.py /opt/mptraining/
 RUN pip --python /opt/venv/bin/python install --no-cache-dir --no-compile --no-deps --no-index /opt/mptraining/*.whl && \
     PYTHONHASHSEED=0 python /opt/mptraining/prune.py project /image /opt/venv mptraining_api mptraining_operator
 
-# Neither a shell nor a package manager: whoever gets into the operator finds Python, and its rights.
+# Neither a shell nor a package manager: an attacker in the operator has Python, and its rights.
 FROM scratch AS operator
 COPY --from=operator-dependencies /image /
 COPY --from=operator-project /image /

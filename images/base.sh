@@ -7,7 +7,7 @@ rm -rf "$folder" && mkdir -p "$folder"
 debootstrap --variant=minbase --include=python3,python3-venv,python3-pip,ca-certificates bookworm "$folder" ${mirror:+"$mirror"}
 rm -rf "$folder"/var/cache/{apt,debconf,ldconfig}/* "$folder"/var/lib/apt/lists/* "$folder"/usr/share/{doc,man,locale,info}/* \
   "$folder"/var/log/* "$folder"/var/lib/dpkg/*-old "$folder"/etc/{hostname,resolv.conf,machine-id} "$folder"/etc/*- "$folder"/tmp/*
-# Days of the last change of passwords nobody has.
+# Days of the last change of passwords, which no user has.
 sed -i -E 's/^([^:]*:[^:]*):[0-9]+:/\1:18294:/' "$folder"/etc/shadow
 # Compiled by the hash of the source: the image below sets the times of files.
 find "$folder"/usr/lib/python3* -name __pycache__ -prune -exec rm -rf {} +

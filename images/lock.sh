@@ -8,7 +8,7 @@ compile() { "${UV:-.venv/bin/uv}" pip compile --quiet --python-version 3.11 --ge
 # The images are Debian 12 or later on amd64: glibc 2.36. libtpu has no wheel for an older one.
 tensorflow() { compile --python-platform x86_64-manylinux_2_36 "$@" -; }
 
-# The operator reads no data: what the records and the client stand on, 300 MB, is left out. NumPy is Optuna's, whose
+# The operator reads no data: what the records and the client need, 300 MB, is left out. NumPy is Optuna's, whose
 # studies are in memory: SQLAlchemy, Alembic and Mako serve those in a database. tzdata: its times are UTC.
 compile --universal --extra operator --extra sweep -c requirements.lock -o images/operator.lock pyproject.toml \
   --no-emit-package google-cloud-storage --no-emit-package google-api-core --no-emit-package google-cloud-core \

@@ -1,4 +1,4 @@
-"""Removes from a build stage what its packages carry but an image never loads; the Dockerfile calls it.
+"""Remove from a build stage what its packages carry but an image never loads; the Dockerfile calls it.
 
     python prune.py packages FOLDER [--sourceless]   prunes site-packages and compiles them
     python prune.py root FOLDER VENV                 copies the interpreter, VENV and the libraries that they load
@@ -92,7 +92,7 @@ def packages(folder: Path, *, sourceless: bool) -> None:
 
 
 def require_unused(folder: Path, removed: list[str]) -> None:
-    """Raises SystemExit where a library that is left names a removed one, without which it cannot be loaded."""
+    """Raise SystemExit where a library that is left names a removed one, without which it cannot be loaded."""
     names = {f"\0{each}\0".encode(): each for each in removed}
     for path in files(folder) if names else ():
         if ".so" in path.name:
@@ -120,7 +120,7 @@ def files(folder: Path) -> Iterator[Path]:
 
 
 def share_copies(folder: Path) -> None:
-    """Links libraries that a wheel has under two names, libarrow.so.2600 and libarrow.so.2600.1.0: zip has no links."""
+    """Link libraries that a wheel has under two names, libarrow.so.2600 and libarrow.so.2600.1.0: zip has no links."""
     kept: dict[tuple[Path, str, int], Path] = {}
     for path in files(folder):
         if ".so" not in path.name:
@@ -133,7 +133,7 @@ def share_copies(folder: Path) -> None:
 
 
 def drop_symbols(path: Path) -> int:
-    """Cuts off what follows the loaded parts of an ELF file, the symbol table and the section headers.
+    """Cut off what follows the loaded parts of an ELF file, the symbol table and the section headers.
 
     The dynamic loader reads program headers alone. Returns the number of bytes; 0 for what is no 64-bit ELF file.
     """
@@ -196,7 +196,7 @@ def without_docstrings(path: Path, *, legacy: bool) -> None:
 
 
 def root(target: Path, venv: Path) -> None:
-    """Copies into `target` what runs `venv`, which is copied too: no shell, no package manager, no set-uid program."""
+    """Copy into `target` what runs `venv`, which is copied too: no shell, no package manager, no set-uid program."""
     for link, real in _LINKED.items():
         if Path("/", link).is_symlink():
             (target / real).mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,7 @@ def compile_standard(inside: Path, standard: Path) -> None:
 
 
 def project(target: Path, venv: Path, names: list[str]) -> None:
-    """Compiles the project's packages and copies those of `names`, the metadata, and commands that are in them."""
+    """Compile the project's packages and copy those of `names`, the metadata, and commands that are in them."""
     [about] = venv.glob("lib/python3.*/site-packages/mptraining-*.dist-info")
     compile_all(about.parent, sourceless=False)
     for path in [about, *(about.parent / name for name in names)]:
@@ -264,7 +264,7 @@ def libraries(loaded: list[Path]) -> set[Path]:
 
 
 def put(path: Path, target: Path) -> None:
-    """Copies a file, a link with what it leads to, or a folder, to the same place below `target`."""
+    """Copy a file, a link with what it leads to, or a folder, to the same place below `target`."""
     if not os.path.lexists(path):
         return
     # /lib is a link: the file itself is below /usr.

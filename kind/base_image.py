@@ -1,7 +1,7 @@
-"""The image that the three images stand on: Debian with Python.
+"""The base of the three images: Debian with Python.
 
 A release names the public image by its digest (docs/security.md). Where no registry is in reach, the image is made of
-Debian's packages: two builds on one machine stand on the same one, two machines on two.
+Debian's packages: two builds on one machine have the same base, two machines have two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 
 
 def chosen(engine: Engine, folder: Path) -> str | None:
-    """The reference for the Dockerfile's BASE, or None for its own; Podman's is made in `folder` where it is missing.
+    """Return the reference for the Dockerfile's BASE, or None for its own; make Podman's in `folder` if it is missing.
 
     MPTRAINING_BASE_IMAGE in the environment outranks both.
     """
@@ -34,7 +34,7 @@ def chosen(engine: Engine, folder: Path) -> str | None:
 
 
 def require_digest(reference: str | None) -> str:
-    """Returns the reference. Raises Failed where a tag, which may name another image tomorrow, is all that it has."""
+    """Return the reference. Raises Failed where a tag, which may name another image tomorrow, is all that it has."""
     if reference is None or not _DIGEST.fullmatch(reference):
         raise Failed(
             f"the base image {reference or 'of the Dockerfile'} has no digest: a release needs NAME@sha256:DIGEST in "

@@ -78,9 +78,16 @@ def docker() -> Engine | None:
     return engine if shutil.which("docker") and engine.asked("info", "--format", "{{.ID}}") else None
 
 
+def missing_packages() -> list[str]:
+    """Return those of PACKAGES that are not installed."""
+    # The package runc conflicts with Docker's containerd.io, which has a runc of its own.
+    present = {"runc"} if shutil.which("runc") else set()
+    return [name for name in PACKAGES if name not in present and not _installed(name)]
+
+
 def podman() -> Engine:
     """Podman as root with runc; Debian's packages of what is missing are installed."""
-    missing = [name for name in PACKAGES if not _installed(name)]
+    missing = missing_packages()
     if missing or not Path("/lib/modules").is_dir():
         if os.geteuid() != 0:
             raise Failed("without Docker the cluster is made by Podman, which must be set up: run this as root")

@@ -1,9 +1,9 @@
-"""The size of each image and whether two builds of it are the same bytes.
+"""Print the size of each image and whether two builds of it are the same bytes.
 
     python -m kind.image_report sizes            of the images that `make images` built
     python -m kind.image_report twice [TARGET]   builds from scratch two times, and names the files that differ
 
-`make images-twice` calls the second; it needs Podman, and no cluster.
+`make images-twice` calls the second, then the first; it needs Podman, and no cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMED = 20
 
 
 def sizes(engine: Engine) -> None:
-    """Prints megabytes (10^6 bytes) unpacked, as a node stores them, and compressed by zstd, as a registry does."""
+    """Print megabytes (10^6 bytes) unpacked, as a node stores them, and compressed by zstd, as a registry does."""
     print(f"{'image':24}{'unpacked':>10}{'compressed':>12}  layers of more than 1 MB")
     for target in TARGETS:
         unpacked = int(engine("image", "inspect", "--format", "{{.Size}}", f"localhost/{tag(target)}"))
@@ -35,7 +35,7 @@ def sizes(engine: Engine) -> None:
 
 
 def twice(engine: Engine, targets: list[str]) -> None:
-    """Raises Failed for images whose two builds differ."""
+    """Raise Failed for images whose two builds differ."""
     variant = chosen_variant()
     fill_context(variant)
     different = []

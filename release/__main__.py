@@ -66,9 +66,10 @@ def _release(given: argparse.Namespace) -> int:
         variants=tuple(given.variants.split(",")),
         pythons=tuple(given.python),
         base=given.base,
+        simple_index=given.simple_index,
+        without_environments=given.without_environments,
     )
-    simple = given.simple_index or f"{request.index.rstrip('/')}/simple/"
-    refused = plan.refusals(request, facts.gather(request, ROOT, simple_index=simple))
+    refused = plan.refusals(request, facts.gather(request, ROOT))
     if request.key and not Path(request.key).is_file():
         refused.append(f"--key {request.key}: no such file. `cosign generate-key-pair` makes one.")
     if not request.key and not any(os.environ.get(each) for each in _IDENTITIES):
@@ -77,7 +78,7 @@ def _release(given: argparse.Namespace) -> int:
         refused.append(
             "--base: not given. Name the images' base as NAME@sha256:…, or try the release with --local-base."
         )
-    steps = [] if plan.mistakes(request) else plan.steps(request, checked=bool(request.pythons))
+    steps = [] if plan.mistakes(request) else plan.steps(request)
     if given.dry_run:
         for number, (name, makes) in enumerate(steps, 1):
             say(f"{number:2}. {name}: {makes}")
@@ -115,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", required=True, help="such as 0.2.0 or 0.2.0rc1")
     parser.add_argument("--registry", default="", help="HOST/PATH; images are HOST/PATH/mptraining/operator, …")
     parser.add_argument("--index", default="", help="the upload address of a package index")
-    parser.add_argument("--simple-index", default="", help="its address for pip (INDEX/simple/)")
+    parser.add_argument("--simple-index", default="", help="its address for pip (PyPI's own, else INDEX/simple/)")
     parser.add_argument("--key", default="", help="cosign's private key; without it keyless, in CI")
     parser.add_argument("--variants", default=",".join(plan.VARIANTS), help="of the trainer (cpu,gpu,tpu)")
     parser.add_argument(
@@ -127,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--python", action="append", default=[], help="a Python, or a folder with a Debian, to install every extra in"
     )
+    parser.add_argument("--without-environments", action="store_true", help="install the extras nowhere")
     parser.add_argument("--prepare", action="store_true", help="write the version into the repository, and end")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and what refuses it, and end")
     return parser

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kind.engine import ROOT, Failed, podman
 from release import chart, distributions, environments, images, layout, signatures
-from release.documents import boms, changelog, checksums, provenance
+from release.documents import changelog, checksums, provenance
 from release.documents import notes as release_notes
 from release.facts import Commit
 from release.plan import PROJECT, Request, names
@@ -22,7 +22,7 @@ from release.programs import program, run
 KUBE_VERSION = "1.34.0"
 FILES_TYPE = "application/vnd.mptraining.release.v1"
 # What decides which packages are in the images, and how they are built.
-_MATERIALS = ("Dockerfile", "pyproject.toml", "requirements.lock", "images/*.lock")
+_MATERIALS = ("Dockerfile", "pyproject.toml", "requirements.lock", "images/*.lock", "images/prune.py")
 
 
 @dataclass
@@ -104,19 +104,15 @@ def make_install_yaml(release: Release) -> None:
 
 
 def make_bills(release: Release) -> None:
-    """The bills of materials of the images that were built, and the same as SPDX."""
+    """Copy the bills of materials of the images that were built, which `images/sbom.py` writes and validates."""
     made = release.folder / "bills"
     python = ROOT / "build" / "sbom-tools" / "bin" / "python"
     if not python.is_file():
         raise Failed(f"no {python.relative_to(ROOT)}: make release-tools")
     run(python, "images/sbom.py", made, "--metadata", sysconfig.get_path("purelib"))
     for image in names(release.request).images:
-        source = made / f"{image.bill}.cdx.json"
-        shutil.copy(source, release.files / source.name)
-        document = boms.spdx(json.loads(source.read_text(encoding="utf-8")))
-        target = release.files / f"{image.bill}.spdx.json"
-        target.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        run(ROOT / "build" / "release-python" / "bin" / "pyspdxtools", "--infile", target)
+        for suffix in signatures.BILLS:
+            shutil.copy(made / f"{image.bill}{suffix}", release.files)
 
 
 def make_provenance(release: Release) -> None:
@@ -135,6 +131,7 @@ def make_provenance(release: Release) -> None:
             "base": request.base,
         },
         materials=materials,
+        base=request.base,
     )
     subjects = checksums.digests(release.files) | {
         release.pinned(each): digest for each, digest in release.digests.items()

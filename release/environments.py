@@ -63,25 +63,6 @@ def check(wheel: Path, pythons: Sequence[str], extras: Sequence[str]) -> Iterato
             yield _installed(python, wheel, extra)
 
 
-def table(rows: Sequence[Installed]) -> str:
-    """Return a Markdown table: a row for each extra, a column for each Python, seconds or no."""
-    pythons = list(dict.fromkeys(each.python for each in rows))
-    cells = {(each.extra, each.python): "no" if each.reason else f"{each.seconds:.0f} s" for each in rows}
-    names = list(dict.fromkeys(each.extra for each in rows))
-    return "\n".join(
-        [
-            f"| | {' | '.join(pythons)} |",
-            f"|---|{'---|' * len(pythons)}",
-            *(
-                f"| {f'`[{name}]`' if name else 'client'} | "
-                + " | ".join(cells.get((name, python), "") for python in pythons)
-                + " |"
-                for name in names
-            ),
-        ]
-    )
-
-
 def as_json(rows: Sequence[Installed]) -> str:
     return json.dumps([each.__dict__ for each in rows], indent=1)
 

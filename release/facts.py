@@ -1,4 +1,4 @@
-"""What repository, registry and package index say before a release is made."""
+"""Ask repository, registry and package index what there is before a release is made."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import requests
 import yaml
 
 from kind.engine import Failed
-from release.plan import PROJECT, Facts, Request, mistakes, names
+from release.plan import PROJECT, Facts, Request, mistakes, names, simple_index
 from release.programs import attempt, program, run
 
 _SECONDS = 30
+# oras writes a registry's codes, NAME_UNKNOWN, in small letters with spaces.
+_ABSENT = re.compile(r": not found$|\b(?i:(?:name|manifest)[ _]unknown)\b", re.MULTILINE)
+_DENIED = re.compile(r"\b(?:denied|unauthorized|forbidden|status code 40[13])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,13 @@ def commit(root: Path) -> Commit:
     return Commit(name, int(epoch))
 
 
-def gather(request: Request, root: Path, *, simple_index: str) -> Facts:
+def gather(request: Request, root: Path) -> Facts:
     """Return the facts. Raises Failed if the registry or the index does not answer."""
     changed = run("git", "status", "--porcelain", folder=root).splitlines()
     chart = yaml.safe_load((root / "charts" / "mptraining" / "Chart.yaml").read_text(encoding="utf-8"))
     published: tuple[str, ...] = ()
     if not mistakes(request):
-        published = (*in_registry(names(request).references), *in_index(simple_index, request.version))
+        published = (*in_registry(names(request).references), *in_index(simple_index(request), request.version))
     return Facts(
         declared_version=declared_version(root),
         chart_version=chart["version"],
@@ -58,22 +61,34 @@ def in_registry(references: tuple[str, ...]) -> list[str]:
         asked = attempt(program("oras"), "manifest", "fetch", "--descriptor", *plain_http(reference), reference)
         if asked.returncode == 0:
             found.append(reference)
-        # A repository, or a tag in it, that does not exist.
-        elif not re.search(r"not found|name unknown|404", asked.stderr, re.IGNORECASE):
+        elif not is_absent(reference, asked.stderr):
             raise Failed(f"{reference}: the registry does not answer: {asked.stderr.strip().splitlines()[-1]}")
     return found
 
 
-def in_index(simple_index: str, version: str) -> list[str]:
+def is_absent(reference: str, said: str) -> bool:
+    """Return whether oras says that a repository, or a tag in it, does not exist. Raises Failed if it is denied."""
+    if _ABSENT.search(said):
+        return True
+    if _DENIED.search(said):
+        raise Failed(
+            f"{reference}: the registry denies access: {said.strip().splitlines()[-1]}. Run `oras login "
+            f"{reference.partition('/')[0]}` as an account that may read and write there. Some registries answer so "
+            "for a repository that does not exist, to accounts that may not create it"
+        )
+    return False
+
+
+def in_index(simple: str, version: str) -> list[str]:
     """Return the files of this version that the index has (PEP 503)."""
     try:
-        answer = requests.get(f"{simple_index.rstrip('/')}/{PROJECT}/", timeout=_SECONDS)
+        answer = requests.get(f"{simple.rstrip('/')}/{PROJECT}/", timeout=_SECONDS)
     except requests.RequestException as error:
-        raise Failed(f"{simple_index}: the package index does not answer: {error}") from None
+        raise Failed(f"{simple}: the package index does not answer: {error}") from None
     if answer.status_code == requests.codes.not_found:
         return []
     if not answer.ok:
-        raise Failed(f"{simple_index}: the package index answers {answer.status_code}")
+        raise Failed(f"{simple}: the package index answers {answer.status_code}")
     return sorted(
         set(re.findall(rf">\s*({PROJECT}-{re.escape(version)}(?:-py3-none-any\.whl|\.tar\.gz))\s*<", answer.text))
     )

@@ -6,14 +6,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kind.base_image import require_digest
+from kind.engine import Failed
 from release.documents import changelog
 
 PROJECT = "mptraining"
 TARGETS = ("operator", "board", "trainer")
 VARIANTS = ("cpu", "gpu", "tpu")
 _VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:(a|b|rc|\.dev)(\d+))?")
+# PyPI and TestPyPI (Warehouse) take uploads at upload.HOST/legacy/ or HOST/legacy/, and are read at HOST/simple/.
+_WAREHOUSE = re.compile(r"(https?://)(?:upload\.)?([^/]+)/legacy/?")
 _PRERELEASE = {"a": "alpha", "b": "beta", "rc": "rc", ".dev": "dev"}
-_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 # OCI distribution specification: a host with an optional port, and path components.
 _REGISTRY = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
@@ -23,7 +26,9 @@ class Request:
     """What a person asks for.
 
     `key`: the file of cosign's private key; empty for keyless signatures in CI. `base`: the images' base by digest;
-    empty for one that is made of this machine's Debian packages, which no other machine makes again.
+    empty for one that is made of this machine's Debian packages, which no other machine makes again. `pythons`: those
+    in which every extra is installed, and `without_environments` that there are none on purpose. `simple_index`: the
+    index's address for pip where `simple_index` of this module does not know it.
     """
 
     version: str
@@ -33,6 +38,8 @@ class Request:
     variants: tuple[str, ...] = VARIANTS
     pythons: tuple[str, ...] = ()
     base: str = ""
+    simple_index: str = ""
+    without_environments: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,10 +64,6 @@ class Image:
     variant: str
     reference: str
     bill: str
-
-    @property
-    def repository(self) -> str:
-        return self.reference.rpartition(":")[0]
 
     @property
     def name(self) -> str:
@@ -114,6 +117,14 @@ def names(request: Request) -> Names:
     )
 
 
+def simple_index(request: Request) -> str:
+    """Return the address of the index for pip (PEP 503): what was given, PyPI's own, or INDEX/simple/."""
+    if request.simple_index:
+        return request.simple_index
+    warehouse = _WAREHOUSE.fullmatch(request.index)
+    return f"{warehouse[1]}{warehouse[2]}/simple/" if warehouse else f"{request.index.rstrip('/')}/simple/"
+
+
 def mistakes(request: Request) -> list[str]:
     """Return what is wrong with the request itself, each with the next step."""
     found = []
@@ -127,8 +138,16 @@ def mistakes(request: Request) -> list[str]:
         )
     if not re.match(r"https?://[^/]+", request.index):
         found.append(f"--index {request.index!r}: expected the upload address of a package index, https://…")
-    if request.base and not _DIGEST.fullmatch(request.base):
-        found.append(f"--base {request.base!r}: expected NAME@sha256:…, because a tag may name another image tomorrow")
+    if request.base:
+        try:
+            require_digest(request.base)
+        except Failed as failed:
+            found.append(f"--base: {failed}")
+    if bool(request.pythons) == request.without_environments:
+        found.append(
+            "--python: name each Python in which the extras are installed and used, such as --python python3.11, or "
+            "release without that check by --without-environments; one of the two"
+        )
     unknown = [each for each in request.variants if each not in VARIANTS]
     if unknown or not request.variants:
         found.append(f"--variants {', '.join(request.variants)}: expected some of {', '.join(VARIANTS)}")
@@ -151,20 +170,24 @@ def refusals(request: Request, facts: Facts) -> list[str]:
         found.append(f"the tree differs from its commit ({shown}). Commit or remove these changes.")
     if changelog.section(facts.changelog, version) is None:
         found.append(f"CHANGELOG.md: no heading `## [{version}]` with text below it. {prepare}")
-    found += [
-        f"{each} exists already, and a published version never changes. Release the next." for each in facts.published
-    ]
+    all_names = names(request)
+    # One file of the two: an upload that broke off. `publish.index` completes it if the file has the same bytes.
+    if not set(facts.published) < {all_names.wheel, all_names.sdist}:
+        found += [
+            f"{each} exists already, and a published version never changes. Release the next."
+            for each in facts.published
+        ]
     return found
 
 
-def steps(request: Request, *, checked: bool = True) -> Sequence[tuple[str, str]]:
+def steps(request: Request) -> Sequence[tuple[str, str]]:
     """Return each step and what it makes, in order: nothing has a public name before the last two."""
     all_names = names(request)
+    installed = ", ".join(request.pythons)
     how = "with the key" if request.key else "keyless, with the identity of this CI run"
-    installed = ", ".join(request.pythons) or "no Python: none was named"
     return [
         ("distributions", f"{all_names.wheel} and {all_names.sdist}, built twice and compared"),
-        *([("environments", f"every extra, installed in empty environments of {installed}")] if checked else []),
+        *([("environments", f"every extra, installed in empty environments of {installed}")] if installed else []),
         ("images", f"{', '.join(each.reference for each in all_names.images)}, on {request.base or 'a local base'}"),
         ("chart", f"{all_names.chart}, which names the images by digest"),
         ("install.yaml", "the chart with its defaults, for kubectl apply"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from release import signatures
 from release.build import Release, signer_of
 from release.facts import plain_http
-from release.plan import names
+from release.plan import names, simple_index
 from release.programs import program, run
 
 
@@ -35,10 +35,14 @@ def upload(release: Release) -> Iterator[str]:
 
 
 def index(release: Release) -> None:
-    """Upload wheel and sdist; uv reads its token, or the CI's identity, from the environment."""
+    """Upload wheel and sdist; uv reads its token, or the CI's identity, from the environment.
+
+    A file that the index has with the same bytes is passed over; one with other bytes is an error.
+    """
     all_names = names(release.request)
     files = [release.files / each for each in (all_names.wheel, all_names.sdist)]
-    run(program("uv"), "publish", "--quiet", "--publish-url", release.request.index, *files)
+    to = ("--publish-url", release.request.index, "--check-url", simple_index(release.request))
+    run(program("uv"), "publish", "--quiet", *to, *files)
 
 
 def tags(release: Release) -> None:

@@ -1,6 +1,6 @@
 """The versions that a run of the tests used, for docs/compatibility.md.
 
-With MPTRAINING_COMPATIBILITY=FILE pytest writes FILE: a row for each tier with the versions of Python, TensorFlow,
+With MPTRAINING_COMPATIBILITY=FILE pytest adds to FILE a row for each tier with the versions of Python, TensorFlow,
 Keras and Kubernetes, and how many tests passed and failed. `make compatibility` merges files of build/compatibility.
 """
 
@@ -48,6 +48,12 @@ class Recorder:
         ]
         if rows:
             self._file.parent.mkdir(parents=True, exist_ok=True)
+            # `make soak` starts pytest several times with one file.
+            if self._file.exists():
+                # Every run of the tests imports this module, and few record.
+                from tools.compatibility import merge
+
+                rows = merge(json.loads(self._file.read_text(encoding="utf-8")), rows)
             self._file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 

@@ -20,6 +20,7 @@ import yaml
 
 from kind import binaries
 from mptraining_api.validation.api_versions import API_VERSION
+from release.environments import KNOWN
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -28,6 +29,7 @@ VARIANTS = {"cpu": "CPU", "gpu": "GPU", "tpu": "TPU"}
 # Two runs with the same of these are the same row; the later one replaces the earlier.
 _SAME = ("tests", "python", "tensorflow", "keras", "tf_keras", "kubernetes")
 _LOCKED = re.compile(r"^(tensorflow(?:-cpu|-tpu)?|keras|tf-keras)==([^\s;\\]+)", re.MULTILINE)
+_PYTHON = re.compile(r":: Python :: (3\.\d+)$")
 Row = Mapping[str, Any]
 
 
@@ -60,12 +62,15 @@ def promised() -> list[str]:
     oldest, newest = (version.rpartition(".")[0] for version in (binaries.OLDEST, binaries.NEWEST))
     if not chart["kubeVersion"].startswith(f">={oldest}."):
         raise ValueError(f"Chart.yaml: kubeVersion is {chart['kubeVersion']}, kind/binaries.py has {oldest}")
+    classified = [found[1] for each in project["classifiers"] if (found := _PYTHON.search(each))]
+    trains = [each for each in classified if ("trainer", each) not in KNOWN]
     extras = project["optional-dependencies"]
     rows = {
         "API of the cluster": f"`{API_VERSION}`",
         "Kubernetes, for the operator": f"{oldest} to {newest}",
         "Helm chart": f"kubeVersion `{chart['kubeVersion']}`",
         "Python": project["requires-python"].replace(",", ", "),
+        "Python, to train": f"{trains[0]} to {trains[-1]}",
         "TensorFlow, to train outside of our images": bound(extras["trainer"], "tensorflow"),
         "tf_keras, the same": bound(extras["trainer"], "tf-keras"),
         "Kubernetes' Python client": bound(project["dependencies"], "kubernetes"),
@@ -105,7 +110,7 @@ def page(rows: Sequence[Row]) -> str:
             "",
             "## What is promised",
             "",
-            "From `pyproject.toml`, the chart and `kind/binaries.py`.",
+            "From `pyproject.toml`, the chart, `kind/binaries.py` and `release/environments.py`.",
             "",
             *promised(),
             "",

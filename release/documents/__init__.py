@@ -1,1 +1,1 @@
-"""The texts of a release, each a pure function: changelog, notes, checksums, provenance, bills of materials."""
+"""The texts of a release, each a pure function: changelog, notes, checksums, provenance."""

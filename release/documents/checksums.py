@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 FILE = "SHA256SUMS"
@@ -15,12 +15,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def digests(folder: Path, *, but: Iterable[str] = ()) -> dict[str, str]:
+def digests(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file of a folder by its name."""
-    left_out = set(but)
-    return {
-        path.name: sha256(path) for path in sorted(folder.iterdir()) if path.is_file() and path.name not in left_out
-    }
+    return {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 def text(of: Mapping[str, str]) -> str:

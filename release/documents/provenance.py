@@ -26,17 +26,25 @@ class Build:
     invocation: str = ""
 
 
-def predicate(build: Build, *, parameters: Mapping[str, Any], materials: Mapping[str, str]) -> dict[str, Any]:
-    """Return the predicate. `materials`: files that decided what was installed, by name, with their SHA-256."""
+def predicate(
+    build: Build, *, parameters: Mapping[str, Any], materials: Mapping[str, str], base: str = ""
+) -> dict[str, Any]:
+    """Return the predicate.
+
+    `materials`: files that decided what was installed, by name, with their SHA-256; `base`: of the images,
+    NAME@sha256:…, or empty for one that was made of this machine's packages.
+    """
     source = {"uri": f"git+{build.repository}", "digest": {"gitCommit": build.commit}}
     files = [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(materials.items())]
+    name, _, digest = base.partition("@sha256:")
+    images = [{"uri": f"oci://{name}", "digest": {"sha256": digest}}] if base else []
     run = {"invocationId": build.invocation} if build.invocation else {}
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
             "externalParameters": dict(parameters),
             "internalParameters": {},
-            "resolvedDependencies": [source, *files],
+            "resolvedDependencies": [source, *images, *files],
         },
         "runDetails": {
             "builder": {"id": build.builder},

@@ -1,4 +1,4 @@
-"""A release stands on a base that nobody can exchange: its digest is part of its name."""
+"""The base of a release cannot be exchanged: its digest is part of its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts, signatures' commands, metadata of wheels, and the table of environments."""
+"""Layouts, signatures' commands, and metadata of wheels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from release import distributions, environments, layout
+from release import distributions, layout
 from release.chart import pack
 from release.signatures import Signer, Verifier
 
@@ -85,13 +85,3 @@ def test_metadata_that_would_mislead_is_refused(before: str, after: str, mistake
 
 def test_the_extra_of_developers_is_not_checked() -> None:
     assert distributions.extras(Parser().parsestr(METADATA)) == ["board"]
-
-
-def test_the_table_of_environments_has_a_column_for_each_python() -> None:
-    rows = [
-        environments.Installed("3.11", "", 4.2, ""),
-        environments.Installed("3.11", "trainer", 60.0, ""),
-        environments.Installed("3.14", "", 5.0, ""),
-        environments.Installed("3.14", "trainer", 1.0, "no wheel of tensorflow-cpu"),
-    ]
-    assert environments.table(rows).splitlines()[2:] == ["| client | 4 s | 5 s |", "| `[trainer]` | 60 s | no |"]

@@ -1,4 +1,4 @@
-"""The texts of a release: changelog, notes, checksums, provenance, SPDX, version files."""
+"""The texts of a release: changelog, notes, checksums, provenance, version files."""
 
 from __future__ import annotations
 
@@ -8,29 +8,10 @@ from pathlib import Path
 import pytest
 
 from kind.engine import Failed
-from release.documents import boms, changelog, checksums, notes, provenance
+from release.documents import changelog, checksums, notes, provenance
 from release.prepare import prepare
 
 CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- New.\n\n## [0.1.0] - 2029-01-01\n\n- Old.\n"
-BILL = {
-    "serialNumber": "urn:uuid:5b3ce8a4-3f3c-5d8c-a4a5-2a2f6f2f7c11",
-    "metadata": {
-        "timestamp": "1970-01-01T00:00:00+00:00",
-        "component": {"bom-ref": "image", "name": "mptraining/operator", "version": "0.2.0"},
-    },
-    "components": [
-        {
-            "bom-ref": "pkg:pypi/kopf@1.45",
-            "name": "kopf",
-            "version": "1.45",
-            "purl": "pkg:pypi/kopf@1.45",
-            "licenses": [{"license": {"id": "MIT"}}],
-        },
-        {"bom-ref": "b", "name": "x", "version": "2", "licenses": [{"license": {"name": "Somebody's own"}}]},
-        {"bom-ref": "c", "name": "y", "version": "3", "licenses": [{"expression": "MIT OR Apache-2.0"}]},
-    ],
-    "dependencies": [{"ref": "image", "dependsOn": ["pkg:pypi/kopf@1.45"]}, {"ref": "pkg:pypi/kopf@1.45"}],
-}
 
 
 def test_the_section_of_a_version_ends_at_the_next() -> None:
@@ -91,34 +72,15 @@ def test_the_notes_have_the_changelog_and_every_digest() -> None:
 
 def test_provenance_names_commit_builder_parameters_and_subjects() -> None:
     build = provenance.Build("https://forge.example/a/b", "0" * 40, "https://ci.example/w", "t1", "t2", "run/7")
-    about = provenance.predicate(build, parameters={"version": "0.2.0"}, materials={"Dockerfile": "ab"})
+    about = provenance.predicate(
+        build, parameters={"version": "0.2.0"}, materials={"Dockerfile": "ab"}, base="python@sha256:cd"
+    )
     assert about["buildDefinition"]["resolvedDependencies"] == [
         {"uri": "git+https://forge.example/a/b", "digest": {"gitCommit": "0" * 40}},
+        {"uri": "oci://python", "digest": {"sha256": "cd"}},
         {"name": "Dockerfile", "digest": {"sha256": "ab"}},
     ]
     assert about["runDetails"]["metadata"] == {"invocationId": "run/7", "startedOn": "t1", "finishedOn": "t2"}
     statement = provenance.statement({"r/x@sha256:12": "sha256:12", "a.whl": "34"}, about)
     assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
     assert [each["digest"]["sha256"] for each in statement["subject"]] == ["34", "12"]
-
-
-def test_spdx_has_the_packages_licences_and_dependencies_of_cyclonedx() -> None:
-    made = boms.spdx(BILL)
-    assert made["creationInfo"]["created"] == "1970-01-01T00:00:00Z"
-    packages = {each["name"]: each for each in made["packages"]}
-    assert packages["kopf"]["externalRefs"][0]["referenceLocator"] == "pkg:pypi/kopf@1.45"
-    declared = {name: each["licenseDeclared"] for name, each in packages.items()}
-    assert declared == {
-        "mptraining/operator": "NOASSERTION",
-        "kopf": "MIT",
-        "x": "NOASSERTION",
-        "y": "MIT OR Apache-2.0",
-    }
-    told = [
-        (each["spdxElementId"], each["relationshipType"], each["relatedSpdxElement"]) for each in made["relationships"]
-    ]
-    assert told == [
-        ("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-mptraining-operator-0.2.0"),
-        ("SPDXRef-mptraining-operator-0.2.0", "DEPENDS_ON", "SPDXRef-kopf-1.45"),
-    ]
-    assert boms.spdx(BILL) == made

@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from release.plan import Facts, Request, chart_version, mistakes, names, refusals, steps
+from kind.engine import Failed
+from release.facts import is_absent
+from release.plan import Facts, Request, chart_version, mistakes, names, refusals, simple_index, steps
 
-REQUEST = Request("0.2.0", "registry.example:5000/team", "https://index.example/legacy/", "cosign.key")
+REQUEST = Request(
+    "0.2.0", "registry.example:5000/team", "https://index.example/legacy/", "cosign.key", pythons=("python3.11",)
+)
 FACTS = Facts("0.2.0", "0.2.0", (), "# Changelog\n\n## [0.2.0] - 2030-01-01\n\n- New.\n", ())
 
 
@@ -39,7 +43,6 @@ def test_names_in_the_registry_and_the_index() -> None:
         "registry.example:5000/team/mptraining/release:0.2.0",
     )
     assert (found.wheel, found.sdist) == ("mptraining-0.2.0-py3-none-any.whl", "mptraining-0.2.0.tar.gz")
-    assert found.images[0].repository == "registry.example:5000/team/mptraining/operator"
 
 
 def test_a_release_that_may_start() -> None:
@@ -77,9 +80,75 @@ def test_all_mistakes_of_a_request_come_at_once() -> None:
         "--version:",
         "--registry",
         "--index",
-        "--base",
+        "--base:",
+        "--python:",
         "--variants",
     ]
+
+
+@pytest.mark.parametrize(
+    ("upload", "simple"),
+    [
+        ("https://upload.index.example/legacy/", "https://index.example/simple/"),
+        ("https://test.index.example/legacy", "https://test.index.example/simple/"),
+        ("https://index.example/team/", "https://index.example/team/simple/"),
+    ],
+)
+def test_pypi_is_read_at_another_address_than_it_takes_uploads(upload: str, simple: str) -> None:
+    assert simple_index(replace(REQUEST, index=upload)) == simple
+    assert simple_index(replace(REQUEST, index=upload, simple_index="https://x.example/")) == "https://x.example/"
+
+
+def test_an_upload_that_broke_off_between_two_files_may_be_completed() -> None:
+    wheel, sdist = names(REQUEST).wheel, names(REQUEST).sdist
+    assert refusals(REQUEST, replace(FACTS, published=(wheel,))) == []
+    assert len(refusals(REQUEST, replace(FACTS, published=(wheel, sdist)))) == 2
+    assert len(refusals(REQUEST, replace(FACTS, published=(wheel, names(REQUEST).chart)))) == 2
+
+
+def test_the_extras_are_left_untested_on_purpose_alone() -> None:
+    (mistake,) = mistakes(replace(REQUEST, pythons=()))
+    assert mistake.startswith("--python:")
+    assert "--without-environments" in mistake
+    assert len(mistakes(replace(REQUEST, without_environments=True))) == 1
+    without = replace(REQUEST, pythons=(), without_environments=True)
+    assert mistakes(without) == []
+    assert "environments" not in dict(steps(without))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error: localhost:5000/x:0.2.0: not found",
+        "Error response from registry: name unknown: repository name not known to registry",
+        'Error: response status code 404: {"code":"MANIFEST_UNKNOWN"}',
+    ],
+)
+def test_a_registry_that_knows_no_such_name(said: str) -> None:
+    assert is_absent("localhost:5000/x:0.2.0", said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error: dial tcp 127.0.0.1:40404: connect: connection refused",
+        "Error: credential helper not found in $PATH",
+        "Error: lookup registry.example: no such host",
+    ],
+)
+def test_a_registry_that_does_not_answer_is_not_an_empty_one(said: str) -> None:
+    assert not is_absent("registry.example/x:0.2.0", said)
+
+
+def test_a_registry_that_denies_names_the_next_step() -> None:
+    with pytest.raises(Failed, match=r"denied: no\. Run `oras login ghcr.example`"):
+        is_absent("ghcr.example/team/x:0.2.0", "Error response from registry: denied: no")
+
+
+def test_a_base_is_judged_by_the_rule_of_the_images() -> None:
+    (mistake,) = mistakes(replace(REQUEST, base="python:3.11-slim"))
+    assert "docker buildx imagetools inspect" in mistake
+    assert mistakes(replace(REQUEST, base="python@sha256:" + 64 * "0")) == []
 
 
 def test_nothing_is_published_before_everything_is_signed() -> None:

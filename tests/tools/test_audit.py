@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import subprocess
 import urllib.request
 from datetime import date, datetime
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from tools.audit import advisories, licenses
-from tools.audit.__main__ import Excepted, Vulnerability, judge, vulnerabilities
+from tools.audit.__main__ import ROOT, Excepted, Vulnerability, judge, locks, vulnerabilities
 
 _ADVISORY = """
 id: PYSEC-2024-26
@@ -86,6 +88,18 @@ def test_an_exception_covers_one_package_until_its_day(
 ) -> None:
     found, told = judge([_FOUND], [Excepted(id, package, "why", until)], _TODAY)
     assert (len(found), told) == (left, stale)
+
+
+def test_an_exception_leaves_the_same_vulnerability_of_another_package() -> None:
+    other = dataclasses.replace(_FOUND, package="b")
+    found, told = judge([_FOUND, other], [Excepted("PYSEC-1", "a", "why", _TODAY)], _TODAY)
+    assert (found, told) == ([other], [])
+
+
+def test_every_lock_of_the_repository_is_audited_and_has_the_hashes_that_pip_audit_asks_for() -> None:
+    tracked = subprocess.run(["git", "ls-files", "*.lock"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert locks() == sorted(tracked.stdout.split())
+    assert [each for each in locks() if "--hash=sha256:" not in (ROOT / each).read_text(encoding="utf-8")] == []
 
 
 @pytest.mark.parametrize(

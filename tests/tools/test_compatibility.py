@@ -46,6 +46,12 @@ def test_a_row_has_an_empty_cell_where_a_version_was_not_used() -> None:
     assert compatibility.tested([OLD])[-1] == "| cluster | 3.11.7 |  |  |  | 1.30.14 | 5 | 1 | 2026-01-01 |"
 
 
+def test_the_pythons_that_train_are_those_without_a_known_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "| Python, to train | 3.11 to 3.13 |" in compatibility.promised()
+    monkeypatch.setattr(compatibility, "KNOWN", {})
+    assert "| Python, to train | 3.11 to 3.14 |" in compatibility.promised()
+
+
 def test_the_oldest_kubernetes_of_chart_and_code_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("1.30 to" in line for line in compatibility.promised())
     monkeypatch.setattr(compatibility.binaries, "OLDEST", "1.31.0")
@@ -75,6 +81,16 @@ def test_a_run_records_its_tiers_with_their_versions(tmp_path: Path) -> None:
         "older Keras": (1, 0, "3.11 for older Keras"),
         "unit": (1, 0, "3.11 for unit"),
     }
+
+
+def test_a_second_run_adds_its_rows_to_the_file_of_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    for name, day, keywords in (("test_a", "01", ()), ("test_b", "02", ("cluster",)), ("test_a", "03", ())):
+        recorder = compatibility_record.Recorder(file, lambda tier, day=day: {"date": f"2026-01-{day}"})
+        recorder.pytest_runtest_logreport(report(name, "passed", *keywords))
+        recorder.pytest_sessionfinish()
+    rows = [(row["tests"], row["date"]) for row in json.loads(file.read_text())]
+    assert rows == [("cluster", "2026-01-02"), ("unit", "2026-01-03")]
 
 
 def test_a_run_without_tests_writes_nothing(tmp_path: Path) -> None:

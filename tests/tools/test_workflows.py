@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,6 @@ GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-# `make release` comes with the release tools, in a branch of its own.
 TARGETS = {*re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE)}
 
 
@@ -85,6 +87,53 @@ def test_a_release_is_built_from_no_cache() -> None:
     text = (GITHUB / "workflows" / "release.yml").read_text(encoding="utf-8")
     assert "actions/cache" not in text
     assert "./.github/actions/setup" not in text
+
+
+@pytest.mark.parametrize(
+    ("tag", "passes"),
+    [
+        *((tag, True) for tag in ("v0.2.0", "v10.0.12", "v0.2.0rc1", "v1.0.0a2", "v0.2.0.dev1")),
+        *((tag, False) for tag in ("v0.2", "v0.2.0-rc1", "v0.2.0;id", "v0.2.0$(id)", "v0.2.0`id`", "v0.2.0\nid")),
+    ],
+)
+def test_a_release_starts_with_a_test_of_its_tag(tag: str, passes: bool) -> None:
+    (first, *_) = steps(GITHUB / "workflows" / "release.yml")
+    environment = {"GITHUB_REF_NAME": tag, "PATH": os.environ["PATH"]}
+    done = subprocess.run(["bash", "-c", first["run"]], env=environment, capture_output=True, check=False)
+    assert (done.returncode == 0) == passes
+
+
+@pytest.mark.parametrize(
+    "text", ["0.2.0$(touch ran)", "0.2.0`touch ran`", '0.2.0"; touch ran; "', "$(shell touch ran)"]
+)
+@pytest.mark.parametrize("how", ["argument", "environment"])
+def test_make_runs_nothing_that_is_in_a_version_a_registry_or_an_index(text: str, how: str, tmp_path: Path) -> None:
+    (tmp_path / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    given = dict.fromkeys(("VERSION", "REGISTRY", "INDEX"), text)
+    command = ["make", "-f", str(ROOT / "Makefile"), "--old-file=release-tools", f"BIN={tmp_path}", "release"]
+    done = subprocess.run(
+        [*command, *(f"{name}={value}" for name, value in given.items() if how == "argument")],
+        cwd=tmp_path,
+        env=os.environ | (given if how == "environment" else {}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["-m", "release", "--version", text, "--registry", text, "--index", text]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_release_installs_the_extras_in_every_python_that_is_promised() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)]
+    text = (GITHUB / "workflows" / "release.yml").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"--python python(3\.\d+)", text)) == promised
+    (setup,) = (each for each in steps(GITHUB / "workflows" / "release.yml") if "setup-python" in each.get("uses", ""))
+    assert sorted(setup["with"]["python-version"].split()) == promised
+    assert (
+        document(GITHUB / "workflows" / "ci.yml")["jobs"]["wheel"]["steps"][1]["with"]["python-version"] == promised[-1]
+    )
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)

@@ -26,11 +26,7 @@ from tools.audit import advisories, licenses
 ROOT = Path(__file__).resolve().parents[2]
 PIP_AUDIT = ROOT / "build" / "audit-tools" / "bin" / "pip-audit"
 BILLS = ROOT / "build" / "sbom"
-# What runs on a cluster, and what a user's or developer's machine installs.
-LOCKS = (
-    *(f"images/{name}.lock" for name in ("operator", "board", "trainer", "tensorflow-cpu", "tensorflow-gpu")),
-    *("images/tensorflow-tpu.lock", "images/sbom.lock", "requirements.lock", "tools/requirements-audit.lock"),
-)
+_LOCKS = ("*.lock", "images/*.lock", "release/*.lock", "tests/*.lock", "tools/*.lock")
 _OLDEST_DAYS = 30
 
 
@@ -52,6 +48,11 @@ class Excepted:
     package: str
     reason: str
     until: date
+
+
+def locks() -> list[str]:
+    """Return the names of all locks of the repository."""
+    return sorted(path.relative_to(ROOT).as_posix() for pattern in _LOCKS for path in ROOT.glob(pattern))
 
 
 def scan(lock: Path, url: str | None) -> tuple[int, list[Vulnerability]]:
@@ -92,12 +93,12 @@ def judge(
 ) -> tuple[list[Vulnerability], list[str]]:
     """Return what no exception covers, and a line for each exception that has expired or is not needed."""
     covers = [(each, [v for v in found if each.id in v.names and each.package == v.package]) for each in excepted]
-    passed = {v.id for each, covered in covers if each.until >= today for v in covered}
+    passed = {(v.package, v.id) for each, covered in covers if each.until >= today for v in covered}
     stale = [
         f"the exception of {each.id} ended on {each.until}: {each.reason}" for each, _ in covers if each.until < today
     ]
     stale += [f"the exception of {each.id} covers nothing: remove it" for each, covered in covers if not covered]
-    return [each for each in found if each.id not in passed], stale
+    return [each for each in found if (each.package, each.id) not in passed], stale
 
 
 def main() -> int:
@@ -126,7 +127,7 @@ def main() -> int:
                 "|---|---|---|",
             ]
             every: dict[tuple[str, str], Vulnerability] = {}
-            for name in LOCKS:
+            for name in locks():
                 count, found = scan(ROOT / name, url)
                 lines.append(f"| `{name}` | {count} | {len(found)} |")
                 every |= {(each.package, each.id): each for each in found}

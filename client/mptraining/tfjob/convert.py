@@ -67,7 +67,7 @@ def convert_file(path: Path, choices: Choices, *, without: Iterable[str] = ()) -
     converted: list[Conversion] = []
     mistakes: list[Mistake] = []
     for document, report in zip(jobs, reports, strict=True):
-        made = _convert(document, choices, report)
+        made = _convert(document, choices, report, alone=len(jobs) == 1)
         if not report.refused:
             report.refused += _in_fields_of_the_tfjob(made, report)
         mistakes += document.located(report.refused).mistakes if report.refused else ()
@@ -101,7 +101,7 @@ def _beside(document: YamlDocument) -> str:
     return f"line {line}: {content.get('kind')} {name} is no TFJob: apply it as it is"
 
 
-def _convert(document: YamlDocument, choices: Choices, report: Report) -> dict[str, Any]:
+def _convert(document: YamlDocument, choices: Choices, report: Report, *, alone: bool) -> dict[str, Any]:
     top = Section(document.content, (), report)
     version = top.text("apiVersion") or ""
     top.text("kind")
@@ -120,7 +120,9 @@ def _convert(document: YamlDocument, choices: Choices, report: Report) -> dict[s
     content.end(("tfReplicaSpecs",))
     top.end(("metadata", "spec"))
     if choices.run_folder:
-        spec["output"] = {"uri": choices.run_folder}
+        # A run folder belongs to one job.
+        folder = choices.run_folder if alone else f"{choices.run_folder.rstrip('/')}/{metadata['name']}"
+        spec["output"] = {"uri": folder}
     else:
         reason = "none: without a run folder a job does not resume; --run-folder gs://… or a mounted path adds it"
         report.decide("spec.output", reason)

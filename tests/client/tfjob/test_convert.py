@@ -306,3 +306,13 @@ def test_other_objects_beside_it_are_named(tmp_path: Path) -> None:
     found, beside = convert_file(path, Choices())
     assert [each.name for each in found] == ["flowers", "roses"]
     assert beside == ["line 2: PersistentVolumeClaim data is no TFJob: apply it as it is"]
+
+
+def test_several_jobs_of_a_file_get_a_run_folder_each(tmp_path: Path) -> None:
+    path = tmp_path / "tfjob.yaml"
+    path.write_text(yaml.safe_dump_all([_tfjob(), {**_tfjob(), "metadata": {"name": "roses"}}]), encoding="utf-8")
+    found, _ = convert_file(path, Choices(run_folder="gs://bucket/runs/"))
+    folders = [each.document["spec"]["output"]["uri"] for each in found]
+    assert folders == ["gs://bucket/runs/flowers", "gs://bucket/runs/roses"]
+    alone = _convert(tmp_path, _tfjob(), run_folder="gs://bucket/runs/")
+    assert alone.document["spec"]["output"]["uri"] == "gs://bucket/runs/"

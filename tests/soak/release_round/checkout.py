@@ -42,6 +42,7 @@ def release(place: Place, checkout: Path) -> str:
         "--variants",
         "cpu",
         "--local-base",
+        "--without-environments",
     )
     printed = place.timed("released", *_release(place, *flags), folder=checkout)
     again = attempt(*_release(place, *flags), folder=checkout)

@@ -34,7 +34,12 @@ def convert_tfjob(
     image: Annotated[
         str | None, typer.Option(help="An image with the trainer and the code, instead of the operator's.")
     ] = None,
-    run_folder: Annotated[str | None, typer.Option(help="Folder for checkpoints and the model.", metavar="URI")] = None,
+    run_folder: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder for checkpoints and the model; of several jobs, each in one of its name.", metavar="URI"
+        ),
+    ] = None,
     without: Annotated[
         list[str] | None, typer.Option(help="A field that has no counterpart, to leave out.", metavar="FIELD")
     ] = None,
