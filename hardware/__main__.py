@@ -88,7 +88,8 @@ def _machine() -> Machine:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"the machine's devices cannot be read:\n{done.stderr[-2000:]}")
-    return Machine(**json.loads(done.stdout.splitlines()[-1]))
+    answer = json.loads(done.stdout.splitlines()[-1])
+    return sys.exit(answer["fault"]) if "fault" in answer else Machine(**answer)
 
 
 if __name__ == "__main__":
