@@ -74,7 +74,8 @@ def check_none(root: Path, *, cuda: bool) -> None:
         has = f"the machine has a {kind.upper()} ({file}), but "
         if kind == "gpu" and cuda:
             raise DeviceNotListed(
-                f"{has}TensorFlow lists none: see whether `nvidia-smi` lists it and whether CUDA_VISIBLE_DEVICES hides it"
+                f"{has}TensorFlow lists none: see whether `nvidia-smi` lists it, and whether CUDA_VISIBLE_DEVICES "
+                "hides it"
             )
         lacks = "is without CUDA" if kind == "gpu" else "lists none"
         raise DeviceNotListed(

@@ -37,7 +37,8 @@ def test_a_device_that_tensorflow_does_not_list_is_an_error_with_the_next_step(
 ) -> None:
     root, kind = machine
     if kind is None:
-        return check_none(root, cuda=False)
+        check_none(root, cuda=False)
+        return
     with pytest.raises(DeviceNotListed, match=f"has a {kind.upper()} .*make hardware.*build/hardware-tools/{kind}"):
         check_none(root, cuda=False)
     with pytest.raises(DeviceNotListed, match="nvidia-smi" if kind == "gpu" else "lists none"):
@@ -57,5 +58,5 @@ def test_make_measures_with_the_tensorflow_of_the_device(machine: tuple[Path, st
 def test_the_message_is_the_only_line(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = SimpleNamespace(returncode=0, stdout='{"fault": "the machine has a GPU"}\n', stderr="")
     monkeypatch.setattr(command.subprocess, "run", lambda *_, **__: answer)
-    with pytest.raises(SystemExit, match="^the machine has a GPU$"):
+    with pytest.raises(SystemExit, match=r"^the machine has a GPU$"):
         command._machine()
