@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     settings = Settings(asked.project, asked.zone or Settings.zone, asked.name, asked.images, asked.tag)
     try:
-        check(settings)
+        # The chart of this folder names no registry: its images would be looked for in docker.io.
+        check(settings, images_needed=asked.verb in ("plan", "up") and not asked.chart.startswith("oci://"))
         pools = chosen(asked.pools)
     except (InvalidSettings, ValueError) as error:
         print(error, file=sys.stderr)
@@ -162,7 +163,16 @@ def run(runner: Runner, pools: Sequence[Pool]) -> bool:
             if shown.get(pool.name) != line:
                 print(line, flush=True)
                 shown[pool.name] = line
-        if all(map(jobs.finished, found)) or time.monotonic() > until:
+        if all(map(jobs.finished, found)):
+            break
+        if time.monotonic() > until:
+            running = [jobs.name(pool) for pool, job in zip(pools, found, strict=True) if not jobs.finished(job)]
+            print(
+                f"{', '.join(running)}: not ended after {_MOST_SECONDS / 60:.0f} minutes. Their machines and the "
+                "cluster cost until they are deleted:\n"
+                f"  python -m gke down --project {settings.project} --name {settings.name}",
+                flush=True,
+            )
             break
         runner.sleep(_POLL_SECONDS)
     return all(job.get("status", {}).get("phase") == "Succeeded" for job in found)

@@ -258,6 +258,25 @@ def test_run_submits_waits_and_tells_how_each_job_ended(
     assert sum("apply" in call for call in cloud.calls) == len(POOLS)
 
 
+def test_run_that_gives_up_names_the_command_that_ends_the_costs(
+    cloud: Cloud, runner: Callable[[], Runner], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 1e9])
+    monkeypatch.setattr("gke.__main__.time.monotonic", lambda: next(times))
+    begun = runner()
+    begun.call = lambda command: Answer(0, json.dumps({"status": {"phase": "Running"}}), "")
+    assert not run(begun, POOLS[:1])
+    printed = capsys.readouterr().out
+    assert "try-t4: not ended after 90 minutes" in printed
+    assert "python -m gke down --project my-project-1 --name mptraining-try" in printed
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
+def test_every_job_has_a_deadline_within_the_time_that_the_costs_count(pool: Any) -> None:
+    policy = jobs.document(SETTINGS, pool)["spec"]["runPolicy"]
+    assert policy["activeDeadlineSeconds"] == costs.JOB_HOURS * 3600
+
+
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
 def test_every_job_resolves(pool: Any) -> None:
     resolved = resolve(MPTrainingJob.parse(jobs.document(SETTINGS, pool)), ClusterSettings())
@@ -276,10 +295,13 @@ def test_costs_are_printed_first_and_nothing_is_created_without_a_yes(
     fake.chmod(fake.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr("builtins.input", lambda _: "n")
-    assert main(["up", "--project", "my-project-1"]) == 1
+    images = ["--images", "registry.example/images"]
+    assert main(["up", "--project", "my-project-1", *images]) == 1
     assert "US dollars for one job on each" in capsys.readouterr().out
-    assert main(["plan", "--project", "my-project-1", "--pools", "t4"]) == 0
+    assert main(["plan", "--project", "my-project-1", "--pools", "t4", *images]) == 0
     assert "gcloud container node-pools create t4" in capsys.readouterr().out
+    assert main(["up", "--project", "my-project-1"]) == 2
+    assert "--images: is missing" in capsys.readouterr().err
     assert not record.exists()
     assert main(["down", "--project", "my-project-1", "--yes"]) == 1, "its answer is not JSON, so nothing is deleted"
 
