@@ -138,7 +138,7 @@ def collect(accelerator: str, bucket: str, date: str) -> Results:
         if not storage.exists(uri):
             raise NoResults(
                 f"{uri}: missing: job {_name(about.name)} has not measured anything. See why with "
-                f"`mptj describe {_name(about.name)}`; the page stays as it is"
+                f"`mptj status {_name(about.name)}`; the page stays as it is"
             )
         return load(storage.read(uri), uri)
     rounds = []
@@ -221,7 +221,7 @@ def _submit(found: Sequence[Mapping[str, Any]], namespace: str) -> None:
             if done.returncode and _EXISTS not in " ".join(done.stderr.split()):
                 sys.exit(done.stderr.strip() or f"`mptj submit` ended with {done.returncode}")
             name = one["metadata"]["name"]
-            continued = f"exists   {name}; `mptj delete {name}` lets the next run measure again"
+            continued = f"exists   {name}; `mptj cancel {name}` lets the next run measure again"
             print(continued if done.returncode else done.stdout.strip(), flush=True)
     for one in found:
         subprocess.run([*mptj, "wait", one["metadata"]["name"], "--namespace", namespace], check=False)

@@ -6,6 +6,7 @@ import io
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hardware import cluster, measure
 from hardware.cells import Turn, turns
 from hardware.jobs import job, local_accelerator, steps
 from hardware.machine import Machine, catalogue_name
+from mptraining.cluster.errors import _refused
 from mptraining_api.accelerators import lookup
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
@@ -82,7 +84,8 @@ def test_a_second_run_continues_with_the_jobs_that_exist(
 
     def run(command: list[str], **_: Any) -> Any:
         calls.append(command[3])
-        error = AlreadyExists(Request("hardware-nvidia-tesla-t4", "training")) if command[3] == "submit" else ""
+        job: Any = SimpleNamespace(name="hardware-nvidia-tesla-t4", namespace="training")
+        error = _refused(job, "AlreadyExists", "", "job") if command[3] == "submit" else ""
         return SimpleNamespace(returncode=1 if error else 0, stdout="", stderr=str(error))
 
     monkeypatch.setattr(cluster.subprocess, "run", run)
