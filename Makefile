@@ -38,6 +38,10 @@ FUZZ := build/fuzz-tools
 AUDIT_TOOLS := build/audit-tools
 WORKFLOW_TOOLS := build/workflow-tools
 RELEASE_TOOLS := build/release-tools
+# gpu, tpu or nothing, as hardware/machine.py finds them.
+DEVICE := $(if $(wildcard $(DEVICES_UNDER)/proc/driver/nvidia $(DEVICES_UNDER)/dev/nvidia*),gpu,$(if \
+  $(wildcard $(DEVICES_UNDER)/dev/accel[0-9]* $(DEVICES_UNDER)/dev/vfio/[0-9]*),tpu))
+HARDWARE_TOOLS := $(if $(DEVICE),build/hardware-tools/$(DEVICE),$(VENV))
 COSIGN := v3.1.3
 ORAS := v1.3.6
 DISTRIBUTION := v3.1.2
@@ -391,7 +395,7 @@ release-round: release-tools ## a release to a registry and an index on loopback
 	@$(BIN)/python -m tests.soak.release_round --write docs/release.md
 
 .PHONY: soak
-soak: $(INSTALLED) servers kueue release-tools $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue release-tools $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.fuzz --minutes $(FUZZ_MINUTES)
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
@@ -408,7 +412,7 @@ soak: $(INSTALLED) servers kueue release-tools $(FUZZ)/.installed build/bin/kube
 	@if test "$$(id -u)" = 0; then $(BIN)/python -m tests.soak.release_round --without-kind; \
 	  else echo "not root, whom Podman needs to build images: the round of a release is left out"; fi
 	@$(BIN)/python -m bench.accuracy --write
-	@$(BIN)/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
+	@$(HARDWARE_TOOLS)/bin/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
 	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m tests.soak.keras_io "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
 	@for release in $(ENDS_OF_KUBERNETES); do \
@@ -444,17 +448,30 @@ bench-records: $(INSTALLED) servers ## the reader of records against TensorFlow'
 bench-client: $(INSTALLED) servers ## what a notebook waits for and installs
 	@$(BIN)/python -m bench.client
 
+# The TensorFlow of the images, over .venv, whose own has no CUDA.
+build/hardware-tools/%/.installed: images/trainer.lock images/tensorflow-%.lock $(INSTALLED)
+	@echo "setting up TensorFlow for this machine's $* in $(@D), up to 3 GB"
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@for lock in images/trainer.lock images/tensorflow-$*.lock; do \
+	  $(BIN)/uv pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps --compile-bytecode -r $$lock; done
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+	  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	@touch $@
+
 # An hour on a GPU or TPU, on a CPU some minutes; the same command continues a run that was stopped.
 .PHONY: hardware
-hardware: $(INSTALLED) ## this machine's GPUs or TPU measured in an hour, into docs/hardware.md: MINUTES=60
-	@$(BIN)/python -m hardware $(if $(MINUTES),--minutes $(MINUTES))
+hardware: $(HARDWARE_TOOLS)/.installed ## this machine's GPUs or TPU measured in an hour, into docs/hardware.md: MINUTES=60
+	@# Keras 3 hardly knows TPUStrategy.
+	@$(if $(filter tpu,$(DEVICE)),TF_USE_LEGACY_KERAS=1 )$(HARDWARE_TOOLS)/bin/python -m hardware $(if $(MINUTES),--minutes "$$MINUTES")
 
 ACCELERATOR ?= t4
+# The shell reads them as variables, whatever characters they have.
+export BUCKET ACCELERATOR MINUTES
 
 .PHONY: hardware-gke
 hardware-gke: $(INSTALLED) ## the same as jobs on the cluster of docs/gke.md: BUCKET=gs://… ACCELERATOR=a100 MINUTES=60
-	@test -n "$(BUCKET)" || { echo "make hardware-gke BUCKET=gs://…: the bucket for code and results"; exit 1; }
-	@$(BIN)/python -m hardware.cluster --bucket $(BUCKET) --accelerator $(ACCELERATOR) $(if $(MINUTES),--minutes $(MINUTES))
+	@test -n "$${BUCKET:-}" || { echo "make hardware-gke BUCKET=gs://…: the bucket for code and results"; exit 1; }
+	@$(BIN)/python -m hardware.cluster --bucket "$$BUCKET" --accelerator "$$ACCELERATOR" $(if $(MINUTES),--minutes "$$MINUTES")
 
 .PHONY: clean
 clean: ## everything that can be made again, the virtual environment apart

@@ -8,6 +8,7 @@ bucket that have this name's label, and nothing else. Each continues where it wa
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import shlex
 import sys
@@ -20,7 +21,7 @@ import yaml
 
 from gke import costs, jobs
 from gke.execute import Runner, StepFailed
-from gke.plan import Step, bucket_label, context, project_number, setup, teardown
+from gke.plan import context, project_number, setup, teardown
 from gke.pools import Pool, chosen
 from gke.settings import InvalidSettings, Settings, check
 from hardware.data import pattern
@@ -37,7 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gke", description=__doc__)
     parser.add_argument("verb", choices=["plan", "up", "run", "down"])
     parser.add_argument("--project", required=True, help="project ID")
-    parser.add_argument("--zone", default=Settings.zone, help="a zone that has all three accelerators")
+    parser.add_argument(
+        "--zone",
+        default="",
+        help=f"of the cluster: {Settings.zone}, which has all three accelerators; run and down find the cluster's",
+    )
     parser.add_argument("--name", default=Settings.name, help="of the cluster; all that is created bears it as a label")
     parser.add_argument("--pools", nargs="+", default=[], metavar="POOL", help="some of t4 a100 v5e")
     parser.add_argument(
@@ -47,9 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--chart", default=str(ROOT / "charts" / "mptraining"), help="folder, or oci://… of the chart")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     asked = parser.parse_args(arguments)
-    settings = Settings(asked.project, asked.zone, asked.name, asked.images, asked.tag)
+    settings = Settings(asked.project, asked.zone or Settings.zone, asked.name, asked.images, asked.tag)
     try:
-        check(settings)
+        # The chart of this folder names no registry: its images would be looked for in docker.io.
+        check(settings, images_needed=asked.verb in ("plan", "up") and not asked.chart.startswith("oci://"))
         pools = chosen(asked.pools)
     except (InvalidSettings, ValueError) as error:
         print(error, file=sys.stderr)
@@ -65,12 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     return 1
                 up(runner, pools, asked.chart)
             case "run":
+                if not asked.zone and (zones := runner.zones()):
+                    runner.settings = dataclasses.replace(settings, zone=zones[0])
                 return 0 if run(runner, pools) else 1
             case "down":
-                if not asked.yes and not _agreed(f"Delete cluster {settings.name} and gs://{settings.bucket}?"):
-                    return 1
-                for step in teardown(settings):
-                    runner.delete(step)
+                return 0 if down(runner, asked.zone, yes=asked.yes) else 1
     except StepFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -82,13 +87,13 @@ def plan(settings: Settings, pools: Sequence[Pool], chart: str) -> None:
     print(costs.table(pools))
     print("\nup:")
     for step in setup(settings, pools, _NUMBER, chart):
-        for command in (step.create, *_after(settings, step)):
+        for command in (step.create, *step.after):
             print(f"  {shlex.join(command)}")
     print("\nrun: one job on each pool")
     for pool in pools:
         print(f"  {jobs.name(pool)}: {json.dumps(pool.job_accelerator)}")
     print("\ndown:")
-    for step in teardown(settings):
+    for step in teardown(settings, [settings.zone]):
         print(f"  {shlex.join(step.delete)}")
     quotas = ", ".join(pool.quota for pool in pools)
     print(f"\nQuotas needed in {settings.region}, one each: {quotas}")
@@ -100,13 +105,36 @@ def up(runner: Runner, pools: Sequence[Pool], chart: str) -> None:
     failed = []
     for step in setup(runner.settings, pools, number, chart):
         try:
-            runner.create(step, after=_after(runner.settings, step))
+            if step.title.startswith("cluster "):
+                _refuse_another_zone(runner)
+            runner.create(step)
         except StepFailed as error:
             if not step.title.startswith("node pool "):
                 raise
             failed.append(str(error))
     if failed:
         raise StepFailed("\n".join(failed))
+
+
+def down(runner: Runner, zone: str, *, yes: bool) -> bool:
+    """Delete the labelled clusters, in whichever zone they are, and the bucket; return whether it was agreed to.
+
+    Raises StepFailed, also if `zone` is given and a cluster is elsewhere: it would be left and cost.
+    """
+    settings = runner.settings
+    zones = runner.zones()
+    elsewhere = [one for one in zones if one != zone]
+    if zone and elsewhere:
+        raise StepFailed(
+            f"cluster {settings.name}: it is in {', '.join(elsewhere)}, not only in {zone}. Run the command without "
+            "--zone, which deletes it there; nothing was deleted."
+        )
+    place = f" in {', '.join(zones)}" if zones else f" (none found in any zone; {settings.zone} is looked at again)"
+    if not yes and not _agreed(f"Delete cluster {settings.name}{place} and gs://{settings.bucket}?"):
+        return False
+    for step in teardown(settings, zones or [settings.zone]):
+        runner.delete(step)
+    return True
 
 
 def run(runner: Runner, pools: Sequence[Pool]) -> bool:
@@ -135,14 +163,30 @@ def run(runner: Runner, pools: Sequence[Pool]) -> bool:
             if shown.get(pool.name) != line:
                 print(line, flush=True)
                 shown[pool.name] = line
-        if all(map(jobs.finished, found)) or time.monotonic() > until:
+        if all(map(jobs.finished, found)):
+            break
+        if time.monotonic() > until:
+            running = [jobs.name(pool) for pool, job in zip(pools, found, strict=True) if not jobs.finished(job)]
+            print(
+                f"{', '.join(running)}: not ended after {_MOST_SECONDS / 60:.0f} minutes. Their machines and the "
+                "cluster cost until they are deleted:\n"
+                f"  python -m gke down --project {settings.project} --name {settings.name}",
+                flush=True,
+            )
             break
         runner.sleep(_POLL_SECONDS)
     return all(job.get("status", {}).get("phase") == "Succeeded" for job in found)
 
 
-def _after(settings: Settings, step: Step) -> list[tuple[str, ...]]:
-    return [bucket_label(settings)] if step.title.startswith("bucket ") else []
+def _refuse_another_zone(runner: Runner) -> None:
+    """Raise StepFailed if the cluster exists in another zone: both would have one bucket and one name."""
+    settings = runner.settings
+    elsewhere = [zone for zone in runner.zones() if zone != settings.zone]
+    if elsewhere:
+        raise StepFailed(
+            f"cluster {settings.name}: it exists in {', '.join(elsewhere)}. Give --zone {elsewhere[0]}, run `down` "
+            "first, or choose another --name."
+        )
 
 
 def _agreed(question: str) -> bool:

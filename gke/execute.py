@@ -6,12 +6,12 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gke.plan import Command, Step
+from gke.plan import Command, Step, clusters
 from gke.settings import Settings
 
 _LAST = 1500
@@ -57,6 +57,8 @@ _FAULTS = (
 _BUSY = re.compile(
     r"currently (creating|running|upgrading|reconciling)|operation .* in progress|incompatible operation", re.IGNORECASE
 )
+# What `clusters list` warns of, with exit code 0, when it could not ask every zone.
+_SILENT = re.compile(r"did not respond", re.IGNORECASE)
 _TRIES, _WAIT_SECONDS = 20, 30.0
 
 
@@ -84,52 +86,49 @@ def call(command: Command) -> Answer:
 
 @dataclass
 class Runner:
-    """Creates and deletes; `journal` is the file of what this machine began to create, kept over runs."""
+    """Creates and deletes; `journal` is the file of what this machine created and has not labelled yet.
+
+    Only an object that gets its label by a second command (Step.after) is in it, with its location, between the two.
+    """
 
     settings: Settings
     journal: Path
     say: Callable[[str], None]
     call: Callable[[Command], Answer] = call
     sleep: Callable[[float], None] = time.sleep
-    began: set[str] = field(default_factory=set)
+    unlabelled: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.journal.exists():
-            self.began = set(json.loads(self.journal.read_text(encoding="utf-8")))
+            self.unlabelled = set(json.loads(self.journal.read_text(encoding="utf-8")))
 
-    def create(self, step: Step, after: Sequence[Command] = ()) -> bool:
-        """Create the step's object unless it exists; `after` are commands that complete it. Return whether it was new.
+    def create(self, step: Step) -> bool:
+        """Create and complete the step's object unless it exists. Return whether it was new.
 
         Raises StepFailed, also if another's object has the name.
         """
-        found = self._find(step) if step.look else None
-        if found is not None:
-            marked = not step.labels or self._is_ours(step, found)
-            if not marked and step.title not in self.began:
-                raise StepFailed(
-                    f"{step.title}: it exists and has no label {self.settings.label}. Choose another --name."
-                )
-            if not marked:
-                self._all(step, after)
-            self.say(f"  exists   {step.title}")
+        if self._exists(step):
             return False
         self.say(f"  creating {step.title}")
-        if step.labels:
-            self._note(step.title)
         answer = self._patiently(step.create)
-        # An earlier call may have succeeded although its answer was lost.
-        if answer.code and not _EXISTS.search(answer.errors):
+        if answer.code:
+            # An earlier call may have succeeded although its answer was lost.
+            if _EXISTS.search(answer.errors) and (not step.look or self._exists(step)):
+                return False
             raise StepFailed(explain(step.title, step.create, answer))
-        self._all(step, after)
+        if step.after:
+            self._note({*self.unlabelled, self._entry(step, self.settings.region)})
+        self._complete(step)
         return True
 
     def delete(self, step: Step) -> bool:
         """Delete the step's object if it has the label; return whether it was there. Raises StepFailed."""
         found = self._find(step)
         if found is None:
+            self._forget(step)
             self.say(f"  gone     {step.title}")
             return False
-        if not self._is_ours(step, found) and step.title not in self.began:
+        if not self._is_ours(step, found) and not self._was_begun(step, found):
             self.say(
                 f"  kept     {step.title}: it has no label {self.settings.label}, so this script did not create it"
             )
@@ -138,7 +137,27 @@ class Runner:
         answer = self._patiently(step.delete)
         if answer.code and not _MISSING.search(answer.errors):
             raise StepFailed(explain(step.title, step.delete, answer))
+        self._forget(step)
         return True
+
+    def zones(self) -> list[str]:
+        """Return the zones in which a cluster has the name and the label. Raises StepFailed."""
+        command = clusters(self.settings)
+        answer = self.call(command)
+        if answer.code or _SILENT.search(answer.errors):
+            raise StepFailed(explain("clusters", command, answer))
+        try:
+            found = json.loads(answer.output)
+        except ValueError:
+            found = None
+        if not isinstance(found, list):
+            raise StepFailed(f"clusters: `{' '.join(command[:4])}` printed no JSON list: {answer.output[:200]!r}")
+        key, _, value = self.settings.label.partition("=")
+        return sorted(
+            one["location"]
+            for one in found
+            if one["name"] == self.settings.name and (one.get("resourceLabels") or {}).get(key) == value
+        )
 
     def output(self, title: str, command: Command) -> str:
         """Return what a command printed. Raises StepFailed."""
@@ -147,9 +166,24 @@ class Runner:
             raise StepFailed(explain(title, command, answer))
         return answer.output.strip()
 
-    def _all(self, step: Step, commands: Sequence[Command]) -> None:
-        for command in commands:
+    def _exists(self, step: Step) -> bool:
+        """Return whether the object is there, completed if need be. Raises StepFailed if it is another's."""
+        found = self._find(step) if step.look else None
+        if found is None:
+            return False
+        if step.labels and not self._is_ours(step, found):
+            if not self._was_begun(step, found):
+                raise StepFailed(
+                    f"{step.title}: it exists and has no label {self.settings.label}. Choose another --name."
+                )
+            self._complete(step)
+        self.say(f"  exists   {step.title}")
+        return True
+
+    def _complete(self, step: Step) -> None:
+        for command in step.after:
             self.output(step.title, command)
+        self._forget(step)
 
     def _find(self, step: Step) -> dict[str, Any] | None:
         answer = self.call(step.look)
@@ -185,10 +219,21 @@ class Runner:
             self.sleep(_WAIT_SECONDS)
         return answer
 
-    def _note(self, title: str) -> None:
-        self.began.add(title)
+    def _was_begun(self, step: Step, found: dict[str, Any]) -> bool:
+        return bool(step.after) and self._entry(step, str(found.get("location", "")).lower()) in self.unlabelled
+
+    def _entry(self, step: Step, location: str) -> str:
+        return f"{step.title} in {location}"
+
+    def _forget(self, step: Step) -> None:
+        left = {entry for entry in self.unlabelled if entry.rpartition(" in ")[0] != step.title}
+        if left != self.unlabelled:
+            self._note(left)
+
+    def _note(self, unlabelled: set[str]) -> None:
+        self.unlabelled = unlabelled
         self.journal.parent.mkdir(parents=True, exist_ok=True)
-        self.journal.write_text(json.dumps(sorted(self.began)), encoding="utf-8")
+        self.journal.write_text(json.dumps(sorted(unlabelled)), encoding="utf-8")
 
 
 def explain(title: str, command: Command, answer: Answer) -> str:

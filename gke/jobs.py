@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gke.costs import JOB_HOURS
 from gke.pools import Pool
 from gke.settings import Settings
 
@@ -34,7 +35,12 @@ def document(settings: Settings, pool: Pool) -> dict[str, Any]:
             "training": {"epochs": 20, "batchSize": {"perReplica": 128}, "seed": 7},
             "checkpoint": {"everySteps": 200},
             "output": {"uri": f"gs://{settings.bucket}/runs/{name(pool)}"},
-            "runPolicy": {"pendingTimeoutSeconds": _PENDING_SECONDS, "backoffLimit": 1},
+            "runPolicy": {
+                "pendingTimeoutSeconds": _PENDING_SECONDS,
+                # The time that `plan` counts: a job that hangs does not keep its machine.
+                "activeDeadlineSeconds": int(JOB_HOURS * 3600),
+                "backoffLimit": 1,
+            },
             "podTemplate": {"serviceAccountName": settings.account},
         },
     }

@@ -7,7 +7,7 @@ continues, and so that nothing is deleted that another created.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gke.pools import Pool
 from gke.settings import Settings
@@ -24,7 +24,7 @@ class Step:
     """`look` prints the object as JSON, or fails if it is missing; without it `create` may be repeated.
 
     `labels` is the path of the labels in that JSON that must hold Settings.label; empty where the object is inside
-    another one that has it.
+    another one that has it. `after` are commands that complete the object, where `create` cannot set its label.
     """
 
     title: str
@@ -32,6 +32,7 @@ class Step:
     look: Command = ()
     labels: tuple[str, ...] = ()
     delete: Command = ()
+    after: tuple[Command, ...] = ()
 
 
 def setup(settings: Settings, pools: Sequence[Pool], project_number: str, chart: str) -> tuple[Step, ...]:
@@ -53,9 +54,14 @@ def setup(settings: Settings, pools: Sequence[Pool], project_number: str, chart:
     )
 
 
-def teardown(settings: Settings) -> tuple[Step, ...]:
-    """Return what `down` removes: the cluster, which takes pools, chart and jobs with it, and the bucket."""
-    return (_cluster(settings), _bucket(settings))
+def teardown(settings: Settings, zones: Sequence[str]) -> tuple[Step, ...]:
+    """Return what `down` removes: the clusters, which take pools, chart and jobs with them, and the bucket."""
+    return (*(_cluster(replace(settings, zone=zone)) for zone in zones), _bucket(settings))
+
+
+def clusters(settings: Settings) -> Command:
+    """Return the command that prints the project's clusters in all zones."""
+    return ("gcloud", "container", "clusters", "list", "--format=json", *_project(settings))
 
 
 def project_number(settings: Settings) -> Command:
@@ -85,7 +91,7 @@ def _cluster(settings: Settings) -> Step:
         "--quiet",
     )
     return Step(
-        f"cluster {settings.name}",
+        f"cluster {settings.name} in {settings.zone}",
         create,
         look=(*base, "describe", *place, "--format=json"),
         labels=("resourceLabels",),
@@ -137,6 +143,7 @@ def _bucket(settings: Settings) -> Step:
         look=(*base, "describe", uri, "--raw", "--format=json", *_project(settings)),
         labels=("labels",),
         delete=("gcloud", "storage", "rm", "--recursive", uri, "--quiet", *_project(settings)),
+        after=(bucket_label(settings),),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a person chooses: project, place, names and images. Pure."""
+"""Settings of the command line: project, place, names and images. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Settings:
         return f"mptraining-gke={self.name}"
 
 
-def check(settings: Settings) -> None:
+def check(settings: Settings, *, images_needed: bool = False) -> None:
     """Raise InvalidSettings with every mistake."""
     rules = [
         ("--project", settings.project, _PROJECT, "a project ID: 6 to 30 lower-case letters, digits and dashes"),
@@ -56,5 +56,10 @@ def check(settings: Settings) -> None:
     ]
     if len(settings.bucket) > _BUCKET_LENGTH:
         mistakes.append(f"--name: the bucket's name {settings.bucket!r} has more than {_BUCKET_LENGTH} characters")
+    if images_needed and not settings.images:
+        mistakes.append(
+            "--images: is missing: the registry with mptraining/operator and mptraining/trainer, such as "
+            f"us-docker.pkg.dev/{settings.project}/images; a chart from oci://… names its own"
+        )
     if mistakes:
         raise InvalidSettings("\n".join(mistakes))

@@ -12,6 +12,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from hardware.cells import Scale
@@ -41,7 +42,7 @@ def main() -> None:
     if arguments.publish and not file.exists() and storage.exists(arguments.publish):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(storage.read(arguments.publish))
-    results = _begin(file, small=arguments.small)
+    results = _begin(file, small=arguments.small, restart=bool(arguments.publish))
     if arguments.retry_failed:
         results = without_failures(results)
     results = run(results, file, 60 * (arguments.minutes or _MINUTES[results.scale]), publish=arguments.publish)
@@ -52,7 +53,9 @@ def main() -> None:
 def run(results: Results, file: Path, seconds: float, *, publish: str | None = None) -> Results:
     """Measure until all is done or no measurement fits into the time, that of earlier runs included."""
     while (turn := next_turn(results, seconds - results.seconds)) is not None:
+        machine = results.machine.to_json()
         one = measure(turn, results, file.parent)
+        one = replace(one, host={name: machine[name] for name in ("cpu", "cores", "memory", "driver")})
         results = results.with_round(one)
         save(results, file)
         if publish:
@@ -64,23 +67,33 @@ def run(results: Results, file: Path, seconds: float, *, publish: str | None = N
     return results
 
 
-def _begin(file: Path, *, small: bool) -> Results:
-    """Return the results to continue, or empty ones."""
+def _begin(file: Path, *, small: bool, restart: bool) -> Results:
+    """Return the results to continue, or empty ones.
+
+    Exits if they are not of this machine; with `restart` the run starts over, as a job that nobody watches must.
+    """
     machine = _machine()
     scale: Scale = "small" if small or machine.kind == "cpu" else "full"
+    empty = Results(machine, scale, datetime.datetime.now(datetime.UTC).date().isoformat())
     if not file.exists():
-        return Results(machine, scale, datetime.datetime.now(datetime.UTC).date().isoformat())
+        return empty
     try:
         before = load(file.read_text(encoding="utf-8"), str(file))
     except (ValueError, TypeError, KeyError) as error:
+        if restart:
+            print(f"starting over: {error}", flush=True)
+            return empty
         sys.exit(f"{file}: {error}")
     other = differences(before.machine, machine)
     if before.scale != scale:
         other.append(f"sizes: {before.scale} then, {scale} now")
+    if other and restart:
+        print(f"starting over: the results so far are of another machine ({'; '.join(other)})", flush=True)
+        return empty
     if other:
         sys.exit(f"{file} has figures of another machine ({'; '.join(other)}): give another --folder, or delete it")
     print(f"continuing {file}: {len(before.rounds)} measurements so far")
-    return before
+    return replace(before, machine=machine)
 
 
 def _machine() -> Machine:
@@ -88,7 +101,8 @@ def _machine() -> Machine:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"the machine's devices cannot be read:\n{done.stderr[-2000:]}")
-    return Machine(**json.loads(done.stdout.splitlines()[-1]))
+    answer = json.loads(done.stdout.splitlines()[-1])
+    return sys.exit(answer["fault"]) if "fault" in answer else Machine(**answer)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is measured: one frozen cell for each measurement, and the order of their turns. Pure."""
+"""The measurements: one frozen cell for each measurement, and the order of their turns. Pure."""
 
 from __future__ import annotations
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import yaml
 
+from gke.costs import prices
+from gke.pools import POOLS
 from hardware.cells import SIZES, Cell, turns
 from hardware.data import pattern
 from hardware.jobs import job, steps
@@ -39,6 +41,8 @@ SCRIPT = "hardware/job_script.py"
 _FILES = tuple(sorted(path.name for path in Path(__file__).parent.glob("*.py")))
 # The measured hour, and the machine's start.
 _DEADLINE_SECONDS = 7200
+# Of the client's message for a job that the cluster has (mptraining.cluster.errors).
+_EXISTS = "of this name exists"
 
 
 def archive() -> bytes:
@@ -103,17 +107,47 @@ def tpu_cells() -> list[Cell]:
     )
 
 
+class NoResults(Exception):
+    """The jobs have left nothing in the bucket; the message is one line with the next step."""
+
+
+def costs(accelerator: str, jobs: int, count: int) -> str:
+    """Return one line: what the jobs' machines cost at most by the list prices of gke/prices.toml."""
+    hours = _DEADLINE_SECONDS / 3600
+    known = prices()
+    pool = next((one.name for one in POOLS if one.job_accelerator["type"] == accelerator), None)
+    time = f"{jobs} job{'s' if jobs > 1 else ''} of at most {hours:g} hours, one machine each"
+    if pool is None:
+        return f"{time}; no list price of {accelerator} is recorded in gke/prices.toml"
+    price = known[pool]
+    most = price.hourly * hours * jobs * count
+    return (
+        f"{time}: at most {most:.2f} US dollars, {price.hourly:g} an hour and device by the list price of {price.date} "
+        f"({price.title})"
+    )
+
+
 def collect(accelerator: str, bucket: str, date: str) -> Results:
-    """Return the results that the jobs have left in the bucket; a job that has not ended is left out."""
+    """Return the results that the jobs have left in the bucket; a job that has not ended has none.
+
+    Raises NoResults if there are none at all.
+    """
     about = lookup(accelerator)
     if about.kind != "tpu":
         uri = f"{bucket}/runs/{_name(about.name)}/{RESULTS}"
+        if not storage.exists(uri):
+            raise NoResults(
+                f"{uri}: missing: job {_name(about.name)} has not measured anything. See why with "
+                f"`mptj status {_name(about.name)}`; the page stays as it is"
+            )
         return load(storage.read(uri), uri)
     rounds = []
     for cell in tpu_cells():
         uri = f"{bucket}/runs/{_name(about.name, cell)}/{RESULT}"
         if storage.exists(uri):
             rounds.append(tpu_round(cell, Result.read(storage.read(uri))))
+    if not rounds:
+        raise NoResults(f"{bucket}/runs: no job has ended; see why with `mptj list`. The page stays as it is")
     return Results(_tpu(about.name), "full", date, tuple(rounds))
 
 
@@ -148,10 +182,15 @@ def main() -> None:
         print(yaml.safe_dump_all(found, sort_keys=False), end="")
         return
     if not asked.collect:
+        print(costs(name, len(found), asked.count), flush=True)
         _upload(name, bucket)
         _submit(found, asked.namespace)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    for written in write_page(collect(name, bucket, today), asked.page):
+    try:
+        results = collect(name, bucket, today)
+    except NoResults as error:
+        sys.exit(str(error))
+    for written in write_page(results, asked.page):
         print(written)
 
 
@@ -168,13 +207,22 @@ def _upload(accelerator: str, bucket: str) -> None:
 
 
 def _submit(found: Sequence[Mapping[str, Any]], namespace: str) -> None:
-    """Submit the jobs and wait for all of them; one that fails does not keep the page from the others."""
+    """Submit the jobs that do not exist and wait for all; one that fails does not keep the page from the others.
+
+    Exits with the message of the command if a job is refused.
+    """
     mptj = [sys.executable, "-m", "mptraining"]
     with tempfile.TemporaryDirectory(prefix="mptraining-hardware-") as folder:
         for one in found:
             file = Path(folder, f"{one['metadata']['name']}.yaml")
             file.write_text(json.dumps(one), encoding="utf-8")
-            subprocess.run([*mptj, "submit", str(file), "--namespace", namespace], check=True)
+            command = [*mptj, "submit", str(file), "--namespace", namespace]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode and _EXISTS not in " ".join(done.stderr.split()):
+                sys.exit(done.stderr.strip() or f"`mptj submit` ended with {done.returncode}")
+            name = one["metadata"]["name"]
+            continued = f"exists   {name}; `mptj cancel {name}` lets the next run measure again"
+            print(continued if done.returncode else done.stdout.strip(), flush=True)
     for one in found:
         subprocess.run([*mptj, "wait", one["metadata"]["name"], "--namespace", namespace], check=False)
 

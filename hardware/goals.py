@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hardware.cells import HEADLINE, SIZES, Cell, Policy, mixed_policy
-from hardware.results import Results
+from hardware.results import Comparison, Results
 
 # The claims that the project started from: Keras' guide "Mixed precision" (3 times on GPUs with Tensor Cores, 60% on
 # TPUs, twice the batch), and the speedups of 4 and 8 GPUs by the book that its issues name.
@@ -17,7 +17,7 @@ _NO_TIME = "not measured here: no time was left, or a measurement failed"
 
 @dataclass(frozen=True)
 class Goal:
-    """`verdict` begins with met, not met or not measured here."""
+    """`verdict` begins with met, not met, not decided or not measured here."""
 
     claim: str
     goal: str
@@ -55,7 +55,7 @@ def largest_batch(results: Results, policy: Policy) -> tuple[int | None, bool]:
 
 def _faster_on_gpu(results: Results) -> Goal:
     claim = f"mixed precision on a V100 class GPU, {HEADLINE} images per second against float32"
-    ratio = results.ratio(headline(results, "mixed_float16"), headline(results, "float32"))
+    ratio = results.comparison(headline(results, "mixed_float16"), headline(results, "float32"))
     tensor_cores = results.machine.kind == "gpu" and (results.machine.capability or 0.0) >= _TENSOR_CORES
     needs = None if tensor_cores else "needs a GPU with Tensor Cores"
     return _at_least(claim, ratio, MIXED_ON_GPU, needs)
@@ -63,7 +63,7 @@ def _faster_on_gpu(results: Results) -> Goal:
 
 def _faster_on_tpu(results: Results) -> Goal:
     claim = f"mixed precision on a TPU, {HEADLINE} images per second against float32"
-    ratio = results.ratio(headline(results, "mixed_bfloat16"), headline(results, "float32"))
+    ratio = results.comparison(headline(results, "mixed_bfloat16"), headline(results, "float32"))
     return _at_least(claim, ratio, MIXED_ON_TPU, None if results.machine.kind == "tpu" else "needs a TPU")
 
 
@@ -75,7 +75,8 @@ def _larger_batch(results: Results) -> Goal:
         return _at_least(claim, None, LARGER_BATCH, "needs a GPU or a TPU, whose memory is its own")
     if plain is not None and not full:
         return _at_least(claim, None, LARGER_BATCH, f"float32 trained {plain} examples, the largest batch tried")
-    return _at_least(claim, mixed / plain if mixed and plain else None, LARGER_BATCH, None)
+    ratio = mixed / plain if mixed and plain else None
+    return _at_least(claim, None if ratio is None else Comparison(ratio, ratio, ratio), LARGER_BATCH, None)
 
 
 def _scaling(results: Results, count: int, least: float) -> Goal:
@@ -84,7 +85,7 @@ def _scaling(results: Results, count: int, least: float) -> Goal:
     assert many is not None
     assert single is not None
     needs = f"needs {count} GPUs" if results.machine.kind != "gpu" else many.needs
-    return _at_least(claim, results.ratio(many, single), least, needs)
+    return _at_least(claim, results.comparison(many, single), least, needs)
 
 
 def _overflow(results: Results) -> Goal:
@@ -126,13 +127,18 @@ def _determinism(results: Results) -> Goal:
     return Goal(claim, "bit-equal weights", "equal" if equal else "different", _verdict(equal))
 
 
-def _at_least(claim: str, ratio: float | None, least: float, needs: str | None) -> Goal:
-    measured = "" if ratio is None else f"{ratio:.2f}"
+def _at_least(claim: str, ratio: Comparison | None, least: float, needs: str | None) -> Goal:
+    measured = "" if ratio is None else str(ratio)
     goal = Goal(claim, f"at least {least:g}", measured, _NO_TIME)
     if needs:
         # A ratio of another device is not the goal's.
         return replace(goal, measured="", verdict=f"not measured here: {needs}")
-    return goal if ratio is None else replace(goal, verdict=_verdict(ratio >= least))
+    if ratio is None:
+        return goal
+    # Rounds that differ decide the goal only where all are on one side of it.
+    if not ratio.agrees and ratio.low < least <= ratio.high:
+        return replace(goal, verdict="not decided: the rounds differ")
+    return replace(goal, verdict=_verdict(ratio.ratio >= least if ratio.agrees else ratio.low >= least))
 
 
 def _verdict(met: bool) -> str:

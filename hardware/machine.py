@@ -15,6 +15,11 @@ from typing import Any, Literal
 
 from mptraining_api.accelerators import catalogue
 
+# Files of NVIDIA's driver and of a TPU's driver, under /. Makefile chooses the environment by the same ones.
+_FILES: dict[Literal["gpu", "tpu"], tuple[str, ...]] = {
+    "gpu": ("proc/driver/nvidia", "dev/nvidia*"),
+    "tpu": ("dev/accel[0-9]*", "dev/vfio/[0-9]*"),
+}
 # A CPU is split into so many logical devices for the part about several devices.
 _LOGICAL_CPUS = 2
 
@@ -53,8 +58,33 @@ def catalogue_name(device: str, capability: float) -> str:
     return "nvidia-tesla-v100" if capability >= 7.0 else "nvidia-tesla-p100"
 
 
-def detect() -> Machine:
-    """Return this machine; initializes no device."""
+class DeviceNotListed(Exception):
+    """The machine has a GPU or TPU that TensorFlow does not list; the message has the next step."""
+
+
+def check_none(root: Path, *, cuda: bool) -> None:
+    """Raise DeviceNotListed if a driver's file is under `root`, although TensorFlow lists neither GPU nor TPU.
+
+    `cuda` is whether this TensorFlow was built with CUDA.
+    """
+    for kind, patterns in _FILES.items():
+        file = next((file for pattern in patterns for file in sorted(root.glob(pattern))), None)
+        if file is None:
+            continue
+        has = f"the machine has a {kind.upper()} ({file}), but "
+        if kind == "gpu" and cuda:
+            raise DeviceNotListed(
+                f"{has}TensorFlow lists none: see whether `nvidia-smi` lists it, and whether CUDA_VISIBLE_DEVICES "
+                "hides it"
+            )
+        lacks = "is without CUDA" if kind == "gpu" else "lists none"
+        raise DeviceNotListed(
+            f"{has}this TensorFlow {lacks}: run `make hardware`, whose TensorFlow is in build/hardware-tools/{kind}"
+        )
+
+
+def detect(root: Path = Path("/")) -> Machine:
+    """Return this machine; initializes no device. Raises DeviceNotListed."""
     import keras
     import psutil
     import tensorflow as tf
@@ -78,6 +108,7 @@ def detect() -> Machine:
     if tpus:
         kind = os.environ.get("TPU_ACCELERATOR_TYPE", "TPU")
         return Machine("tpu", kind, "tpu-v5-lite-podslice", len(tpus), None, **common)
+    check_none(root, cuda=bool(tf.sysconfig.get_build_info().get("is_cuda_build")))
     return Machine("cpu", model, "cpu", _LOGICAL_CPUS, None, **common)
 
 
@@ -99,4 +130,7 @@ def _driver() -> str | None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(detect().to_json()))
+    try:
+        print(json.dumps(detect().to_json()))
+    except DeviceNotListed as error:
+        print(json.dumps({"fault": str(error)}))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hardware.cells import COUNTS, HEADLINE, MEMORY_BATCHES, MODELS, POLICIES, SIZES, SOURCES, Cell, Source
 from hardware.goals import SCALING, goals, headline, largest_batch, one
 from hardware.pictures import bar_chart, line_chart
-from hardware.results import Results
+from hardware.results import AGREE, Results
 from hardware.schedule import too_large
 
 _CPU = "Measured on a CPU: shows that the program works, not what a GPU does."
@@ -49,7 +50,7 @@ def page(results: Results, drawn: Iterable[str]) -> str:
 
 
 def pictures(results: Results) -> dict[str, str]:
-    """Return the pictures by file name; one without points is left out."""
+    """Return the pictures by file name; there is none without points."""
     drawn = {}
     lines: dict[str, list[tuple[float, float]]] = {}
     for cell in _cells(results, "memory"):
@@ -82,17 +83,23 @@ def _head(results: Results) -> str:
     accelerator = "none" if machine.kind == "cpu" else f"{machine.count} x {machine.device}"
     if machine.capability:
         accelerator += f", compute capability {machine.capability}"
+    hosts = _distinct([one.host for one in results.rounds if one.host] or [machine.to_json()], "cpu", "cores", "memory")
+    drivers = [one["driver"] for one in _distinct([one.host for one in results.rounds if one.host], "driver")]
+    drivers = [one for one in drivers or [machine.driver] if one]
     rows = [
         ["accelerator", accelerator],
-        ["CPU", f"{machine.cpu}, {machine.cores} cores, {machine.memory / 2**30:.0f} GiB"],
+        ["CPU", "; ".join(f"{one['cpu']}, {one['cores']} cores, {one['memory'] / 2**30:.0f} GiB" for one in hosts)],
         ["TensorFlow, Keras", f"{machine.tensorflow}, {machine.keras}"],
-        *([["driver", machine.driver]] if machine.driver else []),
+        *([["driver", ", ".join(drivers)]] if drivers else []),
         ["date", results.date],
         ["measurements", f"{len(results.rounds)} in {results.seconds / 60:.0f} minutes"],
     ]
     loads = [one.values["load"] for one in results.rounds if "load" in one.values]
-    if loads:
-        rows.append(["load average while measuring", f"{min(loads):.1f} to {max(loads):.1f}"])
+    without = len(results.rounds) - len(loads)
+    load = [f"{min(loads):.1f} to {max(loads):.1f}"] if loads else []
+    load += [f"not recorded in {without} measurements" if loads else "load not recorded"] if without else []
+    if load:
+        rows.append(["load average while measuring", "; ".join(load)])
     made = "`make hardware` writes this page with the figures of the machine that it runs on."
     return f"# Hardware\n\n{first}\n\n{made}\n\n{_table(['Machine', ''], rows)}"
 
@@ -124,8 +131,8 @@ def _speed(results: Results, cell: Cell, plain: Cell) -> str:
     speed = results.median(cell, "examples_per_second")
     if speed is None:
         return _absent(results, cell)
-    ratio = None if cell == plain else results.ratio(cell, plain)
-    return _number(speed) + ("" if ratio is None else f" ({ratio:.2f})")
+    ratio = None if cell == plain else results.comparison(cell, plain)
+    return _number(speed) + ("" if ratio is None else f" ({ratio})")
 
 
 def _absent(results: Results, cell: Cell) -> str:
@@ -148,20 +155,47 @@ def _scaling(results: Results) -> str:
     for count in COUNTS:
         cell = one(results, "scaling", devices=count)
         assert cell is not None
-        speed, ratio = results.median(cell, "examples_per_second"), results.ratio(cell, single)
+        speed, ratio = results.median(cell, "examples_per_second"), results.comparison(cell, single)
         goal = f"{SCALING[count]}" if count in SCALING else ""
         rows.append(
             [
                 str(count),
                 _absent(results, cell) if speed is None else _number(speed),
-                "" if ratio is None else f"{ratio:.2f}",
+                "" if ratio is None else str(ratio),
                 goal,
             ]
         )
     devices = {"cpu": "logical devices of one CPU, which share its cores", "gpu": "GPUs (NCCL)", "tpu": "chips"}
     of = devices[results.machine.kind]
-    text = f"{HEADLINE} under {single.policy}, {single.batch} examples a step on each of the {of}."
+    text = f"{HEADLINE} under {single.policy}, {single.batch} examples a step on each of the {of}." + _elsewhere(
+        results, single
+    )
     return f"## Several devices\n\n{text}\n\n" + _table(["Devices", "Examples/s", "Against one", "Goal"], rows)
+
+
+def _elsewhere(results: Results, cell: Cell) -> str:
+    """Return a remark if the same job of other sections had another speed, else nothing."""
+    job = cell.key.partition("/")[2]
+    found: dict[str, list[float]] = {}
+    for measured in results.rounds:
+        section, _, its = measured.key.partition("/")
+        if its == job and measured.values.get("examples_per_second"):
+            found.setdefault(section, []).append(measured.values["examples_per_second"])
+    speeds = [speed for section in found.values() for speed in section]
+    if cell.section not in found or max(speeds) <= AGREE * min(speeds):
+        return ""
+    others = [speed for section, its in found.items() if section != cell.section for speed in its]
+    if not others:
+        return ""
+    between = " to ".join(dict.fromkeys(_number(speed) for speed in (min(others), max(others))))
+    return (
+        f" The job on one device had {between} examples per second in other sections: the machine was not equally "
+        "busy, so figures of two sections, and of two rows here, are not comparable."
+    )
+
+
+def _distinct(hosts: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    return [dict(one) for one in dict.fromkeys(tuple((name, host[name]) for name in names) for host in hosts)]
 
 
 def _memory(results: Results, drawn: bool) -> str:
@@ -220,8 +254,9 @@ def _method(results: Results) -> str:
         "## How it is measured\n\n"
         "Each measurement is a job of its own in a process of its own, resolved and run as `mptj run` does it, with "
         "the strategy, the policy and the loss scaling that a job gets. Records hold noise. A speed is the median over "
-        "the calls of the device but the first, which compiles; with several rounds the median of the rounds, and a "
-        f"ratio is the median of the rounds' ratios. The goals' models have {rounds} rounds here. "
+        "the calls of the device but the first, which compiles; with several rounds the median of the rounds. A ratio "
+        f"is that of the two medians, unless the ratios of single rounds differ by more than {AGREE - 1:.0%}: then it "
+        f"is the range of the rounds. Rounds of each of the goals' models here: {rounds}. "
         f"{kinds[results.scale]} {examples:,} images are in the data. "
         "TF32 is float32 as "
         "TensorFlow multiplies it on Ampere GPUs by default; the column float32 has it switched off. "

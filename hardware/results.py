@@ -12,6 +12,9 @@ from hardware.cells import Cell, Scale, Turn, turns
 from hardware.machine import Machine
 
 _VERSION = 1
+_COMPARED = ("kind", "device", "count", "capability", "tensorflow", "keras")
+# Rounds whose highest ratio is more than so many times the lowest do not agree.
+AGREE = 1.2
 Outcome = Literal["measured", "failed", "out of memory"]
 
 
@@ -25,6 +28,29 @@ class Round:
     seconds: float
     message: str = ""
     values: dict[str, Any] = field(default_factory=dict)
+    # CPU, cores, memory and driver then: a job that was preempted continues on another machine of the same kind.
+    host: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`ratio` is that of the two medians, `low` and `high` are those of single rounds."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def agrees(self) -> bool:
+        # The medians may be of different rounds: their ratio must be one that the rounds have.
+        return max(self.high, self.ratio) <= AGREE * min(self.low, self.ratio)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.ratio:.2f}"
+            if self.agrees
+            else f"rounds differ: {min(self.low, self.ratio):.2f} to {max(self.high, self.ratio):.2f}"
+        )
 
 
 @dataclass(frozen=True)
@@ -53,11 +79,20 @@ class Results:
         found = [one.values[name] for one in self.measured(cell) if one.values.get(name) is not None]
         return statistics.median(found) if found else None
 
-    def ratio(self, ours: Cell, theirs: Cell, name: str = "examples_per_second") -> float | None:
-        """Return the median of the rounds' ratios; None if no round has both."""
+    def comparison(self, ours: Cell, theirs: Cell) -> Comparison | None:
+        """Return the ratio of the medians of examples per second; None if no round has both."""
+        name = "examples_per_second"
         other = {one.number: one.values.get(name) for one in self.measured(theirs)}
         found = [one.values[name] / other[one.number] for one in self.measured(ours) if other.get(one.number)]
-        return statistics.median(found) if found else None
+        mine, its = self.median(ours, name), self.median(theirs, name)
+        if not found or mine is None or not its:
+            return None
+        return Comparison(mine / its, min(found), max(found))
+
+    def ratio(self, ours: Cell, theirs: Cell) -> float | None:
+        """Return the ratio of the medians; None if no round has both, or if the rounds do not agree."""
+        found = self.comparison(ours, theirs)
+        return found.ratio if found and found.agrees else None
 
     @property
     def seconds(self) -> float:
@@ -85,9 +120,13 @@ def load(text: str | bytes, name: str) -> Results:
 
 
 def differences(before: Machine, now: Machine) -> list[str]:
-    """Return the fields by which two machines differ, for the refusal to mix their figures."""
+    """Return the fields by which the measured device or the programs differ, for the refusal to mix figures.
+
+    The machine around a GPU or TPU may be another: nodes of one type differ in CPU model, bytes of memory and driver.
+    """
     old, new = before.to_json(), now.to_json()
-    return [f"{name}: {old[name]!r} then, {new[name]!r} now" for name in old if old[name] != new[name]]
+    names = [*_COMPARED, *(("cores",) if before.kind == "cpu" else ())]
+    return [f"{name}: {old[name]!r} then, {new[name]!r} now" for name in names if old[name] != new[name]]
 
 
 def without_failures(results: Results) -> Results:

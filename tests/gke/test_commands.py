@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gke.plan import Command, Step, bucket_label, project_number, setup, teardown
+from gke.plan import Command, Step, clusters, project_number, setup, teardown
 from gke.pools import POOLS, chosen
 from gke.settings import InvalidSettings, Settings, check
 
@@ -68,13 +68,13 @@ FIELDS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def steps() -> tuple[Step, ...]:
-    return (*setup(SETTINGS, POOLS, "123456789", "charts/mptraining"), *teardown(SETTINGS))
+    return (*setup(SETTINGS, POOLS, "123456789", "charts/mptraining"), *teardown(SETTINGS, [SETTINGS.zone]))
 
 
 def gcloud_commands() -> list[Command]:
-    found = [project_number(SETTINGS), bucket_label(SETTINGS)]
+    found = [project_number(SETTINGS), clusters(SETTINGS)]
     for step in steps():
-        found += [command for command in (step.create, step.look, step.delete) if command]
+        found += [command for command in (step.create, *step.after, step.look, step.delete) if command]
     return [command for command in dict.fromkeys(found) if command[0] == "gcloud"]
 
 
@@ -131,6 +131,12 @@ def test_the_labels_are_where_the_api_shows_them() -> None:
         if step.labels:
             shape = field(message[step.title.split()[0]], ".".join(step.labels))
             assert shape["additionalProperties"] == {"type": "string"}
+
+
+def test_the_list_of_clusters_has_what_down_reads() -> None:
+    for name in ("name", "location"):
+        assert field("Cluster", name)["type"] == "string"
+    assert field("Bucket", "location")["type"] == "string"
 
 
 def test_only_marked_objects_are_ever_deleted() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gke import costs, jobs
-from gke.__main__ import main, run, up
+from gke.__main__ import down, main, run, up
 from gke.execute import Answer, Runner, StepFailed
 from gke.plan import Command, teardown
 from gke.pools import POOLS
@@ -35,6 +35,7 @@ class Cloud:
         self.labels: dict[str, dict[str, str]] = {}
         self.fails: dict[str, list[str]] = {}
         self.waited: list[float] = []
+        self.zone = SETTINGS.zone
 
     def __call__(self, command: Command) -> Answer:
         self.calls.append(command)
@@ -46,10 +47,18 @@ class Cloud:
         name = next((word for word in words[2:] if not word.startswith("-") and word not in VERBS), "")
         if words[:2] == ("projects", "describe"):
             return Answer(0, "123456789\n", "")
+        if "list" in words:
+            ours = [{"name": one, "location": self.zone, "resourceLabels": self.labels[one]} for one in self.labels]
+            return Answer(0, json.dumps([one for one in ours if one["name"] == "mptraining-try"]), "")
         if "describe" in words:
-            if name not in self.labels:
+            here = "clusters" not in words or f"--location={self.zone}" in words
+            if not here or name not in self.labels:
                 return Answer(1, "", NOT_FOUND)
-            found: dict[str, Any] = {"resourceLabels": self.labels[name], "labels": self.labels[name]}
+            found: dict[str, Any] = {
+                "resourceLabels": self.labels[name],
+                "labels": self.labels[name],
+                "location": "US-CENTRAL1",
+            }
             return Answer(0, json.dumps({**found, "config": found}), "")
         if "update" in words or ("create" in words and command[0] == "gcloud" and "buckets" not in words):
             self.labels[name] = OURS
@@ -104,15 +113,15 @@ def test_what_another_created_is_neither_used_nor_deleted(cloud: Cloud, runner: 
     cloud.labels = {"mptraining-try": {"team": "other"}, "gs://my-project-1-mptraining-try": {}}
     with pytest.raises(StepFailed, match=r"has no label mptraining-gke=mptraining-try\. Choose another --name"):
         up(runner(), POOLS, "chart")
-    assert not any(runner().delete(step) for step in teardown(SETTINGS))
+    assert not any(runner().delete(step) for step in teardown(SETTINGS, [SETTINGS.zone]))
     assert len(cloud.labels) == 2
 
 
 def test_down_removes_cluster_and_bucket_and_can_be_repeated(cloud: Cloud, runner: Callable[[], Runner]) -> None:
     up(runner(), POOLS, "chart")
     cloud.labels["gs://another"] = {"team": "other"}
-    assert [runner().delete(step) for step in teardown(SETTINGS)] == [True, True]
-    assert [runner().delete(step) for step in teardown(SETTINGS)] == [False, False]
+    assert [runner().delete(step) for step in teardown(SETTINGS, [SETTINGS.zone])] == [True, True]
+    assert [runner().delete(step) for step in teardown(SETTINGS, [SETTINGS.zone])] == [False, False]
     assert "gs://another" in cloud.labels
 
 
@@ -137,9 +146,86 @@ def test_a_pool_that_fails_is_explained_and_does_not_keep_the_rest(
     assert {"t4", "v5e", "gs://my-project-1-mptraining-try"} <= set(cloud.labels)
 
 
-def test_an_object_that_appears_meanwhile_is_no_failure(cloud: Cloud, runner: Callable[[], Runner]) -> None:
-    cloud.fails = {"clusters create": ["ERROR: code=409, message=Already exists: projects/p/clusters/mptraining-try."]}
+@pytest.mark.parametrize("labels", [OURS, {"team": "other"}], ids=["ours", "another's"])
+def test_an_object_that_appears_meanwhile_is_used_if_it_has_the_label(
+    labels: dict[str, str], cloud: Cloud, runner: Callable[[], Runner]
+) -> None:
+    exists = Answer(1, "", "ERROR: code=409, message=Already exists: projects/p/clusters/mptraining-try.")
+
+    def call(command: Command) -> Answer:
+        if "clusters create" in shlex.join(command):
+            cloud.labels["mptraining-try"] = labels
+            return exists
+        return cloud(command)
+
+    begun = runner()
+    begun.call = call
+    if labels == OURS:
+        up(begun, POOLS, "chart")
+    else:
+        with pytest.raises(StepFailed, match="has no label"):
+            up(begun, POOLS, "chart")
+
+
+OLD_JOURNALS = [
+    ["cluster mptraining-try", "bucket gs://my-project-1-mptraining-try"],
+    ["cluster mptraining-try in us-central1-a", "bucket gs://my-project-1-mptraining-try in europe-west4"],
+]
+
+
+@pytest.mark.parametrize("journal", OLD_JOURNALS, ids=["without places", "of another place"])
+def test_an_old_journal_makes_nothing_ours(
+    journal: list[str], cloud: Cloud, runner: Callable[[], Runner], tmp_path: Path
+) -> None:
+    (tmp_path / "journal.json").write_text(json.dumps(journal))
+    cloud.labels = {"mptraining-try": {"team": "other"}, "gs://my-project-1-mptraining-try": {}}
+    assert not any(runner().delete(step) for step in teardown(SETTINGS, [SETTINGS.zone]))
+    with pytest.raises(StepFailed, match="has no label"):
+        up(runner(), POOLS, "chart")
+    del cloud.labels["mptraining-try"]
+    with pytest.raises(StepFailed, match=r"bucket .*has no label"):
+        up(runner(), POOLS, "chart")
+    assert cloud.labels["gs://my-project-1-mptraining-try"] == {}
+
+
+def test_the_journal_has_a_bucket_only_between_its_creation_and_its_label(
+    cloud: Cloud, runner: Callable[[], Runner], tmp_path: Path
+) -> None:
+    cloud.fails = {"buckets create": ["quota"], "--update-labels": ["connection reset"]}
+    with pytest.raises(StepFailed, match="quota"):
+        up(runner(), POOLS, "chart")
+    assert runner().unlabelled == set()
+    with pytest.raises(StepFailed, match="connection reset"):
+        up(runner(), POOLS, "chart")
+    assert runner().unlabelled == {"bucket gs://my-project-1-mptraining-try in us-central1"}
+    assert [runner().delete(step) for step in teardown(SETTINGS, [SETTINGS.zone])] == [True, True]
+    assert runner().unlabelled == set()
     up(runner(), POOLS, "chart")
+    assert runner().unlabelled == set()
+
+
+def test_down_finds_the_cluster_in_any_zone_and_names_it(
+    cloud: Cloud, runner: Callable[[], Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "y")
+    cloud.zone = "europe-west4-a"
+    cloud.labels = {"mptraining-try": OURS, "gs://my-project-1-mptraining-try": OURS}
+    with pytest.raises(StepFailed, match="is in europe-west4-a, not only in us-central1-a"):
+        down(runner(), "us-central1-a", yes=True)
+    with pytest.raises(StepFailed, match="exists in europe-west4-a"):
+        up(runner(), POOLS, "chart")
+    assert len(cloud.labels) == 2
+    assert down(runner(), "", yes=False)
+    assert cloud.labels == {}
+    assert "cluster mptraining-try in europe-west4-a and gs://" in asked[0]
+
+
+def test_down_deletes_nothing_while_a_zone_does_not_answer(cloud: Cloud, runner: Callable[[], Runner]) -> None:
+    begun = runner()
+    begun.call = lambda _: Answer(0, "[]", "WARNING: The following zones did not respond: europe-west4-a")
+    with pytest.raises(StepFailed, match="did not respond"):
+        down(begun, "", yes=True)
 
 
 def test_a_busy_cluster_is_waited_for(cloud: Cloud, runner: Callable[[], Runner]) -> None:
@@ -172,6 +258,25 @@ def test_run_submits_waits_and_tells_how_each_job_ended(
     assert sum("apply" in call for call in cloud.calls) == len(POOLS)
 
 
+def test_run_that_gives_up_names_the_command_that_ends_the_costs(
+    cloud: Cloud, runner: Callable[[], Runner], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 1e9])
+    monkeypatch.setattr("gke.__main__.time.monotonic", lambda: next(times))
+    begun = runner()
+    begun.call = lambda command: Answer(0, json.dumps({"status": {"phase": "Running"}}), "")
+    assert not run(begun, POOLS[:1])
+    printed = capsys.readouterr().out
+    assert "try-t4: not ended after 90 minutes" in printed
+    assert "python -m gke down --project my-project-1 --name mptraining-try" in printed
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
+def test_every_job_has_a_deadline_within_the_time_that_the_costs_count(pool: Any) -> None:
+    policy = jobs.document(SETTINGS, pool)["spec"]["runPolicy"]
+    assert policy["activeDeadlineSeconds"] == costs.JOB_HOURS * 3600
+
+
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
 def test_every_job_resolves(pool: Any) -> None:
     resolved = resolve(MPTrainingJob.parse(jobs.document(SETTINGS, pool)), ClusterSettings())
@@ -190,10 +295,13 @@ def test_costs_are_printed_first_and_nothing_is_created_without_a_yes(
     fake.chmod(fake.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr("builtins.input", lambda _: "n")
-    assert main(["up", "--project", "my-project-1"]) == 1
+    images = ["--images", "registry.example/images"]
+    assert main(["up", "--project", "my-project-1", *images]) == 1
     assert "US dollars for one job on each" in capsys.readouterr().out
-    assert main(["plan", "--project", "my-project-1", "--pools", "t4"]) == 0
+    assert main(["plan", "--project", "my-project-1", "--pools", "t4", *images]) == 0
     assert "gcloud container node-pools create t4" in capsys.readouterr().out
+    assert main(["up", "--project", "my-project-1"]) == 2
+    assert "--images: is missing" in capsys.readouterr().err
     assert not record.exists()
     assert main(["down", "--project", "my-project-1", "--yes"]) == 1, "its answer is not JSON, so nothing is deleted"
 

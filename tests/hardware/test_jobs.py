@@ -6,6 +6,7 @@ import io
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hardware import cluster, measure
 from hardware.cells import Turn, turns
 from hardware.jobs import job, local_accelerator, steps
 from hardware.machine import Machine, catalogue_name
+from mptraining.cluster.errors import _refused
 from mptraining_api.accelerators import lookup
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
@@ -69,6 +71,36 @@ def test_dry_run_prints_the_jobs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(sys, "argv", ["x", "--bucket", "gs://bucket/", "--accelerator", "t4", "--dry-run"])
     cluster.main()
     assert "uri: gs://bucket/runs/hardware-nvidia-tesla-t4" in capsys.readouterr().out
+
+
+def test_a_second_run_continues_with_the_jobs_that_exist(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Costs come first, and a job without results is one line."""
+    page = tmp_path / "hardware.md"
+    asked = ["x", "--bucket", str(tmp_path), "--accelerator", "t4", "--page", str(page)]
+    monkeypatch.setattr(sys, "argv", asked)
+    calls = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        calls.append(command[3])
+        job: Any = SimpleNamespace(name="hardware-nvidia-tesla-t4", namespace="training")
+        error = _refused(job, "AlreadyExists", "", "job") if command[3] == "submit" else ""
+        return SimpleNamespace(returncode=1 if error else 0, stdout="", stderr=str(error))
+
+    monkeypatch.setattr(cluster.subprocess, "run", run)
+    with pytest.raises(SystemExit, match=r"^[^\n]*hardware.json: missing: job hardware-nvidia-tesla-t4 [^\n]*$"):
+        cluster.main()
+    assert calls == ["submit", "wait"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("1 job of at most 2 hours, one machine each: at most 0.58 US dollars")
+    assert lines[1].startswith("exists   hardware-nvidia-tesla-t4")
+    assert not page.exists()
+
+
+def test_costs_of_an_accelerator_without_a_recorded_price_say_so() -> None:
+    assert "no list price of nvidia-l4" in cluster.costs("nvidia-l4", 1, 1)
+    assert cluster.costs("tpu-v5-lite-podslice", 10, 1).startswith("10 jobs of at most 2 hours")
 
 
 @pytest.mark.parametrize(

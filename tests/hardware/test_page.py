@@ -33,6 +33,48 @@ def test_three_times_on_a_gpu_is_the_median_of_the_rounds_ratios(ratio: float, v
     assert goals(with_speeds(results(GPU), ratio))[1].verdict == "not measured here: needs a TPU"
 
 
+def test_rounds_that_differ_have_no_ratio() -> None:
+    found = results(CPU)
+    free, repeatable = (cell(found, "determinism", deterministic=on) for on in (False, True))
+    for number, (ours, theirs) in enumerate(((728.0, 272.0), (217.0, 194.0))):
+        found = measured(found, free, number, examples_per_second=ours, weights="w")
+        found = measured(found, repeatable, number, examples_per_second=theirs, weights="w")
+    assert "| `Always` | 233 (rounds differ: 0.37 to 0.89) | yes |" in page(found, [])
+
+
+def test_a_ratio_is_that_of_the_two_figures_of_the_row() -> None:
+    found = results(CPU)
+    free, repeatable = (cell(found, "determinism", deterministic=on) for on in (False, True))
+    found = measured(found, free, 0, examples_per_second=100.0, weights="w")
+    found = measured(found, repeatable, 0, examples_per_second=50.0, weights="w")
+    assert "| 50 (0.50) |" in page(found, [])
+    found = measured(found, repeatable, 1, examples_per_second=150.0, weights="w")
+    assert "| 100 (rounds differ: 0.50 to 1.00) |" in page(found, [])
+
+
+def test_a_goal_is_not_decided_by_rounds_on_both_sides_of_it() -> None:
+    found = results(GPU)
+    for number, speed in enumerate((200.0, 320.0)):
+        found = measured(found, headline(found, "float32"), number, examples_per_second=100.0)
+        found = measured(found, headline(found, "mixed_float16"), number, examples_per_second=speed)
+    first = goals(found)[0]
+    assert (first.measured, first.verdict) == ("rounds differ: 2.00 to 3.20", "not decided: the rounds differ")
+
+
+def test_the_same_job_with_another_speed_elsewhere_is_named() -> None:
+    found = measured(results(CPU), cell(results(CPU), "scaling", devices=1), examples_per_second=113.0)
+    assert "not equally busy" not in page(found, [])
+    found = measured(found, cell(found, "determinism", deterministic=False), examples_per_second=728.0, weights="w")
+    assert "The job on one device had 728 examples per second in other sections" in page(found, [])
+
+
+def test_a_load_that_was_not_recorded_is_said() -> None:
+    found = measured(results(CPU), cell(results(CPU), "resume"), weights="a", straight_weights="a")
+    assert "| load average while measuring | load not recorded |" in page(found, [])
+    found = measured(found, cell(found, "scaling", devices=1), load=1.5)
+    assert "| 1.5 to 1.5; not recorded in 1 measurements |" in page(found, [])
+
+
 def test_sixty_percent_on_a_tpu() -> None:
     first, second = goals(with_speeds(results(TPU), 1.7))[:2]
     assert first.verdict == "not measured here: needs a GPU with Tensor Cores"

@@ -11,7 +11,7 @@ import pytest
 from hardware import __main__ as command
 from hardware.cells import Turn
 from hardware.results import Results, Round, load, save
-from tests.hardware.runs import CPU, results
+from tests.hardware.runs import CPU, GPU, cell, measured, results
 
 
 @pytest.fixture
@@ -58,6 +58,30 @@ def test_a_job_that_was_preempted_continues_from_its_run_folder(
     call(monkeypatch, tmp_path / "first", "--minutes", "0.5", "--publish", published)
     found = call(monkeypatch, tmp_path / "second", "--minutes", "1", "--publish", published)
     assert len(found.rounds) == len(machine) == 6
+
+
+def test_another_host_of_the_same_gpu_continues_and_each_round_has_its_own(
+    machine: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    host = replace(GPU, cpu="Xeon 2.30GHz", memory=31 * 10**9, driver="535.1")
+    monkeypatch.setattr(command, "_machine", lambda: host)
+    call(monkeypatch, tmp_path, "--small", "--minutes", "0.5")
+    monkeypatch.setattr(command, "_machine", lambda: replace(host, cpu="Xeon 2.00GHz", driver="550.2"))
+    found = call(monkeypatch, tmp_path, "--small", "--minutes", "1.5")
+    assert [one.host["cpu"] for one in found.rounds][:: len(found.rounds) - 1] == ["Xeon 2.30GHz", "Xeon 2.00GHz"]
+    text = (tmp_path / "hardware.md").read_text()
+    assert "Xeon 2.30GHz" in text
+    assert "Xeon 2.00GHz" in text
+
+
+def test_a_job_on_another_device_starts_over(
+    machine: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    published = str(tmp_path / "hardware.json")
+    save(measured(results(replace(CPU, device="other")), cell(results(CPU), "resume")), Path(published))
+    found = call(monkeypatch, tmp_path / "job", "--minutes", "0.5", "--publish", published)
+    assert found.machine == CPU
+    assert len(found.rounds) == len(machine) == 3
 
 
 def test_figures_of_two_machines_are_not_mixed(
