@@ -115,7 +115,8 @@ if other() == "1.36":
         plane.rest.patch(
             "/api/v1/nodes/gpu-1", {"metadata": {"labels": {"cloud.google.com/gke-accelerator": "nvidia-tesla-v100"}}}
         )
-        claims.create("extended", lambda pod: Run(), accelerator={"type": "nvidia-tesla-v100", "countPerNode": 1})
+        accelerator = {"type": "nvidia-tesla-v100", "countPerNode": 1}
+        claims.create("extended", lambda pod: Run(), accelerator=accelerator, nodes=1)
         claims.running("extended")
         assert ("gpu-1", "v100-0") in allocated(plane)
         claims.delete("extended")

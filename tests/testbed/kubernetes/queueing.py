@@ -50,7 +50,7 @@ class Queue:
         """Resume it on the nodes of that flavor. Raises Refused when the API server refuses the change, ValueError
         for a node label that conflicts with the Job's own, which Kueue would refuse.
         """
-        _retry_on_conflict(lambda: self._admit(job, flavor))
+        _retry(lambda: self._admit(job, flavor))
 
     def _admit(self, job: str, flavor: Flavor) -> None:
         found = self._rest.get(f"{self._path}/{job}")
@@ -72,7 +72,7 @@ class Queue:
         """Preempt it: its pods are deleted, the Job is neither failed nor complete, and is pending again."""
         found = self._rest.get(f"{self._path}/{job}")
         before = self._templates[found["metadata"]["uid"]]
-        _retry_on_conflict(lambda: self._stop(job))
+        _retry(lambda: self._stop(job))
         path = f"{self._path}/{job}"
         self._rest.patch(f"{path}/status", {"status": {"startTime": None}})
         done = _STOPPING.replace("/", "~1")
@@ -80,7 +80,8 @@ class Queue:
             {"op": "replace", "path": "/spec/template", "value": before},
             {"op": "remove", "path": f"/metadata/annotations/{done}"},
         ]
-        self._rest.patch(path, restore, kind=JSON_PATCH)
+        # Since Kubernetes 1.36 the template may change once the Job's controller has counted no active pods.
+        _retry(lambda: self._rest.patch(path, restore, kind=JSON_PATCH), codes=(409, 422))
 
     def _stop(self, job: str) -> None:
         found = self._rest.get(f"{self._path}/{job}")
@@ -92,7 +93,7 @@ class Queue:
         self._rest.patch(f"{self._path}/{found['metadata']['name']}", {**change, "metadata": metadata})
 
 
-def _retry_on_conflict(change: Callable[[], None]) -> None:
+def _retry(change: Callable[[], object], *, codes: Sequence[int] = (409,)) -> None:
     """Retry as Kueue does when another client, often the Job's controller, wrote the Job between its read and its
     write.
     """
@@ -101,7 +102,7 @@ def _retry_on_conflict(change: Callable[[], None]) -> None:
         try:
             change()
         except Refused as refused:
-            if refused.code != 409 or not left:
+            if refused.code not in codes or not left:
                 raise
             time.sleep(0.1)
         else:
