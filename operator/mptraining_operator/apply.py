@@ -109,7 +109,7 @@ class Applier:
         self._namespace_objects = namespace_objects
         self._warnings = WarningEvents(cluster, clock)
         self._place_in_queue = PlaceInQueue(
-            cluster, cache, pod_settings=pod_settings, record_event=record_event, clock=clock
+            cluster, cache, pod_settings=pod_settings, put=self._put_batch_job, record_event=record_event, clock=clock
         )
         self._gang_apis = gang_apis.GangApis(cluster, clock)
 

@@ -14,17 +14,19 @@ from mptraining_operator.children import NamespaceDeleted, NotCreated, create_ch
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan import waiting
 from mptraining_operator.plan.actions import CreateWorkload, EventRecord, JoinQueue, ReportToQueue
-from mptraining_operator.plan.snapshot import Refusal, Snapshot
+from mptraining_operator.plan.snapshot import Key, Refusal, Snapshot
 from mptraining_operator.resources import names, queue_job
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner
-from mptraining_operator.watch import api_objects, parse
 from mptraining_operator.watch.cache import Cache
 
 
 class PlaceInQueue:
-    """Executes JoinQueue, ReportToQueue and CreateWorkload. Thread-safe for different jobs."""
+    """Executes JoinQueue, ReportToQueue and CreateWorkload. Thread-safe for different jobs.
+
+    `put` stores a Job that the API server returned in the cache.
+    """
 
     def __init__(
         self,
@@ -32,12 +34,14 @@ class PlaceInQueue:
         cache: Cache,
         *,
         pod_settings: Callable[[Owner], PodSettings],
+        put: Callable[[Key, Raw], object],
         record_event: Callable[[Snapshot, EventRecord], None],
         clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._pod_settings = pod_settings
+        self._put = put
         self._record_event = record_event
         self._clock = clock
 
@@ -103,7 +107,7 @@ class PlaceInQueue:
             name, uid = body["metadata"]["name"], created["metadata"]["uid"]
             self._cluster.delete(BATCH_JOBS, owner.namespace, name, uid=uid, propagation="Background")
             return self._cache.update_lookups(snapshot.key, snapshot.uid, attempts_queue=True)
-        self._put(snapshot, created)
+        self._put(snapshot.key, created)
         self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return True
 
@@ -137,13 +141,8 @@ class PlaceInQueue:
         if answer is None or (action.uid and answer["metadata"]["uid"] != action.uid):
             self._cache.remove_missing(snapshot.key, action.uid)
         if answer is not None:
-            self._put(snapshot, answer)
+            self._put(snapshot.key, answer)
         return conflict
-
-    def _put(self, snapshot: Snapshot, answer: Raw) -> None:
-        job = api_objects.convert(answer, api_objects.Job)
-        version = parse.version_number(job.metadata.resource_version)
-        self._cache.put_batch_job(snapshot.key, version, parse.batch_job(job))
 
 
 def status_changes(action: ReportToQueue, now: float) -> dict[str, Any]:

@@ -37,12 +37,6 @@ from mptraining_operator.resources.job_objects import job_digest
 from mptraining_operator.resources.queue_job import Admitted, admission_digest
 
 
-def queue_name(snapshot: Snapshot) -> str | None:
-    """Return spec.scheduling.queueName."""
-    scheduling = snapshot.job.spec.scheduling if snapshot.job else None
-    return scheduling.queue_name if scheduling else None
-
-
 def managed_elsewhere(snapshot: Snapshot) -> bool:
     """Return whether spec.managedBy names another controller."""
     by = snapshot.job.spec.managed_by if snapshot.job else None
@@ -57,7 +51,7 @@ def elsewhere(snapshot: Snapshot, now: float) -> Plan:
     if snapshot.status is not None and conditions.is_true(snapshot.status, "Finished"):
         return clean_up_finished(snapshot, now) or Plan()
     spec = snapshot.job.spec if snapshot.job else None
-    if spec is None or spec.managed_by != MANAGED_BY_MULTIKUEUE or queue_name(snapshot) is None:
+    if spec is None or spec.managed_by != MANAGED_BY_MULTIKUEUE or snapshot.queue_name is None:
         return Plan()
     if snapshot.lookups.workload_exists or snapshot.job is None:
         return Plan()
@@ -73,7 +67,7 @@ def elsewhere(snapshot: Snapshot, now: float) -> Plan:
 def admitted(snapshot: Snapshot) -> Admitted | None:
     """Return the job's place in its queue; None before its admission, and for a job or an attempt without one."""
     found = None if snapshot.lookups.attempts_queue else snapshot.queue_job
-    if found is None or not _is_admitted(found) or found.placement is None or queue_name(snapshot) is None:
+    if found is None or not _is_admitted(found) or found.placement is None or snapshot.queue_name is None:
         return None
     return Admitted(found.name, found.uid, found.placement)
 
@@ -84,7 +78,7 @@ def _is_admitted(queue_job: SeenBatchJob) -> bool:
 
 def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:
     """Return the plan that queues the job for the machine of its next attempt, or None if that may start."""
-    if queue_name(snapshot) is None or snapshot.lookups.attempts_queue:
+    if snapshot.queue_name is None or snapshot.lookups.attempts_queue:
         return None
     found = snapshot.queue_job
     digest = _digest(snapshot, start)
@@ -183,7 +177,7 @@ def _with_queued(snapshot: Snapshot, status: JobStatus, now: float) -> JobStatus
 
 
 def _message(snapshot: Snapshot) -> str:
-    return f"waiting for the queue {queue_name(snapshot)!r} to admit the job"
+    return f"waiting for the queue {snapshot.queue_name!r} to admit the job"
 
 
 def preempted(snapshot: Snapshot, now: float) -> Plan | None:
@@ -224,7 +218,7 @@ def _report(snapshot: Snapshot, status: JobStatus | None, now: float, *, starts:
     if conditions.is_true(status, "Finished"):
         return None if live else _ended(place, status, now)
     never_ran = status.current_attempt is None
-    if (snapshot.suspend and not live) or (never_ran and queue_name(snapshot) is None):
+    if (snapshot.suspend and not live) or (never_ran and snapshot.queue_name is None):
         return LeaveQueue(place.name, place.uid)
     if place.suspended:
         # Kueue gives the quota to another job when no pod is active: not before the workers have ended.

@@ -243,6 +243,12 @@ class Snapshot:
         return Owner(self.key.namespace, self.key.name, self.uid, format_time(self.created))
 
     @property
+    def queue_name(self) -> str | None:
+        """The value of spec.scheduling.queueName."""
+        scheduling = self.job.spec.scheduling if self.job else None
+        return scheduling.queue_name if scheduling else None
+
+    @property
     def suspend(self) -> bool:
         """Whether spec.runPolicy.suspend is true."""
         policy = self.job.spec.run_policy if self.job else None

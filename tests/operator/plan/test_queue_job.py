@@ -238,6 +238,21 @@ def test_a_preemption_before_the_first_step_keeps_the_pending_timeout(ran: bool,
     assert found.waited_seconds == waited
 
 
+def test_the_pending_timeout_counts_on_after_a_preemption() -> None:
+    spec = {"runPolicy": {"pendingTimeoutSeconds": 100}}
+    first = Attempt(number=1, start_time="2026-01-01T00:00:00Z")
+    pending = JobStatus(current_attempt=1, attempts=[first], workers=2, phase=Phase.PENDING)
+    preempted = plan(snapshot(spec=spec, status=pending, queue_job=PLACE, batch_jobs=(FIRST,)), NOW + 30).status
+    place, again = dataclasses.replace(ADMITTED, uid="place"), NOW + 5000
+    frozen = Lookups(job_file_missing=True, peers_allowed=True)
+    parts = {"spec": spec, "queue_job": place, "lookups": frozen}
+    started = plan(snapshot(status=preempted, **parts), again).status
+    second = dataclasses.replace(FIRST, name="flowers-2", uid="job-2", attempt=2, created=again, active=2, ready=0)
+    for after, phase in ((69, Phase.PENDING), (70, Phase.FAILED)):
+        found = plan(snapshot(status=started, batch_jobs=(second,), **parts), again + after)
+        assert (found.status or started or JobStatus()).phase == phase
+
+
 def test_the_active_deadline_counts_from_the_admission_over_all_attempts() -> None:
     place = dataclasses.replace(ADMITTED, active=2, ready=2, started=NOW)
     second = dataclasses.replace(FIRST, name="flowers-2", attempt=2, started=NOW + 500, created=NOW + 500)
