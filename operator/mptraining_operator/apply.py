@@ -35,7 +35,6 @@ from mptraining_operator.children import (
     create_child,
     frozen_text,
     keep_frozen_job,
-    owner_of,
     read_frozen_job,
     rejection,
     with_digest,
@@ -109,7 +108,9 @@ class Applier:
         self._clock = clock
         self._namespace_objects = namespace_objects
         self._warnings = WarningEvents(cluster, clock)
-        self._place_in_queue = PlaceInQueue(cluster, cache, pod_settings=pod_settings, clock=clock)
+        self._place_in_queue = PlaceInQueue(
+            cluster, cache, pod_settings=pod_settings, put=self._put_batch_job, record_event=record_event, clock=clock
+        )
         self._gang_apis = gang_apis.GangApis(cluster, clock)
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
@@ -124,8 +125,14 @@ class Applier:
         self._written(plan)
         for record in plan.event_records:
             self._emit(record, plan, snapshot)
-        changed = [self._execute(action, snapshot) for action in plan.actions]
-        return any(changed)
+        changed = False
+        for action in plan.actions:
+            outdated = self._execute(action, snapshot)
+            changed = changed or outdated
+            if outdated and isinstance(action, ReportToQueue):
+                # The place in the queue may be gone.
+                break
+        return changed
 
     def clean_up(self, key: Key) -> None:
         """Remove what a deleted job leaves when its workers have terminated. Raises ApiProblem."""
@@ -206,7 +213,7 @@ class Applier:
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
         if snapshot.job is None:
             return False
-        owner = owner_of(snapshot)
+        owner = snapshot.owner
         text = frozen_text(action, snapshot)
         settings, attempt = self._pod_settings(owner), action.attempt_job
         try:
@@ -278,7 +285,7 @@ class Applier:
         spec, text = snapshot.job.spec, snapshot.lookups.job_text
         if text:
             spec = with_frozen_template(spec, ResolvedJob.read(text))
-        owner = owner_of(snapshot)
+        owner = snapshot.owner
         scheduling, annotations = spec.scheduling or Scheduling(), (spec.pod_template or PodTemplate()).annotations
         body = pod_group(
             owner,
@@ -302,7 +309,7 @@ class Applier:
         """Create the probe of an elastic job; without one, because a quota refuses it, the job keeps its size."""
         if snapshot.job is None:
             return
-        owner = owner_of(snapshot)
+        owner = snapshot.owner
         try:
             probe = capacity_probe(
                 owner,

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, ApiProblem, Raw, Resource
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import KIND
-from mptraining_api.status import JobStatus, config_map_name, format_time
+from mptraining_api.status import JobStatus, config_map_name
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.actions import Action, StartAttempt
@@ -78,6 +78,9 @@ def rejection(problem: ApiProblem, child: str) -> Exception:
     """Return the exception for a creation that failed: NamespaceDeleted, NotCreated, or `problem` to be retried."""
     if problem.status == 404 and not problem.kind and child.startswith("ResourceClaimTemplate "):
         message = "the API server does not serve resource.k8s.io/v1, which Kubernetes 1.34 does: see deviceClasses"
+        return NotCreated("Refused", child, message)
+    if problem.status == 404 and not problem.kind and child.startswith("Workload "):
+        message = "the API server does not serve kueue.x-k8s.io/v1beta2: Kueue is not installed"
         return NotCreated("Refused", child, message)
     if problem.status == 404 or problem.namespace_terminating:
         return NamespaceDeleted()
@@ -188,11 +191,6 @@ def read_frozen_job(cluster: Cluster, snapshot: Snapshot) -> str | None:
     return stored
 
 
-def owner_of(snapshot: Snapshot) -> Owner:
-    """Return the job of the snapshot as the owner of its children."""
-    return Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
-
-
 def keep_frozen_job(cluster: Cluster, snapshot: Snapshot, ending: str) -> None:
     """Write the frozen job to a ConfigMap if the Job `ending`, about to be deleted, is the last that has it.
 
@@ -201,7 +199,7 @@ def keep_frozen_job(cluster: Cluster, snapshot: Snapshot, ending: str) -> None:
     others = [each for each in snapshot.batch_jobs if each.name != ending and not each.deleting]
     if others or (snapshot.status is not None and is_true(snapshot.status, "Finished")):
         return
-    owner = owner_of(snapshot)
+    owner = snapshot.owner
     try:
         text = snapshot.lookups.job_text or read_frozen_job(cluster, snapshot)
         if text:

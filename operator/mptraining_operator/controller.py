@@ -18,7 +18,7 @@ from mptraining_operator.apply import Applier, RecordEvent
 from mptraining_operator.children import NotCreated
 from mptraining_operator.leader_election import NotLeading, Term, TermWorkers
 from mptraining_operator.metrics import RetryCause
-from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
+from mptraining_operator.plan.actions import EventRecord, JoinQueue, Plan, StartAttempt
 from mptraining_operator.plan.conditions import is_true
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch.cache import Cache
@@ -136,10 +136,10 @@ class Reconciler(TermWorkers):
         self._limits = replace(self._limits, cluster=settings)
 
     def _nodes_taken(self, plan: Plan) -> int:
-        """Return the nodes of the attempt that the plan starts, if they are limited; else 0."""
+        """Return the nodes of the attempt that the plan starts or queues for, if they are limited; else 0."""
         if self._limits.jobs.nodes_per_namespace is None:
             return 0
-        return sum(each.attempt_job.processes for each in plan.actions if isinstance(each, StartAttempt))
+        return sum(each.attempt_job.processes for each in plan.actions if isinstance(each, StartAttempt | JoinQueue))
 
     def _apply_with_reservation(self, key: Key, now: float) -> tuple[Plan, bool]:
         """Plan again and reserve the nodes while no other job does, so that two jobs do not both take the last ones."""

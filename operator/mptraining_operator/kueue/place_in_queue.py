@@ -9,21 +9,24 @@ from mptraining_api.kubernetes_api import BATCH_JOBS, WORKLOAD_PRIORITY_CLASSES,
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.spec import Scheduling
-from mptraining_api.status import format_time, truncated
+from mptraining_api.status import Phase, format_time, truncated
 from mptraining_operator.children import NamespaceDeleted, NotCreated, create_child
 from mptraining_operator.cluster import Cluster
-from mptraining_operator.plan.actions import CreateWorkload, JoinQueue, ReportToQueue
-from mptraining_operator.plan.snapshot import Refusal, Snapshot
+from mptraining_operator.plan import waiting
+from mptraining_operator.plan.actions import CreateWorkload, EventRecord, JoinQueue, ReportToQueue
+from mptraining_operator.plan.snapshot import Key, Refusal, Snapshot
 from mptraining_operator.resources import names, queue_job
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner
-from mptraining_operator.watch import api_objects, parse
 from mptraining_operator.watch.cache import Cache
 
 
 class PlaceInQueue:
-    """Executes JoinQueue, ReportToQueue and CreateWorkload. Thread-safe for different jobs."""
+    """Executes JoinQueue, ReportToQueue and CreateWorkload. Thread-safe for different jobs.
+
+    `put` stores a Job that the API server returned in the cache.
+    """
 
     def __init__(
         self,
@@ -31,16 +34,20 @@ class PlaceInQueue:
         cache: Cache,
         *,
         pod_settings: Callable[[Owner], PodSettings],
+        put: Callable[[Key, Raw], object],
+        record_event: Callable[[Snapshot, EventRecord], None],
         clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._pod_settings = pod_settings
+        self._put = put
+        self._record_event = record_event
         self._clock = clock
 
     def execute(self, action: JoinQueue | ReportToQueue | CreateWorkload, snapshot: Snapshot) -> bool:
         """Execute one action and return whether the job must be planned again. Raises ApiProblem."""
-        owner = Owner(snapshot.key.namespace, snapshot.key.name, snapshot.uid, format_time(snapshot.created))
+        owner = snapshot.owner
         match action:
             case ReportToQueue():
                 return self._report(action, snapshot)
@@ -58,6 +65,11 @@ class PlaceInQueue:
             refusal = Refusal(no.child, no.message, self._clock(), no.kind)
         except Problem as problem:
             refusal = Refusal(child, str(problem), self._clock(), "Invalid")
+        before = snapshot.lookups.refusal
+        if isinstance(action, CreateWorkload) and (before is None or before.message != refusal.message):
+            # The status belongs to MultiKueue.
+            found = waiting.refused(refusal, Phase.QUEUED)
+            self._record_event(snapshot, EventRecord(found.reason, found.message, "Warning"))
         return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
 
     def _attempt(
@@ -85,6 +97,7 @@ class PlaceInQueue:
             scheduling,
             machine=action.machine,
             least_workers=possible_nodes(action.job)[0],
+            digest=action.digest,
             workload=snapshot.workload,
             pod_set=pod_set,
         )
@@ -94,7 +107,7 @@ class PlaceInQueue:
             name, uid = body["metadata"]["name"], created["metadata"]["uid"]
             self._cluster.delete(BATCH_JOBS, owner.namespace, name, uid=uid, propagation="Background")
             return self._cache.update_lookups(snapshot.key, snapshot.uid, attempts_queue=True)
-        self._put(snapshot, created)
+        self._put(snapshot.key, created)
         self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return True
 
@@ -108,26 +121,28 @@ class PlaceInQueue:
                 raise NotCreated("Refused", f"Workload {queue_job.workload_name(owner)}", message)
             priority = int(found["value"])
         create_child(self._cluster, WORKLOADS, owner, queue_job.workload(owner, attempt, scheduling, priority=priority))
-        self._cache.update_lookups(snapshot.key, snapshot.uid, workload_exists=True)
+        self._cache.update_lookups(snapshot.key, snapshot.uid, workload_exists=True, refusal=None)
         return False
 
     def _report(self, action: ReportToQueue, snapshot: Snapshot) -> bool:
+        """Write the status; return whether the queue's Job is another one than observed, or was changed since."""
+        namespace, name = snapshot.key.namespace, action.queue_job
+        body: dict[str, Any] = {"status": status_changes(action, self._clock())}
+        if action.version:
+            # Another Job of that name has another one, too; a uid as a precondition would be answered with 422.
+            body["metadata"] = {"resourceVersion": str(action.version)}
         try:
-            changes = status_changes(action, self._clock())
-            answer = self._cluster.patch(
-                BATCH_JOBS, snapshot.key.namespace, action.queue_job, {"status": changes}, subresource="status"
-            )
+            answer: Raw | None = self._cluster.patch(BATCH_JOBS, namespace, name, body, subresource="status")
+            conflict = False
         except ApiProblem as problem:
-            if problem.status != 404:
+            if problem.status not in (404, 409):
                 raise
-            return False
-        self._put(snapshot, answer)
-        return False
-
-    def _put(self, snapshot: Snapshot, answer: Raw) -> None:
-        job = api_objects.convert(answer, api_objects.Job)
-        version = parse.version_number(job.metadata.resource_version)
-        self._cache.put_batch_job(snapshot.key, version, parse.batch_job(job))
+            answer, conflict = self._cluster.get_if_exists(BATCH_JOBS, namespace, name), True
+        if answer is None or (action.uid and answer["metadata"]["uid"] != action.uid):
+            self._cache.remove_missing(snapshot.key, action.uid)
+        if answer is not None:
+            self._put(snapshot.key, answer)
+        return conflict
 
 
 def status_changes(action: ReportToQueue, now: float) -> dict[str, Any]:

@@ -119,12 +119,19 @@ class ReadEvents:
 class JoinQueue:
     """Create the Job that holds the job's place in its queue over all attempts.
 
-    `job` is the frozen job, `machine` the one that it queues for and `nodes` the most workers, as of a StartAttempt.
+    `job` is the frozen job, `machine` the one that it queues for and `nodes` the most workers, as of a StartAttempt;
+    `digest` is that of what the queue admits.
     """
 
     job: ResolvedJob
     machine: int = 0
     nodes: int | None = None
+    digest: str = ""
+
+    @property
+    def attempt_job(self) -> ResolvedJob:
+        """The job of the attempt that it queues for."""
+        return for_attempt(self.job, machine=self.machine, nodes=self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,9 @@ class ReportToQueue:
     workers: int = 0
     # Seconds since 1970; Kueue removes startTime when it preempts the job.
     started: float | None = None
+    # Of that Job as it was observed; the version is a precondition, and a conflict ends the execution of the plan.
+    uid: str = ""
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

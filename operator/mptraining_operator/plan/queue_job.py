@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from mptraining_api import outcomes
 from mptraining_api.problems import Problem
+from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolve.resolve import resolve
-from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, MANAGED_BY_OPERATOR
+from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, MANAGED_BY_OPERATOR, Scheduling
 from mptraining_api.status import JobStatus, Phase
-from mptraining_operator.plan import conditions
+from mptraining_operator.plan import conditions, waiting
 from mptraining_operator.plan.actions import (
     Action,
     CreateWorkload,
@@ -26,15 +27,14 @@ from mptraining_operator.plan.actions import (
     StartAttempt,
 )
 from mptraining_operator.plan.capacity import machines
-from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
+from mptraining_operator.plan.deadlines import has_never_run
+from mptraining_operator.plan.end import charge_budget, with_uncharged_end
+from mptraining_operator.plan.snapshot import Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import clean_up_finished, no_live_pods
-from mptraining_operator.resources.queue_job import Admitted
-
-
-def queue_name(snapshot: Snapshot) -> str | None:
-    """Return spec.scheduling.queueName."""
-    scheduling = snapshot.job.spec.scheduling if snapshot.job else None
-    return scheduling.queue_name if scheduling else None
+from mptraining_operator.resources.environment import PodSettings
+from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.job_objects import job_digest
+from mptraining_operator.resources.queue_job import Admitted, admission_digest
 
 
 def managed_elsewhere(snapshot: Snapshot) -> bool:
@@ -51,10 +51,13 @@ def elsewhere(snapshot: Snapshot, now: float) -> Plan:
     if snapshot.status is not None and conditions.is_true(snapshot.status, "Finished"):
         return clean_up_finished(snapshot, now) or Plan()
     spec = snapshot.job.spec if snapshot.job else None
-    if spec is None or spec.managed_by != MANAGED_BY_MULTIKUEUE or queue_name(snapshot) is None:
+    if spec is None or spec.managed_by != MANAGED_BY_MULTIKUEUE or snapshot.queue_name is None:
         return Plan()
     if snapshot.lookups.workload_exists or snapshot.job is None:
         return Plan()
+    refusal = snapshot.lookups.refusal
+    if refusal is not None and now < (again := waiting.retry_at(refusal, snapshot.created)):
+        return Plan(wake_at=again)
     try:
         return Plan(actions=(CreateWorkload(resolve(snapshot.job, snapshot.limits.cluster)),))
     except Problem as problem:
@@ -64,7 +67,7 @@ def elsewhere(snapshot: Snapshot, now: float) -> Plan:
 def admitted(snapshot: Snapshot) -> Admitted | None:
     """Return the job's place in its queue; None before its admission, and for a job or an attempt without one."""
     found = None if snapshot.lookups.attempts_queue else snapshot.queue_job
-    if found is None or not _is_admitted(found) or found.placement is None or queue_name(snapshot) is None:
+    if found is None or not _is_admitted(found) or found.placement is None or snapshot.queue_name is None:
         return None
     return Admitted(found.name, found.uid, found.placement)
 
@@ -75,52 +78,95 @@ def _is_admitted(queue_job: SeenBatchJob) -> bool:
 
 def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:
     """Return the plan that queues the job for the machine of its next attempt, or None if that may start."""
-    if queue_name(snapshot) is None or snapshot.lookups.attempts_queue:
+    if snapshot.queue_name is None or snapshot.lookups.attempts_queue:
         return None
     found = snapshot.queue_job
-    other_machine = found is not None and found.machine != start.machine
-    if admitted(snapshot) and not other_machine:
+    digest = _digest(snapshot, start)
+    # Only of a job without an attempt: its spec may change until then.
+    edited = not status.current_attempt and found is not None and found.queue_digest not in ("", digest)
+    other = edited or (found is not None and found.machine != start.machine)
+    if admitted(snapshot) and not other:
         return None
-    refusal = snapshot.lookups.refusal
+    if found is None and snapshot.lookups.refusal is not None:
+        return _refused(snapshot, status, start, digest, snapshot.lookups.refusal, now)
     actions: tuple[Action, ...] = ()
     wake: float | None = None
     if found is None:
-        actions = (JoinQueue(start.job, start.machine, start.nodes),)
-    elif (found.ended or other_machine) and not found.deleting:
+        actions = (JoinQueue(start.job, start.machine, start.nodes, digest),)
+    elif (found.ended or other) and not found.deleting:
         # Of a job that was refused before its first attempt, and edited since; or of the machine of another attempt.
         actions = (LeaveQueue(found.name, found.uid),)
-    elif (due := machines.queue_deadline(snapshot, status, found)) is not None:
+    elif not found.deleting and (due := machines.queue_deadline(snapshot, status, found)) is not None:
         wake = due.at
-        if now >= due.at and not found.deleting:
+        if now >= due.at:
             return _given_up(snapshot, status, start, due.message, now)
     if conditions.is_true(status, "Suspended"):
         status = conditions.with_resumed(status, now, snapshot.generation)
-    if found is None and refusal is not None:
-        # As for the child of an attempt; `waiting` describes the refusal once there is an attempt.
-        waited = refusal.at - snapshot.created
-        wake = refusal.at + min(max(waited / 2, _SHORTEST_RETRY), _LONGEST_RETRY)
-        actions = actions if now >= wake else ()
-        message = f"{refusal.child}: {refusal.message}"
-        after = conditions.with_waiting(status, Phase.QUEUED, "ChildRefused", message, now, snapshot.generation)
-    else:
-        after = _with_queued(snapshot, status, now)
     # Its nodes are reserved in the namespace, since the queue may admit it at any time.
-    return Plan(status=after.model_copy(update={"workers": start.attempt_job.processes}), actions=actions, wake_at=wake)
+    after = _with_queued(snapshot, status, now).model_copy(update={"workers": start.attempt_job.processes})
+    return Plan(status=after, actions=actions, wake_at=wake)
+
+
+def _digest(snapshot: Snapshot, start: StartAttempt) -> str:
+    """Return the digest of what the job asks its queue for: with all workers, whatever its namespace leaves to it."""
+    if snapshot.job is None:
+        return ""
+    spec = snapshot.job.spec
+    try:
+        built = indexed_job(snapshot.owner, start.job, spec, attempt=1, settings=PodSettings(), machine=start.machine)
+    except Problem:
+        # JoinQueue reports it.
+        return ""
+    return admission_digest(built, spec.scheduling or Scheduling(), possible_nodes(start.job)[0])
+
+
+def _refused(
+    snapshot: Snapshot, status: JobStatus, start: StartAttempt, digest: str, refusal: Refusal, now: float
+) -> Plan:
+    """Create the queue's Job again later that the API server rejected; fail a job of which it can never be created."""
+    found = waiting.refused(refusal, Phase.QUEUED)
+    if refusal.kind == "Invalid":
+        if start.number > (status.current_attempt or 0):
+            status = conditions.with_attempt_started(status, start, now, snapshot.generation)
+        return charge_budget(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
+    before = conditions.condition(status, "Running")
+    new = before is None or before.reason != found.reason
+    if conditions.is_true(status, "Suspended"):
+        status = conditions.with_resumed(status, now, snapshot.generation)
+    status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    again = waiting.retry_at(refusal, snapshot.created)
+    return Plan(
+        status=status.model_copy(update={"workers": start.attempt_job.processes}),
+        actions=(JoinQueue(start.job, start.machine, start.nodes, digest),) if now >= again else (),
+        event_records=(EventRecord(found.reason, found.message, "Warning"),) if new else (),
+        wake_at=again,
+    )
+
+
+def leave(snapshot: Snapshot) -> tuple[Action, ...]:
+    """Return the action by which a job without live pods gives up its place; empty without one."""
+    place = snapshot.queue_job
+    if place is None or place.deleting or snapshot.probe is not None:
+        return ()
+    return (LeaveQueue(place.name, place.uid),)
 
 
 def _given_up(snapshot: Snapshot, status: JobStatus, start: StartAttempt, message: str, now: float) -> Plan:
     """Record an attempt that ended in the queue, before its Job was created: the next one tries the next machine."""
+    # A job that ran and was preempted has no startTime.
+    never_ran = has_never_run(status) and (start.number == 1 or status.waited_seconds is not None)
     if start.number > (status.current_attempt or 0):
         status = conditions.with_attempt_started(status, start, now, snapshot.generation)
+    update: dict[str, object] = {
+        "waited_seconds": status.waited_seconds or 0 if never_ran else None,
+        # The next attempt reads no other job from a ConfigMap of this name.
+        "job_digest": status.job_digest or job_digest(start.job.to_json()),
+    }
+    status = status.model_copy(update=update)
     status = conditions.with_attempt_ended(status, outcomes.NO_CAPACITY, message, now)
     following = machines.announced(snapshot, status, machines.next_machine(snapshot, status, now))
     record = EventRecord(outcomes.NO_CAPACITY.reason, f"{message.rstrip('.')}. Next: {following}", "Warning")
     return Plan(status=_with_queued(snapshot, status, now), event_records=(record,), wake_at=now)
-
-
-# Seconds between attempts to create a queue's Job that the API server rejected; they grow with the job's age.
-_SHORTEST_RETRY = 2.0
-_LONGEST_RETRY = 60.0
 
 
 def _with_queued(snapshot: Snapshot, status: JobStatus, now: float) -> JobStatus:
@@ -131,7 +177,7 @@ def _with_queued(snapshot: Snapshot, status: JobStatus, now: float) -> JobStatus
 
 
 def _message(snapshot: Snapshot) -> str:
-    return f"waiting for the queue {queue_name(snapshot)!r} to admit the job"
+    return f"waiting for the queue {snapshot.queue_name!r} to admit the job"
 
 
 def preempted(snapshot: Snapshot, now: float) -> Plan | None:
@@ -145,7 +191,7 @@ def preempted(snapshot: Snapshot, now: float) -> Plan | None:
     if batch_job.ended or (place is not None and place.uid == batch_job.queue_uid):
         return None
     message = f"the machines were preempted: {_message(snapshot)}"
-    status = conditions.with_attempt_ended(status, outcomes.QUEUE_PREEMPTED, message, now)
+    status = with_uncharged_end(snapshot, status, batch_job, outcomes.QUEUE_PREEMPTED, message, now)
     actions = () if batch_job.deleting else (EndAttempt(batch_job.name, batch_job.uid),)
     record = EventRecord("Queued", message, "Warning")
     return Plan(status=_with_queued(snapshot, status, now), actions=actions, event_records=(record,))
@@ -153,11 +199,17 @@ def preempted(snapshot: Snapshot, now: float) -> Plan | None:
 
 def with_queue_report(found: Plan, snapshot: Snapshot, now: float) -> Plan:
     """Add what the plan's status means for the job's place in its queue."""
-    action = _report(snapshot, found.status or snapshot.status, now)
-    return found if action is None or action in found.actions else replace(found, actions=(*found.actions, action))
+    if any(isinstance(each, LeaveQueue) for each in found.actions):
+        return found
+    starts = any(isinstance(each, StartAttempt) for each in found.actions)
+    action = _report(snapshot, found.status or snapshot.status, now, starts=starts)
+    if action is None:
+        return found
+    # Before a start: Kueue keeps the quota while pods are active, and a preemption that was not observed is a conflict.
+    return replace(found, actions=(action, *found.actions) if starts else (*found.actions, action))
 
 
-def _report(snapshot: Snapshot, status: JobStatus | None, now: float) -> Action | None:
+def _report(snapshot: Snapshot, status: JobStatus | None, now: float, *, starts: bool) -> Action | None:
     place = snapshot.queue_job
     if place is None or place.deleting or place.ended or status is None:
         return None
@@ -166,7 +218,7 @@ def _report(snapshot: Snapshot, status: JobStatus | None, now: float) -> Action 
     if conditions.is_true(status, "Finished"):
         return None if live else _ended(place, status, now)
     never_ran = status.current_attempt is None
-    if (snapshot.suspend and not live) or (never_ran and queue_name(snapshot) is None):
+    if (snapshot.suspend and not live) or (never_ran and snapshot.queue_name is None):
         return LeaveQueue(place.name, place.uid)
     if place.suspended:
         # Kueue gives the quota to another job when no pod is active: not before the workers have ended.
@@ -175,11 +227,12 @@ def _report(snapshot: Snapshot, status: JobStatus | None, now: float) -> Action 
         attempt = snapshot.batch_job(status.current_attempt or 0)
         ready = attempt is not None and not attempt.ended and attempt.ready + attempt.succeeded >= attempt.parallelism
         # Also between two attempts, in which the quota stays the job's.
-        ran = live or place.active
+        ran = live or place.active or starts
         wanted = (place.parallelism if ran else 0, place.parallelism if ready else 0)
     if wanted == (place.active, place.ready) or (place.suspended and place.active == wanted[0] == 0):
         return None
-    return ReportToQueue(place.name, *wanted, started=None if place.suspended else place.started or now)
+    started = None if place.suspended else place.started or now
+    return ReportToQueue(place.name, *wanted, started=started, uid=place.uid, version=place.version)
 
 
 def _ended(place: SeenBatchJob, status: JobStatus, now: float) -> ReportToQueue:
@@ -194,4 +247,6 @@ def _ended(place: SeenBatchJob, status: JobStatus, now: float) -> ReportToQueue:
         message=found.message if found else "",
         workers=place.parallelism if succeeded else 0,
         started=place.started or now,
+        uid=place.uid,
+        version=place.version,
     )

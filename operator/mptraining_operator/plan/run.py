@@ -151,11 +151,19 @@ def _needs_peers(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
 
 def _since_admission(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> JobStatus:
     """Count a queued job's startTime from its latest admission, also if the suspension itself was not observed."""
-    admitted, began = batch_job.started, status.start_time
+    admitted, began = _admitted_at(snapshot, batch_job), status.start_time
     if not gangs.queues(snapshot) or admitted is None or began is None or parse_time(began) >= admitted:
         return status
     runs = conditions.is_true(status, "Running")
     return status.model_copy(update={"start_time": format_time(admitted) if runs else None})
+
+
+def _admitted_at(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
+    """Return when the queue admitted the job, whose attempts share the admission, or an attempt that queues itself."""
+    if not batch_job.queue_uid:
+        return batch_job.started
+    place = snapshot.queue_job
+    return place.started if place is not None and place.uid == batch_job.queue_uid else None
 
 
 def _unschedulable_at(snapshot: Snapshot, batch_job: SeenBatchJob, status: JobStatus) -> float | None:
@@ -180,7 +188,8 @@ def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
         return ()
     kind = status.accelerator or (snapshot.job.spec.accelerator.type if snapshot.job else "unknown")
     lost = now - parse_time(before.completion_time)
-    if gangs.queues(snapshot) and batch_job.started is not None:
+    admitted = _admitted_at(snapshot, batch_job)
+    if gangs.queues(snapshot) and admitted is not None:
         # While the job queued, other jobs used the accelerators.
-        lost = min(lost, now - batch_job.started)
+        lost = min(lost, now - admitted)
     return (Loss(kind, max(0.0, lost) * (status.replicas_in_sync or 1)),)

@@ -14,8 +14,9 @@ from typing import Literal
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
-from mptraining_api.status import JobStatus
+from mptraining_api.status import JobStatus, format_time
 from mptraining_operator.resources import names
+from mptraining_operator.resources.job_objects import Owner
 from mptraining_operator.resources.queue_job import Placement
 
 
@@ -96,6 +97,10 @@ class SeenBatchJob:
     placement: Placement | None = None
     # The uid of that Job, which controls the Jobs of the attempts; empty without one.
     queue_uid: str = ""
+    # Of that Job: the digest of what the queue admits; empty if unknown.
+    queue_digest: str = ""
+    # Its metadata.resourceVersion; 0 if unknown.
+    version: int = 0
     # The SHA-256 of the resolved job that the operator froze for it; empty if unknown.
     job_digest: str = ""
     # The machine of the attempt, as for `resolve.attempt.for_attempt`.
@@ -133,7 +138,8 @@ class SeenBatchJob:
 
     def _state(self) -> SeenBatchJob:
         all_ready = int(self.ready + self.succeeded >= self.parallelism)
-        return replace(self, active=0, ready=self.ready if self.is_probe else all_ready, started=None, changed=None)
+        ready = self.ready if self.is_probe else all_ready
+        return replace(self, active=0, ready=ready, started=None, changed=None, version=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +236,17 @@ class Snapshot:
     queue_job: SeenBatchJob | None = None
     # The Workload that MultiKueue created for the job in this cluster; empty for none.
     workload: str = ""
+
+    @property
+    def owner(self) -> Owner:
+        """The job as the owner of its children."""
+        return Owner(self.key.namespace, self.key.name, self.uid, format_time(self.created))
+
+    @property
+    def queue_name(self) -> str | None:
+        """The value of spec.scheduling.queueName."""
+        scheduling = self.job.spec.scheduling if self.job else None
+        return scheduling.queue_name if scheduling else None
 
     @property
     def suspend(self) -> bool:

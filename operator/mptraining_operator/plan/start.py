@@ -21,7 +21,7 @@ from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobF
 from mptraining_operator.plan.capacity import machines, nodes
 from mptraining_operator.plan.deadlines import deadline_before, earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
-from mptraining_operator.plan.snapshot import Refusal, Snapshot
+from mptraining_operator.plan.snapshot import Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.resources.indexed_job import with_frozen_template
 from mptraining_operator.resources.volumes import outlives_pod
@@ -70,12 +70,9 @@ def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: in
     # Sweeps leave so many nodes to the job.
     status = status.model_copy(update={"workers": workers})
     records = (EventRecord(found.reason, found.message),) if new else ()
-    return Plan(status=status, event_records=records, wake_at=now + NODE_CHECK_SECONDS)
-
-
-# Seconds between attempts to create a rejected child: a quota is rarely freed soon.
-_SHORTEST_RETRY = 2.0
-_LONGEST_RETRY = 60.0
+    # Other jobs use its quota meanwhile.
+    leave = queue_job.leave(snapshot)
+    return Plan(status=status, actions=leave, event_records=records, wake_at=now + NODE_CHECK_SECONDS)
 
 
 # Seconds for which the status of a first attempt waits for its workers to run, so that both are one write.
@@ -239,7 +236,7 @@ def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa
     new = written != status and (refusal or snapshot.predecessors)
     records = (EventRecord(found.reason, found.message, "Warning"),) if new else ()
     wake = deadline.at if deadline else None
-    again = _retry_at(refusal, attempt, now)
+    again = waiting.retry_at(refusal, parse_time(attempt.start_time or format_time(now))) if refusal else now
     if now < again:
         return Plan(status=written, event_records=records, wake_at=min(again, wake or again))
     if not no_live_pods(snapshot):
@@ -248,24 +245,37 @@ def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    start = machines.start_again(attempt, job)
+    start = _within_admission(snapshot, machines.start_again(attempt, job))
+    if start.nodes != attempt.workers:
+        size = {"workers": start.nodes}
+        written = written.model_copy(
+            update={
+                "attempts": [*(written.attempts or [])[:-1], attempt.model_copy(update=size)],
+                "workers": start.attempt_job.processes,
+            }
+        )
+        status = status.model_copy(update={"attempts": written.attempts})
     if (queued := queue_job.admission(snapshot, status, start, now)) is not None:
         return queued
     return Plan(status=written, actions=(start,), event_records=records, wake_at=wake)
+
+
+def _within_admission(snapshot: Snapshot, start: StartAttempt) -> StartAttempt:
+    """Return the start of an elastic attempt with no more workers than its new place in the queue and the limits allow.
+
+    A fixed number of workers stays.
+    """
+    if start.nodes is None:
+        return start
+    sizes = possible_nodes(start.job)
+    fits = nodes.largest(sizes, min(start.nodes, nodes.most_allowed(snapshot, sizes)))
+    return replace(start, nodes=fits or sizes[0])
 
 
 def _without_obstacle(snapshot: Snapshot, found: waiting.Wait) -> bool:
     """Return whether no rejected child and no earlier pods delay the job, now or at the previous reconcile."""
     before = conditions.condition(snapshot.status, "Running") if snapshot.status else None
     return no_live_pods(snapshot) and found.reason == "Starting" and (before is None or before.reason == found.reason)
-
-
-def _retry_at(refusal: Refusal | None, attempt: Attempt, now: float) -> float:
-    """Return when to retry the creation of a rejected child; the delay grows with the time since the first try."""
-    if refusal is None:
-        return now
-    began = parse_time(attempt.start_time or format_time(now))
-    return refusal.at + min(max((refusal.at - began) / 2, _SHORTEST_RETRY), _LONGEST_RETRY)
 
 
 def _start(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mptraining_api.status import Phase
 from mptraining_operator.plan import conditions
-from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod, SeenWarning, Snapshot
+from mptraining_operator.plan.snapshot import Refusal, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources import names
 
 # Waiting reasons of the kubelet for an image that it cannot pull.
@@ -29,6 +29,9 @@ _REFUSED = {
 }
 
 
+# Seconds between attempts to create a rejected child: a quota is rarely freed soon.
+_SHORTEST_RETRY = 2.0
+_LONGEST_RETRY = 60.0
 # Reported before an attempt starts: the limit nodesPerNamespace is reached.
 NAMESPACE_FULL = "NamespaceFull"
 # Reported while pods of a node that is not ready are past their grace period.
@@ -56,7 +59,7 @@ def waiting_reason(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: floa
     if batch_job is None:
         return _of_children(snapshot, phase)
     if batch_job.suspended:
-        queue = snapshot.job.spec.scheduling.queue_name if snapshot.job and snapshot.job.spec.scheduling else None
+        queue = snapshot.queue_name
         who = f"the queue {queue!r}" if queue else f"the client that suspended Job {batch_job.name}"
         return Wait(Phase.QUEUED, "Queued", f"waiting for {who} to admit attempt {batch_job.attempt}")
     if batch_job.gang and snapshot.lookups.refusal is not None:
@@ -97,8 +100,7 @@ def node_not_ready(snapshot: Snapshot, now: float) -> Wait | None:
 def _of_children(snapshot: Snapshot, phase: Phase) -> Wait:
     refusal = snapshot.lookups.refusal
     if refusal is not None:
-        reason, step = _REFUSED[refusal.kind]
-        return Wait(phase, reason, f"{refusal.child}: {refusal.message}. {step}")
+        return refused(refusal, phase)
     # Without pod names or counts: otherwise each pod that terminates would cause a status write.
     if snapshot.predecessors:
         pods = f"kubectl get pods -l {names.JOB}={snapshot.key.name}"
@@ -110,6 +112,17 @@ def _of_children(snapshot: Snapshot, phase: Phase) -> Wait:
     if attempt is None:
         return Wait(phase, "Starting", "earlier pods are still terminating; attempt 1 starts when they are gone")
     return Wait(phase, "Starting", f"attempt {attempt} is being created")
+
+
+def refused(refusal: Refusal, phase: Phase) -> Wait:
+    """Describe a child that the API server rejected, with the next step."""
+    reason, step = _REFUSED[refusal.kind]
+    return Wait(phase, reason, f"{refusal.child}: {refusal.message.rstrip('.')}. {step}")
+
+
+def retry_at(refusal: Refusal, began: float) -> float:
+    """Return when to create a rejected child again; the delay grows with the time since the first try `began`."""
+    return refusal.at + min(max((refusal.at - began) / 2, _SHORTEST_RETRY), _LONGEST_RETRY)
 
 
 def _of_pods(snapshot: Snapshot, batch_job: SeenBatchJob, phase: Phase, now: float) -> Wait:

@@ -32,7 +32,9 @@ __all__ = [
     "OPERATOR",
     "PEERS",
     "PROBE_ATTEMPT",
+    "QUEUE_DIGEST",
     "QUEUE_JOB",
+    "QUEUE_JOB_UID",
     "RESOLVED_JOB",
     "SERVICE",
     "SOURCE_CONTAINER",
@@ -65,6 +67,11 @@ PROBE_ATTEMPT = 0
 PEERS = f"{GROUP}/peers"
 # The label of the Job that holds the job's place in its queue, and runs no pods.
 QUEUE_JOB = f"{GROUP}/queue-job"
+# The annotation of that Job with the digest of what the queue admits, see `resources.queue_job.admission_digest`.
+QUEUE_DIGEST = f"{GROUP}/queue-digest"
+# The annotation of an attempt's Job, and of a probe, with the uid of that Job. The garbage collector removes the owner
+# reference when that Job is deleted.
+QUEUE_JOB_UID = f"{GROUP}/queue-job-uid"
 # Of each namespace: the headless Service that gives the workers host names, and the NetworkPolicy that denies ingress.
 # No job's NetworkPolicy can have the second name.
 SERVICE = "mptraining-workers"

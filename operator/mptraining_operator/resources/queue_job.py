@@ -10,6 +10,7 @@ default queue.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ _POD_FIELDS = (
     *("schedulerName", "runtimeClassName", "topologySpreadConstraints", "resourceClaims", "resources"),
 )
 _CONTAINER_FIELDS = ("name", "image", "restartPolicy", "securityContext", "resources")
+_ADMITTED = ("restartPolicy", "resources")
 # The API server adds these labels to the template of every Job.
 _JOB_LABELS = frozenset(
     ("controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name")
@@ -78,17 +80,20 @@ def queue_job(
     *,
     machine: int = 0,
     least_workers: int | None = None,
+    digest: str = "",
     workload: str = "",
     pod_set: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Build the queue's Job from the Indexed Job of an attempt.
 
-    `machine`: that of the attempt. `least_workers`: see `partial_admission`.
+    `machine`: that of the attempt. `least_workers`: see `partial_admission`. `digest`: see `admission_digest`.
     `workload` and `pod_set`: the Workload that MultiKueue created, and its pod set, which the Job must equal.
     """
     workers = pod_set["count"] if pod_set else attempt["spec"]["parallelism"]
     labels = {**names.job_labels(owner.name, owner.uid), names.MANAGED_BY: names.OPERATOR, names.QUEUE_JOB: "true"}
     annotations = {names.MACHINE: str(machine)} if machine else {}
+    if digest:
+        annotations[names.QUEUE_DIGEST] = digest
     if least_workers is not None:
         annotations |= partial_admission(least_workers, workers)
     prebuilt = {PREBUILT_WORKLOAD: workload} if workload else {}
@@ -110,6 +115,18 @@ def queue_job(
             "template": dict(pod_set["template"]) if pod_set else _template(attempt),
         },
     }
+
+
+def admission_digest(attempt: Mapping[str, Any], scheduling: Scheduling, least_workers: int) -> str:
+    """Return the SHA-256 of what the queue's Job of that attempt asks the queue for.
+
+    Images are not a part of it: another default image of the operator does not cost a job its place.
+    """
+    pod = _template(attempt)["spec"]
+    for key in ("initContainers", "containers"):
+        pod[key] = [{name: each[name] for name in _ADMITTED if name in each} for each in pod.get(key, ())]
+    wanted = [pod, attempt["spec"]["parallelism"], least_workers, queue_labels(scheduling)]
+    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
 
 
 def workload(
@@ -206,4 +223,5 @@ def with_admission(batch_job: dict[str, Any], admitted: Admitted) -> dict[str, A
         "blockOwnerDeletion": False,
     }
     batch_job["metadata"]["ownerReferences"] = [{**training_job, "controller": False}, queue]
+    batch_job["metadata"].setdefault("annotations", {})[names.QUEUE_JOB_UID] = admitted.uid
     return batch_job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.apply import NotCreated
 from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
 from mptraining_operator.leader_election import Term
-from mptraining_operator.plan.actions import AllowPeers, Plan, ReadNode, StartAttempt
+from mptraining_operator.plan.actions import AllowPeers, JoinQueue, Plan, ReadNode, StartAttempt
 from mptraining_operator.plan.conditions import with_running
 from mptraining_operator.plan.plan import plan as plan_of_job
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
@@ -164,12 +165,13 @@ def test_an_error_of_our_own_leaves_a_traceback_and_a_retry(
     assert bench.next_in(clock) == 0.25
 
 
+@pytest.mark.parametrize("spec", [{}, {"scheduling": {"queueName": "gpus"}}])
 def test_while_one_start_is_written_another_job_sees_its_nodes_and_does_not_wait_for_it(
-    clock: Clock, raw_job: Make
+    clock: Clock, raw_job: Make, spec: dict[str, Any]
 ) -> None:
     queue, cache = WorkQueue(clock), Cache(clock)
     for name in ("first", "second"):
-        cache.put_job(parse.job(raw_job(name, uid=name, status={"phase": "Pending"})))
+        cache.put_job(parse.job(raw_job(name, uid=name, status={"phase": "Pending"}, **spec)))
     writing, written = threading.Event(), threading.Event()
     plans: dict[str, Plan] = {}
 
@@ -201,6 +203,6 @@ def test_while_one_start_is_written_another_job_sees_its_nodes_and_does_not_wait
     reconciler.reconcile(Key("team", "second"))
     written.set()
     first.join(60)
-    assert any(isinstance(each, StartAttempt) for each in plans["first"].actions)
+    assert [type(each) for each in plans["first"].actions] == [JoinQueue if spec else StartAttempt]
     assert plans["second"].actions == ()
     assert [each.reason for each in plans["second"].event_records] == ["NamespaceFull"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mptraining_api import outcomes
+from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import Attempt, JobStatus, Phase
@@ -73,11 +74,16 @@ def test_a_queues_job_that_was_refused_is_created_again_later(after: float, expe
     assert [type(each) for each in found.actions] == expected
     running = conditions.condition(found.status or JobStatus(), "Running")
     assert running is not None
-    assert (running.reason, running.message) == ("ChildRefused", "Job flowers-queue: exceeded quota: count/jobs.batch")
+    assert (found.status and found.status.phase, running.reason) == (Phase.QUEUED, "ChildRefused")
+    assert running.message.startswith("Job flowers-queue: exceeded quota: count/jobs.batch. Request less")
+    assert [each.reason for each in found.event_records] == ["ChildRefused"]
+    waits = plan(snapshot(status=found.status, lookups=Lookups(refusal=refusal)), NOW + after)
+    assert waits.event_records == (), "once per reason"
 
 
 def test_an_admitted_job_starts() -> None:
-    assert [type(each) for each in plan(snapshot(queue_job=ADMITTED), NOW).actions] == [StartAttempt]
+    found = plan(snapshot(queue_job=ADMITTED), NOW)
+    assert [type(each) for each in found.actions] == [ReportToQueue, StartAttempt]
 
 
 def test_without_managed_by_each_attempt_queues_by_itself() -> None:
@@ -96,7 +102,7 @@ def test_a_preemption_charges_nothing_and_gives_the_quota_back_after_the_last_wo
     ran = dataclasses.replace(PLACE, active=2, ready=2)
     found = plan(snapshot(status=RUNNING, queue_job=ran, batch_jobs=(FIRST,), pods=(WORKER,)), NOW)
     assert EndAttempt("flowers-1", "job-1") in found.actions
-    assert ReportToQueue("flowers-queue", 2, 0) in found.actions
+    assert ReportToQueue("flowers-queue", 2, 0, uid="place") in found.actions
     assert found.status is not None
     assert found.status.phase == Phase.QUEUED
     (attempt,) = found.status.attempts or ()
@@ -104,7 +110,7 @@ def test_a_preemption_charges_nothing_and_gives_the_quota_back_after_the_last_wo
     assert (found.status.application_failures or 0, found.status.infrastructure_restarts or 0) == (0, 0)
 
     left = plan(snapshot(status=found.status, queue_job=dataclasses.replace(ran, ready=0)), NOW + 5)
-    assert ReportToQueue("flowers-queue", 0, 0) in left.actions
+    assert ReportToQueue("flowers-queue", 0, 0, uid="place") in left.actions
 
 
 def test_quota_and_place_stay_between_two_attempts() -> None:
@@ -112,7 +118,7 @@ def test_quota_and_place_stay_between_two_attempts() -> None:
     ended = dataclasses.replace(FIRST, ended="Failed", active=0, ready=0)
     place = dataclasses.replace(ADMITTED, active=2, ready=2, started=NOW)
     found = plan(snapshot(status=failed, queue_job=place, batch_jobs=(ended,)), NOW)
-    assert found.actions == (ReportToQueue("flowers-queue", 2, 0, started=NOW),)
+    assert found.actions == (ReportToQueue("flowers-queue", 2, 0, started=NOW, uid="place"),)
 
 
 def test_a_suspended_job_leaves_the_queue_after_its_workers() -> None:
@@ -158,3 +164,137 @@ def test_a_finished_job_of_another_controller_has_its_ttl() -> None:
     spec = {"managedBy": "kueue.x-k8s.io/multikueue", "runPolicy": {"ttlSecondsAfterFinished": 60}}
     assert plan(snapshot(spec=spec, status=done), NOW + 59).actions == ()
     assert plan(snapshot(spec=spec, status=done), NOW + 61).actions == (DeleteJob("uid"),)
+
+
+def joined(**spec: Any) -> SeenBatchJob:
+    """Return the place of a job with that spec, as its queue admitted it."""
+    (join,) = plan(snapshot(spec=spec), NOW).actions
+    assert isinstance(join, JoinQueue)
+    return dataclasses.replace(ADMITTED, queue_digest=join.digest, parallelism=join.attempt_job.processes)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"nodes": 8},
+        {"accelerator": {"type": "nvidia-l4"}},
+        {"accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 2}},
+        {"podTemplate": {"resources": {"requests": {"cpu": "7"}}}},
+        {"scheduling": {"queueName": "others"}},
+        {"scheduling": {"queueName": "gpus", "workloadPriorityClassName": "urgent"}},
+    ],
+)
+def test_a_job_that_is_edited_in_its_queue_leaves_it_and_queues_again(edited: dict[str, Any]) -> None:
+    found = plan(snapshot(spec=edited, queue_job=joined()), NOW)
+    assert found.actions == (LeaveQueue("flowers-queue", "place"),)
+
+
+@pytest.mark.parametrize("edited", [{}, {"training": {"epochs": 9, "batchSize": {"global": 64}}}])
+def test_what_the_queue_does_not_admit_may_change(edited: dict[str, Any]) -> None:
+    found = plan(snapshot(spec=edited, queue_job=joined()), NOW)
+    assert StartAttempt in [type(each) for each in found.actions]
+
+
+def test_a_job_that_started_keeps_a_place_of_another_version_of_the_operator() -> None:
+    failed = conditions.with_attempt_ended(RUNNING, outcomes.PREEMPTED, "", NOW)
+    place = dataclasses.replace(ADMITTED, queue_digest="of another version", active=2, started=NOW)
+    found = plan(snapshot(status=failed, queue_job=place, lookups=Lookups(job_file_missing=True)), NOW + 60)
+    assert [type(each) for each in found.actions] == [StartAttempt]
+
+
+@pytest.mark.parametrize("spec", [{}, {"runPolicy": {"backoffLimit": 1}}])
+def test_an_object_of_the_queue_that_can_never_be_created_fails_the_job(spec: dict[str, Any]) -> None:
+    refusal = Refusal("Job flowers-queue", "spec.template: Invalid value", NOW, "Invalid")
+    status = plan(snapshot(spec=spec, lookups=Lookups(refusal=refusal)), NOW).status
+    assert status is not None
+    assert (status.phase, status.current_attempt) == (Phase.FAILED, 1)
+    assert (status.attempts or [])[0].outcome == outcomes.INVALID_SPEC.reason
+
+
+TRIED = {"accelerator": {"type": "nvidia-tesla-t4", "tryForSeconds": 60, "alternatives": [{"type": "nvidia-l4"}]}}
+
+
+def test_a_machine_that_the_queue_did_not_admit_leaves_a_digest_of_the_job_and_pending_timeout() -> None:
+    """Attempt 2 would otherwise take its job from any ConfigMap of that name."""
+    status = plan(snapshot(spec=TRIED, queue_job=PLACE), NOW + 60).status
+    assert status is not None
+    assert [each.outcome for each in status.attempts or ()] == [outcomes.NO_CAPACITY.reason]
+    assert status.job_digest
+    assert status.waited_seconds == 0, "time in a queue does not count"
+
+
+def test_a_place_that_is_being_deleted_has_no_deadline() -> None:
+    leaving = dataclasses.replace(PLACE, deleting=True)
+    assert plan(snapshot(spec=TRIED, queue_job=leaving), NOW + 61).wake_at is None
+
+
+@pytest.mark.parametrize(("ran", "waited"), [(False, 30), (True, None)])
+def test_a_preemption_before_the_first_step_keeps_the_pending_timeout(ran: bool, waited: int | None) -> None:
+    first = Attempt(number=1, start_time="2026-01-01T00:00:00Z")
+    pending = JobStatus(current_attempt=1, attempts=[first], workers=2, phase=Phase.PENDING)
+    status = RUNNING if ran else pending
+    found = plan(snapshot(status=status, queue_job=PLACE, batch_jobs=(FIRST,)), NOW + 30).status
+    assert found is not None
+    assert found.waited_seconds == waited
+
+
+def test_the_pending_timeout_counts_on_after_a_preemption() -> None:
+    spec = {"runPolicy": {"pendingTimeoutSeconds": 100}}
+    first = Attempt(number=1, start_time="2026-01-01T00:00:00Z")
+    pending = JobStatus(current_attempt=1, attempts=[first], workers=2, phase=Phase.PENDING)
+    preempted = plan(snapshot(spec=spec, status=pending, queue_job=PLACE, batch_jobs=(FIRST,)), NOW + 30).status
+    place, again = dataclasses.replace(ADMITTED, uid="place"), NOW + 5000
+    frozen = Lookups(job_file_missing=True, peers_allowed=True)
+    parts = {"spec": spec, "queue_job": place, "lookups": frozen}
+    started = plan(snapshot(status=preempted, **parts), again).status
+    second = dataclasses.replace(FIRST, name="flowers-2", uid="job-2", attempt=2, created=again, active=2, ready=0)
+    for after, phase in ((69, Phase.PENDING), (70, Phase.FAILED)):
+        found = plan(snapshot(status=started, batch_jobs=(second,), **parts), again + after)
+        assert (found.status or started or JobStatus()).phase == phase
+
+
+def test_the_active_deadline_counts_from_the_admission_over_all_attempts() -> None:
+    place = dataclasses.replace(ADMITTED, active=2, ready=2, started=NOW)
+    second = dataclasses.replace(FIRST, name="flowers-2", attempt=2, started=NOW + 500, created=NOW + 500)
+    attempts = [Attempt(number=1, outcome="Preempted"), Attempt(number=2, start_time="2026-01-01T00:08:20Z")]
+    status = RUNNING.model_copy(update={"current_attempt": 2, "attempts": attempts})
+    spec = {"runPolicy": {"activeDeadlineSeconds": 600}}
+    parts = {"status": status, "queue_job": place, "batch_jobs": (second,), "pods": (WORKER,)}
+    found = plan(snapshot(spec=spec, **parts), NOW + 600).status
+    assert found is not None
+    assert conditions.is_true(found, "Failed")
+
+
+def test_multikueues_workload_that_is_refused_is_created_again_later() -> None:
+    spec = {"managedBy": "kueue.x-k8s.io/multikueue"}
+    refusal = Refusal("Workload flowers-uid", "Kueue is not installed", NOW)
+    found = plan(snapshot(spec=spec, lookups=Lookups(refusal=refusal)), NOW + 1.9)
+    assert (found.actions, found.wake_at) == ((), NOW + 2)
+    found = plan(snapshot(spec=spec, lookups=Lookups(refusal=refusal)), NOW + 2)
+    assert [type(each) for each in found.actions] == [CreateWorkload]
+
+
+def test_a_job_that_waits_for_its_namespace_gives_its_quota_back() -> None:
+    limits = Limits(cluster=ClusterSettings(default_image="trainer:test"), jobs=JobLimits(nodes_per_namespace=2))
+    found = plan(snapshot(limits=limits, other_nodes=1, queue_job=ADMITTED), NOW)
+    assert found.actions == (LeaveQueue("flowers-queue", "place"),)
+
+
+def test_an_elastic_attempt_whose_job_is_missing_is_no_larger_than_its_new_admission() -> None:
+    spec = {"nodes": None, "elastic": {"min": 1, "max": 4}}
+    attempts = [Attempt(number=1, start_time="2026-01-01T00:00:00Z", workers=4)]
+    status = JobStatus(current_attempt=1, attempts=attempts, workers=4, phase=Phase.PENDING)
+    found = plan(
+        snapshot(spec=spec, status=status, queue_job=ADMITTED, lookups=Lookups(job_file_missing=True)), NOW + 1
+    )
+    (start,) = [each for each in found.actions if isinstance(each, StartAttempt)]
+    assert start.nodes == 2
+    assert found.status is not None
+    assert (found.status.workers, (found.status.attempts or [])[0].workers) == (2, 2)
+
+
+def test_a_report_is_of_the_place_that_was_observed() -> None:
+    place = dataclasses.replace(ADMITTED, version=7)
+    report, _ = plan(snapshot(queue_job=place), NOW).actions
+    assert isinstance(report, ReportToQueue)
+    assert (report.active, report.uid, report.version) == (2, "place", 7)

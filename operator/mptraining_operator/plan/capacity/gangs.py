@@ -48,8 +48,7 @@ def release(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> D
 
 def queues(snapshot: Snapshot) -> bool:
     """Return whether Kueue admits the job's workers, all or none."""
-    scheduling = snapshot.job.spec.scheduling if snapshot.job else None
-    return scheduling is not None and scheduling.queue_name is not None
+    return snapshot.queue_name is not None
 
 
 def _obstacle(snapshot: Snapshot, batch_job: SeenBatchJob, pods: Sequence[SeenPod]) -> str:

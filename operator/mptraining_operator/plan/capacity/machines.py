@@ -76,7 +76,7 @@ def next_machine(snapshot: Snapshot, status: JobStatus, now: float) -> int:
         order = list(range(len(machines)))
         rests = {each: _rest_ends(snapshot, status, machines, each, absent=True) for each in order}
     else:
-        # Its machines are still there.
+        # Its machines are still there, or the job queues for them again.
         return used
     return next((each for each in order if rests[each] <= now), min(order, key=rests.__getitem__))
 
@@ -160,8 +160,7 @@ def announced(snapshot: Snapshot, status: JobStatus, machine: int) -> str:
     machines = tried(snapshot.job, status)
     if not machines:
         return ""
-    scheduling = snapshot.job.spec.scheduling if snapshot.job else None
-    if scheduling is not None and scheduling.queue_name and machines[machine].try_for_seconds is None:
+    if snapshot.queue_name and machines[machine].try_for_seconds is None:
         return f"{describe(machines[machine])}, when its queue admits it"
     return f"{describe(machines[machine])} for {try_seconds(snapshot, machines, machine)} s"
 
