@@ -154,7 +154,7 @@ class QueuedTraining:
     def _placed(self, attempt: int) -> Pod:
         def pods() -> list[Pod]:
             listed = self.ns.control_plane.pods.of_job(NAMESPACE, f"{JOB}-{attempt}")
-            return [pod for pod in listed if pod.node and not pod.terminating]
+            return [pod for pod in listed if pod.node and not pod.terminating and not pod.ended]
 
         pod = self.ns.wait(pods, len, seconds=_PATIENCE)[0]
         assert isinstance(pod, Pod)
