@@ -46,6 +46,18 @@ COSIGN := v3.1.3
 ORAS := v1.3.6
 DISTRIBUTION := v3.1.2
 
+# An environment beside .venv, in the folder of the target, from the locks among its prerequisites.
+define own_environment
+@$(BIN)/python -m venv --without-pip $(@D)
+@for lock in $(filter %.lock,$^); do \
+  $(BIN)/uv pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps --compile-bytecode -r $$lock; done
+endef
+# What it lacks comes from .venv.
+define over_venv
+@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+endef
+
 # Where it is set, every process of a test compiles what it imports, pytest all tests once more.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -138,9 +150,7 @@ lint-workflows: build/bin/actionlint $(WORKFLOW_TOOLS)/.installed
 	@$(WORKFLOW_TOOLS)/bin/zizmor --quiet --offline --no-progress .github
 
 $(WORKFLOW_TOOLS)/.installed: tools/requirements-workflows.lock $(INSTALLED)
-	@$(BIN)/python -m venv --without-pip $(WORKFLOW_TOOLS)
-	@$(BIN)/uv pip install --quiet --python $(WORKFLOW_TOOLS)/bin/python --require-hashes --no-deps \
-	  -r tools/requirements-workflows.lock
+	$(own_environment)
 	@touch $@
 
 build/bin/actionlint:
@@ -281,30 +291,22 @@ $(OLDER)/.installed: tests/requirements-keras-older.lock $(INSTALLED)
 # .venv; what it asks for besides, 3 GB of Apache Beam, serves a module that nothing here imports.
 $(TENSORFLOW_CLOUD)/.installed: tests/requirements-tensorflow-cloud.lock $(INSTALLED)
 	@echo "setting up tensorflow-cloud in $(TENSORFLOW_CLOUD)"
-	@$(BIN)/python -m venv --without-pip $(TENSORFLOW_CLOUD)
-	@$(BIN)/uv pip install --quiet --python $(TENSORFLOW_CLOUD)/bin/python --require-hashes --no-deps --compile-bytecode \
-	  -r tests/requirements-tensorflow-cloud.lock
-	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
-	  > "$$($(TENSORFLOW_CLOUD)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	$(own_environment)
+	$(over_venv)
 	@touch $@
 
 # A real MLflow server, and the clients of MLflow and W&B. What they need besides has versions of its own, which come
 # before those of .venv; 0.6 GB.
 $(TRACKING)/.installed: tests/requirements-tracking.lock $(INSTALLED)
 	@echo "setting up MLflow and W&B in $(TRACKING)"
-	@$(BIN)/python -m venv --without-pip $(TRACKING)
-	@$(BIN)/uv pip install --quiet --python $(TRACKING)/bin/python --require-hashes --no-deps --compile-bytecode \
-	  -r tests/requirements-tracking.lock
-	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
-	  > "$$($(TRACKING)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	$(own_environment)
+	$(over_venv)
 	@touch $@
 
 # MkDocs, over .venv as well: the reference is made from the code.
 $(DOCS)/.installed: tools/requirements-docs.lock $(INSTALLED)
-	@$(BIN)/python -m venv --without-pip $(DOCS)
-	@$(BIN)/uv pip install --quiet --python $(DOCS)/bin/python --require-hashes --no-deps -r tools/requirements-docs.lock
-	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
-	  > "$$($(DOCS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	$(own_environment)
+	$(over_venv)
 	@touch $@
 
 .PHONY: docs
@@ -334,8 +336,7 @@ images-twice: $(INSTALLED) ## builds each image twice from nothing, and names wh
 	@$(BIN)/python -m kind.image_report sizes
 
 $(SBOM_TOOLS)/.installed: images/sbom.lock $(INSTALLED)
-	@$(BIN)/python -m venv --without-pip $(SBOM_TOOLS)
-	@$(BIN)/uv pip install --quiet --python $(SBOM_TOOLS)/bin/python --require-hashes --no-deps -r images/sbom.lock
+	$(own_environment)
 	@touch $@
 
 .PHONY: sbom
@@ -344,8 +345,7 @@ sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, 
 	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
 
 $(AUDIT_TOOLS)/.installed: tools/requirements-audit.lock $(INSTALLED)
-	@$(BIN)/python -m venv --without-pip $(AUDIT_TOOLS)
-	@$(BIN)/uv pip install --quiet --python $(AUDIT_TOOLS)/bin/python --require-hashes --no-deps -r tools/requirements-audit.lock
+	$(own_environment)
 	@touch $@
 
 # ADVISORIES is a folder with a copy of the advisories, where api.osv.dev is not in reach.
@@ -355,10 +355,8 @@ audit: $(AUDIT_TOOLS)/.installed sbom ## known vulnerabilities and licences of w
 
 # Atheris, over .venv: it fuzzes what is installed there.
 $(FUZZ)/.installed: tests/requirements-fuzz.lock $(INSTALLED)
-	@$(BIN)/python -m venv --without-pip $(FUZZ)
-	@$(BIN)/uv pip install --quiet --python $(FUZZ)/bin/python --require-hashes --no-deps -r tests/requirements-fuzz.lock
-	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
-	  > "$$($(FUZZ)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	$(own_environment)
+	$(over_venv)
 	@touch $@
 
 .PHONY: fuzz
@@ -451,11 +449,8 @@ bench-client: $(INSTALLED) servers ## what a notebook waits for and installs
 # The TensorFlow of the images, over .venv, whose own has no CUDA.
 build/hardware-tools/%/.installed: images/trainer.lock images/tensorflow-%.lock $(INSTALLED)
 	@echo "setting up TensorFlow for this machine's $* in $(@D), up to 3 GB"
-	@$(BIN)/python -m venv --without-pip $(@D)
-	@for lock in images/trainer.lock images/tensorflow-$*.lock; do \
-	  $(BIN)/uv pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps --compile-bytecode -r $$lock; done
-	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
-	  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/over.pth"
+	$(own_environment)
+	$(over_venv)
 	@touch $@
 
 # An hour on a GPU or TPU, on a CPU some minutes; the same command continues a run that was stopped.
