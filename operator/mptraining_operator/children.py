@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, ApiProblem, Raw, Resource
+from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, WORKLOADS, ApiProblem, Raw, Resource
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import KIND
 from mptraining_api.status import JobStatus, config_map_name
@@ -80,7 +80,7 @@ def rejection(problem: ApiProblem, child: str) -> Exception:
         message = "the API server does not serve resource.k8s.io/v1, which Kubernetes 1.34 does: see deviceClasses"
         return NotCreated("Refused", child, message)
     if problem.status == 404 and not problem.kind and child.startswith("Workload "):
-        message = "the API server does not serve kueue.x-k8s.io/v1beta2: Kueue is not installed"
+        message = f"the API server does not serve {WORKLOADS.group}/{WORKLOADS.version}: Kueue is not installed"
         return NotCreated("Refused", child, message)
     if problem.status == 404 or problem.namespace_terminating:
         return NamespaceDeleted()

@@ -81,18 +81,15 @@ def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: f
     if snapshot.queue_name is None or snapshot.lookups.attempts_queue:
         return None
     found = snapshot.queue_job
-    digest = _digest(snapshot, start)
-    # Only of a job without an attempt: its spec may change until then.
-    edited = not status.current_attempt and found is not None and found.queue_digest not in ("", digest)
-    other = edited or (found is not None and found.machine != start.machine)
+    other = found is not None and (found.machine != start.machine or _edited(snapshot, status, start, found))
     if admitted(snapshot) and not other:
         return None
     if found is None and snapshot.lookups.refusal is not None:
-        return _refused(snapshot, status, start, digest, snapshot.lookups.refusal, now)
+        return _refused(snapshot, status, start, snapshot.lookups.refusal, now)
     actions: tuple[Action, ...] = ()
     wake: float | None = None
     if found is None:
-        actions = (JoinQueue(start.job, start.machine, start.nodes, digest),)
+        actions = (_join(snapshot, start),)
     elif (found.ended or other) and not found.deleting:
         # Of a job that was refused before its first attempt, and edited since; or of the machine of another attempt.
         actions = (LeaveQueue(found.name, found.uid),)
@@ -105,6 +102,20 @@ def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: f
     # Its nodes are reserved in the namespace, since the queue may admit it at any time.
     after = _with_queued(snapshot, status, now).model_copy(update={"workers": start.attempt_job.processes})
     return Plan(status=after, actions=actions, wake_at=wake)
+
+
+def _edited(snapshot: Snapshot, status: JobStatus, start: StartAttempt, place: SeenBatchJob) -> bool:
+    """Return whether the job asks for something else than it queued with; its spec may change until its first attempt.
+
+    A place without a digest is of an earlier version of the operator.
+    """
+    if status.current_attempt or not place.queue_digest:
+        return False
+    return place.queue_digest != _digest(snapshot, start)
+
+
+def _join(snapshot: Snapshot, start: StartAttempt) -> JoinQueue:
+    return JoinQueue(start.job, start.machine, start.nodes, _digest(snapshot, start))
 
 
 def _digest(snapshot: Snapshot, start: StartAttempt) -> str:
@@ -120,24 +131,18 @@ def _digest(snapshot: Snapshot, start: StartAttempt) -> str:
     return admission_digest(built, spec.scheduling or Scheduling(), possible_nodes(start.job)[0])
 
 
-def _refused(
-    snapshot: Snapshot, status: JobStatus, start: StartAttempt, digest: str, refusal: Refusal, now: float
-) -> Plan:
+def _refused(snapshot: Snapshot, status: JobStatus, start: StartAttempt, refusal: Refusal, now: float) -> Plan:
     """Create the queue's Job again later that the API server rejected; fail a job of which it can never be created."""
     found = waiting.refused(refusal, Phase.QUEUED)
     if refusal.kind == "Invalid":
         if start.number > (status.current_attempt or 0):
             status = conditions.with_attempt_started(status, start, now, snapshot.generation)
         return charge_budget(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
-    before = conditions.condition(status, "Running")
-    new = before is None or before.reason != found.reason
-    if conditions.is_true(status, "Suspended"):
-        status = conditions.with_resumed(status, now, snapshot.generation)
-    status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    status, new = waiting.with_wait(snapshot, status, found, now)
     again = waiting.retry_at(refusal, snapshot.created)
     return Plan(
         status=status.model_copy(update={"workers": start.attempt_job.processes}),
-        actions=(JoinQueue(start.job, start.machine, start.nodes, digest),) if now >= again else (),
+        actions=(_join(snapshot, start),) if now >= again else (),
         event_records=(EventRecord(found.reason, found.message, "Warning"),) if new else (),
         wake_at=again,
     )

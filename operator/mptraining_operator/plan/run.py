@@ -152,7 +152,7 @@ def _needs_peers(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
 def _since_admission(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> JobStatus:
     """Count a queued job's startTime from its latest admission, also if the suspension itself was not observed."""
     admitted, began = _admitted_at(snapshot, batch_job), status.start_time
-    if not gangs.queues(snapshot) or admitted is None or began is None or parse_time(began) >= admitted:
+    if snapshot.queue_name is None or admitted is None or began is None or parse_time(began) >= admitted:
         return status
     runs = conditions.is_true(status, "Running")
     return status.model_copy(update={"start_time": format_time(admitted) if runs else None})
@@ -189,7 +189,7 @@ def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
     kind = status.accelerator or (snapshot.job.spec.accelerator.type if snapshot.job else "unknown")
     lost = now - parse_time(before.completion_time)
     admitted = _admitted_at(snapshot, batch_job)
-    if gangs.queues(snapshot) and admitted is not None:
+    if snapshot.queue_name is not None and admitted is not None:
         # While the job queued, other jobs used the accelerators.
         lost = min(lost, now - admitted)
     return (Loss(kind, max(0.0, lost) * (status.replicas_in_sync or 1)),)

@@ -62,11 +62,7 @@ def _runtime_limits(snapshot: Snapshot, job: ResolvedJob) -> RuntimeLimits | Non
 
 def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: int, now: float) -> Plan:
     found = waiting.namespace_full(Phase.RESTARTING if status.current_attempt else Phase.PENDING, workers, most)
-    before = conditions.condition(status, "Running")
-    new = before is None or before.reason != found.reason
-    if conditions.is_true(status, "Suspended"):
-        status = conditions.with_resumed(status, now, snapshot.generation)
-    status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    status, new = waiting.with_wait(snapshot, status, found, now)
     # Sweeps leave so many nodes to the job.
     status = status.model_copy(update={"workers": workers})
     records = (EventRecord(found.reason, found.message),) if new else ()
@@ -133,12 +129,9 @@ def first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
 def _wait_for_pods(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     """Wait for pods of an earlier job of this name, or of a Job that was deleted after its status was cleared."""
     found = waiting.waiting_reason(snapshot, None, now)
-    before = conditions.condition(status, "Running")
-    new = found.reason != "Starting" and (before is None or before.reason != found.reason)
-    if conditions.is_true(status, "Suspended"):
-        status = conditions.with_resumed(status, now, snapshot.generation)
-    status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
-    return Plan(status=status, event_records=(EventRecord(found.reason, found.message),) if new else ())
+    status, new = waiting.with_wait(snapshot, status, found, now)
+    told = new and found.reason != "Starting"
+    return Plan(status=status, event_records=(EventRecord(found.reason, found.message),) if told else ())
 
 
 def _invalid(snapshot: Snapshot, message: str, now: float) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mptraining_api.status import Phase
+from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.snapshot import Refusal, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources import names
@@ -118,6 +118,15 @@ def refused(refusal: Refusal, phase: Phase) -> Wait:
     """Describe a child that the API server rejected, with the next step."""
     reason, step = _REFUSED[refusal.kind]
     return Wait(phase, reason, f"{refusal.child}: {refusal.message.rstrip('.')}. {step}")
+
+
+def with_wait(snapshot: Snapshot, status: JobStatus, found: Wait, now: float) -> tuple[JobStatus, bool]:
+    """Return the status of a job that waits before its next attempt, and whether the reason is a new one."""
+    before = conditions.condition(status, "Running")
+    if conditions.is_true(status, "Suspended"):
+        status = conditions.with_resumed(status, now, snapshot.generation)
+    after = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    return after, before is None or before.reason != found.reason
 
 
 def retry_at(refusal: Refusal, began: float) -> float:

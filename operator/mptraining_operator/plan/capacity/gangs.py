@@ -29,7 +29,9 @@ def release(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> D
     """
     first = snapshot.limits.gang_release
     over = batch_job.suspended or batch_job.ended or batch_job.deleting
-    if not first or over or batch_job.parallelism < 2 or conditions.is_true(status, "Running") or queues(snapshot):
+    # Kueue admits all workers of a queued job or none.
+    queued = snapshot.queue_name is not None
+    if not first or over or batch_job.parallelism < 2 or conditions.is_true(status, "Running") or queued:
         return None
     pods = [pod for pod in snapshot.pods_of(batch_job.attempt) if pod.owner_uid == batch_job.uid]
     placed = [pod for pod in pods if pod.node]
@@ -44,11 +46,6 @@ def release(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> D
     )
     at = max(pod.scheduled or began for pod in placed) + seconds
     return Deadline(at, GANG_RELEASED, message)
-
-
-def queues(snapshot: Snapshot) -> bool:
-    """Return whether Kueue admits the job's workers, all or none."""
-    return snapshot.queue_name is not None
 
 
 def _obstacle(snapshot: Snapshot, batch_job: SeenBatchJob, pods: Sequence[SeenPod]) -> str:
