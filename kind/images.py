@@ -29,8 +29,8 @@ from kind.release import NAME
 BUILD = ROOT / "build" / "images"
 CONTEXT = BUILD / "context"
 LAYOUT = BUILD / "layout"
-# The times of all files of an image, in seconds: two builds give the same bytes. Wheels have the same: hatchling's.
-EPOCH = os.environ.get("SOURCE_DATE_EPOCH", "1580601600")
+# Hatchling's time of a wheel's files, in seconds.
+_WHEEL_TIME = "1580601600"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 # Trainers run on workers alone: the control plane takes no pods that do not ask for it.
 TARGETS = {"operator": NODES, "board": WORKERS, "trainer": WORKERS}
@@ -121,15 +121,20 @@ def build(engine: Engine, target: str, variant: str) -> None:
         say(f"built {tag(target)} in {time.monotonic() - began:.0f} s")
 
 
+def epoch() -> str:
+    """The times of all files of an image, in seconds: two builds give the same bytes. A wheel's files have the same."""
+    return os.environ.get("SOURCE_DATE_EPOCH", _WHEEL_TIME)
+
+
 def build_as(engine: Engine, target: str, variant: str, name: str, *options: str) -> None:
     """Builds an image from the context under the name. `options` are further ones of the engine."""
     arguments = ["build", "--target", target, "--tag", name, "--file", str(ROOT / "Dockerfile"), *options]
     arguments += ["--build-arg", f"VARIANT={variant}"]
     if engine.name == "podman":
         # The network is the host's, as is the way to the package index.
-        arguments += ["--network", "host", "--timestamp", EPOCH]
+        arguments += ["--network", "host", "--timestamp", epoch()]
     else:
-        arguments += ["--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}"]
+        arguments += ["--build-arg", f"SOURCE_DATE_EPOCH={epoch()}"]
     base = base_image.chosen(engine, BUILD / "base")
     if base:
         arguments += ["--build-arg", f"BASE={base}"]

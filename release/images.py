@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from kind import images as built
 from kind.engine import Engine
 from release import layout
 from release.plan import Image
@@ -15,9 +16,6 @@ def build(engine: Engine, image: Image, folder: Path, *, base: str, epoch: int) 
     os.environ |= {"VARIANT": image.variant, "SOURCE_DATE_EPOCH": str(epoch)}
     if base:
         os.environ["MPTRAINING_BASE_IMAGE"] = base
-    # Reads these variables, the time when it is imported.
-    from kind import images as built
-
     built.fill_context(image.variant)
     built.build(engine, image.target, image.variant)
     made = built.export(engine, image.target)
@@ -27,7 +25,5 @@ def build(engine: Engine, image: Image, folder: Path, *, base: str, epoch: int) 
 
 def wheel_inside() -> Path:
     """The wheel that the images install."""
-    from kind import images as built
-
     (found,) = built.CONTEXT.glob("*.whl")
     return found
