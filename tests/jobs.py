@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.validation.job_text import read_job_text
 
@@ -9,3 +11,19 @@ from mptraining_api.validation.job_text import read_job_text
 def parsed_job(text: str) -> MPTrainingJob:
     """Return the job in a text, as `MPTrainingJob.load` that in a file. Raises InvalidSpec."""
     return MPTrainingJob.parse_written(read_job_text(text, file="job"))
+
+
+def two_workers(**spec: Any) -> MPTrainingJob:
+    """Return the job `flowers` of two workers with a T4 each; `spec` adds fields, or replaces these."""
+    return MPTrainingJob.parse(
+        {
+            "metadata": {"name": "flowers", "namespace": "team"},
+            "spec": {
+                "accelerator": {"type": "nvidia-tesla-t4"},
+                "nodes": 2,
+                "program": {"application": {"name": "cnn"}},
+                "data": {"train": ["gs://bucket/*.tfrecord"]},
+                **spec,
+            },
+        }
+    )

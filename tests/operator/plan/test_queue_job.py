@@ -10,7 +10,6 @@ import pytest
 from mptraining_api import outcomes
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import Attempt, JobStatus, Phase
 from mptraining_operator.kueue.place_in_queue import status_changes
 from mptraining_operator.plan import conditions
@@ -26,6 +25,7 @@ from mptraining_operator.plan.actions import (
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenBatchJob, SeenPod, Snapshot
 from mptraining_operator.resources.queue_job import Placement
+from tests.jobs import two_workers
 
 NOW = 1_767_225_600.0
 PLACE = SeenBatchJob("flowers-queue", "place", "uid", -1, NOW, Placement("{}"), parallelism=2, suspended=True)
@@ -38,20 +38,8 @@ RUNNING = conditions.with_running(
 
 
 def snapshot(*, spec: dict[str, Any] | None = None, **parts: Any) -> Snapshot:
-    job = MPTrainingJob.parse(
-        {
-            "metadata": {"name": "flowers", "namespace": "team"},
-            "spec": {
-                "accelerator": {"type": "nvidia-tesla-t4"},
-                "nodes": 2,
-                "program": {"application": {"name": "cnn"}},
-                "data": {"train": ["gs://bucket/*.tfrecord"]},
-                "training": {"epochs": 1, "batchSize": {"global": 64}},
-                "scheduling": {"queueName": "gpus"},
-                **(spec or {}),
-            },
-        }
-    )
+    training = {"epochs": 1, "batchSize": {"global": 64}}
+    job = two_workers(**{"training": training, "scheduling": {"queueName": "gpus"}, **(spec or {})})
     limits = Limits(cluster=ClusterSettings(default_image="trainer:test"))
     whole = {"status": JobStatus(), "limits": limits, "lookups": Lookups(peers_allowed=True), **parts}
     return Snapshot(key=Key("team", "flowers"), uid="uid", generation=1, created=NOW, job=job, **whole)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob, Scheduling
+from mptraining_api.spec import Scheduling
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner
@@ -25,6 +25,7 @@ from mptraining_operator.resources.pod_groups import (
     choose,
     pod_group,
 )
+from tests.jobs import two_workers
 
 OWNER = Owner("team", "flowers", "uid-1", "2026-11-23T10:00:00Z")
 ALL = frozenset(APIS)
@@ -141,16 +142,6 @@ def test_the_pod_group_and_the_pods_that_name_it(api: PodGroupApi) -> None:
 
 
 def built(gang: Gang | None) -> dict[str, Any]:
-    job = MPTrainingJob.parse(
-        {
-            "metadata": {"name": "flowers", "namespace": "team"},
-            "spec": {
-                "accelerator": {"type": "nvidia-tesla-t4"},
-                "nodes": 2,
-                "program": {"application": {"name": "cnn"}},
-                "data": {"train": ["gs://bucket/train-*.tfrecord"]},
-            },
-        }
-    )
+    job = two_workers()
     resolved = resolve(job, ClusterSettings(default_image="trainer:1"))
     return indexed_job(OWNER, resolved, job.spec, attempt=3, settings=PodSettings(), gang=gang)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob, Scheduling
+from mptraining_api.spec import Scheduling
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner
@@ -19,26 +19,16 @@ from mptraining_operator.resources.queue_job import (
     workload,
     workload_name,
 )
+from tests.jobs import two_workers
 
 OWNER = Owner("team", "flowers", "0a1b2c3d-4e5f", "2026-01-01T00:00:00Z")
 QUEUED = Scheduling(queue_name="gpus", workload_priority_class_name="urgent")
 
 
 def attempt(*, admitted: Admitted | None = None, **spec: Any) -> dict[str, Any]:
-    job = MPTrainingJob.parse(
-        {
-            "metadata": {"name": "flowers", "namespace": "team"},
-            "spec": {
-                "accelerator": {"type": "nvidia-tesla-t4"},
-                "nodes": 2,
-                "program": {"application": {"name": "cnn"}},
-                "data": {"train": ["gs://bucket/*.tfrecord"]},
-                "training": {"epochs": 1, "batchSize": {"global": 64}},
-                "scheduling": {"queueName": "gpus", "workloadPriorityClassName": "urgent"},
-                **spec,
-            },
-        }
-    )
+    training = {"epochs": 1, "batchSize": {"global": 64}}
+    scheduling = {"queueName": "gpus", "workloadPriorityClassName": "urgent"}
+    job = two_workers(**{"training": training, "scheduling": scheduling, **spec})
     resolved = resolve(job, ClusterSettings(default_image="trainer:test"))
     return indexed_job(OWNER, resolved, job.spec, attempt=1, settings=PodSettings(), admitted=admitted)
 
