@@ -70,7 +70,7 @@ def run(results: Results, file: Path, seconds: float, *, publish: str | None = N
 def _begin(file: Path, *, small: bool, restart: bool) -> Results:
     """Return the results to continue, or empty ones.
 
-    Exits if they are not of this machine; with `restart` the run starts over, as a job that nobody watches must.
+    Exits if they are not of this machine; with `restart` the run starts over: a job has no one to answer.
     """
     machine = _machine()
     scale: Scale = "small" if small or machine.kind == "cpu" else "full"
