@@ -74,8 +74,8 @@ def init(
         batch_size=batch_size,
         run_folder=run_folder,
     )
-    _write(path, job_text(answers))
-    _write(path.with_name(SCHEMA_FILE), schema_text())
+    write_in_one_step(path, job_text(answers))
+    write_in_one_step(path.with_name(SCHEMA_FILE), schema_text())
     typer.echo(f"wrote {path}, and {path.with_name(SCHEMA_FILE)} for editors")
     for each in _still_missing(path):
         typer.echo(f"  still missing: {each}")
@@ -140,8 +140,8 @@ def _name(path: Path) -> str:
     return name_prefix(str(path))
 
 
-def _write(path: Path, text: str) -> None:
-    """Write the file in one step."""
+def write_in_one_step(path: Path, text: str) -> None:
+    """Write a file that a command makes: whole or not at all. Raises InvalidSpec with the file's name."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         unfinished.write_text(text, encoding="utf-8")

@@ -50,6 +50,7 @@ def convert_tfjob(
     Every field is carried over, decided, left out with a reason, or refused: the list is on standard error, and
     nothing is written while a field is refused.
     """
+    from mptraining.cli.init import write_in_one_step
     from mptraining.job_file.yaml_writer import to_yaml
     from mptraining.tfjob.convert import convert_file
     from mptraining.tfjob.replica import Choices
@@ -67,10 +68,7 @@ def convert_tfjob(
     if output is None:
         typer.echo(text, nl=False)
         return
-    try:
-        Path(output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidSpec(output, error.strerror or str(error)) from None
+    write_in_one_step(Path(output), text)
     typer.echo(f"wrote {output}\n  mptj check {output}    explains its defaults", err=True)
 
 
