@@ -80,10 +80,13 @@ class Machine(Model):
     )
 
 
+MOST_ALTERNATIVES = 7
+
+
 class Accelerator(Machine):
     """The accelerator of each node, and those that the job takes instead, in order."""
 
-    alternatives: Annotated[list[Machine], Field(min_length=1, max_length=7)] | None = Field(
+    alternatives: Annotated[list[Machine], Field(min_length=1, max_length=MOST_ALTERNATIVES)] | None = Field(
         None, description="Machines that are tried in this order when the first choice does not come."
     )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Model, NonNegative, Word
-from mptraining_api.spec import GROUP
+from mptraining_api.spec import GROUP, MOST_ALTERNATIVES, Machine
 
 Message = Annotated[str, StringConstraints(max_length=32768)]
 # The API server refuses NaN and infinity as numbers (400), so that these values are strings.
@@ -125,7 +125,8 @@ class Attempt(Model):
     message: Message | None = Field(None, description="Cause of its end.")
     machine: NonNegative | None = Field(
         None,
-        description="Number of its alternative in spec.accelerator.alternatives, from 1; absent: the first choice.",
+        description="Number of its alternative in spec.accelerator.alternatives or in status.machines, from 1; absent: "
+        "the first choice.",
     )
     accelerator: Word | None = Field(None, description="Type of its accelerators, of a job with alternatives.")
     precision: Word | None = Field(None, description="Its precision policy, of a job with alternatives.")
@@ -189,6 +190,9 @@ class JobStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     accelerator: Word | None = Field(None, description="Type of the accelerators of the current attempt.")
+    machines: Annotated[list[Machine], Field(max_length=MOST_ALTERNATIVES + 1)] | None = Field(
+        None, description="The first choice and the alternatives of the job's runtime; absent if it adds none."
+    )
     waited_seconds: NonNegative | None = Field(
         None,
         description="How long earlier attempts have waited for machines, counted against pendingTimeoutSeconds; absent "

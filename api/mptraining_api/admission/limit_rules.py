@@ -19,7 +19,7 @@ from mptraining_api.admin_limits import (
 from mptraining_api.problems import OutsideLimits
 from mptraining_api.resolve.attempt import machines, possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import Accelerator, Machine, MPTrainingJob
+from mptraining_api.spec import Machine, MPTrainingJob
 
 _ASK = "Ask the operator's administrator."
 
@@ -98,11 +98,14 @@ def check_limits(
                 raise rule.problem(words)
 
 
-def _machines(accelerator: Accelerator) -> Iterator[tuple[str, Machine]]:
-    """Yield the field and each machine of the job: the first choice and its alternatives."""
+def _machines(candidate: Candidate) -> Iterator[tuple[str, Machine]]:
+    """Yield the field and each machine of the job: the first choice and the alternatives, its own or its runtime's."""
+    accelerator, runtime = candidate.job.spec.accelerator, candidate.resolved.runtime
     yield "accelerator", accelerator
     for index, machine in enumerate(accelerator.alternatives or ()):
         yield f"accelerator.alternatives[{index}]", machine
+    for machine in (runtime.machines or ())[1:] if runtime else ():
+        yield "runtime", machine
 
 
 def _own_namespace(candidate: Candidate) -> Words | None:
@@ -122,7 +125,7 @@ def _own_account(candidate: Candidate) -> Words | None:
 
 def _accelerator(candidate: Candidate) -> Words | None:
     allowed = candidate.limits.accelerators
-    for field, machine in _machines(candidate.job.spec.accelerator):
+    for field, machine in _machines(candidate):
         if allowed and machine.type not in allowed:
             words = {"machineField": field, "type": machine.type, "accelerators": ", ".join(allowed)}
             return {**words, "limits": candidate.name}
@@ -172,7 +175,7 @@ def _image(candidate: Candidate) -> Words | None:
 def _nodes(name: str, most: Callable[[JobLimits], int | None]) -> LimitRule:
     def refused(candidate: Candidate) -> Words | None:
         limit = most(candidate.limits)
-        machines_of_job = zip(_machines(candidate.job.spec.accelerator), machines(candidate.resolved), strict=False)
+        machines_of_job = zip(_machines(candidate), machines(candidate.resolved), strict=False)
         # An elastic job takes what the limits leave.
         least = possible_nodes(candidate.resolved)[0] if candidate.resolved.nodes_range else None
         own = "nodes" if least is None else "elastic.min"

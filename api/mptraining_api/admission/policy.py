@@ -16,7 +16,7 @@ import yaml
 from mptraining_api import admin_limits
 from mptraining_api.accelerators import catalogue
 from mptraining_api.admission.limit_rules import LIMIT_RULES, LimitRule
-from mptraining_api.spec import GROUP
+from mptraining_api.spec import GROUP, MOST_ALTERNATIVES
 
 _NODE_LIMITS = ("nodesPerJob", "nodesPerNamespace")
 # The variables that the chart defines. Lists of text as in the settings; numbers of nodes, 0 for any.
@@ -26,8 +26,8 @@ VALUES = (
 )
 # The resources with the limited fields, and the place of the job's spec in each.
 _JOBS = {"mptrainingjobs": "object.spec", "mptrainingsweeps": "object.spec.job"}
-# PodTemplate.volumes and initContainers, Accelerator.alternatives.
-_MOST_VOLUMES, _MOST_INIT_CONTAINERS, _MOST_ALTERNATIVES = 64, 8, 7
+# PodTemplate.volumes and initContainers.
+_MOST_VOLUMES, _MOST_INIT_CONTAINERS = 64, 8
 _WORD = re.compile(r"\{(\w+)\}")
 _WORDS = {
     "namespace": "request.namespace",
@@ -159,7 +159,7 @@ def _machines(job: str) -> str:
         type_ = f"string({path}.?type.orValue(''))"
         return f"{{'field': {field}, 'type': {type_}, 'topology': {topology}, 'chips': {chips}}}"
 
-    others = _indices("variables.alternatives", _MOST_ALTERNATIVES)
+    others = _indices("variables.alternatives", MOST_ALTERNATIVES)
     alternative = machine("'accelerator.alternatives[' + string(index) + ']'", "variables.alternatives[index]")
     first = machine("'accelerator'", f"{job}.accelerator")
     return f"({job}.?accelerator.hasValue() ? [{first}] : []) + {others}.map(index, {alternative})"

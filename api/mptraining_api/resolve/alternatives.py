@@ -15,7 +15,7 @@ from mptraining_api.resolve.attempt import divisors, possible_nodes
 from mptraining_api.resolve.devices import Devices
 from mptraining_api.resolve.precision import Keras, keras_generation
 from mptraining_api.resolved_job import Choice, ResolvedJob, ResolvedMachine
-from mptraining_api.spec import Accelerator, BatchSize, JobSpec, MPTrainingJob, Training
+from mptraining_api.spec import Accelerator, BatchSize, JobSpec, Machine, MPTrainingJob, Training
 
 FIELD = "spec.accelerator.alternatives"
 T = TypeVar("T")
@@ -33,6 +33,13 @@ class Alternative:
     @property
     def field(self) -> str:
         return f"{FIELD}[{self.index}]"
+
+
+def describe(machine: Machine) -> str:
+    """Return the machine in the words of the spec."""
+    count = f" x {machine.count_per_node}" if machine.count_per_node else ""
+    shape = f" {machine.topology}" if machine.topology else ""
+    return f"{machine.type}{shape}{count} ({machine.provisioning or 'OnDemand'})"
 
 
 def jobs(job: MPTrainingJob, batch_size: int | None) -> tuple[Alternative, ...]:

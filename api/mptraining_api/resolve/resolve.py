@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
 from mptraining_api.outputs.fields import Tracking
+from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.attempt import divisors
 from mptraining_api.resolve.batch_size import (
@@ -24,7 +25,7 @@ from mptraining_api.resolve.device_claims import with_claim
 from mptraining_api.resolve.devices import Devices, requested_devices, strategy, without_accelerators
 from mptraining_api.resolve.placement import placement
 from mptraining_api.resolve.precision import Keras, jit_compile, precision
-from mptraining_api.resolve.runtimes import Chosen, Runtime, Runtimes, with_runtime
+from mptraining_api.resolve.runtimes import Chosen, Runtime, Runtimes, with_alternatives, with_runtime
 from mptraining_api.resolved_job import (
     Choice,
     LearningRate,
@@ -37,7 +38,7 @@ from mptraining_api.resolved_job import (
     ResolvedMachine,
 )
 from mptraining_api.rules import check
-from mptraining_api.spec import JobSpec, MPTrainingJob, Program
+from mptraining_api.spec import JobSpec, Machine, MPTrainingJob, Program
 from mptraining_api.sweep.status import SWEEP_UID
 
 
@@ -93,9 +94,34 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     check.check(job)
     chosen = with_runtime(job, settings.runtimes, settings.default_runtimes)
     if chosen.resolved is not None:
-        job = chosen.job
-        check.check(job)
+        check.check(chosen.job)
         settings = settings.with_runtime(chosen.runtime)
+        # A job that falls back to the CPU tries no other machine.
+        if chosen.alternatives and not settings.cpu_fallback:
+            chosen = _with_suitable_alternatives(chosen, settings)
+    return _resolve(chosen, settings)
+
+
+def _with_suitable_alternatives(chosen: Chosen, settings: ClusterSettings) -> Chosen:
+    """Return the job with those alternatives of its runtime that can train it as it is. Raises InvalidSpec."""
+    alone = _resolve(chosen, settings)
+    kept: list[Machine] = []
+    left_out: list[tuple[Machine, str]] = []
+    for machine in chosen.alternatives:
+        try:
+            found = _resolve(with_alternatives(chosen, [machine], ()), settings)
+        except InvalidSpec as problem:
+            left_out.append((machine, problem.found))
+            continue
+        if found.keras == alone.keras:
+            kept.append(machine)
+        else:
+            left_out.append((machine, f"it needs keras: {found.keras}, and a checkpoint is of one generation"))
+    return with_alternatives(chosen, kept, left_out)
+
+
+def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
+    job = chosen.job
     spec = job.spec
     trained_here = spec.program.is_trained_here
     wanted = _requested(spec, settings)

@@ -6,20 +6,30 @@ runtime over the other settings; limits of a runtime apply in addition to those 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, StringConstraints, model_validator
 
+from mptraining_api.accelerators import lookup
 from mptraining_api.admin_limits import Image, RuntimeLimits
-from mptraining_api.model import Model, Text, Uri
+from mptraining_api.model import Count, Model, Text, Uri
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.pods.merge import merge
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.alternatives import FIELD, describe
 from mptraining_api.resolved_job import Choice, ResolvedRuntime
-from mptraining_api.rules.check import template_violations
-from mptraining_api.spec import NO_RUNTIME, Machine, MPTrainingJob, Provisioning
+from mptraining_api.rules.check import machine_violations, template_violations
+from mptraining_api.spec import (
+    MANAGED_BY_MULTIKUEUE,
+    MOST_ALTERNATIVES,
+    NO_RUNTIME,
+    Accelerator,
+    Machine,
+    MPTrainingJob,
+    Provisioning,
+)
 
 M = TypeVar("M", bound=Machine)
 
@@ -43,15 +53,31 @@ class Runtime(Model):
     provisioning: Literal["OnDemand", "Spot", "FlexStart"] | None = Field(
         None, description="Of the accelerators that name none."
     )
+    alternatives: Annotated[list[Machine], Field(min_length=1, max_length=MOST_ALTERNATIVES)] | None = Field(
+        None, description="Of accelerators, GPUs and TPUs, without alternatives; those that suit the job are tried."
+    )
+    try_for_seconds: Count | None = Field(
+        None, description="With alternatives: how long the job's own choice is tried before them."
+    )
     default_output: Uri | None = Field(None, description="Parent of the run folders, as defaultOutput.")
     limits: RuntimeLimits = Field(RuntimeLimits(), description="Limits in addition to settings.limits.")
 
     @model_validator(mode="after")
     def _keeps_the_rules(self) -> Self:
         found = template_violations(self.pod_template) if self.pod_template else []
+        if self.alternatives:
+            found += machine_violations(self.alternatives)
         if found:
             first = found[0]
-            raise ValueError(f"{first.expected} in {first.where.removeprefix('spec.')}, which has {first.found}")
+            where = first.where.removeprefix("spec.").removeprefix("accelerator.")
+            raise ValueError(f"{first.expected} in {where}, which has {first.found}")
+        if self.try_for_seconds is not None and self.alternatives is None:
+            raise ValueError("alternatives beside tryForSeconds")
+        for index, machine in enumerate(self.alternatives or ()):
+            try:
+                lookup(machine.type)
+            except InvalidSpec as problem:
+                raise ValueError(f"{problem.expected} in alternatives[{index}].type: {problem.found}") from None
         return self
 
 
@@ -66,6 +92,8 @@ class Chosen:
     runtime: Runtime
     resolved: ResolvedRuntime | None
     choices: tuple[Choice, ...]
+    # Alternatives that the runtime offers to the job; `with_alternatives` adds those that suit it.
+    alternatives: tuple[Machine, ...] = ()
 
 
 def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mapping[str, str]) -> Chosen:
@@ -104,6 +132,42 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
         runtime=runtime,
         resolved=ResolvedRuntime(name=name, pod_template=template),
         choices=tuple(choices),
+        alternatives=_offered(merged.accelerator, runtime) if spec.managed_by != MANAGED_BY_MULTIKUEUE else (),
+    )
+
+
+def _offered(accelerator: Accelerator, runtime: Runtime) -> tuple[Machine, ...]:
+    """Return the alternatives of the runtime for that first choice, which has none."""
+    if accelerator.type == "cpu" or accelerator.alternatives:
+        return ()
+    first = Machine(**{name: getattr(accelerator, name) for name in Machine.model_fields})
+    others = [_provided(each, runtime) for each in runtime.alternatives or ()]
+    same = {"try_for_seconds": None}
+    return tuple(each for each in others if each.model_copy(update=same) != first.model_copy(update=same))
+
+
+def with_alternatives(chosen: Chosen, kept: Sequence[Machine], left_out: Sequence[tuple[Machine, str]]) -> Chosen:
+    """Return the job with the alternatives of its runtime that suit it; `left_out` are the others with the reasons."""
+    if chosen.resolved is None:
+        return chosen
+    name = chosen.resolved.name
+    because = f"from the runtime {name}"
+    choices = [
+        Choice(field=FIELD, value="none", because=f"{because}, {describe(machine)} does not suit: {why}")
+        for machine, why in left_out
+    ]
+    if not kept:
+        return replace(chosen, choices=(*chosen.choices, *choices))
+    update = {"alternatives": list(kept), "try_for_seconds": chosen.runtime.try_for_seconds}
+    accelerator = chosen.job.spec.accelerator.model_copy(update=update)
+    first = Machine(**{each: getattr(accelerator, each) for each in Machine.model_fields})
+    spec = chosen.job.spec.model_copy(update={"accelerator": accelerator})
+    value = ", ".join(describe(each) for each in kept)
+    return replace(
+        chosen,
+        job=chosen.job.model_copy(update={"spec": spec}),
+        resolved=chosen.resolved.model_copy(update={"machines": (first, *kept)}),
+        choices=(*chosen.choices, Choice(field=FIELD, value=value, because=because), *choices),
     )
 
 

@@ -42,7 +42,7 @@ _ADVICE: Mapping[str, str] = {
     "StorageUnavailable": "the bucket stopped answering: submit the job again; it resumes from its checkpoint",
     "StoppedByUser": "run it again: it resumes from its checkpoint",
     "OutsideLimits": "ask the cluster's administrator, or stay within what the message allows and submit it again",
-    "NoCapacity": "the next attempt tries the next machine of accelerator.alternatives",
+    "NoCapacity": "the next attempt tries the next machine of accelerator.alternatives, or of the runtime",
     "GangReleased": "the next attempt starts by itself when other jobs have ended",
     "Resized": "the next attempt starts by itself with another number of workers",
     "Suspended": "to continue: mptj resume {name}",
@@ -293,7 +293,7 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
     if fallback is not None:
         rows.append(("on the CPU", fallback.message))
     decided = [
-        (status.accelerator or "") if seen.spec.get("accelerator", {}).get("alternatives") else "",
+        (status.accelerator or "") if len(_machines(seen)) > 1 else "",
         status.strategy or "",
         status.precision or "",
         _count(status.workers, "worker"),
@@ -323,10 +323,17 @@ def row(seen: JobView, now: float) -> tuple[str, ...]:
 
 def _current_machine(seen: JobView) -> Mapping[str, Any]:
     """Return the machine of the last attempt, as the spec has it."""
-    first: Mapping[str, Any] = seen.spec.get("accelerator") or {}
-    machines, attempts = [first, *(first.get("alternatives") or ())], seen.status.attempts
+    machines, attempts = _machines(seen), seen.status.attempts
     used = (attempts[-1].machine if attempts else None) or 0
-    return machines[used] if used < len(machines) else first
+    return machines[used if used < len(machines) else 0]
+
+
+def _machines(seen: JobView) -> Sequence[Mapping[str, Any]]:
+    """Return the first choice and the alternatives, those of the spec or of the job's runtime."""
+    first: Mapping[str, Any] = seen.spec.get("accelerator") or {}
+    if seen.status.machines:
+        return [each.to_document() for each in seen.status.machines]
+    return [first, *(first.get("alternatives") or ())]
 
 
 def age(metadata: Mapping[str, Any], now: float) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.outcomes import SUCCEEDED, SUSPENDED, Outcome
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import Machine
 from mptraining_api.status import (
     ATTEMPTS_KEPT,
     CONDITION_TYPES,
@@ -91,6 +92,7 @@ def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, gen
             "attempts": attempts,
             "application_failures": status.application_failures or 0,
             "infrastructure_restarts": status.infrastructure_restarts or 0,
+            "machines": machines_of_runtime(start.job),
             **resolved_fields(job),
         }
     )
@@ -116,6 +118,12 @@ def new_attempt(start: StartAttempt, now: float) -> Attempt:
         workers=start.nodes,
         start_time=format_time(now),
     )
+
+
+def machines_of_runtime(job: ResolvedJob) -> list[Machine] | None:
+    """Return the status field `machines` of a frozen job."""
+    machines = job.runtime.machines if job.runtime else None
+    return list(machines) if machines else None
 
 
 def resolved_fields(job: ResolvedJob) -> dict[str, object]:

@@ -204,3 +204,91 @@ def test_a_slice_is_no_device_of_a_class() -> None:
     assert (whole.placement.device_class, whole.placement.resources) == ("gpu.example.com", {})
     assert part.placement.device_class is None
     assert part.placement.resources
+
+
+SCARCE = Runtime.parse(
+    {
+        "provisioning": "Spot",
+        "tryForSeconds": 300,
+        "alternatives": [
+            {"type": "nvidia-tesla-v100", "countPerNode": 1},
+            {"type": "nvidia-l4", "provisioning": "OnDemand"},
+            {"type": "nvidia-tesla-v100", "countPerNode": 8},
+        ],
+    }
+)
+WITH_SCARCE = dataclasses.replace(CLUSTER, runtimes={"scarce": SCARCE})
+L4 = {"type": "nvidia-l4"}
+
+
+def test_a_runtime_adds_alternatives_that_can_compute_the_jobs_batches() -> None:
+    found = resolved(settings=WITH_SCARCE, runtime="scarce", training={"batchSize": {"global": 12}})
+    assert [(each.accelerator.type, each.accelerator.provisioning) for each in found.alternatives] == [
+        ("nvidia-tesla-v100", "Spot"),
+        ("nvidia-l4", "OnDemand"),
+    ]
+    said = [each.because for each in found.choices if each.field == "spec.accelerator.alternatives"]
+    assert said == [
+        "from the runtime scarce",
+        "from the runtime scarce, nvidia-tesla-v100 x 8 (Spot) does not suit: the global batch size 12 cannot be "
+        "shared evenly by 8 replicas",
+    ]
+    assert found.runtime is not None
+    assert found.runtime.machines is not None
+    assert [each.try_for_seconds for each in found.runtime.machines] == [300, None, None]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"accelerator": {"type": "cpu"}},
+        {"accelerator": {"type": "nvidia-tesla-t4", "alternatives": [L4]}},
+        {"managedBy": "kueue.x-k8s.io/multikueue", "scheduling": {"queueName": "gpus"}},
+    ],
+)
+def test_a_job_on_a_cpu_with_its_own_alternatives_or_in_other_clusters_gets_none(spec: dict[str, Any]) -> None:
+    found = resolved(settings=WITH_SCARCE, runtime="scarce", **spec)
+    assert found.runtime is not None
+    assert found.runtime.machines is None
+    assert len(found.alternatives) == len(spec.get("accelerator", {}).get("alternatives", ()))
+
+
+def test_a_cluster_without_accelerators_tries_no_alternatives_of_a_runtime() -> None:
+    found = resolved(settings=dataclasses.replace(WITH_SCARCE, cpu_fallback=True), runtime="scarce")
+    assert found.runtime is not None
+    assert (found.runtime.machines, found.alternatives) == (None, ())
+
+
+def test_the_machine_of_the_job_is_no_alternative_to_itself() -> None:
+    found = resolved(settings=WITH_SCARCE, runtime="scarce", accelerator={**L4, "provisioning": "OnDemand"})
+    assert [each.accelerator.type for each in found.alternatives] == ["nvidia-tesla-v100", "nvidia-tesla-v100"]
+
+
+def test_an_alternative_that_needs_another_keras_generation_is_left_out() -> None:
+    tpu = Runtime.parse({"alternatives": [{"type": "tpu-v5-lite-podslice", "topology": "2x4"}]})
+    found = resolved(settings=dataclasses.replace(CLUSTER, runtimes={"tpu": tpu}), runtime="tpu")
+    assert (found.keras, found.alternatives) == ("Keras3", ())
+    assert "it needs keras: Legacy" in reasons(found)["spec.accelerator.alternatives"]
+
+
+def test_limits_of_accelerators_apply_to_the_alternatives_of_a_runtime() -> None:
+    found = resolved(settings=WITH_SCARCE, runtime="scarce")
+    with pytest.raises(OutsideLimits, match=r"spec.runtime.*nvidia-tesla-v100"):
+        check_limits(job(runtime="scarce"), found, JobLimits.parse({"accelerators": ["nvidia-tesla-t4", "nvidia-l4"]}))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "expected"),
+    [
+        ({"tryForSeconds": 3}, "alternatives beside tryForSeconds"),
+        (
+            {"alternatives": [L4, {"type": "tpu-v5-lite-podslice"}]},
+            r"topology, such as 2x4 in alternatives\[1\].topology",
+        ),
+        ({"alternatives": [{"type": "nvidia-l5"}]}, r"alternatives\[0\].type: .*nvidia-l5"),
+        ({"alternatives": []}, "alternatives: has 0 entries"),
+    ],
+)
+def test_wrong_alternatives_of_a_runtime_are_refused(runtime: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InvalidSpec, match=expected):
+        Runtime.parse(runtime)

@@ -17,6 +17,7 @@ import yaml
 
 from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.resolve.runtimes import Runtime
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import Attempt, JobStatus, Phase, format_time, parse_time
@@ -72,6 +73,16 @@ def job(run_policy: Mapping[str, Any] | None = None, **spec: Any) -> MPTrainingJ
     )
 
 
+# The same machines, where a runtime adds all but the first choice.
+FIRST_CHOICE = {name: ACCELERATOR[name] for name in ("type", "countPerNode", "provisioning")}
+WITH_RUNTIME = Limits(
+    cluster=dataclasses.replace(
+        LIMITS.cluster,
+        runtimes={"scarce": Runtime.parse({name: ACCELERATOR[name] for name in ("tryForSeconds", "alternatives")})},
+    )
+)
+
+
 # By pattern: the machines of each type, as the times at which they come and go.
 PATTERNS: dict[str, dict[str, tuple[int, ...]]] = {
     "the first choice is there": {A100: (0,), CPU: (0,)},
@@ -98,6 +109,7 @@ class ClusterSimulation:
 
     job: MPTrainingJob
     machines: Mapping[str, tuple[int, ...]]
+    limits: Limits = LIMITS
     now: float = 0
     status: JobStatus = field(default_factory=JobStatus)
     frozen: ResolvedJob | None = None
@@ -139,7 +151,7 @@ class ClusterSimulation:
             batch_jobs=(self.batch_job,) if self.batch_job else (),
             pods=(self.pod,) if self.pod else (),
             lookups=self.lookups,
-            limits=LIMITS,
+            limits=self.limits,
             queue_job=self.place,
         )
 
@@ -272,6 +284,33 @@ def test_twelve_patterns_of_machines_give_the_table() -> None:
     assert table == yaml.load(TABLE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
 
 
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_alternatives_of_a_runtime_are_tried_as_those_of_a_job(pattern: str) -> None:
+    own = simulated(PATTERNS[pattern])
+    spec = {"accelerator": FIRST_CHOICE, "runtime": "scarce"}
+    cluster = ClusterSimulation(job({}, **spec), PATTERNS[pattern], WITH_RUNTIME)
+    cluster.run()
+    assert summary(cluster) == summary(own)
+    # A change of the settings does not change a job that has started.
+    assert cluster.status.machines is not None
+    assert [each.type for each in cluster.status.machines] == [A100, L4, T4, CPU]
+    after = ClusterSimulation(job({}, **spec), PATTERNS[pattern], WITH_RUNTIME)
+    after.run(until=1)
+    after.limits = LIMITS
+    after.run()
+    assert [each.machine for each in after.status.attempts or ()] == [
+        each.machine for each in own.status.attempts or ()
+    ]
+
+
+def test_events_name_the_field_of_the_runtime() -> None:
+    cluster = ClusterSimulation(job({}, accelerator=FIRST_CHOICE, runtime="scarce"), {T4: (0,)}, WITH_RUNTIME)
+    cluster.run()
+    text = "\n".join(cluster.records)
+    assert "nvidia-tesla-a100 x 8 (Spot) did not come within 300 s (runtime: tryForSeconds)" in text
+    assert "nvidia-l4 x 8 (Spot) did not come within 300 s (runtime: alternatives[0].tryForSeconds)" in text
+
+
 def test_events_say_which_machine_is_tried_for_how_long_and_what_follows() -> None:
     cluster = simulated(PATTERNS["only the first alternative is there"])
     assert [each for each in cluster.records if "NoCapacity" in each or "Started" in each] == [
@@ -383,6 +422,16 @@ def test_a_job_queues_for_its_machine_without_limit_unless_that_has_a_time(
     accelerator = {**ACCELERATOR, "tryForSeconds": seconds}
     accelerator = {name: value for name, value in accelerator.items() if value is not None}
     cluster = ClusterSimulation(job(accelerator=accelerator, scheduling={"queueName": "gpus"}), {})
+    check_queueing(cluster, expected)
+
+
+def test_a_job_queues_for_the_machines_of_its_runtime_in_their_time() -> None:
+    spec = {"accelerator": FIRST_CHOICE, "runtime": "scarce", "scheduling": {"queueName": "gpus"}}
+    expected = [f"0: {A100}", f"300: {L4}", f"600: {T4}"]
+    check_queueing(ClusterSimulation(job({}, **spec), {}, WITH_RUNTIME), expected)
+
+
+def check_queueing(cluster: ClusterSimulation, expected: list[str]) -> None:
     cluster.run(until=3000)
     assert cluster.queued == expected
     assert cluster.batch_job is None

@@ -85,10 +85,13 @@ def rows(found: KnownRuntimes) -> list[tuple[str, ...]]:
 
 
 def _adds(runtime: Runtime) -> list[str]:
+    from mptraining_api.resolve.alternatives import describe
+
     images = [f"image for {kind}" for kind in runtime.images.to_document()]
     template = runtime.pod_template.to_document() if runtime.pod_template else {}
     output = [f"output below {runtime.default_output}"] if runtime.default_output else []
-    return [*([str(runtime.provisioning)] if runtime.provisioning else []), *images, *output, *template]
+    others = [f"then {describe(each)}" for each in runtime.alternatives or ()]
+    return [*([str(runtime.provisioning)] if runtime.provisioning else []), *others, *images, *output, *template]
 
 
 def _limits(runtime: Runtime) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Budget
+from mptraining_api.resolve.alternatives import describe
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Machine, MPTrainingJob
@@ -50,9 +51,11 @@ def start_of_created(batch_job: SeenBatchJob, job: ResolvedJob) -> StartAttempt:
 def tried(job: MPTrainingJob | None, status: JobStatus) -> tuple[Machine, ...]:
     """Return the machines that the job is tried on, the first choice first; empty if it has no alternatives."""
     accelerator = job.spec.accelerator if job else None
-    if accelerator is None or not accelerator.alternatives or conditions.is_true(status, "FellBackToCPU"):
+    if accelerator is None or conditions.is_true(status, "FellBackToCPU"):
         return ()
-    return (accelerator, *accelerator.alternatives)
+    if status.machines:
+        return tuple(status.machines)
+    return (accelerator, *accelerator.alternatives) if accelerator.alternatives else ()
 
 
 def try_seconds(snapshot: Snapshot, machines: tuple[Machine, ...], machine: int) -> int:
@@ -118,7 +121,7 @@ def try_deadline(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob,
     else:
         began = batch_job.started or batch_job.created
     seconds = try_seconds(snapshot, machines, machine)
-    message = f"{describe(machines[machine])} did not come within {seconds} s ({field(machine)}): {why}"
+    message = f"{describe(machines[machine])} did not come within {seconds} s ({field(status, machine)}): {why}"
     return Deadline(began + seconds, outcomes.NO_CAPACITY, message)
 
 
@@ -130,20 +133,14 @@ def queue_deadline(snapshot: Snapshot, status: JobStatus, queue_job: SeenBatchJo
         return None
     # Since its start, or since the queue took its machines back.
     began = max(queue_job.created, conditions.transition_time(status, "Running") or 0.0)
-    message = f"the queue did not admit {describe(machines[machine])} within {seconds} s ({field(machine)})"
+    message = f"the queue did not admit {describe(machines[machine])} within {seconds} s ({field(status, machine)})"
     return Deadline(began + seconds, outcomes.NO_CAPACITY, message)
 
 
-def field(machine: int) -> str:
-    """Return the field with the time for which that machine is tried."""
-    return f"spec.accelerator{f'.alternatives[{machine - 1}]' if machine else ''}.tryForSeconds"
-
-
-def describe(machine: Machine) -> str:
-    """Return the machine in the words of the spec."""
-    count = f" x {machine.count_per_node}" if machine.count_per_node else ""
-    shape = f" {machine.topology}" if machine.topology else ""
-    return f"{machine.type}{shape}{count} ({machine.provisioning or 'OnDemand'})"
+def field(status: JobStatus, machine: int) -> str:
+    """Return the field of the job, or of its runtime, with the time for which that machine is tried."""
+    alternative = f"alternatives[{machine - 1}]." if machine else ""
+    return f"{'runtime: ' if status.machines else 'spec.accelerator.'}{alternative}tryForSeconds"
 
 
 def give_up(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, message: str, now: float) -> Plan:
