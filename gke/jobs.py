@@ -8,6 +8,7 @@ from typing import Any
 from gke.costs import JOB_HOURS
 from gke.pools import Pool
 from gke.settings import Settings
+from mptraining_api.spec import API_VERSION
 
 # Minutes that a job waits for its machine: a cold GPU node takes about five, and after this Google has none.
 _PENDING_SECONDS = 1200
@@ -25,7 +26,7 @@ def records(settings: Settings) -> str:
 def document(settings: Settings, pool: Pool) -> dict[str, Any]:
     """Return the MPTrainingJob of a pool: a small network on records of the bucket, everything else at its default."""
     return {
-        "apiVersion": "mptraining.dev/v1alpha1",
+        "apiVersion": API_VERSION,
         "kind": "MPTrainingJob",
         "metadata": {"name": name(pool), "namespace": settings.namespace},
         "spec": {

@@ -34,6 +34,7 @@ from hardware.page import write_page
 from hardware.results import Results, Round, load
 from mptraining_api.accelerators import canonical_name, lookup
 from mptraining_api.run_folder import RESULT, Result
+from mptraining_api.spec import API_VERSION
 from mptraining_records.storage import storage
 
 RESULTS = "hardware.json"
@@ -87,7 +88,7 @@ def documents(accelerator: str, bucket: str, *, count: int, minutes: float, acco
             "program": {"script": script},
             "output": {"uri": f"{bucket}/runs/{name}"},
         }
-        found, names = [{"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob", "spec": spec}], [name]
+        found, names = [{"apiVersion": API_VERSION, "kind": "MPTrainingJob", "spec": spec}], [name]
     for name, one in zip(names, found, strict=True):
         one["metadata"] = {"name": name}
         one["spec"]["source"] = code

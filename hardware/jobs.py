@@ -6,6 +6,7 @@ from typing import Any
 
 from hardware.cells import SIZES, Cell, Scale
 from hardware.machine import Machine
+from mptraining_api.spec import API_VERSION
 
 # Steps of one call of the device, and the number of calls; the first compiles and does not count.
 _FUSED: dict[Scale, int] = {"full": 10, "small": 4}
@@ -33,7 +34,7 @@ def job(
         arguments = {"model": cell.model, "scale": scale, "shape": shape}
         program = {"entryPoint": "hardware.models:build", "arguments": arguments}
     return {
-        "apiVersion": "mptraining.dev/v1alpha1",
+        "apiVersion": API_VERSION,
         "kind": "MPTrainingJob",
         "metadata": {"name": "hardware"},
         "spec": {

@@ -337,17 +337,30 @@ def shared(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def scheduled(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: None) -> Iterator[ControlPlane]:
-    """A control plane with the real scheduler; KWOK is the kubelet of the nodes that are created with `kwok=True`.
-
-    Tests share it: nodes that only some pods may use have a taint.
-    """
+def with_scheduler(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: None) -> Iterator[ControlPlane]:
+    """A control plane with the real scheduler; KWOK is the kubelet of the nodes that are created with `kwok=True`."""
     if not (STAGES.is_dir() and binary("kwok").exists()):
         leave_out("no kwok in build/bin: run `make servers` (needs Go)")
     folder = tmp_path_factory.mktemp("scheduled")
     with ControlPlane(folder, Options(scheduler=True)) as started, start_kwok(started):
         install(started)
         yield started
+
+
+@pytest.fixture(scope="module")
+def scheduled(with_scheduler: ControlPlane) -> Iterator[ControlPlane]:
+    """The same for the tests of one module, whose nodes are deleted after it.
+
+    They share it: nodes that only some pods may use have a taint.
+    """
+
+    def nodes() -> set[str]:
+        return {each["metadata"]["name"] for each in with_scheduler.rest.get("/api/v1/nodes")["items"]}
+
+    before = nodes()
+    yield with_scheduler
+    for name in nodes() - before:
+        with_scheduler.nodes.remove(name)
 
 
 @pytest.fixture

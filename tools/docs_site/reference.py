@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from mptraining.cli.init import schema_text
 from mptraining_api import events as api_events
+from mptraining_api.spec import API_VERSION
 from mptraining_operator.monitoring import job_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +113,7 @@ def schema() -> str:
             "",
             "```yaml",
             f"# yaml-language-server: $schema={Path(SCHEMA).name}",
-            "apiVersion: mptraining.dev/v1alpha1",
+            f"apiVersion: {API_VERSION}",
             "kind: MPTrainingJob",
             "```",
             "",
