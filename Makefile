@@ -415,7 +415,7 @@ soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue release-tools $(FU
 	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m tests.soak.keras_io "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
 	@for release in $(ENDS_OF_KUBERNETES); do \
 	  $(PYTHON) kind/binaries.py --kubernetes $$release; export MPTRAINING_KUBERNETES=$$release; \
-	  $(BIN)/python -m pytest -q -m "cluster and not soak" --durations=10; \
+	  $(BIN)/python -m pytest -q -m "cluster and not soak" -n 3 --dist loadfile --durations=10; \
 	  $(BIN)/python -m tests.soak.chaos --on servers --kills 40; \
 	done
 	@test ! -e build/cluster-1.36/kubeconfig || MPTRAINING_KUBERNETES=1.36 $(MAKE) --no-print-directory test-kind
