@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -277,8 +278,11 @@ def test_a_real_trainer_resumes_where_its_queue_stopped_it(by_hand: Any, tmp_pat
     with PodProcess(by_hand.rest, placed(by_hand, "points-1"), tmp_path / "east") as first:
         by_hand.running("points")
         first.wait_for('"kind":"Started"')
-        queue.preempt(place("points"))
-        assert first.end(terminate=True) == 75
+        with ThreadPoolExecutor() as kueue:
+            # Since Kubernetes 1.36 it ends only when the worker has left.
+            preempted = kueue.submit(queue.preempt, place("points"))
+            assert first.end(terminate=True) == 75
+            preempted.result()
     (saved,) = events_in(first, Saved)
     assert 0 < saved.step < 400
 
