@@ -21,6 +21,11 @@ from mptraining_api.programs.fields import Application, Ensemble, Function, Pred
 from mptraining_api.validation import api_versions, job_text
 from mptraining_api.validation.yaml_text import YamlDocument
 
+# The value of a label, which Kueue's label on a Job is.
+LabelValue = Annotated[
+    str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+]
+
 
 class Provisioning(StrEnum):
     ON_DEMAND = "OnDemand"
@@ -295,12 +300,12 @@ class RunPolicy(Model):
 class Scheduling(Model):
     """Queue, priority, scheduler and gang of the pods."""
 
-    queue_name: Word | None = Field(None, description="Kueue's local queue.")
+    queue_name: LabelValue | None = Field(None, description="Kueue's local queue.")
     workload_priority_class_name: Name | None = Field(
         None, description="Kueue's WorkloadPriorityClass: the job's priority in its queue, not that of its pods."
     )
     priority_class_name: Name | None = Field(None, description="PriorityClass of the pods.")
-    scheduler_name: Word | None = Field(None, description="Scheduler of the pods.")
+    scheduler_name: LabelValue | None = Field(None, description="Scheduler of the pods.")
     gang: Literal["Auto", "Coscheduling", "Volcano", "Workload", "None"] | None = Field(
         None,
         description="Scheduler that places all workers or none: a PodGroup of scheduler-plugins or of Volcano, or "

@@ -295,6 +295,7 @@ class OperatorSettings(Model):
             default_outputs=MappingProxyType(self.default_outputs),
             runtimes=MappingProxyType(self.runtimes),
             default_runtimes=MappingProxyType(self.default_runtimes),
+            allowed_accelerators=self.limits.accelerators,
             device_classes=MappingProxyType(self.device_classes),
         )
 

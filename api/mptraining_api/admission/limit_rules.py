@@ -104,8 +104,9 @@ def _machines(candidate: Candidate) -> Iterator[tuple[str, Machine]]:
     yield "accelerator", accelerator
     for index, machine in enumerate(accelerator.alternatives or ()):
         yield f"accelerator.alternatives[{index}]", machine
-    for machine in (runtime.machines or ())[1:] if runtime else ():
-        yield "runtime", machine
+    # Those that were outside the limits when the job started were left out.
+    for index, machine in enumerate((runtime.machines or ())[1:] if runtime else ()):
+        yield f"runtime: alternatives[{index}]", machine
 
 
 def _own_namespace(candidate: Candidate) -> Words | None:

@@ -38,7 +38,7 @@ from mptraining_api.resolved_job import (
     ResolvedMachine,
 )
 from mptraining_api.rules import check
-from mptraining_api.spec import JobSpec, Machine, MPTrainingJob, Program
+from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, JobSpec, Machine, MPTrainingJob, Program
 from mptraining_api.sweep.status import SWEEP_UID
 
 
@@ -66,6 +66,8 @@ class ClusterSettings:
     runtimes: Runtimes | None = None
     # The name of a runtime by namespace.
     default_runtimes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    # limits.accelerators, which a runtime's alternatives are within; empty: all.
+    allowed_accelerators: tuple[str, ...] = ()
 
     def with_runtime(self, runtime: Runtime) -> ClusterSettings:
         """Return the settings with the images and the output folder of the runtime."""
@@ -105,19 +107,24 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
 def _with_suitable_alternatives(chosen: Chosen, settings: ClusterSettings) -> Chosen:
     """Return the job with those alternatives of its runtime that can train it as it is. Raises InvalidSpec."""
     alone = _resolve(chosen, settings)
-    kept: list[Machine] = []
-    left_out: list[tuple[Machine, str]] = []
-    for machine in chosen.alternatives:
-        try:
-            found = _resolve(with_alternatives(chosen, [machine], ()), settings)
-        except InvalidSpec as problem:
-            left_out.append((machine, problem.found))
-            continue
-        if found.keras == alone.keras:
-            kept.append(machine)
-        else:
-            left_out.append((machine, f"it needs keras: {found.keras}, and a checkpoint is of one generation"))
-    return with_alternatives(chosen, kept, left_out)
+    found = {machine: _unsuitable(chosen, machine, alone, settings) for machine in chosen.alternatives}
+    kept = [machine for machine, why in found.items() if why is None]
+    return with_alternatives(chosen, kept, [(machine, why) for machine, why in found.items() if why is not None])
+
+
+def _unsuitable(chosen: Chosen, machine: Machine, alone: ResolvedJob, settings: ClusterSettings) -> str | None:
+    """Return why the machine is no alternative for a job that resolves to `alone` without any; None if it is one."""
+    if chosen.job.spec.managed_by == MANAGED_BY_MULTIKUEUE:
+        return "MultiKueue sends the job to another cluster for its first choice alone"
+    limits = {"limits": settings.allowed_accelerators, "the runtime's limits": chosen.runtime.limits.accelerators}
+    for name, allowed in limits.items():
+        if allowed and machine.type not in allowed:
+            return f"it is outside {name}"
+    try:
+        found = _resolve(with_alternatives(chosen, [machine], ()), settings)
+    except InvalidSpec as problem:
+        return problem.found
+    return None if found.keras == alone.keras else f"it needs keras: {found.keras}; a checkpoint is of one generation"
 
 
 def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:

@@ -22,7 +22,6 @@ from mptraining_api.resolve.alternatives import FIELD, describe
 from mptraining_api.resolved_job import Choice, ResolvedRuntime
 from mptraining_api.rules.check import machine_violations, template_violations
 from mptraining_api.spec import (
-    MANAGED_BY_MULTIKUEUE,
     MOST_ALTERNATIVES,
     NO_RUNTIME,
     Accelerator,
@@ -132,18 +131,32 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
         runtime=runtime,
         resolved=ResolvedRuntime(name=name, pod_template=template),
         choices=tuple(choices),
-        alternatives=_offered(merged.accelerator, runtime) if spec.managed_by != MANAGED_BY_MULTIKUEUE else (),
+        alternatives=_offered(spec.accelerator, accelerator, runtime),
     )
 
 
-def _offered(accelerator: Accelerator, runtime: Runtime) -> tuple[Machine, ...]:
-    """Return the alternatives of the runtime for that first choice, which has none."""
-    if accelerator.type == "cpu" or accelerator.alternatives:
+def alternatives_of(runtime: Runtime, asked_for: Machine | None = None) -> tuple[Machine, ...]:
+    """Return the alternatives of a runtime, each with its provisioning.
+
+    Without one of its own it is that of the first choice that a job has `asked_for`, else the runtime's. A job that
+    asks for machines that stay, by OnDemand, a reservation or a compute class, gets no others unless they say so.
+    """
+    own = asked_for.provisioning if asked_for else None
+    if own == Provisioning.RESERVATION or (asked_for and asked_for.compute_class):
+        own = Provisioning.ON_DEMAND
+    update = {"provisioning": own}
+    found = runtime.alternatives or ()
+    open_ = [each if own is None or _is_provided(each) else each.model_copy(update=update) for each in found]
+    return tuple(_provided(each, runtime) for each in open_)
+
+
+def _offered(asked_for: Accelerator, first: Accelerator, runtime: Runtime) -> tuple[Machine, ...]:
+    """Return the alternatives of the runtime to `first`, which is `asked_for` with the runtime's provisioning."""
+    if first.type == "cpu" or first.alternatives:
         return ()
-    first = Machine(**{name: getattr(accelerator, name) for name in Machine.model_fields})
-    others = [_provided(each, runtime) for each in runtime.alternatives or ()]
-    same = {"try_for_seconds": None}
-    return tuple(each for each in others if each.model_copy(update=same) != first.model_copy(update=same))
+    same = Machine(**{name: getattr(first, name) for name in Machine.model_fields} | {"try_for_seconds": None})
+    others = alternatives_of(runtime, asked_for)
+    return tuple(each for each in others if each.model_copy(update={"try_for_seconds": None}) != same)
 
 
 def with_alternatives(chosen: Chosen, kept: Sequence[Machine], left_out: Sequence[tuple[Machine, str]]) -> Chosen:
@@ -173,11 +186,14 @@ def with_alternatives(chosen: Chosen, kept: Sequence[Machine], left_out: Sequenc
 
 def _provided(machine: M, runtime: Runtime) -> M:
     """Return the machine with the provisioning of the runtime, if the job leaves it open."""
-    open_ = machine.provisioning is None and machine.compute_class is None
     impossible = machine.type == "cpu" and runtime.provisioning == "FlexStart"
-    if runtime.provisioning is None or not open_ or impossible:
+    if runtime.provisioning is None or _is_provided(machine) or impossible:
         return machine
     return machine.model_copy(update={"provisioning": Provisioning(runtime.provisioning)})
+
+
+def _is_provided(machine: Machine) -> bool:
+    return machine.provisioning is not None or machine.compute_class is not None
 
 
 def _reasons(job: MPTrainingJob, runtime: Runtime, name: str) -> list[Choice]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from pydantic.alias_generators import to_camel
 
 from mptraining_api.model import Model
 from mptraining_api.outputs.fields import Checkpoint
+from mptraining_api.rules.capacity import CAPACITY_RULES
 from mptraining_api.rules.rule import Rule
 from mptraining_api.rules.sections import is_tpu
 from mptraining_api.spec import JOB_NAME, JobSpec, MPTrainingJob, RunPolicy
@@ -21,8 +20,6 @@ def _same(path: str, field: str, *, required: bool = False) -> str:
     return f"has({now}) == has({before}) && (!has({now}) || {now} == {before})"
 
 
-# As of a batch/v1 Job: a domain-prefixed path.
-_CONTROLLER = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/._~-]+$"
 # Fields that may change after the start, by section. The operator reads the first ones of the current spec; a worker
 # gets maxToKeep with its attempt.
 MUTABLE: dict[str, tuple[type[Model], tuple[str, ...]]] = {
@@ -92,22 +89,6 @@ _ROOT = (
         message="no change",
         next_step="Delete the job, and create it with the other controller.",
         holds=lambda _: True,
-    ),
-    Rule(
-        at="",
-        field="spec.managedBy",
-        cel=f"!has(self.spec.managedBy) || self.spec.managedBy.matches('{_CONTROLLER}')",
-        message="a domain and a path, as kueue.x-k8s.io/multikueue or mptraining.dev/operator",
-        next_step="Leave it out for this operator.",
-        holds=lambda job: job.spec.managed_by is None or re.fullmatch(_CONTROLLER, job.spec.managed_by) is not None,
-    ),
-    Rule(
-        at="spec.scheduling",
-        field="spec.scheduling.workloadPriorityClassName",
-        cel="!has(self.workloadPriorityClassName) || has(self.queueName)",
-        message="it together with queueName",
-        next_step="It is a priority among the jobs of a queue; for the pods give priorityClassName.",
-        holds=lambda scheduling: scheduling.workload_priority_class_name is None or scheduling.queue_name is not None,
     ),
 )
 
@@ -239,6 +220,7 @@ def _tuner_nodes(spec: JobSpec) -> bool:
 
 CROSS_FIELD_RULES: tuple[Rule, ...] = (
     *_ROOT,
+    *CAPACITY_RULES,
     Rule(
         "spec",
         "spec.data",

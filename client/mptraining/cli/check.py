@@ -33,16 +33,26 @@ class Report:
 def check(path: str, *, runtimes: str | None = None) -> Report:
     """Check the job in the file at `path`. Raises InvalidSpec; InvalidJobFile has every mistake.
 
-    `runtimes` is a file with the runtimes of the cluster; without it they are not known.
+    `runtimes` is a file with the runtimes of the cluster, and its limits if it has them; without it they are not known.
+    Raises OutsideLimits.
     """
     from mptraining.job_file.runtimes import load
+    from mptraining_api.admission.limit_rules import check_limits
     from mptraining_api.resolve.advice import advise
 
-    settings = ClusterSettings()
+    settings, known = ClusterSettings(), None
     if runtimes is not None:
         known = load(Path(runtimes))
-        settings = ClusterSettings(runtimes=known.runtimes, default_runtimes=known.default_runtimes)
+        settings = ClusterSettings(
+            runtimes=known.runtimes,
+            default_runtimes=known.default_runtimes,
+            allowed_accelerators=known.limits.accelerators,
+        )
     checked = check_job_file(Path(path), settings=lambda _: settings)
+    if known is not None:
+        chosen = known.runtimes.get(checked.resolved.runtime.name) if checked.resolved.runtime else None
+        own = chosen.limits if chosen else None
+        check_limits(checked.written, checked.resolved, known.limits, runtime_limits=own)
     records = _advice_on_records(checked.resolved, Path(path).absolute().parent)
     return Report(path, checked.resolved, (*checked.notes, *advise(checked.resolved), *records))
 

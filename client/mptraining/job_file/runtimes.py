@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import Field
 
+from mptraining_api.admin_limits import JobLimits
 from mptraining_api.model import Model, Word
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.runtimes import Runtime, RuntimeName
@@ -19,10 +20,11 @@ KEY = "runtimes.yaml"
 
 
 class KnownRuntimes(Model):
-    """The runtimes by name, and the names of those that namespaces have by default."""
+    """The runtimes by name, the names of those that namespaces have by default, and limits on all jobs if known."""
 
     runtimes: dict[RuntimeName, Runtime] = Field({})
     default_runtimes: dict[Word, RuntimeName] = Field({})
+    limits: JobLimits = Field(JobLimits())
 
 
 def load(path: Path) -> KnownRuntimes:

@@ -243,10 +243,9 @@ def test_a_runtime_adds_alternatives_that_can_compute_the_jobs_batches() -> None
     [
         {"accelerator": {"type": "cpu"}},
         {"accelerator": {"type": "nvidia-tesla-t4", "alternatives": [L4]}},
-        {"managedBy": "kueue.x-k8s.io/multikueue", "scheduling": {"queueName": "gpus"}},
     ],
 )
-def test_a_job_on_a_cpu_with_its_own_alternatives_or_in_other_clusters_gets_none(spec: dict[str, Any]) -> None:
+def test_a_job_on_a_cpu_or_with_its_own_alternatives_gets_none(spec: dict[str, Any]) -> None:
     found = resolved(settings=WITH_SCARCE, runtime="scarce", **spec)
     assert found.runtime is not None
     assert found.runtime.machines is None
@@ -271,9 +270,51 @@ def test_an_alternative_that_needs_another_keras_generation_is_left_out() -> Non
     assert "it needs keras: Legacy" in reasons(found)["spec.accelerator.alternatives"]
 
 
-def test_limits_of_accelerators_apply_to_the_alternatives_of_a_runtime() -> None:
+def test_multikueue_gets_no_alternatives_of_a_runtime() -> None:
+    spec = {"managedBy": "kueue.x-k8s.io/multikueue", "scheduling": {"queueName": "gpus"}}
+    found = resolved(settings=WITH_SCARCE, runtime="scarce", **spec)
+    assert found.alternatives == ()
+    assert "MultiKueue sends the job to another cluster" in reasons(found)["spec.accelerator.alternatives"]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "expected"),
+    [
+        ({}, ["Spot", "Spot", "OnDemand", "Spot"]),
+        ({"provisioning": "OnDemand"}, ["OnDemand", "OnDemand", "OnDemand", "OnDemand"]),
+        ({"provisioning": "FlexStart"}, ["FlexStart", "FlexStart", "OnDemand", "FlexStart"]),
+        ({"provisioning": "Reservation", "reservation": "ours"}, ["Reservation", "OnDemand", "OnDemand", "OnDemand"]),
+        ({"computeClass": "gpus"}, ["OnDemand", "OnDemand", "OnDemand", "OnDemand"]),
+    ],
+)
+def test_a_job_that_asks_for_machines_that_stay_gets_no_others(
+    accelerator: dict[str, Any], expected: list[str]
+) -> None:
+    found = resolved(settings=WITH_SCARCE, runtime="scarce", accelerator={"type": "nvidia-tesla-t4", **accelerator})
+    provisioning = [found.accelerator.provisioning, *(each.accelerator.provisioning for each in found.alternatives)]
+    assert provisioning == expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "own", "reason"),
+    [
+        (("nvidia-tesla-t4", "nvidia-l4"), (), "it is outside limits"),
+        ((), ("nvidia-tesla-t4", "nvidia-l4"), "it is outside the runtime's limits"),
+    ],
+)
+def test_alternatives_outside_the_limits_are_left_out(
+    limits: tuple[str, ...], own: tuple[str, ...], reason: str
+) -> None:
+    runtime = Runtime.parse({**SCARCE.to_document(), "limits": {"accelerators": list(own)}})
+    settings = dataclasses.replace(CLUSTER, runtimes={"scarce": runtime}, allowed_accelerators=limits)
+    found = resolved(settings=settings, runtime="scarce")
+    assert [each.accelerator.type for each in found.alternatives] == ["nvidia-l4"]
+    assert reasons(found)["spec.accelerator.alternatives"].endswith(reason)
+
+
+def test_stricter_limits_apply_to_the_alternatives_of_a_job_that_has_started() -> None:
     found = resolved(settings=WITH_SCARCE, runtime="scarce")
-    with pytest.raises(OutsideLimits, match=r"spec.runtime.*nvidia-tesla-v100"):
+    with pytest.raises(OutsideLimits, match=r"spec.runtime: alternatives\[0\].type: 'nvidia-tesla-v100'"):
         check_limits(job(runtime="scarce"), found, JobLimits.parse({"accelerators": ["nvidia-tesla-t4", "nvidia-l4"]}))
 
 
