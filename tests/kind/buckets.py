@@ -16,12 +16,13 @@ import yaml
 from PIL import Image
 
 from kind.images import VERSION, engine_of_cluster
+from kind.release import NAME
 from mptraining_records.tfrecord import example, framing
 from tests.testbed.binaries import binary
 
 NAMESPACE = "kind-buckets"
 ADDRESS = f"http://buckets.{NAMESPACE}.svc:4443"
-_NODE = "mptraining-worker"
+_NODE = f"{NAME}-worker"
 _ON_NODE = "/opt/buckets"
 CLASSES = 5
 

@@ -12,6 +12,7 @@ import pytest
 import mptraining
 from kind.images import VERSION
 from kind.installation import configure
+from kind.release import NAME
 from tests.testbed.nodes.pods import RESTRICTED
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
@@ -211,7 +212,7 @@ def test_a_missing_image_and_a_missing_config_map_are_conditions_within_a_minute
 
 def test_a_pod_that_sees_no_gpu_despite_its_request_reports_it(kind: Any) -> None:
     """A worker node advertises a T4: the real scheduler places the pod there, and its kubelet runs it."""
-    node = "mptraining-worker"
+    node = f"{NAME}-worker"
     capacity = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": "1"}]
     kind.kubectl("label", "node", node, "cloud.google.com/gke-accelerator=nvidia-tesla-t4", "--overwrite")
     kind.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(capacity))
