@@ -97,6 +97,8 @@ def plan(settings: Settings, pools: Sequence[Pool], chart: str) -> None:
         print(f"  {shlex.join(step.delete)}")
     quotas = ", ".join(pool.quota for pool in pools)
     print(f"\nQuotas needed in {settings.region}, one each: {quotas}")
+    if gpus := sum(pool.gpus for pool in pools):
+        print(f"Quota needed for the project: {gpus} of GPUS_ALL_REGIONS")
 
 
 def up(runner: Runner, pools: Sequence[Pool], chart: str) -> None:

@@ -40,7 +40,8 @@ _FAULTS = (
     (
         re.compile(r"PERMISSION_DENIED|403|does not have permission|Required .* permission", re.IGNORECASE),
         "your account may not do this in the project",
-        "It needs roles/container.admin, roles/storage.admin and roles/serviceusage.serviceUsageAdmin.",
+        "It needs roles/container.admin, roles/storage.admin and roles/serviceusage.serviceUsageAdmin in the project, "
+        "and roles/iam.serviceAccountUser on the service account of the nodes.",
     ),
     (
         re.compile(r"active account|auth login|invalid_grant|Reauthentication", re.IGNORECASE),

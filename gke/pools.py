@@ -17,6 +17,11 @@ class Pool:
     spot: bool = False
     quota: str = ""
 
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs of one machine, which count for GPUS_ALL_REGIONS; TPUs have no number in a job."""
+        return int(self.job_accelerator.get("countPerNode", 0))
+
 
 POOLS = (
     Pool(

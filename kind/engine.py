@@ -17,10 +17,25 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / "build" / "bin"
 # What outlives a checkout, as the cluster does.
 STATE = Path("/var/lib/mptraining-cluster")
-PACKAGES = (
-    *("podman", "buildah", "runc", "netavark", "aardvark-dns", "containernetworking-plugins", "iptables", "nftables"),
-    *("debootstrap", "zstd"),
+# Debian's packages, and the program for which each is installed.
+PACKAGES = {
+    "podman": "podman",
+    "buildah": "buildah",
+    "runc": "runc",
+    "netavark": "netavark",
+    "aardvark-dns": "aardvark-dns",
+    "containernetworking-plugins": "portmap",
+    "iptables": "iptables",
+    "nftables": "nft",
+    "debootstrap": "debootstrap",
+    "zstd": "zstd",
+}
+# Where these packages have programs outside of a user's PATH; Podman looks for netavark in the same folders.
+_FOLDERS = (
+    *("/usr/local/sbin", "/usr/sbin", "/usr/local/lib/podman", "/usr/lib/podman", "/usr/libexec/podman"),
+    *("/usr/lib/cni", "/opt/cni/bin"),
 )
+_MODULES = Path("/lib/modules")
 
 
 class Failed(Exception):
@@ -79,38 +94,34 @@ def docker() -> Engine | None:
 
 
 def missing_packages() -> list[str]:
-    """Return those of PACKAGES that are not installed."""
-    # The package runc conflicts with Docker's containerd.io, which has a runc of its own.
-    present = {"runc"} if shutil.which("runc") else set()
-    return [name for name in PACKAGES if name not in present and not _installed(name)]
+    """Return those of PACKAGES whose program is nowhere, whatever package it may be from.
+
+    Docker's containerd.io brings a runc of its own, and conflicts with the package runc.
+    """
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS])
+    return [package for package, program in PACKAGES.items() if not shutil.which(program, path=path)]
 
 
 def podman() -> Engine:
     """Podman as root with runc; Debian's packages of what is missing are installed."""
     missing = missing_packages()
-    if missing or not Path("/lib/modules").is_dir():
+    if missing or not _MODULES.is_dir():
         if os.geteuid() != 0:
             raise Failed("without Docker the cluster is made by Podman, which must be set up: run this as root")
         # kind mounts it into its nodes; a minimal host has none.
-        Path("/lib/modules").mkdir(exist_ok=True)
+        _MODULES.mkdir(exist_ok=True)
     if missing:
+        if not shutil.which("apt-get"):
+            raise Failed(f"no Docker here, and no Debian whose packages could replace it: {', '.join(missing)}")
         say(f"installing Debian packages: {' '.join(missing)}")
         apt = Engine("apt-get", {"DEBIAN_FRONTEND": "noninteractive"})
         apt("update", "-qq")
-        apt("install", "-y", "-qq", "--no-install-recommends", *missing)
+        # Without --no-remove, -y would agree to the removal of a package that conflicts, such as Docker's.
+        apt("install", "-y", "-qq", "--no-install-recommends", "--no-remove", *missing)
     STATE.mkdir(parents=True, exist_ok=True)
     settings = STATE / "containers.conf"
     settings.write_text(_settings(), encoding="utf-8")
     return Engine("podman", {"KIND_EXPERIMENTAL_PROVIDER": "podman", "CONTAINERS_CONF": str(settings)})
-
-
-def _installed(package: str) -> bool:
-    asked = ["dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", package]
-    try:
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise Failed("no Docker here, and no Debian whose packages could replace it") from None
-    return done.returncode == 0 and done.stdout.startswith("ii")
 
 
 def _settings() -> str:

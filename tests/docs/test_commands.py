@@ -23,10 +23,10 @@ from tests.docs.model_fields import find_field
 from tools.helm_chart import ChartValues
 
 # kubectl's verbs in the documents, and the kinds of their arguments.
-_VERBS = ("annotate", "apply", "cp", "create", "delete", "describe", "events", "exec", "explain", "get", "logs")
+_VERBS = ("annotate", "apply", "cp", "create", "delete", "describe", "events", "exec", "explain", "get", "label")
 
 
-_VERBS += ("patch", "rollout", "taint", "wait")
+_VERBS += ("logs", "patch", "rollout", "taint", "wait")
 
 
 # An annotation of the operator's, set or removed.
@@ -104,6 +104,8 @@ def _look_at_kubectl(block: Block, arguments: list[str]) -> None:
     assert arguments[0] in _VERBS, f"kubectl {arguments[0]}: one of {', '.join(_VERBS)} is known here"
     if arguments[0] == "annotate":
         assert arguments[-1] in _ANNOTATIONS
+    if arguments[0] == "label":
+        assert dict([arguments[-1].split("=")]) == ChartValues().namespace.labels
     beside = SECTIONS[block.document, block.section]
     files = {each.file: each.text for each in beside if each.file}
     jobs = {name for text in (*files.values(), *_manifests()) for name in _jobs(text)}

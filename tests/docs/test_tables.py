@@ -12,9 +12,12 @@ from mptraining.cli.platform.convert_tfjob import report_lines
 from mptraining.tfjob.convert import convert_file
 from mptraining.tfjob.replica import Choices
 from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES, Budget
-from mptraining_api.status import CONDITION_TYPES, Phase
+from mptraining_api.status import CONDITION_TYPES, Phase, Progress
+from mptraining_operator.metrics import Metrics
+from mptraining_operator.monitoring.job_metrics import NUMBERS, JobMetrics
 from mptraining_operator.plan.waiting import NAMESPACE_FULL, NODE_NOT_READY
 from mptraining_operator.settings import OperatorSettings
+from mptraining_operator.sweeps.metrics import SweepMetrics
 from tests.docs.blocks import ROOT, SECTIONS
 from tests.docs.model_fields import find_field
 
@@ -111,6 +114,28 @@ def test_the_guide_has_the_defaults_of_settings() -> None:
         else:
             assert not value, name
         find_field(OperatorSettings, name.strip("`").split("."))
+
+
+def _metrics_of(heading: str) -> list[str]:
+    return re.findall(r"`(mptraining_\w+)", " ".join(row[0] for row in _table("docs/guide/operate.md", heading)))
+
+
+def test_the_guide_names_every_metric() -> None:
+    metrics = Metrics(monotonic=float)
+    metrics.watch(jobs_by_phase=dict, queue_age=float, queue_depth=int, lease_transitions=int)
+    SweepMetrics(metrics.registry).watch(sweeps_by_phase=dict, trials_by_state=dict, paused=int, queue_age=float)
+    metrics.registry.register(JobMetrics(list, lambda: True))
+    exported = re.findall(r"^# TYPE (\w+) ", metrics.text().decode(), re.MULTILINE)
+    told = _metrics_of("### Metrics and probes") + _metrics_of("#### Metrics of single jobs")
+    assert sorted(told) == sorted(exported)
+
+
+def test_the_guide_has_the_most_series_of_a_job() -> None:
+    limits = Progress.model_json_schema()["properties"]["metrics"]["anyOf"]
+    (metrics,) = (each["maxItems"] for each in limits if "maxItems" in each)
+    text = (ROOT / "docs/guide/operate.md").read_text(encoding="utf-8")
+    # One series for each number and for stepTime.
+    assert f"at most {len(NUMBERS) + 1 + metrics} in all" in text
 
 
 def test_the_guide_shows_the_job_that_its_tfjob_becomes(tmp_path: Path) -> None:

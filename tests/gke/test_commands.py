@@ -160,3 +160,16 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert [line.split(":")[0] for line in str(error.value).splitlines()] == ["--project", "--zone", "--name"]
     with pytest.raises(ValueError, match="h100: unknown; there are t4, a100, v5e"):
         chosen(["h100"])
+
+
+@pytest.mark.parametrize("images", ["eu", "team/images", "https://registry.example/images", "registry.example/Images"])
+def test_images_that_are_no_registry_are_refused(images: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"--images: .* expected REGION-docker.pkg.dev/PROJECT/REPOSITORY"):
+        check(Settings("my-project-1", images=images), images_needed=True)
+
+
+@pytest.mark.parametrize(
+    "images", ["us-docker.pkg.dev/my-project-1/images", "registry.example", "localhost:5000/a", "ghcr.io/team/"]
+)
+def test_a_host_with_a_dot_or_a_port_is_a_registry(images: str) -> None:
+    check(Settings("my-project-1", images=images), images_needed=True)

@@ -131,6 +131,11 @@ def test_down_removes_cluster_and_bucket_and_can_be_repeated(cloud: Cloud, runne
         ("Insufficient regional quota to satisfy request: resource NVIDIA_A100_GPUS", "quota does not allow it"),
         ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: quota aside", "none of these machines in the zone now"),
         ("PERMISSION_DENIED: Required 'container.clusters.create' permission", "roles/container.admin"),
+        (
+            "code=403, message=The user does not have access to service account "
+            '"1-compute@developer.gserviceaccount.com". Ask an owner to grant you the iam.serviceAccountUser role',
+            "roles/iam.serviceAccountUser on the service account of the nodes",
+        ),
         ("You do not currently have an active account selected.", "gcloud auth login"),
         ("something new", "ended with 1"),
     ],
@@ -299,7 +304,13 @@ def test_costs_are_printed_first_and_nothing_is_created_without_a_yes(
     assert main(["up", "--project", "my-project-1", *images]) == 1
     assert "US dollars for one job on each" in capsys.readouterr().out
     assert main(["plan", "--project", "my-project-1", "--pools", "t4", *images]) == 0
-    assert "gcloud container node-pools create t4" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "gcloud container node-pools create t4" in printed
+    assert "1 of GPUS_ALL_REGIONS" in printed
+    assert main(["plan", "--project", "my-project-1", *images]) == 0
+    assert "2 of GPUS_ALL_REGIONS" in capsys.readouterr().out
+    assert main(["plan", "--project", "my-project-1", "--pools", "v5e", *images]) == 0
+    assert "GPUS_ALL_REGIONS" not in capsys.readouterr().out
     assert main(["up", "--project", "my-project-1"]) == 2
     assert "--images: is missing" in capsys.readouterr().err
     assert not record.exists()

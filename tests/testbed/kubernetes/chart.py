@@ -21,10 +21,15 @@ class Refused(Exception):
 
 
 def render(
-    values: dict[str, Any] | None = None, *, release: str = RELEASE, kubernetes: str = KUBERNETES, tests: bool = False
+    values: dict[str, Any] | None = None,
+    *,
+    release: str = RELEASE,
+    kubernetes: str = KUBERNETES,
+    tests: bool = False,
+    chart: Path = CHART,
 ) -> str:
     """Return the manifests of an installation in the operator's namespace. Raises Refused when helm refuses."""
-    command = [str(binary("helm")), "template", release, str(CHART), "--namespace", SYSTEM, "--values", "-"]
+    command = [str(binary("helm")), "template", release, str(chart), "--namespace", SYSTEM, "--values", "-"]
     command += ["--kube-version", kubernetes, *([] if tests else ["--skip-tests"])]
     text = yaml.safe_dump(values or {})
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
