@@ -55,7 +55,7 @@ class Model(BaseModel):
         return value
 
     @classmethod
-    def parse_file(cls, document: object, *, file: str) -> Self:
+    def parse_content(cls, document: object, *, file: str) -> Self:
         """Parse the document of a file. Raises InvalidJobFile with every mistake."""
         value, invalid = cls.validate_document(document)
         if value is None:

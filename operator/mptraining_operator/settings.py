@@ -342,7 +342,7 @@ class OperatorSettings(Model):
             raise InvalidSpec(str(path), error.strerror or str(error), expected="a YAML file of settings") from None
         except yaml.YAMLError as error:
             raise InvalidSpec(str(path), f"not YAML: {error}") from None
-        return cls.parse_file(document, file=str(path))
+        return cls.parse_content(document, file=str(path))
 
 
 class Identity(Model):

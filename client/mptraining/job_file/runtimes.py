@@ -66,7 +66,7 @@ def parse(text: str, *, where: str, needed: bool = False) -> KnownRuntimes:
     if needed and not found:
         fields = ", ".join(map(str, settings)) or "nothing"
         raise InvalidSpec(where, f"no runtimes, but {fields}", expected=_FORMS)
-    return KnownRuntimes.parse_file(found, file=where)
+    return KnownRuntimes.parse_content(found, file=where)
 
 
 def _mapping(text: str, where: str) -> Mapping[str, object]:
