@@ -376,8 +376,36 @@ def values_schema() -> str:
         if sections:
             each["required"] = list(sections)
             pending += [schema["$defs"][reference.rpartition("/")[2]] for reference in sections.values()]
+    schema = _for_helm(schema)
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _for_helm(node: Any) -> Any:
+    """Return the schema with one message for each mistake, and with the patterns of keys as a condition."""
+    if isinstance(node, list):
+        return [_for_helm(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    node = {key: _for_helm(value) for key, value in node.items()}
+    # Pydantic's patternProperties accept every key that does not match.
+    patterns = node.pop("patternProperties", None)
+    if patterns:
+        ((pattern, values),) = patterns.items()
+        node["additionalProperties"] = values
+        node["propertyNames"] = {**node.get("propertyNames", {}), "pattern": pattern}
+    options = node.get("anyOf", [])
+    others = [each for each in options if each != {"type": "null"}]
+    if len(options) == 2 and len(others) == 1:
+        # Helm reports a wrong value once for each option of anyOf.
+        del node["anyOf"]
+        (option,) = others
+        if "type" not in option:
+            return {**node, "if": {"not": {"type": "null"}}, "then": option}
+        node = {**option, **node, "type": [option["type"], "null"]}
+        if "enum" in node:
+            node["enum"] = [*node["enum"], None]
+    return node
 
 
 def files() -> dict[str, str]:

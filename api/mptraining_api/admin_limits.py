@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from mptraining_api.accelerators import canonical_name, catalogue
 from mptraining_api.model import Count, Model
-from mptraining_api.problems import InvalidSpec
+from mptraining_api.problems import InvalidSpec, InvalidValue
 
 DOCKER = "docker.io"
 DOCKER_ALIASES = ("index.docker.io", "registry-1.docker.io")
@@ -93,7 +93,7 @@ def _known(name: str) -> str:
     try:
         return canonical_name(name)
     except InvalidSpec as problem:
-        raise ValueError(str(problem)) from None
+        raise InvalidValue(problem.found, expected=problem.expected, next_step=problem.next_step) from None
 
 
 def _names(schema: dict[str, Any]) -> None:
@@ -103,14 +103,32 @@ def _names(schema: dict[str, Any]) -> None:
 
 def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
     def check(text: str) -> str:
-        parse(text)
+        try:
+            parse(text)
+        except ValueError as error:
+            raise InvalidValue(str(error)) from None
         return text
 
     return check
 
 
+def _schema_pattern(pattern: str) -> str:
+    """Return the pattern for a whole text in JSON schema, whose ECMAScript has no groups `(?P<name>`."""
+    return f"^{re.sub(r'[(][?]P<[a-z]+>', '(?:', pattern)}$"
+
+
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
-Image = Annotated[Text, AfterValidator(_checked(parse_image))]
+# The patterns are for `helm install`, which checks the JSON schema.
+Image = Annotated[
+    Text,
+    AfterValidator(_checked(parse_image)),
+    Field(json_schema_extra={"pattern": _schema_pattern(IMAGE_PATTERN)}),
+]
+Location = Annotated[
+    Text,
+    AfterValidator(_checked(parse_location)),
+    Field(json_schema_extra={"pattern": _schema_pattern(f"{_LOCATION.pattern}/*")}),
+]
 
 
 class RuntimeLimits(Model):
@@ -122,7 +140,7 @@ class RuntimeLimits(Model):
     images: tuple[Image, ...] = Field(
         (), description="Images that jobs may name, with every tag, or with the one tag or digest that is written."
     )
-    registries: tuple[Annotated[Text, AfterValidator(_checked(parse_location))], ...] = Field(
+    registries: tuple[Location, ...] = Field(
         (), description="Registries, or folders of them, whose images jobs may name. Empty, as images: all."
     )
     nodes_per_job: Count | None = Field(None, description="Most nodes of one job. Absent: any number.")

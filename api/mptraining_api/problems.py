@@ -95,6 +95,29 @@ class Superseded(Problem):
     reason = "Superseded"
 
 
+class InvalidValue(ValueError):
+    """A validator's refusal of a value, in the words of a message.
+
+    `path` leads from the validated value to the refused one; `also` are further refusals of the same validator.
+    """
+
+    def __init__(
+        self,
+        found: str,
+        *,
+        expected: str = "",
+        next_step: str = "",
+        path: tuple[str | int, ...] = (),
+        also: Iterable[InvalidValue] = (),
+    ) -> None:
+        super().__init__(str(Problem("", found, expected=expected, next_step=next_step)))
+        self.found = found
+        self.expected = expected
+        self.next_step = next_step
+        self.path = path
+        self.also = tuple(also)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return `"Did you mean 'x'?"` for the closest known word in any case, or an empty string if none is close."""
     spellings: dict[str, list[str]] = {}

@@ -10,18 +10,25 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from mptraining_api.accelerators import canonical_name, lookup
+from mptraining_api.accelerators import canonical_name, catalogue, lookup
 from mptraining_api.admin_limits import Image, JobLimits
 from mptraining_api.machines.node_labels import DEFAULT_PLATFORM, NodeLabels
 from mptraining_api.model import Model, Name, Uri, Word
-from mptraining_api.problems import InvalidSpec
+from mptraining_api.problems import InvalidSpec, InvalidValue
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.resolve.runtimes import Runtime, RuntimeName
+from mptraining_api.resolve.runtime_settings import (
+    DNS_LABEL,
+    DNS_NAME,
+    LABEL_NAME,
+    RuntimeSettings,
+    check_default_runtimes,
+)
+from mptraining_api.resolve.runtimes import RuntimeName
 from mptraining_api.spec import GROUP
 
 POD_NAME = "POD_NAME"
@@ -31,10 +38,8 @@ DEFAULT_NAMESPACE = "mptraining-system"
 
 _MULTI_HOST = "Allow TPU slices of several hosts, on which TensorFlow does not support training."
 
-# RFC 1123, as in Kubernetes; the name of a Service begins with a letter.
-_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+# The name of a Service begins with a letter.
 _SERVICE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
-_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _FOLDER = r"(gs://[a-z0-9]|/).*"
 _PROXY = r"https?://[^\s/]+/?"
 # The operator sets labels with this prefix.
@@ -57,8 +62,8 @@ Seconds = Annotated[float, Field(gt=0)]
 # The patterns are for `helm install`, which checks the JSON schema; the texts are for the operator's error message.
 Namespace = Annotated[
     str,
-    AfterValidator(_like(_LABEL, "the name of a namespace")),
-    Field(max_length=63, json_schema_extra={"pattern": f"^{_LABEL}$"}),
+    AfterValidator(_like(DNS_LABEL, "the name of a namespace")),
+    Field(max_length=63, json_schema_extra={"pattern": f"^{DNS_LABEL}$"}),
 ]
 Service = Annotated[
     str,
@@ -67,8 +72,19 @@ Service = Annotated[
 ]
 Lease = Annotated[
     str,
-    AfterValidator(_like(_SUBDOMAIN, "small letters, digits, dashes and dots")),
-    Field(max_length=253, json_schema_extra={"pattern": f"^{_SUBDOMAIN}$"}),
+    AfterValidator(_like(DNS_NAME, "small letters, digits, dashes and dots")),
+    Field(max_length=253, json_schema_extra={"pattern": f"^{DNS_NAME}$"}),
+]
+# Kubernetes itself takes any text as schedulerName; schedulers are named as their Deployments are.
+SchedulerName = Annotated[
+    Word,
+    AfterValidator(_like(DNS_NAME, "the name of a scheduler: small letters, digits, dashes and dots")),
+    Field(json_schema_extra={"pattern": f"^{DNS_NAME}$"}),
+]
+DeviceClass = Annotated[
+    Name,
+    AfterValidator(_like(DNS_NAME, "the name of a DeviceClass: small letters, digits, dashes and dots")),
+    Field(json_schema_extra={"pattern": f"^{DNS_NAME}$"}),
 ]
 Folder = Annotated[
     Uri,
@@ -83,19 +99,30 @@ Proxy = Annotated[
     Field(json_schema_extra={"pattern": f"^{_PROXY}$"}),
 ]
 JobLabel = Annotated[
-    Name,
+    Annotated[str, StringConstraints(min_length=1, max_length=317)],
     AfterValidator(_like(rf"(?!{_OWN_LABELS}).*", f"a label outside {GROUP}/, whose labels the operator sets")),
-    Field(json_schema_extra={"not": {"pattern": f"^{_OWN_LABELS}"}}),
+    AfterValidator(_like(LABEL_NAME, "the name of a label, such as team or example.com/team")),
+    Field(json_schema_extra={"pattern": f"^{LABEL_NAME}$", "not": {"pattern": f"^{_OWN_LABELS}"}}),
 ]
 
 
 def _gpu(name: str) -> str:
-    if lookup(canonical_name(name)).kind != "gpu":
-        raise ValueError("the name of a GPU in the catalogue")
-    return canonical_name(name)
+    try:
+        known = lookup(canonical_name(name))
+    except InvalidSpec as problem:
+        raise InvalidValue(problem.found, expected=problem.expected, next_step=problem.next_step) from None
+    if known.kind != "gpu":
+        raise InvalidValue(f"{name!r} is no GPU", next_step="`mptj accelerators` lists the GPUs.")
+    return known.name
 
 
-Gpu = Annotated[Word, AfterValidator(_gpu)]
+def _gpu_names(schema: dict[str, Any]) -> None:
+    schema["enum"] = [
+        word for each in catalogue().values() if each.kind == "gpu" for word in (each.name, *each.aliases)
+    ]
+
+
+Gpu = Annotated[Word, AfterValidator(_gpu), Field(json_schema_extra=_gpu_names)]
 
 
 class ProgressSettings(Model):
@@ -144,12 +171,12 @@ class LeaseSettings(Model):
 class GangSchedulers(Model):
     """Schedulers that place all workers of a job or none; scheduling.gang of a job chooses one."""
 
-    coscheduling: Word | None = Field(
+    coscheduling: SchedulerName | None = Field(
         None,
         description="schedulerName of a scheduler with the plugin Coscheduling of scheduler-plugins. With it, gang: "
         "Auto uses its PodGroups where their CustomResourceDefinition exists.",
     )
-    volcano: Word | None = Field(
+    volcano: SchedulerName | None = Field(
         None,
         description="schedulerName of Volcano's scheduler, usually volcano. With it, gang: Auto uses Volcano's "
         "PodGroups where their CustomResourceDefinition exists.",
@@ -211,14 +238,16 @@ class OperatorSettings(Model):
     )
     experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
     default_output: Folder | None = Field(None, description="Default output folder of jobs.")
-    default_outputs: dict[Word, Folder] = Field({}, description="Default output folders by namespace.")
-    runtimes: dict[RuntimeName, Runtime] = Field(
+    default_outputs: dict[Namespace, Folder] = Field({}, description="Default output folders by namespace.")
+    runtimes: dict[RuntimeName, RuntimeSettings] = Field(
         {},
         description="Named sets of pod settings, images and limits, which jobs choose by `runtime`; "
         "all users may read them.",
     )
-    default_runtimes: dict[Word, RuntimeName] = Field({}, description="Runtimes of jobs that name none, by namespace.")
-    device_classes: dict[Gpu, Name] = Field(
+    default_runtimes: dict[Namespace, RuntimeName] = Field(
+        {}, description="Runtimes of jobs that name none, by namespace."
+    )
+    device_classes: dict[Gpu, DeviceClass] = Field(
         {},
         description="DeviceClass by GPU, such as nvidia-tesla-t4, from which jobs claim it (Kubernetes 1.34 or newer). "
         "Other GPUs are the extended resource nvidia.com/gpu.",
@@ -267,15 +296,16 @@ class OperatorSettings(Model):
     @model_validator(mode="after")
     def _two_ports(self) -> Self:
         if self.progress.enabled and self.health_port and self.health_port == self.progress.port:
-            raise ValueError(f"a healthPort other than progress.port, {self.progress.port}")
+            raise InvalidValue(
+                f"{self.health_port} is not valid",
+                expected=f"a healthPort other than progress.port, {self.progress.port}",
+                path=("healthPort",),
+            )
         return self
 
     @model_validator(mode="after")
     def _known_runtimes(self) -> Self:
-        unknown = [f"{each}: {name}" for each, name in self.default_runtimes.items() if name not in self.runtimes]
-        if unknown:
-            names = ", ".join(sorted(self.runtimes)) or "none"
-            raise ValueError(f"runtimes of settings.runtimes ({names}) in defaultRuntimes, not {', '.join(unknown)}")
+        check_default_runtimes(self.default_runtimes, self.runtimes)
         return self
 
     def image(self, kind: str) -> str:
@@ -301,7 +331,10 @@ class OperatorSettings(Model):
 
     @classmethod
     def load(cls, path: Path | None) -> OperatorSettings:
-        """Load the settings from the YAML file at `path`, or the defaults if it is None. Raises InvalidSpec."""
+        """Load the settings from the YAML file at `path`, or the defaults if it is None.
+
+        Raises InvalidJobFile with every mistake, and InvalidSpec for a file that cannot be read.
+        """
         if path is None:
             return cls()
         try:
@@ -310,7 +343,7 @@ class OperatorSettings(Model):
             raise InvalidSpec(str(path), error.strerror or str(error), expected="a YAML file of settings") from None
         except yaml.YAMLError as error:
             raise InvalidSpec(str(path), f"not YAML: {error}") from None
-        return cls.parse(document, where=str(path))
+        return cls.parse_content(document, file=str(path))
 
 
 class Identity(Model):

@@ -180,6 +180,22 @@ def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
         ({"settings": {"pods": {"httpProxy": "notaurl"}}}, "httpProxy"),
         ({"settings": {"pods": {"labels": {"mptraining.dev/job": "x"}}}}, "mptraining.dev/job"),
         ({"settings": {"lease": None}}, "lease"),
+        ({"settings": {"deviceClasses": {"nvidia-t4": "a"}}}, "nvidia-t4"),
+        ({"settings": {"deviceClasses": {"cpu": "a"}}}, "cpu"),
+        ({"settings": {"deviceClasses": {"t4": "A b"}}}, "deviceClasses/t4"),
+        ({"settings": {"gangSchedulers": {"volcano": "a b"}}}, "volcano"),
+        ({"settings": {"pods": {"labels": {"a b": "c"}}}}, "'a b'"),
+        ({"settings": {"defaultOutputs": {"A b": "/runs"}}}, "'A b'"),
+        ({"settings": {"defaultRuntimes": {"A b": "a"}}}, "'A b'"),
+        ({"settings": {"defaultRuntimes": {"a": "A b"}}}, "defaultRuntimes/a"),
+        ({"settings": {"limits": {"registries": ["https://x.example/y"]}}}, "registries/0"),
+        ({"settings": {"limits": {"images": ["a b"]}}}, "images/0"),
+        ({"settings": {"trainerImage": "https://x.example/y"}}, "trainerImage"),
+        ({"settings": {"trainerImages": {"gpu": "team/Trainer"}}}, "trainerImages/gpu"),
+        # One message, not one more for null.
+        ({"settings": {"trainerImage": ["a"]}}, r"got array, want null or string\s*$"),
+        ({"settings": {"namespaces": ["a", "mptraining-system"]}}, "mptraining-system is the operator's own namespace"),
+        ({"settings": {"runtimes": {"None": {}}}}, "'None'"),
         ({"settings": {"progress": None}}, "progress"),
         ({"crds": None}, "crds"),
         # The selectors of Deployment, Services and NetworkPolicy go by them.
@@ -207,6 +223,11 @@ def test_what_kubernetes_takes_is_taken() -> None:
     # null removes a default.
     assert ("ClusterRoleBinding", "mptraining-operator-jobs") in objects({"settings": {"namespaces": None}})
     assert objects({"settings": {"pods": {"httpProxy": "http://proxy.example:3128"}}})
+
+
+def test_sections_of_a_runtime_may_be_empty() -> None:
+    """As in YAML whose lines below a section are comments."""
+    assert objects({"settings": {"runtimes": {"a": dict.fromkeys(("podTemplate", "alternatives", "provisioning"))}}})
 
 
 def test_the_names_of_a_long_release_fit() -> None:
@@ -258,6 +279,12 @@ def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_els
         ({"podTemplate": {"hostNetwork": True}}, "hostNetwork"),
         ({"provisioning": "Cheap"}, "provisioning"),
         ({"limits": {"nodesPerNamespace": 2}}, "nodesPerNamespace"),
+        ({"alternatives": [{"type": "nvidia-l5"}]}, "alternatives/0/type"),
+        ({"alternatives": [{"type": "t4"}]}, "alternatives/0/type"),
+        ({"tryForSeconds": 60}, "'alternatives' required"),
+        ({"images": {"gpu": "a b"}}, "images/gpu"),
+        ({"podTemplate": {"labels": {"a b": "c"}}}, "'a b'"),
+        ({"podTemplate": {"annotations": {"a b": "c"}}}, "'a b'"),
     ],
 )
 def test_a_wrong_runtime_is_refused_by_name(runtime: dict[str, Any], words: str) -> None:

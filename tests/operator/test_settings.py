@@ -53,6 +53,15 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("trainerImages: {gpu: 'https://registry/a'}", "is no image"),
         ("limits: {accelerators: [t5]}", "limits.accelerators[0]"),
         ("trainerImages: {fpga: a}", "trainerImages.fpga"),
+        ("deviceClasses: {t4: 'A b'}", "deviceClasses.t4: 'A b' is not valid; expected the name of a DeviceClass"),
+        ("deviceClasses: {cpu: a}", "deviceClasses.cpu: 'cpu' is no GPU"),
+        ("gangSchedulers: {volcano: a b}", "gangSchedulers.volcano: 'a b' is not valid; expected the name of a sched"),
+        ("pods: {labels: {a b: c}}", "expected the name of a label, such as team or example.com/team"),
+        ("defaultOutputs: {A b: /runs}", "expected the name of a namespace"),
+        ("{runtimes: {a: {}}, defaultRuntimes: {A b: a}}", "expected the name of a namespace"),
+        ("runtimes: {None: {}}", "runtimes.None: 'None' is not valid; expected small letters, digits and dashes"),
+        ("runtimes: {a: {tryForSeconds: 3}}", "runtimes.a: not valid; expected alternatives beside tryForSeconds"),
+        ("runtimes: {a: {podTemplate: {labels: {a b: c}}}}", "runtimes.a.podTemplate.labels.a b: 'a b' is no name of"),
         ("[", "not YAML"),
     ],
 )
@@ -64,6 +73,60 @@ def test_a_wrong_file_is_named_in_one_line(tmp_path: Path, text: str, words: str
     assert words in str(caught.value)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "runtimes: {a: {alternatives: [{type: nvidia-l5}, {type: t4}]}}",
+            [
+                "runtimes.a.alternatives[0].type: unknown accelerator 'nvidia-l5'. Did you mean 'nvidia-l4'?",
+                "runtimes.a.alternatives[1].type: 't4' is a short name of the command line; write 'nvidia-tesla-t4'",
+            ],
+        ),
+        (
+            "{limits: {registries: ['https://x.io/y'], images: [a b]}, runtimes: {a: {images: {gpu: x y}}}}",
+            [
+                "runtimes.a.images.gpu: 'x y' is no image, such as registry.example.com/team/trainer:1",
+                "limits.images[0]: 'a b' is no image, such as registry.example.com/team/trainer:1",
+                "limits.registries[0]: 'https://x.io/y' is no registry, such as docker.io or registry.example.com/team",
+            ],
+        ),
+        (
+            "deviceClasses: {nvidia-t4: a}",
+            ["deviceClasses.nvidia-t4: unknown accelerator 'nvidia-t4'. Did you mean 'nvidia-tesla-t4'?"],
+        ),
+        (
+            "{runtimes: {vision-a: {}}, defaultRuntimes: {a: vision-b, b: x}}",
+            [
+                "defaultRuntimes.a: 'vision-b' is no runtime of these settings; expected one of vision-a. Did you mean",
+                "defaultRuntimes.b: 'x' is no runtime of these settings; expected one of vision-a",
+            ],
+        ),
+        (
+            "runtimes: {a: {provisionin: Spot, tryForSeconds: x, foo: 1}}",
+            [
+                "runtimes.a.tryForSeconds: 'x' is not valid; expected a whole number",
+                "runtimes.a.provisionin: unknown field. Did you mean 'provisioning'?",
+                "runtimes.a.foo: unknown field. Known fields here: alternatives, ",
+            ],
+        ),
+        (
+            "runtimes: {a: {podTemplate: {imagePullSecrets: [x]}}}",
+            ["runtimes.a.podTemplate.imagePullSecrets[0]: 'x' is not valid; expected a mapping: {name: value}. Write"],
+        ),
+    ],
+)
+def test_all_mistakes_are_listed_each_with_the_file_and_the_field(tmp_path: Path, text: str, lines: list[str]) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidSpec) as caught:
+        OperatorSettings.load(file)
+    found = str(caught.value).splitlines()
+    assert len(found) == len(lines)
+    for line, words in zip(found, lines, strict=True):
+        assert line.startswith(f"{file}: {words}")
 
 
 def test_ports_that_are_drawn_or_not_opened_are_no_conflict() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
-from mptraining_api.problems import InvalidSpec, nearest
+from mptraining_api.problems import InvalidSpec, InvalidValue, nearest
 from mptraining_api.validation import short_forms
 from mptraining_api.validation.mistakes import FieldPath, field_text, value_at
 
@@ -37,6 +37,8 @@ _PATTERNS = {
     "topology": "a topology such as 2x4 or 4x4x4",
     "sha256": "64 hexadecimal digits",
 }
+# The same by the pattern, for keys of mappings, whose names are the user's.
+_KEY_PATTERNS = {r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "small letters, digits and dashes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,15 @@ def invalid_fields(
     misspelled: set[FieldPath] = set()
     for detail in details:
         path = _path(document, detail["loc"], missing=detail["type"] == "missing")
+        refusal = (detail.get("ctx") or {}).get("error")
+        if isinstance(refusal, InvalidValue):
+            for each in (refusal, *refusal.also):
+                inner = (*path, *each.path)
+                problem = InvalidSpec(
+                    field_text(inner, where), each.found, expected=each.expected, next_step=each.next_step
+                )
+                found.setdefault(inner, InvalidField(inner, problem))
+            continue
         if detail["type"] == "extra_forbidden":
             problem, meant = _unknown(schema, path, value_at(document, path), where)
             misspelled.add((*path[:-1], meant))
@@ -93,7 +104,7 @@ def _unknown(schema: _Schema, path: FieldPath, value: object, where: str) -> tup
     if not step and (places := schema.places_of(camel)):
         step = f"{camel!r} belongs in {' or '.join(places[:2])}."
     close = "" if step else nearest(name, siblings)
-    step = step or close or f"Known fields here: {', '.join(sorted(siblings))}."
+    step = step or close or (f"Known fields here: {', '.join(sorted(siblings))}." if siblings else "")
     meant = close.removeprefix("Did you mean '").removesuffix("'?")
     return InvalidSpec(field_text(path, where), "unknown field", next_step=step), meant
 
@@ -108,11 +119,16 @@ def _invalid(schema: _Schema, path: FieldPath, detail: Mapping[str, Any], where:
         expected = either(options) or str(context.get("expected"))
         step = step or (nearest(value, options) if isinstance(value, str) else "")
     elif kind in ("model_type", "model_attributes_type", "dict_type"):
-        expected = f"the fields {', '.join(schema.fields_at(path))}".removesuffix(" ")
+        fields = schema.fields_at(path)
+        expected = f"the fields {', '.join(fields)}" if fields else "a mapping: {name: value}"
     elif kind == "string_type" and isinstance(value, (int, float)):
         step = step or f'Quote it: "{str(value).lower() if isinstance(value, bool) else value}".'
+    elif kind == "value_error" and isinstance(value, (Mapping, BaseModel)):
+        # The rule names the fields; the whole section would hide them.
+        found = "not valid"
     elif kind == "string_pattern_mismatch":
-        expected = _PATTERNS.get(name, str(context.get("pattern")))
+        pattern = str(context.get("pattern"))
+        expected = _PATTERNS.get(name) or _KEY_PATTERNS.get(pattern, pattern)
     elif kind == "string_too_short" and value == "":
         found, expected = "empty", "some text"
     elif kind in ("too_short", "too_long"):
@@ -168,7 +184,9 @@ class _Schema:
                 node = node.get("items", {})
             else:
                 extra = node.get("additionalProperties")
-                node = node.get("properties", {}).get(part) or (extra if isinstance(extra, dict) else {})
+                # Pydantic writes a dictionary as patternProperties if its keys have a pattern.
+                extra = extra if isinstance(extra, dict) else next(iter(node.get("patternProperties", {}).values()), {})
+                node = node.get("properties", {}).get(part) or extra
             node = inlined(self._schema, node)
         return node
 

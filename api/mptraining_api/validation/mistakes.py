@@ -35,7 +35,7 @@ class Mistake:
 
 
 class InvalidJobFile(InvalidSpec):
-    """All mistakes of a job file, in the order of their lines."""
+    """All mistakes of a job file, or of a file of settings, in the order of their lines."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(sorted(mistakes, key=lambda each: each.line or 0))

@@ -122,4 +122,5 @@ _LINES: dict[str, Callable[[object], str]] = {
     "learningRateScaling": _field("rule"),
     "badRecords": _field("action"),
     "metadata": _field("name"),
+    "imagePullSecrets": _field("name"),
 }

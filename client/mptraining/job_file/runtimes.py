@@ -1,50 +1,81 @@
-"""Runtimes of a cluster as a file: operator settings, chart values, or the output of `mptj runtimes --yaml`."""
+"""Runtimes of a cluster as a file: operator settings, chart values, the output of `mptj runtimes --yaml`, or the
+ConfigMap of the chart.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.model import Model, Word
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve.runtimes import Runtime, RuntimeName
+from mptraining_api.resolve.runtime_settings import RuntimeSettings, check_default_runtimes
+from mptraining_api.resolve.runtimes import RuntimeName
 
 # The ConfigMap that the chart writes, readable by all users, and its key.
 CONFIG_MAP = "mptraining-runtimes"
 KEY = "runtimes.yaml"
+_FORMS = (
+    "runtimes: {name: …} in a file of settings, settings: {runtimes: …} in values of the chart, the ConfigMap "
+    f"{CONFIG_MAP}, or the output of `mptj runtimes --yaml`"
+)
 
 
 class KnownRuntimes(Model):
     """The runtimes by name, the names of those that namespaces have by default, and limits on all jobs if known."""
 
-    runtimes: dict[RuntimeName, Runtime] = Field({})
+    runtimes: dict[RuntimeName, RuntimeSettings] = Field({})
     default_runtimes: dict[Word, RuntimeName] = Field({})
     limits: JobLimits = Field(JobLimits())
 
+    @model_validator(mode="after")
+    def _known_runtimes(self) -> Self:
+        check_default_runtimes(self.default_runtimes, self.runtimes)
+        return self
+
 
 def load(path: Path) -> KnownRuntimes:
-    """Load the runtimes in the YAML file at `path`; its other settings are ignored. Raises InvalidSpec."""
+    """Load the runtimes in the YAML file at `path`; its other settings are ignored. Raises InvalidSpec.
+
+    A file without runtimes is refused, since it is most likely not the intended one.
+    """
     try:
-        return parse(path.read_text(encoding="utf-8"), where=str(path))
+        return parse(path.read_text(encoding="utf-8"), where=str(path), needed=True)
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "not a text file"
         raise InvalidSpec(str(path), cause, expected="a YAML file with runtimes") from None
 
 
-def parse(text: str, *, where: str) -> KnownRuntimes:
-    """Parse the text of such a file. Raises InvalidSpec."""
+def parse(text: str, *, where: str, needed: bool = False) -> KnownRuntimes:
+    """Parse the text of such a file; `needed` refuses a document without runtimes. Raises InvalidSpec."""
+    document = _mapping(text, where)
+    if document.get("kind") == "ConfigMap":
+        data = document.get("data")
+        if not isinstance(data, Mapping) or not isinstance(data.get(KEY), str):
+            raise InvalidSpec(where, f"a ConfigMap without data.{KEY}", expected=_FORMS)
+        document = _mapping(data[KEY], f"{where}: data[{KEY!r}]")
+    names = [str(field.alias) for field in KnownRuntimes.model_fields.values()]
+    # The values of the chart have the operator's settings in a section.
+    settings: object = document if any(name in document for name in names) else document.get("settings", document)
+    if not isinstance(settings, Mapping):
+        raise InvalidSpec(where, "settings is no mapping", expected=_FORMS)
+    found = {name: settings[name] for name in names if name in settings}
+    if needed and not found:
+        fields = ", ".join(map(str, settings)) or "nothing"
+        raise InvalidSpec(where, f"no runtimes, but {fields}", expected=_FORMS)
+    return KnownRuntimes.parse_content(found, file=where)
+
+
+def _mapping(text: str, where: str) -> Mapping[str, object]:
     try:
         document = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise InvalidSpec(where, f"not YAML: {error}") from None
-    # The values of the chart have the operator's settings in a section.
-    settings: Any = document.get("settings", document) if isinstance(document, Mapping) else None
-    if not isinstance(settings, Mapping):
-        raise InvalidSpec(where, "no mapping", expected="runtimes: {name: …}")
-    names = {field.alias for field in KnownRuntimes.model_fields.values()}
-    return KnownRuntimes.parse({name: value for name, value in settings.items() if name in names}, where=where)
+    if not isinstance(document, Mapping):
+        raise InvalidSpec(where, "no mapping", expected=_FORMS)
+    return document

@@ -15,6 +15,7 @@ from mptraining.cluster import connection
 from mptraining.cluster.connection import Where
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.job_file.runtimes import load
+from mptraining_api import outcomes
 from mptraining_api.problems import InvalidSpec
 
 SETTINGS = {
@@ -75,13 +76,47 @@ def test_what_it_prints_is_what_check_takes(tmp_path: Path) -> None:
 def test_a_file_with_mistakes_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match=r"missing\.yaml: No such file"):
         load(tmp_path / "missing.yaml")
-    with pytest.raises(InvalidSpec, match=r"settings\.yaml\.runtimes\.a.*unknown field"):
+    with pytest.raises(InvalidSpec, match=r"settings\.yaml: runtimes\.a\.podTemplat: unknown field"):
         load(Path(write(tmp_path, {"runtimes": {"a": {"podTemplat": {}}}})))
     with pytest.raises(InvalidSpec, match="no mapping"):
         load(Path(write(tmp_path, ["a"])))
     (tmp_path / "picture.yaml").write_bytes(b"\x89PNG")
     with pytest.raises(InvalidSpec, match=r"picture\.yaml: not a text file; expected a YAML file with runtimes"):
         load(tmp_path / "picture.yaml")
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"foo": 1}, "no runtimes, but foo; expected runtimes: {name: …} in a file of settings, settings: {runtimes"),
+        ({"setings": {"runtimes": {}}}, "no runtimes, but setings; expected"),
+        ({"settings": {"defaultRuntimes": {"vision": "nope"}}}, "defaultRuntimes.vision: 'nope' is no runtime"),
+        ({"settings": []}, "settings is no mapping; expected"),
+        ({"kind": "ConfigMap", "data": {"other.yaml": "a"}}, "a ConfigMap without data.runtimes.yaml; expected"),
+        ({}, "no runtimes, but nothing"),
+    ],
+)
+def test_a_file_without_runtimes_is_refused_with_the_accepted_forms(
+    tmp_path: Path, document: object, words: str
+) -> None:
+    file = write(tmp_path, document)
+    with pytest.raises(InvalidSpec) as caught:
+        load(Path(file))
+    assert words in str(caught.value)
+    # The code with which the command ends.
+    assert outcomes.by_reason(caught.value.reason).exit_code == 2
+    assert isinstance(CliRunner().invoke(app, ["runtimes", "--file", file]).exception, InvalidSpec)
+
+
+def test_settings_that_have_no_runtimes_on_purpose_are_read(tmp_path: Path) -> None:
+    for document in ({"runtimes": {}}, {"settings": {"runtimes": {}, "defaultRuntimes": {}}}):
+        assert load(Path(write(tmp_path, document))).runtimes == {}
+
+
+def test_the_config_map_of_the_chart_is_read(tmp_path: Path) -> None:
+    stored = {"kind": "ConfigMap", "metadata": {"name": "mptraining-runtimes"}}
+    file = write(tmp_path, {**stored, "data": {"runtimes.yaml": yaml.safe_dump(SETTINGS)}})
+    assert set(load(Path(file)).runtimes) == {"plain", "team-default"}
 
 
 def test_a_cluster_publishes_its_runtimes_and_may_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ OperatorNamespace = Annotated[
 
 def runtimes(
     file: Annotated[
-        str | None, typer.Option(help="A file of settings, or of the chart's values, instead of a cluster.")
+        str | None, typer.Option(help="Settings, the chart's values or its ConfigMap as a file, instead of a cluster.")
     ] = None,
     operator_namespace: OperatorNamespace = "mptraining-system",
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, for `mptj check --runtimes`.")] = False,
