@@ -16,7 +16,7 @@ from mptraining_api.problems import InvalidData
 from mptraining_records.convert import shards, sources
 from mptraining_records.convert.permutation import encoded_rows
 from mptraining_records.convert.preview import preview as preview_lines
-from mptraining_records.convert.request import LabelAs, Request
+from mptraining_records.convert.request import LabelAs, Missing, Request
 from mptraining_records.convert.shards import ShardFolder, ShardUpload, ShardWriter
 from mptraining_records.convert.split import LabelCollector, choose_validation, summarize, why_not_stratified
 from mptraining_records.reading.order import Int64s
@@ -38,6 +38,7 @@ def convert(
     shard_bytes: int = SHARD_BYTES,
     label: str | None = None,
     label_as: LabelAs = "Auto",
+    missing: Missing = "Error",
     columns: Sequence[str] | None = None,
     images: str | None = None,
     path_column: str | None = None,
@@ -82,6 +83,7 @@ def convert(
         split=name,
         label=label,
         label_as=label_as,
+        missing=missing,
         columns=None if columns is None else tuple(columns),
         images=images,
         path_column=path_column,
@@ -227,9 +229,8 @@ def _held_out(
             f"{VALIDATION}: {chosen.sum():,} of {source.count:,} rows, the same share of each {source.label!r}"
         )
     elif unstratified:
-        request.notice(
-            f"{VALIDATION}: {chosen.sum():,} of {source.count:,} rows, without regard to {source.label!r}: {unstratified}"
-        )
+        counts = f"{chosen.sum():,} of {source.count:,} rows"
+        request.notice(f"{VALIDATION}: {counts}, without regard to {source.label!r}: {unstratified}")
     return chosen
 
 
