@@ -45,7 +45,8 @@ def init(
 ) -> None:
     """Write a job file with comments, and its JSON schema for editors beside it.
 
-    On a terminal it asks for what no flag gives. `mptj schema` prints the schema alone.
+    On a terminal it asks for what no flag gives; elsewhere it names what it assumed. `mptj schema` prints the schema
+    alone.
     """
     from mptraining.job_file.template import SCHEMA_FILE, Answers, job_text
     from mptraining_api.accelerators import canonical_name
@@ -54,13 +55,21 @@ def init(
     if path.exists() and not force:
         raise InvalidSpec(file, "exists", next_step="Choose another name, or replace it with --force.")
     asks = sys.stdin.isatty() and sys.stdout.isatty()
+    assumed: list[str] = []
     if program is None:
+        assumed.append("--program mlp")
         program = typer.prompt("Program (an application, train.py, or module:function)", "mlp") if asks else "mlp"
     if accelerator is None:
+        assumed.append("--accelerator cpu")
         accelerator = typer.prompt("Accelerator (`mptj accelerators` lists them)", "cpu") if asks else "cpu"
     kind, program = _program(program)
     if kind != "script" and data is None:
+        assumed.append(f"--data '{Answers.data}'")
         data = typer.prompt("TFRecords to train on", Answers.data) if asks else Answers.data
+    if classes is None:
+        classes = _classes(kind, data, path, asks=asks)
+        if classes is not None:
+            assumed.append(f"--classes {classes}")
     answers = Answers(
         name=name or _name(path),
         kind=kind,
@@ -69,7 +78,7 @@ def init(
         data=data or Answers.data,
         validation=validation,
         label=label,
-        classes=classes or _classes(kind, data, path, asks=asks),
+        classes=classes,
         epochs=epochs,
         batch_size=batch_size,
         run_folder=run_folder,
@@ -77,6 +86,12 @@ def init(
     write_in_one_step(path, job_text(answers))
     write_in_one_step(path.with_name(SCHEMA_FILE), schema_text())
     typer.echo(f"wrote {path}, and {path.with_name(SCHEMA_FILE)} for editors")
+    if assumed and not asks:
+        typer.echo(
+            f"note: nobody was asked, since there is no terminal; assumed: {' '.join(assumed)}. Edit {path}, or give "
+            "other values with these options and --force",
+            err=True,
+        )
     for each in _still_missing(path):
         typer.echo(f"  still missing: {each}")
     typer.echo(f"  mptj check {path}    explains its defaults\n  mptj run {path}      trains here")

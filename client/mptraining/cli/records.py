@@ -32,6 +32,11 @@ class LabelAs(StrEnum):
     NUMBERS = "Numbers"
 
 
+class Missing(StrEnum):
+    ERROR = "Error"
+    DROP = "Drop"
+
+
 class BadImages(StrEnum):
     FAIL = "Fail"
     SKIP = "Skip"
@@ -52,6 +57,9 @@ def convert(
     label_as: Annotated[
         LabelAs, typer.Option(help="Store an integer label as class numbers or as it is.")
     ] = LabelAs.AUTO,
+    missing: Annotated[
+        Missing, typer.Option(help="A row of a table without a value ends the conversion or is left out.")
+    ] = Missing.ERROR,
     images: Annotated[str | None, typer.Option(help="Folder of the images that a column of SOURCE names.")] = None,
     path_column: Annotated[str | None, typer.Option(help="Column with the names of the images.")] = None,
     pairs: Annotated[
@@ -84,6 +92,7 @@ def convert(
             shard_bytes=shard_bytes,
             label=label,
             label_as=cast("Any", label_as.value),
+            missing=cast("Any", missing.value),
             columns=None if columns is None else [each for each in columns.split(",") if each],
             images=images,
             path_column=path_column,

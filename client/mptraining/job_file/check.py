@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from mptraining.job_file.data import check_data
+from mptraining.job_file.data import check_data, zero_steps
+from mptraining.job_file.entry_point import check_entry_point
 from mptraining.job_file.paths import source_folder
 from mptraining.packaging.keras_choice import with_keras_of_folder
 from mptraining_api.resolve.document_problems import document_problems
@@ -76,13 +77,17 @@ def _check(
         document, notes = with_keras_of_folder(written.to_document(), source_folder(written.spec, folder))
     found = document_problems(document, chosen, other_keras=here and _has_other_keras())
     data = check_data(value_at(document, ("spec",)), folder, here=here)
+    code = check_entry_point(value_at(document, ("spec",)), folder, here=here)
     if found.problems or data.problems:
-        raise text.located([*found.problems, *data.problems])
+        raise text.located([*found.problems, *data.problems, *code])
     notes += [f"line {line}: {about}" for line, about in text.ambiguous]
     notes += [f"{each.where}: {each.found}, unless the program registers it. {each.next_step}" for each in found.doubts]
     assert written is not None
     job = complete(MPTrainingJob.parse(document))
-    return CheckedJob(written, resolve(job, chosen), (*notes, *data.notes))
+    resolved = resolve(job, chosen)
+    if problems := [*zero_steps(resolved, folder), *code]:
+        raise text.located(problems)
+    return CheckedJob(written, resolved, (*notes, *data.notes))
 
 
 def _has_other_keras() -> bool:

@@ -19,6 +19,7 @@ from mptraining_api.validation.messages import either
 from mptraining_api.validation.mistakes import value_at
 
 if TYPE_CHECKING:
+    from mptraining_api.resolved_job import ResolvedJob
     from mptraining_records.tfrecord.manifest import Manifest
 
 _SECTIONS = ("train", "validation", "predict")
@@ -63,6 +64,37 @@ def names_classes(pattern: str, folder: Path) -> bool:
     except Problem:
         return False
     return found is not None and bool(found.classes)
+
+
+def zero_steps(job: ResolvedJob, folder: Path) -> list[Problem]:
+    """Return the mistake of a batch size that the local records cannot fill once, if their manifests count them."""
+    from mptraining_records.storage import storage
+    from mptraining_records.tfrecord import manifest
+
+    data, training = job.data, job.training
+    if data is None or training is None or job.global_batch_size is None or data.remainder != "Drop":
+        return []
+    patterns = [absolute_path(each, folder) for each in data.train]
+    if any("://" in each for each in patterns):
+        return []
+    try:
+        found = manifest.find(patterns)
+    except InvalidData:
+        return []
+    files = {each.uri for pattern in patterns for each in storage.glob_or_empty(pattern)}
+    # Manifests say nothing about the shards that they do not name.
+    if found is None or not found.records or len(found.files) < len(files):
+        return []
+    examples = job.global_batch_size * training.gradient_accumulation_steps
+    if examples <= found.records:
+        return []
+    return [
+        InvalidSpec(
+            "spec.training.batchSize",
+            f"{examples} examples a step, {found.records} in the training data: zero steps",
+            next_step="Lower the batch size, or set data.remainder: PadAndMask.",
+        )
+    ]
 
 
 def _look_at(pattern: str, where: str, folder: Path, here: bool, found: DataFindings) -> str | None:

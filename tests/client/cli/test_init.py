@@ -24,6 +24,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "train-0.tfrecord").touch()
     (tmp_path / "train.py").write_text("print('trains')\n")
+    (tmp_path / "flowers").mkdir()
+    (tmp_path / "flowers" / "model.py").write_text("def build(): ...\n")
     return tmp_path
 
 
@@ -52,6 +54,21 @@ def test_init_names_what_is_still_missing(here: Path) -> None:
     done = RUNNER.invoke(app, ["init", "two.yaml", "--data", "nowhere/*"])
     assert "still missing: spec.data.train[0]: 'nowhere/*'" in done.output
     assert here.joinpath("two.yaml").exists()
+
+
+def test_init_without_a_terminal_names_what_it_assumed(here: Path) -> None:
+    done = RUNNER.invoke(app, ["init", "one.yaml", "--accelerator", "t4"])
+    assert done.stderr == (
+        "note: nobody was asked, since there is no terminal; assumed: --program mlp --data 'records/train-*.tfrecord' "
+        "--classes 10. Edit one.yaml, or give other values with these options and --force\n"
+    )
+    given = ["--program", "mlp", "--accelerator", "cpu", "--data", "records/train-*", "--classes", "3"]
+    assert RUNNER.invoke(app, ["init", "two.yaml", *given]).stderr == ""
+
+
+def test_init_names_a_function_that_is_not_there(here: Path) -> None:
+    done = RUNNER.invoke(app, ["init", "one.yaml", "--program", "flower.model:build"])
+    assert "still missing: spec.program.function.entryPoint: no module 'flower'" in done.stdout
 
 
 def test_init_replaces_nothing_by_itself(here: Path) -> None:

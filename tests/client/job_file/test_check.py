@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ JobFile = Callable[..., Path]
 def job(job_file: JobFile) -> Callable[..., Path]:
     """Write a job with these changes, and a manifest of three classes beside its records."""
 
-    def write(*changes: tuple[str, str], classes: tuple[str, ...] | None = ("a", "b", "c")) -> Path:
+    def write(*changes: tuple[str, str], classes: tuple[str, ...] | None = ("a", "b", "c"), records: int = 0) -> Path:
         path = job_file()
         text = path.read_text()
         for old, new in changes:
@@ -39,8 +40,8 @@ def job(job_file: JobFile) -> Callable[..., Path]:
             ),
             label="label",
             classes=classes,
-            records=0,
-            files=(manifest.File(name="train-00000-of-00001.tfrecord", records=0, bytes=0, crc32c=0),),
+            records=records,
+            files=(manifest.File(name="train-00000-of-00001.tfrecord", records=records, bytes=0, crc32c=0),),
         )  # fmt: skip
         manifest.save(str(path.parent / "records"), split)
         return path
@@ -138,3 +139,82 @@ def test_a_run_with_a_mistake_leaves_no_run_folder(
     with pytest.raises(InvalidJobFile):
         run_local(path, command=("false",))
     assert not (tmp_path / "runs").exists()
+
+
+class Test_entry_point:
+    @pytest.fixture
+    def of(self, job_file: JobFile) -> Callable[..., list[str]]:
+        """Return the mistakes of a job with this entry point beside a module `seg` and a package `nets`."""
+
+        def check(entry_point: str, *, more: str = "", here: bool = False, modules: bool = True) -> list[str]:
+            path = job_file()
+            application = next(line for line in path.read_text().splitlines() if "application:" in line)
+            function = f"function: {{entryPoint: '{entry_point}'}}"
+            start, end = (
+                application.index("application:"),
+                application.index("}", application.index("application:")) + 1,
+            )
+            text = path.read_text().replace(application, application[:start] + function + application[end:])
+            path.write_text(text + more)
+            if modules:
+                (path.parent / "seg.py").write_text(
+                    "from layers import conv as block, dense\nimport keras\nmake = dense\n"
+                    "if keras:\n    def late(): pass\ndef build():\n    inner = 1\nassert False, 'imported'\n"
+                )
+                (path.parent / "nets").mkdir(exist_ok=True)
+                (path.parent / "nets" / "__init__.py").write_text("from nets.unet import *\n")
+                (path.parent / "nets" / "unet.py").write_text("def build(:\n")
+            return mistakes(path, here=here)
+
+        return check
+
+    @pytest.mark.parametrize(
+        "entry_point", ["seg:build", "seg:block", "seg:dense", "seg:make", "seg:late", "nets:any", "json.tool:main"]
+    )
+    def test_functions_that_are_there_are_found_without_an_import(
+        self, of: Callable[..., list[str]], entry_point: str
+    ) -> None:
+        assert of(entry_point) == []
+
+    @pytest.mark.parametrize(
+        ("entry_point", "said"),
+        [
+            (
+                "segg:build",
+                r"^\d+: spec.program.function.entryPoint: no module 'segg' .*project\). Did you mean 'seg'\?",
+            ),
+            ("seg:biuld", r"module 'seg' has no 'biuld'. Did you mean 'build'\?"),
+            ("seg:inner", r"module 'seg' has no 'inner'. It has build\."),
+            ("nets.unat:build", r"no module 'nets.unat' .*nets\). Did you mean 'unet'\?"),
+            ("nets.unet:build", r"'nets.unet' cannot be imported: .* \(at unet.py:1\)"),
+        ],
+    )
+    def test_mistakes_have_the_line_of_the_job_file(
+        self, of: Callable[..., list[str]], entry_point: str, said: str
+    ) -> None:
+        (found,) = of(entry_point)
+        assert re.search(said, found)
+
+    def test_code_may_be_elsewhere_on_a_cluster_and_not_here(self, of: Callable[..., list[str]]) -> None:
+        image = "  podTemplate: {image: registry.example.com/segmentation:1}\n"
+        assert of("segg:build", more=image) == []
+        assert len(of("segg:build", here=True)) == 1
+
+    def test_a_folder_without_any_code_is_not_where_the_code_is(self, of: Callable[..., list[str]]) -> None:
+        assert of("segg:build", modules=False) == []
+
+
+class Test_zero_steps:
+    BATCH = ("batchSize: {global: 64}", "batchSize: {global: 100}")
+
+    def test_a_batch_of_more_than_all_records_is_a_mistake(self, job: Callable[..., Path]) -> None:
+        (found,) = mistakes(job(self.BATCH, records=48))
+        assert re.match(
+            r"\d+: spec.training.batchSize: 100 examples a step, 48 in the training data: zero steps. Lower", found
+        )
+
+    def test_enough_records_or_unknown_ones_are_none(self, job: Callable[..., Path]) -> None:
+        assert mistakes(job(self.BATCH, records=100)) == []
+        path = job(self.BATCH, records=48)
+        (path.parent / "records" / "train-00001-of-00002.tfrecord").touch()
+        assert mistakes(path) == []

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import google_crc32c
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert import shards
@@ -325,3 +326,40 @@ def test_options_of_other_sources_are_refused(rows: str, tmp_path: Path, argumen
     with pytest.raises(InvalidData, match=said):
         convert(rows, str(tmp_path / "out"), **arguments)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "options", "said"),
+    [
+        # Prices: most of them once.
+        (
+            100_000 + np.random.default_rng(1).permutation(600) * 1_000,
+            {},
+            "validation: 120 of 600 rows, without regard to 'label': 100000 has 1 row, a share of 0.2 needs 5 of "
+            "each value",
+        ),
+        # Ages: two years or so of each; rounding to whole rows of each took 27 of them.
+        (
+            np.append(np.random.default_rng(2).integers(18, 94, 149), 95),
+            {},
+            "validation: 30 of 150 rows, without regard to 'label': 19 has 1 row, a share of 0.2 needs 5 of each value",
+        ),
+        (
+            np.arange(100) % 3,
+            {"label_as": "Numbers"},
+            "validation: 20 of 100 rows, without regard to 'label': it is stored as numbers",
+        ),
+        (np.arange(100) % 3, {}, "validation: 20 of 100 rows, the same share of each 'label'"),
+    ],
+)
+def test_a_regression_target_is_not_divided_by_its_values(
+    tmp_path: Path, label: NDArray[np.int64], options: dict[str, Any], said: str
+) -> None:
+    source = tmp_path / "rows.csv"
+    source.write_text("x,label\n" + "".join(f"{row},{value}\n" for row, value in enumerate(label)))
+    notices: list[str] = []
+    train, validation = convert(
+        str(source), str(tmp_path / "out"), validation_fraction=0.2, notice=notices.append, **options
+    )
+    assert notices == [said]
+    assert (train.records, validation.records) == (round(len(label) * 0.8), round(len(label) * 0.2))

@@ -125,7 +125,7 @@ def test_other_columns_are_stored_on_request(ships: Path, out: Path) -> None:
             r"column 'image', row 1: no image '28001.jpg' in .*; 1 of 2 are missing. Did .* Skip",
         ),
         ("image,label\n2800.jpg,1\n,2\n", {}, "row 1: no image"),
-        ("image,label\n2800.jpg,1\n2801.jpg,\n", {}, "column 'label', row 1: no label"),
+        ("image,label\n2800.jpg,1\n2801.jpg,\n", {}, "column 'label': 1 row has no label, the first in line 3"),
         ("image,label\na.jpg,1\nb.jpg,2\n", {}, r"no columns hold names of images in .*images"),
         ("image,copy,label\n2800.jpg,2800.jpg,1\n", {}, "2 columns hold names of images"),
         ("image,label\n2800.jpg,1\n", {"path_column": "imgae"}, "no column 'imgae' for --path-column.*'image'"),
@@ -148,6 +148,17 @@ def test_missing_and_damaged_images_are_skipped_on_request(ships: Path, out: Pat
     assert made.class_counts == (4, 4, 5, 5, 4)
     assert any(line.startswith("skipped: row 1: no image '2801.jpg'") for line in said)
     assert any(line.startswith(f"skipped: {ships}/images/2800.jpg: a damaged image") for line in said)
+
+
+def test_images_without_a_label_are_left_out_on_request(ships: Path, out: Path) -> None:
+    (ships / "train.csv").write_text("image,label\n2800.jpg,\n2801.jpg,1\n2802.jpg,0\n")
+    (made,) = convert(
+        str(ships / "train.csv"), str(out), images=str(ships / "images"), label="label", missing="Drop", keep_order=True
+    )
+    assert made.records == 2
+    expected = [[(ships / "images" / f"280{number}.jpg").read_bytes()] for number in (1, 2)]
+    found = records(f"{out}/train-*")
+    assert ([row["image"] for row in found], [row["label"] for row in found]) == (expected, [[1], [0]])
 
 
 def test_images_of_a_bucket(ships: Path, bucket: str, out: Path) -> None:

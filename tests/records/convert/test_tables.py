@@ -61,9 +61,9 @@ class Test_csv:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("x,label\n1,2\n3,\n", "column 'label', row 1: no label"),
-            ("x,label\n1,0.5\n3,NaN\n", "column 'label', row 1: no label"),
-            ("x,label\n,2\n", "column 'x', row 0: no value"),
+            ("x,label\n1,2\n3,\n", "column 'label': 1 row has no label, the first in line 3"),
+            ("x,label\n1,0.5\n3,NaN\n", "column 'label': 1 row has no label, the first in line 3"),
+            ("x,label\n,2\n", "column 'x': 1 row has no value, the first in line 2"),
             ("x,x\n1,2\n", "unreadable: CSV file contained multiple columns named x"),
             ("x,y\n1,2\n3\n", "unreadable: .*Expected 2 columns"),
             ("x\n2024-01-01\n", "column 'x' has the type date32"),
@@ -80,6 +80,66 @@ class Test_csv:
     def test_a_missing_label_names_the_nearest(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidData, match=r"no 'specie' in it.*Did you mean 'species'"):
             _csv(tmp_path, "x,species\n1,a\n", "specie")
+
+
+class Test_gaps:
+    TEXT = "area,rooms,price\n1.5,2,30\n,3,40\nNaN,4,50\n\n2.5,5,\nNAN,6,70\n"
+
+    def _convert(self, path: Path, text: str, **options: Any) -> tuple[list[Manifest], list[str]]:
+        (path / "rows.csv").write_text(text)
+        notices: list[str] = []
+        made = convert(str(path / "rows.csv"), str(path / "out"), keep_order=True, notice=notices.append, **options)
+        return made, [each for each in notices if "float64" not in each]
+
+    def test_every_column_is_named_at_once_with_its_first_line_in_the_file(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidData) as caught:
+            self._convert(tmp_path, self.TEXT)
+        assert str(caught.value).removeprefix(str(tmp_path)) == (
+            "/rows.csv: column 'area': 3 rows have no value, the first in line 3; column 'price': 1 row has no value, "
+            "the first in line 6; expected a value in every row. Fill the gaps; or --missing Drop leaves out 4 of 5 "
+            "rows, --columns rooms leaves out the columns with gaps"
+        )
+
+    def test_columns_are_no_way_out_for_a_label(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidData, match=r"Fill the gaps; or --missing Drop leaves out 4 of 5 rows$"):
+            self._convert(tmp_path, self.TEXT, label="price")
+
+    def test_a_column_without_any_value_is_left_out_by_columns_alone(self, tmp_path: Path) -> None:
+        for missing in ("Error", "Drop"):
+            with pytest.raises(InvalidData, match=r"the gaps; or --columns z leaves out the columns with gaps$"):
+                self._convert(tmp_path, "x,z\n,1\n,2\n", missing=missing)
+
+    def test_lines_in_a_quoted_value_are_counted(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidData, match="the first in line 4; expected"):
+            self._convert(tmp_path, 'note,x\n"two\nlines",1\n"two\nlines",\n')
+
+    def test_drop_leaves_the_rows_out_and_reports_them(self, tmp_path: Path) -> None:
+        (made,), notices = self._convert(tmp_path, self.TEXT, missing="Drop")
+        assert made.records == 1
+        assert _rows(tmp_path) == [{"area": [1.5], "rooms": [2], "price": [30]}]
+        assert notices == [
+            "--missing Drop: 4 of 5 rows are left out: column 'area': 3 rows have no value, the first in line 3; "
+            "column 'price': 1 row has no value, the first in line 6"
+        ]
+
+    def test_drop_without_gaps_changes_nothing(self, tmp_path: Path) -> None:
+        (made,), notices = self._convert(tmp_path, "x\n1\n2\n", missing="Drop")
+        assert (made.records, notices) == (2, [])
+
+    def test_classes_groups_and_the_preview_are_those_of_the_rows_that_stay(self, tmp_path: Path) -> None:
+        text = "x,who,label\n,1,only\n" + "".join(f"{row},{row % 10},{'ab'[row % 2]}\n" for row in range(40))
+        lines: list[str] = []
+        made, _ = self._convert(
+            tmp_path, text, missing="Drop", group="who", validation_fraction=0.5, preview=lines.append
+        )
+        assert [each.records for each in made] == [20, 20]
+        assert made[0].classes == ("a", "b")
+        assert lines[1] == "  row 1: label 0 (a), x 0"
+
+    def test_only_tables_have_them(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "rows.npz", x=np.zeros(2))
+        with pytest.raises(InvalidData, match="--missing: 'Drop'; expected a"):
+            convert(str(tmp_path / "rows.npz"), str(tmp_path / "out"), missing="Drop")
 
 
 class Test_parquet:
@@ -141,10 +201,11 @@ class Test_parquet:
         [
             ({"x": [[[1, 2]], [[3]]]}, "column 'x', row 1: lists in a list of other lengths than before"),
             ({"x": [[[1, 2], [3]]]}, "column 'x', row 0: lists in a list of other lengths than before"),
-            ({"x": [["a"], [None]]}, "column 'x', row 1: no value"),
-            ({"x": [[1, 2], [3, None]]}, "column 'x', row 1: no value"),
+            ({"x": [["a"], [None]]}, "column 'x': 1 row has no value, the first in row 1"),
+            ({"x": [[1, 2], [3, None]]}, "column 'x': 1 row has no value, the first in row 1"),
+            ({"x": pa.array([[], []], pa.list_(pa.null()))}, "column 'x': no list has a value"),
             ({"x": [{"a": 1}]}, "column 'x' has the type struct"),
-            ({"label": [0.5, float("nan")]}, "column 'label', row 1: no label"),
+            ({"label": [0.5, float("nan")]}, "column 'label': 1 row has no label, the first in row 1"),
         ],
     )
     def test_what_cannot_be_a_feature_is_named(self, tmp_path: Path, columns: dict[str, Any], said: str) -> None:

@@ -16,9 +16,9 @@ from mptraining_api.problems import InvalidData
 from mptraining_records.convert import shards, sources
 from mptraining_records.convert.permutation import encoded_rows
 from mptraining_records.convert.preview import preview as preview_lines
-from mptraining_records.convert.request import LabelAs, Request
+from mptraining_records.convert.request import LabelAs, Missing, Request
 from mptraining_records.convert.shards import ShardFolder, ShardUpload, ShardWriter
-from mptraining_records.convert.split import LabelCollector, choose_validation, summarize
+from mptraining_records.convert.split import LabelCollector, choose_validation, summarize, why_not_stratified
 from mptraining_records.reading.order import Int64s
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import manifest
@@ -38,6 +38,7 @@ def convert(
     shard_bytes: int = SHARD_BYTES,
     label: str | None = None,
     label_as: LabelAs = "Auto",
+    missing: Missing = "Error",
     columns: Sequence[str] | None = None,
     images: str | None = None,
     path_column: str | None = None,
@@ -60,7 +61,8 @@ def convert(
     files that `path_column` of a table names. `Request` describes how a source is read.
 
     Rows are permuted by `seed` unless `keep_order`. With a `validation_fraction` in (0, 1), that share of the rows
-    goes to the split `validation`: of every class, or of the values of the column `group`, also by `seed`.
+    goes to the split `validation`, also by `seed`: of every class that has enough rows for both splits, of all rows
+    where the label is no class, or of the values of the column `group`.
     `image_size` is (height, width).
 
     `preview` gets lines about the first rows before anything is written; `dry_run` stops there and returns no
@@ -81,6 +83,7 @@ def convert(
         split=name,
         label=label,
         label_as=label_as,
+        missing=missing,
         columns=None if columns is None else tuple(columns),
         images=images,
         path_column=path_column,
@@ -205,6 +208,14 @@ def _held_out(
     if not fraction:
         return np.zeros(source.count, bool)
     groups = source.groups() if request.group is not None else None
+    unstratified = None
+    if labels is not None:
+        is_number = request.label_as == "Numbers"
+        why = None if is_number else why_not_stratified(labels, fraction, source.classes)
+        unstratified = "it is stored as numbers" if is_number else why
+        # A group may be all there is of a named class, which is reported; a number is no class.
+        if unstratified and (groups is None or source.classes is None):
+            labels = None
     chosen = choose_validation(source.count, fraction, seed, labels=labels, groups=groups)
     if groups is not None:
         request.notice(f"{VALIDATION}: {chosen.sum():,} of {source.count:,} rows, whole groups of {request.group!r}")
@@ -217,6 +228,9 @@ def _held_out(
         request.notice(
             f"{VALIDATION}: {chosen.sum():,} of {source.count:,} rows, the same share of each {source.label!r}"
         )
+    elif unstratified:
+        counts = f"{chosen.sum():,} of {source.count:,} rows"
+        request.notice(f"{VALIDATION}: {counts}, without regard to {source.label!r}: {unstratified}")
     return chosen
 
 

@@ -43,13 +43,14 @@ def open_labelled_images(uri: str, path: Path, request: Request) -> FileRows:
     if left:
         request.notice(f"columns that are not stored: {', '.join(left)}; --columns {','.join(left)} stores them")
     uris = files.find_all(uri, named_by, tables.column_values(uri, path, named_by), request)
-    values: dict[str, Any] = {}
+    values: dict[str, dict[int, Any]] = {}
     features: Sequence[Any] = ()
     classes = None
     if kept:
         table = Table(uri, path, replace(request, label=label, columns=kept))
-        rows = [row for _, row in table.rows()]
-        values = {name: [row[name] for row in rows] for name in kept}
+        rows = {int(table.row_numbers[number]): row for number, row in table.rows()}
+        values = {name: {number: row[name] for number, row in rows.items()} for name in kept}
+        uris = [found if number in rows else None for number, found in enumerate(uris)]
         features, classes = table.features(), table.classes
     if images.IMAGE in values:
         raise InvalidData(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from mptraining_records.tfrecord.features import unknown_name
 
 LabelAs = Literal["Auto", "Classes", "Numbers"]
+Missing = Literal["Error", "Drop"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class Request:
 
     `images` is the folder of the image files that column `path_column` of the table `source` names. `columns` are the
     columns to store besides images and label, None for the default of the source. `split` is the name of the split,
-    which a folder of TensorFlow Datasets must have. `notice` gets lines for the user.
+    which a folder of TensorFlow Datasets must have.
+    `missing` is what a gap in a row of a table does. `notice` gets lines for the user.
     """
 
     source: str | None
@@ -27,6 +29,7 @@ class Request:
     split: str = "train"
     label: str | None = None
     label_as: LabelAs = "Auto"
+    missing: Missing = "Error"
     columns: tuple[str, ...] | None = None
     images: str | None = None
     path_column: str | None = None

@@ -100,7 +100,8 @@ def _check_options(request: Request) -> None:
     is_folder = bool(request.pairs) or Path(request.source or "").suffix.lower() not in (*_TABLES, ".npz", ".txt")
     if request.image_size and not is_folder and request.images is None:
         raise InvalidData("--image-size", "not possible for this source", expected="files of images")
-    if request.label_as != "Auto" and not is_table:
-        raise InvalidData("--label-as", repr(request.label_as), expected="a .csv or .parquet file as the source")
+    for option, value, default in (("--label-as", request.label_as, "Auto"), ("--missing", request.missing, "Error")):
+        if value != default and not is_table:
+            raise InvalidData(option, repr(value), expected="a .csv or .parquet file as the source")
     if request.path_column is not None and request.images is None:
         raise InvalidData("--path-column", repr(request.path_column), expected="--images DIR, the folder of the images")

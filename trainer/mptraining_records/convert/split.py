@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,26 @@ from mptraining_records.tfrecord.example import Encodable
 _SPLIT = 2
 # Integer labels above this are no class numbers; a job's classWeight has as many entries at most.
 _MAX_CLASSES = 1024
+# The share of rows that may belong to named classes with too few rows before all classes are ignored.
+_MOST_RARE = 0.1
+
+
+def why_not_stratified(labels: Int64s, fraction: float, classes: Sequence[str] | None) -> str | None:
+    """Return why a validation split cannot have its share of each label; None if it can.
+
+    A label needs a row in each split. Every value of an integer label must have enough rows, since the values of a
+    regression target are no classes. Of named `classes` a few may be rare.
+    """
+    # Without the subtraction 1 - 0.8 would need 6 rows, since it is less than 0.2 in floating point.
+    needed = math.ceil(1 / min(fraction, 1 - fraction) - 1e-9)
+    values, sizes = np.unique(labels, return_counts=True)
+    rare = sizes < needed
+    if not rare.any() or (classes is not None and sizes[rare].sum() <= _MOST_RARE * len(labels)):
+        return None
+    first = int(np.argmin(sizes))
+    name = repr(classes[values[first]]) if classes is not None else values[first]
+    rows = f"{sizes[first]} row{'' if sizes[first] == 1 else 's'}"
+    return f"{name} has {rows}, a share of {fraction:g} needs {needed} of each value"
 
 
 def choose_validation(

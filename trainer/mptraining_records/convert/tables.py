@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import csv
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.request import LabelAs, Request, check_column, stored_columns
@@ -17,6 +20,8 @@ from mptraining_records.tfrecord.features import Decode, Dtype, Feature, choose_
 
 # More distinct integers than this are no one-based classes.
 _MAX_CLASSES = 1000
+# More columns with gaps are counted only.
+_SHOWN_COLUMNS = 20
 
 
 class Table:
@@ -24,6 +29,9 @@ class Table:
 
     A text label is stored as class numbers, float64 as float32. An integer label is stored as class numbers if the
     request says so, or if its values are 1, 2, …, k without a gap, since classes are numbered from 0.
+
+    A row has a gap where a value, or one in its list, is absent, where a label is not finite, and where a CSV has NaN
+    as a number. Such rows are refused, or left out on request.
     """
 
     random_access = False
@@ -32,6 +40,7 @@ class Table:
         import pyarrow as pa
 
         self._uri = uri
+        self._csv = path if path.suffix.lower() == ".csv" else None
         self._group = request.group
         self._table = _open(uri, path)
         self.count = _read(uri, self._table.count_rows)
@@ -43,6 +52,11 @@ class Table:
         for field in schema:
             if field.name in self._names and pa.types.is_float64(getattr(field.type, "value_type", field.type)):
                 request.notice(f"{field.name}: float64 is stored as float32")
+        # The number of each row in the file, in the order of the rows that are not left out.
+        self.row_numbers: Int64s = np.arange(self.count)
+        self._kept: NDArray[np.bool_] | None = None
+        if request.missing == "Drop":
+            self._drop_gaps(request)
         self._class_values = self._values_of_classes(request.label_as)
         self.classes = None if self._class_values is None else tuple(str(value) for value in self._class_values)
         if self._class_values and not isinstance(self._class_values[0], str):
@@ -56,7 +70,7 @@ class Table:
         self._dtypes = {field.name: self._dtype(field) for field in schema if field.name in self._names}
 
     def rows(self, numbers: Int64s | None = None) -> Iterator[tuple[int, Mapping[str, Encodable]]]:
-        """Yield all rows in the order of the file."""
+        """Yield all rows that are not left out, in the order of the file."""
         assert numbers is None
         done = 0
         for batch in self._batches(self._names):
@@ -90,7 +104,7 @@ class Table:
         return codes
 
     def origin(self, number: int) -> str:
-        return f"row {number}"
+        return f"row {self.row_numbers[number]}"
 
     def _feature(self, name: str) -> Feature:
         kinds = self._kinds.get(name) or {None}
@@ -113,8 +127,10 @@ class Table:
             type, depth = type.value_type, depth + 1
         if _is_text(type) or kinds.is_binary(type) or kinds.is_large_binary(type):
             return "string"
+        if depth and kinds.is_null(type):
+            raise InvalidData(self._uri, f"column {field.name!r}: no list has a value", next_step="Leave it out")
         if kinds.is_null(type):
-            raise self._missing(field.name, 0)
+            raise self._missing()
         if kinds.is_boolean(type):
             return "bool"
         if kinds.is_integer(type):
@@ -158,16 +174,52 @@ class Table:
     def _batches(self, columns: Sequence[str]) -> Iterator[Any]:
         import pyarrow as pa
 
+        done = 0
         try:
-            yield from self._table.to_batches(columns=list(columns), batch_size=8192)
+            for batch in self._table.to_batches(columns=list(columns), batch_size=8192):
+                kept = None if self._kept is None else self._kept[done : done + batch.num_rows]
+                done += batch.num_rows
+                yield batch if kept is None else batch.filter(pa.array(kept))
         except (pa.ArrowException, OSError) as error:
             raise InvalidData(self._uri, f"unreadable: {_arrow_message(error)}") from error
 
+    def _gaps(self) -> dict[str, Int64s]:
+        """Return the numbers of the rows with a gap, by column; only columns with gaps."""
+        found: dict[str, list[Int64s]] = {name: [] for name in self._names}
+        done = 0
+        for batch in self._batches(self._names):
+            for name in batch.schema.names:
+                found[name].append(done + np.flatnonzero(self._is_gap(name, batch.column(name))))
+            done += batch.num_rows
+        gaps = {name: np.concatenate(rows) for name, rows in found.items()}
+        return {name: rows for name, rows in gaps.items() if len(rows)}
+
+    def _is_gap(self, name: str, column: Any) -> NDArray[np.bool_]:
+        import pyarrow as pa
+
+        found = _is_absent(column)
+        if pa.types.is_floating(column.type) and (name == self.label or self._csv):
+            values = column.to_numpy(zero_copy_only=False)
+            found |= ~np.isfinite(values) if name == self.label else np.isnan(values)
+        return found
+
+    def _drop_gaps(self, request: Request) -> None:
+        """Leave out the rows with a gap. Raises InvalidData if no row has none."""
+        gaps = self._gaps()
+        kept = np.ones(self.count, bool)
+        for rows in gaps.values():
+            kept[rows] = False
+        if not kept.any():
+            raise self._missing()
+        if gaps:
+            left_out = self.count - int(kept.sum())
+            request.notice(f"--missing Drop: {left_out:,} of {self.count:,} rows are left out: {self._describe(gaps)}")
+        self._kept, self.row_numbers, self.count = kept, np.flatnonzero(kept), int(kept.sum())
+
     def _values(self, name: str, column: Any, done: int) -> list[Encodable]:
         """Return one value for each row of a batch that begins at row `done`."""
-        if column.null_count:
-            row = done + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise self._missing(name, row)
+        if self._is_gap(name, column).any():
+            raise self._missing()
         dtype = self._dtypes[name]
         if name == self.label and self._class_values is not None:
             numbers = {value: number for number, value in enumerate(self._class_values)}
@@ -178,10 +230,7 @@ class Table:
             values = column.to_pylist()
             self._detect_images(name, values)
             return values  # type: ignore[no-any-return]
-        values = column.to_numpy(zero_copy_only=False)
-        if name == self.label and dtype == "float32" and not np.isfinite(values).all():
-            raise self._missing(name, done + int(np.flatnonzero(~np.isfinite(values))[0]))
-        return values.tolist()  # type: ignore[no-any-return]
+        return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
     def _vectors(self, name: str, column: Any, done: int) -> list[Encodable]:
         stored = {"string": object, "float32": np.float32, "float16": np.float32}.get(self._dtypes[name], np.int64)
@@ -191,10 +240,8 @@ class Table:
             try:
                 values = np.array(row, stored)
             except (TypeError, ValueError):
-                # NumPy refuses an absent value in numbers, and lists of unequal length.
-                raise self._missing(name, number) if None in row else self._uneven(name, number) from None
-            if stored is object and None in row:
-                raise self._missing(name, number)
+                # NumPy refuses lists of unequal length.
+                raise self._uneven(name, number) from None
             if values.dtype != stored or any(shape[1:] != values.shape[1:] for shape in shapes if values.size):
                 raise self._uneven(name, number)
             if values.size or not shapes:
@@ -226,14 +273,70 @@ class Table:
             except OSError as error:
                 raise InvalidData(self._uri, f"column {name!r}: a damaged image: {error}") from error
 
-    def _missing(self, name: str, row: int) -> InvalidData:
-        missing = "label" if name == self.label else "value"
+    def _missing(self) -> InvalidData:
+        """Return the error for the gaps of all columns, with the options that leave them out."""
+        gaps = self._gaps()
+        rows = len(np.unique(np.concatenate(list(gaps.values()))))
+        options = []
+        if rows < self.count:
+            options.append(f"--missing Drop leaves out {rows:,} of {self.count:,} rows")
+        full = [name for name in self._names if name not in gaps and name != self.label]
+        if full and self.label not in gaps and not any("," in name for name in full):
+            options.append(f"{shlex.join(['--columns', ','.join(full)])} leaves out the columns with gaps")
         return InvalidData(
             self._uri,
-            f"column {name!r}, row {row}: no {missing}",
+            self._describe(gaps),
             expected="a value in every row",
-            next_step="Fill the gaps or leave these rows out",
+            next_step=f"Fill the gaps{'; or ' if options else ''}{', '.join(options)}",
         )
+
+    def _describe(self, gaps: Mapping[str, Int64s]) -> str:
+        first = {name: int(rows[0]) for name, rows in list(gaps.items())[:_SHOWN_COLUMNS]}
+        places = {row: f"row {row}" for row in first.values()}
+        if self._csv is not None:
+            places = {row: f"line {line}" for row, line in _lines(self._csv, places).items()}
+        found = [
+            f"column {name!r}: {len(gaps[name]):,} {'row has' if len(gaps[name]) == 1 else 'rows have'} no "
+            f"{'label' if name == self.label else 'value'}, the first in {places[row]}"
+            for name, row in first.items()
+        ]
+        more = [f"{len(gaps) - len(first)} more columns"] if len(gaps) > len(first) else []
+        return "; ".join(found + more)
+
+
+def _is_absent(column: Any) -> NDArray[np.bool_]:
+    """Return whether each value of an Arrow array, or a value in it if it is a list, is absent."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found: NDArray[np.bool_] = np.array(column.is_null().to_numpy(zero_copy_only=False))
+    kinds = pa.types
+    if kinds.is_list(column.type) or kinds.is_large_list(column.type) or kinds.is_fixed_size_list(column.type):
+        lists = np.asarray(pc.list_parent_indices(column))
+        found[lists[_is_absent(pc.list_flatten(column))]] = True
+    return found
+
+
+def _lines(path: Path, rows: Collection[int]) -> dict[int, int]:
+    """Return the first line of each of these rows in a CSV, 1 for the header's; a quoted value may have many lines."""
+    found: dict[int, int] = {}
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        reader = csv.reader(file)
+        row, line = -1, 1
+        try:
+            for values in reader:
+                # Arrow ignores empty lines.
+                if values:
+                    if row in rows:
+                        found[row] = line
+                    row += 1
+                if len(found) == len(set(rows)):
+                    break
+                line = reader.line_num + 1
+        except csv.Error:
+            # A value is longer than the csv module allows.
+            pass
+    return {row: found.get(row, row + 2) for row in rows}
 
 
 def first_values(uri: str, path: Path, rows: int) -> dict[str, list[Any]]:
