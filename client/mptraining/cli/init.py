@@ -88,7 +88,7 @@ def init(
     typer.echo(f"wrote {path}, and {path.with_name(SCHEMA_FILE)} for editors")
     if assumed and not asks:
         typer.echo(
-            f"note: nobody was asked, since there is no terminal; assumed: {' '.join(assumed)}. Edit {path}, or give "
+            f"note: no terminal to ask at; assumed: {' '.join(assumed)}. Edit {path}, or give "
             "other values with these options and --force",
             err=True,
         )

@@ -59,7 +59,7 @@ def test_init_names_what_is_still_missing(here: Path) -> None:
 def test_init_without_a_terminal_names_what_it_assumed(here: Path) -> None:
     done = RUNNER.invoke(app, ["init", "one.yaml", "--accelerator", "t4"])
     assert done.stderr == (
-        "note: nobody was asked, since there is no terminal; assumed: --program mlp --data 'records/train-*.tfrecord' "
+        "note: no terminal to ask at; assumed: --program mlp --data 'records/train-*.tfrecord' "
         "--classes 10. Edit one.yaml, or give other values with these options and --force\n"
     )
     given = ["--program", "mlp", "--accelerator", "cpu", "--data", "records/train-*", "--classes", "3"]
