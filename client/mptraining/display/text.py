@@ -30,6 +30,9 @@ NOISE = (
     "All log messages before absl::InitializeLog",
     "Using MirroredStrategy eagerly has significant overhead",
 )
+# Its errors where it finds no GPU driver, which a job for a CPU does not need. CUDA_VISIBLE_DEVICES=-1 and
+# TF_CPP_MIN_LOG_LEVEL=2 are set before TensorFlow is imported: it initializes CUDA all the same, to list no device.
+_NO_GPU = ("failed call to cuInit", "retrieving CUDA diagnostic information", "kernel driver does not appear")
 # The most important choices; `mptj check` shows all.
 _SHORT = (
     "spec.accelerator.type",
@@ -243,9 +246,13 @@ def program_text(job: ResolvedJob) -> str:
     return program.script.path if program.script is not None else "nothing"
 
 
-def is_noise(stream: Literal["stdout", "stderr"], text: str) -> bool:
-    """Return whether the line is in NOISE and therefore hidden; --debug shows it."""
-    return stream == "stderr" and any(each.lower() in text.lower() for each in NOISE)
+def is_noise(stream: Literal["stdout", "stderr"], text: str, *, needs_gpu: bool = True) -> bool:
+    """Return whether the line is in NOISE, or about a GPU that the job does not need, and therefore hidden.
+
+    --debug shows it.
+    """
+    hidden = NOISE if needs_gpu else (*NOISE, *_NO_GPU)
+    return stream == "stderr" and any(each.lower() in text.lower() for each in hidden)
 
 
 def with_worker_prefix(worker: int, text: str) -> str:

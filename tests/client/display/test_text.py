@@ -126,3 +126,10 @@ def test_numbers_for_people() -> None:
         "123 MB",
         "12.3 GB",
     ]
+
+
+def test_a_cpu_job_hides_that_tensorflow_finds_no_gpu_and_a_gpu_job_shows_it() -> None:
+    line = "E0000 00:00:1700000000.000000 7 cuda_platform.cc:52] failed call to cuInit: INTERNAL: (303)"
+    assert is_noise("stderr", line, needs_gpu=False)
+    assert not is_noise("stderr", line, needs_gpu=True)
+    assert not is_noise("stderr", "E0000 failed to allocate memory", needs_gpu=False)
