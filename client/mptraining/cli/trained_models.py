@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -15,6 +16,17 @@ from mptraining.cli.shell import completion
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Where
 
+# Fields of the job that `mptj predict` makes, and the arguments that they are of.
+_ARGUMENTS = {
+    "spec.data.predict": "RECORDS",
+    "spec.program.prediction.model": "MODEL",
+    "spec.program.prediction.to": "--to",
+    "spec.program.prediction.key": "--key",
+    "spec.program.prediction.batchSize": "--batch-size",
+    "spec.program.prediction.evaluate": "--evaluate",
+    "spec.accelerator.type": "--accelerator",
+    "spec.nodes": "--nodes",
+}
 # The run folder of a prediction beside its file; deleted when the file is complete.
 _RUN = ".run"
 
@@ -114,10 +126,9 @@ def _submit(document: dict[str, Any], where: Where, *, follow: bool, plain: bool
 
 def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None:
     from mptraining.display.choice import display_here
-    from mptraining.display.text import metrics
+    from mptraining.display.text import wrapped
     from mptraining.local.run import resolve_for_machine, run_local, this_machine
     from mptraining.prediction_job import stored_prediction
-    from mptraining.runs import load_run
     from mptraining_api import run_folder
     from mptraining_records.storage import storage
 
@@ -136,14 +147,20 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None
         document=document,
         display=display_here(plain=plain),
         again=shlex.join(["mptj", *_given()]),
+        error=lambda text: typer.echo(wrapped(f"mptj: {in_arguments(text)}", sys.stderr), err=True),
     )
     if code:
         raise typer.Exit(code)
-    found = load_run(folder).metrics
     storage.delete_prefix(folder)
-    if found:
-        typer.echo(f"metrics: {metrics(found)}")
     typer.echo(f"predictions: {target}")
+    typer.echo(f"next: pandas.read_parquet({target!r})")
+
+
+def in_arguments(text: str) -> str:
+    """Return a message about the job of a prediction with the arguments of `mptj predict` in place of its fields."""
+    for field, argument in _ARGUMENTS.items():
+        text = re.sub(rf"\b{re.escape(field)}\b(?!\.?\w)", argument, text)
+    return text
 
 
 def ensemble(

@@ -214,5 +214,5 @@ def test_a_misspelt_name_in_the_program_gets_a_hint(keras: Keras, parts: dict[st
 
 def test_an_unknown_loss_must_be_named(keras: Keras) -> None:
     picture = ExampleSpec(EXAMPLE.inputs, (TensorSpec("y", "float32", (5,)),))
-    with pytest.raises(Problem, match="training.loss: {className: MeanSquaredError}"):
+    with pytest.raises(Problem, match=r"training\.loss: \{className: MeanSquaredError\}"):
         settle(keras, example=picture, model=plain(keras))

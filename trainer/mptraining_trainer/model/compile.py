@@ -18,7 +18,7 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram, InvalidSpec, nearest
 from mptraining_api.resolved_job import LearningRate, ResolvedJob
 from mptraining_api.spec import KerasObject
-from mptraining_trainer.data.schema import ExampleSpec
+from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 
