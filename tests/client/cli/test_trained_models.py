@@ -92,6 +92,13 @@ def test_an_error_of_a_prediction_names_the_argument_of_the_command(
     assert capsys.readouterr().err == "mptj: InvalidData: RECORDS: no file test-*. See --key.\n"
 
 
+def test_records_that_do_not_exist_are_the_records_of_the_command(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet") == 2
+    assert capsys.readouterr().err.startswith(f"mptj: RECORDS: '{here}/test-*': nothing matches.")
+
+
 def test_a_prediction_that_failed_keeps_its_parts_and_its_exit_code(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
