@@ -64,9 +64,11 @@ class _Event(Model):
 
 
 class Started(_Event):
-    """Training is about to begin; the fields are known only on the device."""
+    """Training is about to begin, or a prediction; the fields are known only on the device."""
 
     kind: Literal["Started"] = "Started"
+    # None for training.
+    purpose: Literal["Prediction"] | None = None
     strategy: str
     precision: str
     keras: str

@@ -51,6 +51,13 @@ def told(spec: SweepSpec, trials: Sequence[Trial]) -> list[Trial]:
     return list(trials)
 
 
+def require_optuna(spec: SweepSpec) -> None:
+    """Raise Problem if the algorithm of the sweep needs Optuna, and it is not installed."""
+    if spec.algorithm.name != "Grid":
+        with _quiet_optuna():
+            pass
+
+
 @contextmanager
 def _quiet_optuna() -> Iterator[None]:
     """Keep Optuna from logging each rebuilt study. Raises Problem if it is not installed."""

@@ -76,7 +76,7 @@ def _run_inspector(command: Sequence[str], environment: dict[str, str], say: Cal
         return facts
     debug = bool(environment.get(DEBUG))
     for line in ended.stderr.splitlines():
-        if debug or (finished is None and not is_noise("stderr", line)):
+        if debug or (finished is None and not is_noise("stderr", line, needs_gpu=False)):
             say(line)
     if finished is not None and finished.message:
         kinds = {kind.reason: kind for kind in Problem.__subclasses__()}

@@ -23,7 +23,7 @@ import typer
 from mptraining.cli import accelerators, board, export, fetch, init, jobs, records, submit, sweep, trained_models
 from mptraining.cli.jobs import with_cluster_options
 from mptraining.cli.platform import convert_tfjob, runtimes
-from mptraining.cli.shell import completion, help_text, verbs
+from mptraining.cli.shell import command_groups, completion, help_text, verbs
 from mptraining_api import outcomes
 from mptraining_api.problems import Problem
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 # rich_markup_mode=None: importing rich would triple the time of `--help`.
 app = typer.Typer(
     name="mptj",
+    cls=command_groups.GroupedCommands,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
@@ -86,7 +87,7 @@ def run(
         typer.Argument(help="The job: an MPTrainingJob in YAML.", metavar="FILE", autocompletion=completion.job_files),
     ],
     local: Annotated[
-        bool, typer.Option("--local", help="Accepted for older commands: a run is always on this machine.")
+        bool, typer.Option("--local", hidden=True, help="Accepted for older commands: a run is always on this machine.")
     ] = False,
     output: Annotated[str | None, typer.Option(help="Run folder, instead of the job's own.", metavar="DIR")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Print plain lines, also on a terminal.")] = False,

@@ -42,7 +42,7 @@ class BadImages(StrEnum):
     SKIP = "Skip"
 
 
-@app.command()
+@app.command(short_help="Write images, tables, text or arrays as TFRecords.")
 def convert(
     places: Annotated[
         list[str],
@@ -52,29 +52,48 @@ def convert(
             metavar="[SOURCE] DEST",
         ),
     ],
-    name: Annotated[str, typer.Option(help="Name of the split; the shards' names begin with it.")] = "train",
-    label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the split; the shards' names begin with it.")
+    ] = "train",
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column with the label.")] = None,
     label_as: Annotated[
         LabelAs, typer.Option(help="Store an integer label as class numbers or as it is.")
     ] = LabelAs.AUTO,
+<<<<<<< HEAD
     missing: Annotated[
         Missing, typer.Option(help="A row of a table without a value ends the conversion or is left out.")
     ] = Missing.ERROR,
     images: Annotated[str | None, typer.Option(help="Folder of the images that a column of SOURCE names.")] = None,
     path_column: Annotated[str | None, typer.Option(help="Column with the names of the images.")] = None,
+=======
+    images: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder of the images that a column of SOURCE names.")
+    ] = None,
+    path_column: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with the names of the images.")
+    ] = None,
+>>>>>>> h-messages
     pairs: Annotated[
         tuple[str, str] | None,
         typer.Option(
             help="Two folders whose images belong together: input=DIR target=DIR.", metavar="NAME=DIR NAME=DIR"
         ),
     ] = None,
-    columns: Annotated[str | None, typer.Option(help="Columns to store besides the label, by commas.")] = None,
-    validation_fraction: Annotated[float, typer.Option(help="Share of rows for the split 'validation'.")] = 0.0,
-    group: Annotated[str | None, typer.Option(help="Column of which no value may be in both splits.")] = None,
-    image_size: Annotated[str | None, typer.Option(help="Resize images to HEIGHTxWIDTH.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="COLUMN,...", help="Columns to store besides the label, by commas.")
+    ] = None,
+    validation_fraction: Annotated[
+        float, typer.Option(metavar="FRACTION", help="Share of rows for the split 'validation'.")
+    ] = 0.0,
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of which no value may be in both splits.")
+    ] = None,
+    image_size: Annotated[
+        str | None, typer.Option(metavar="HEIGHTxWIDTH", help="Resize images to HEIGHTxWIDTH.")
+    ] = None,
     bad_images: Annotated[BadImages, typer.Option(help="What a damaged or missing image does.")] = BadImages.FAIL,
-    shard_bytes: Annotated[int, typer.Option(help="Size of a shard in bytes.")] = 128 << 20,
-    seed: Annotated[int, typer.Option(help="Seed of the order and of the validation rows.")] = 0,
+    shard_bytes: Annotated[int, typer.Option(metavar="BYTES", help="Size of a shard in bytes.")] = 128 << 20,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the order and of the validation rows.")] = 0,
     keep_order: Annotated[bool, typer.Option("--keep-order", help="Do not permute the rows.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first records and write nothing.")] = False,
@@ -161,7 +180,7 @@ def _parse_pairs(pairs: tuple[str, str] | None) -> dict[str, str]:
     return found
 
 
-@app.command()
+@app.command(short_help="Write an index file next to every shard in a bucket.")
 def index(
     patterns: Annotated[list[str], typer.Argument(help="gs:// URIs; wildcards allowed.", metavar="PATTERN...")],
     force: Annotated[bool, typer.Option("--force", help="Rewrite valid indexes too.")] = False,
@@ -192,7 +211,7 @@ def index(
         raise typer.Exit(2)
 
 
-@app.command()
+@app.command(short_help="Read every record, and list the damaged ones.")
 def verify(
     patterns: Annotated[list[str], typer.Argument(help="Paths or URIs; wildcards allowed.", metavar="PATTERN...")],
 ) -> None:

@@ -37,6 +37,7 @@ class FileOrVerb(TyperGroup):
 
 app = typer.Typer(
     cls=FileOrVerb,
+    subcommand_metavar="FILE | COMMAND [ARGS]...",
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Search hyperparameters: `mptj sweep FILE` runs a sweep here; the commands show one, here or on a cluster.",
@@ -54,7 +55,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TrialNumber = Annotated[int | None, typer.Option("--trial", help="Another trial than the best.", min=1, metavar="N")]
 
 
-@app.command(_RUN)
+@app.command(_RUN, short_help="Run the sweep in FILE here; the word `run` may be left out.")
 def run(
     file: Annotated[
         str,
@@ -267,5 +268,10 @@ def follow_sweep(sweep: ClusterSweep, where: Where, *, timeout: float | None = N
     raise typer.Exit(0 if last.succeeded else 1)
 
 
-for _command in (status, best, compare, apply):
-    app.command()(with_cluster_options(_command))
+for _command, _short in (
+    (status, "Show the state of a sweep, and why trials failed."),
+    (best, "Show the best trial."),
+    (compare, "Show the trials, the best first, and the important parameters."),
+    (apply, "Write the job file of the best trial."),
+):
+    app.command(short_help=_short)(with_cluster_options(_command))

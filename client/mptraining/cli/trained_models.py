@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +16,19 @@ from mptraining.cli.shell import completion
 
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Where
+    from mptraining_api.problems import Problem
 
+# Fields of the job that `mptj predict` makes, and the arguments that they are of.
+_ARGUMENTS = {
+    "spec.data.predict": "RECORDS",
+    "spec.program.prediction.model": "MODEL",
+    "spec.program.prediction.to": "--to",
+    "spec.program.prediction.key": "--key",
+    "spec.program.prediction.batchSize": "--batch-size",
+    "spec.program.prediction.evaluate": "--evaluate",
+    "spec.accelerator.type": "--accelerator",
+    "spec.nodes": "--nodes",
+}
 # The run folder of a prediction beside its file; deleted when the file is complete.
 _RUN = ".run"
 
@@ -114,11 +128,11 @@ def _submit(document: dict[str, Any], where: Where, *, follow: bool, plain: bool
 
 def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None:
     from mptraining.display.choice import display_here
-    from mptraining.display.text import metrics
+    from mptraining.display.text import wrapped
     from mptraining.local.run import resolve_for_machine, run_local, this_machine
     from mptraining.prediction_job import stored_prediction
-    from mptraining.runs import load_run
     from mptraining_api import run_folder
+    from mptraining_api.validation.mistakes import InvalidJobFile
     from mptraining_records.storage import storage
 
     folder = document["spec"]["output"]["uri"]
@@ -131,19 +145,35 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None
         if run_folder.difference(before, job) is not None:
             # Of a command with other arguments, such as a wrong --key.
             storage.delete_prefix(folder)
-    code = run_local(
-        path,
-        document=document,
-        display=display_here(plain=plain),
-        again=shlex.join(["mptj", *_given()]),
-    )
+    try:
+        code = run_local(
+            path,
+            document=document,
+            display=display_here(plain=plain),
+            again=shlex.join(["mptj", *_given()]),
+            error=lambda text: typer.echo(wrapped(f"mptj: {in_arguments(text)}", sys.stderr), err=True),
+        )
+    except InvalidJobFile as problem:
+        raise InvalidJobFile(
+            [replace(each, problem=_of_arguments(each.problem)) for each in problem.mistakes]
+        ) from None
     if code:
         raise typer.Exit(code)
-    found = load_run(folder).metrics
     storage.delete_prefix(folder)
-    if found:
-        typer.echo(f"metrics: {metrics(found)}")
     typer.echo(f"predictions: {target}")
+    typer.echo(f"next: pandas.read_parquet({target!r})")
+
+
+def _of_arguments(problem: Problem) -> Problem:
+    expected, step = in_arguments(problem.expected), in_arguments(problem.next_step)
+    return type(problem)(in_arguments(problem.where), in_arguments(problem.found), expected=expected, next_step=step)
+
+
+def in_arguments(text: str) -> str:
+    """Return a message about the job of a prediction with the arguments of `mptj predict` in place of its fields."""
+    for field, argument in _ARGUMENTS.items():
+        text = re.sub(rf"\b{re.escape(field)}\b(?:\[\d+\])?(?!\.?\w)", argument, text)
+    return text
 
 
 def ensemble(

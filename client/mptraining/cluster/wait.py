@@ -124,7 +124,7 @@ def final_lines(seen: JobView, summary: RunSummary) -> list[str]:
     if seen.succeeded:
         finished = summary.finished.get(0)
         if finished is not None:
-            return list(success_lines(finished, seen.output, job=seen.name))
+            return list(success_lines(finished, seen.output, job=seen.name, predicts=summary.predicts))
         return [f"Succeeded: {progress_text(seen)}" if progress_text(seen) else "Succeeded"]
     return [f"{seen.phase}: {reason_text(seen)}", *(f"  advice      {each}" for each in (advice(seen),) if each)]
 

@@ -15,10 +15,13 @@ class RunSummary:
 
     started: bool = False
     saved: int | None = None
+    predicts: bool = False
     finished: dict[int, Finished] = field(default_factory=dict)
 
     def add(self, worker: int, event: Event) -> None:
         self.started = self.started or isinstance(event, (Started, Progress, Saved))
+        if isinstance(event, Started):
+            self.predicts = event.purpose == "Prediction"
         if isinstance(event, Finished):
             self.finished[worker] = event
         elif isinstance(event, Saved):
@@ -27,10 +30,13 @@ class RunSummary:
             self.saved = event.first_step
 
 
-def success_lines(finished: Finished | None, folder: str | None, *, job: str | None = None) -> tuple[str, ...]:
+def success_lines(
+    finished: Finished | None, folder: str | None, *, job: str | None = None, predicts: bool = False
+) -> tuple[str, ...]:
     """Return the final lines after success; `folder` is None for a cluster job without a run folder.
 
-    `job` is the name of a cluster's job, whose folder may be a path of its pods.
+    `job` is the name of a cluster's job, whose folder may be a path of its pods. A run that `predicts` has no metrics
+    over steps, so that there is nothing to compare.
     """
     if finished is None:
         return ("Ended without a report of the result.",)
@@ -40,7 +46,9 @@ def success_lines(finished: Finished | None, folder: str | None, *, job: str | N
     if finished.seconds is not None:
         first += f" in {duration(finished.seconds)}"
     rows = [("metrics", metrics(finished.metrics)), ("numbers", _numbers(finished)), ("data", _data(finished))]
-    if folder is None:
+    if predicts:
+        rows.append(("result", finished.message))
+    if folder is None or predicts:
         return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
     rows.append(("run folder", folder))
     if finished.model is not None:

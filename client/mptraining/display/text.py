@@ -30,6 +30,9 @@ NOISE = (
     "All log messages before absl::InitializeLog",
     "Using MirroredStrategy eagerly has significant overhead",
 )
+# Its errors where it finds no GPU driver, which a job for a CPU does not need. CUDA_VISIBLE_DEVICES=-1 and
+# TF_CPP_MIN_LOG_LEVEL=2 are set before TensorFlow is imported: it initializes CUDA all the same, to list no device.
+_NO_GPU = ("failed call to cuInit", "retrieving CUDA diagnostic information", "kernel driver does not appear")
 # The most important choices; `mptj check` shows all.
 _SHORT = (
     "spec.accelerator.type",
@@ -166,7 +169,8 @@ def time_left(event: Progress) -> str:
 def position_text(event: Progress) -> str:
     of = f"/{event.total_steps}" if event.total_steps is not None else ""
     if event.trial is None:
-        return f"step {event.step}{of}  epoch {event.epoch}"
+        # A prediction has no epochs.
+        return f"step {event.step}{of}" + (f"  epoch {event.epoch}" if event.epoch else "")
     trials = f" of {event.trials}" if event.trials is not None else ""
     return f"trial {event.trial}{trials}  step {event.step}{of}  epoch {event.epoch}"
 
@@ -190,13 +194,14 @@ def event_lines(event: Event, before: Progress | None = None) -> list[str]:
                 parts.append(f"{event.parameters:,} parameters")
             if event.train_examples is not None:
                 held = f" + {event.validation_examples:,}" if event.validation_examples else ""
-                parts.append(f"{event.train_examples:,}{held} examples")
+                parts.append(f"{event.train_examples:,}{held} {'records' if event.purpose else 'examples'}")
             if event.steps_per_execution is not None:
                 steps = event.steps_per_execution
                 parts.append(f"{steps} step{'s' if steps != 1 else ''} per execution")
             if event.cache is not None and event.cache != "None":
                 parts.append(f"cache {event.cache}")
-            begin = f"resumes from step {event.first_step}" if event.first_step else "training starts"
+            starts = "prediction starts" if event.purpose == "Prediction" else "training starts"
+            begin = f"resumes from step {event.first_step}" if event.first_step else starts
             return [f"{begin}: {'; '.join(parts)}"]
         case Progress():
             parts = [position_text(event), metrics(event.metrics), speed_text(event, before)]
@@ -243,9 +248,13 @@ def program_text(job: ResolvedJob) -> str:
     return program.script.path if program.script is not None else "nothing"
 
 
-def is_noise(stream: Literal["stdout", "stderr"], text: str) -> bool:
-    """Return whether the line is in NOISE and therefore hidden; --debug shows it."""
-    return stream == "stderr" and any(each.lower() in text.lower() for each in NOISE)
+def is_noise(stream: Literal["stdout", "stderr"], text: str, *, needs_gpu: bool = True) -> bool:
+    """Return whether the line is in NOISE, or about a GPU that the job does not need, and therefore hidden.
+
+    --debug shows it.
+    """
+    hidden = NOISE if needs_gpu else (*NOISE, *_NO_GPU)
+    return stream == "stderr" and any(each.lower() in text.lower() for each in hidden)
 
 
 def with_worker_prefix(worker: int, text: str) -> str:

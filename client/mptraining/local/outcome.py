@@ -94,7 +94,7 @@ def final_text(summary: RunSummary, end: GangEnd, verdict: Verdict, *, command: 
     `command` starts the same run again; `folder` is the run folder as the user may type it.
     """
     if verdict.exit_code == 0:
-        return FinalText(success_lines(summary.finished.get(0), folder))
+        return FinalText(success_lines(summary.finished.get(0), folder, predicts=summary.predicts))
     where = f"`{command}` resumes from step {summary.saved}" if summary.saved else f"`{command}` starts again"
     if verdict.decided_by is None:
         killed = [each for each in end.ends if each.code == -signal.SIGKILL and each.signalled]

@@ -209,7 +209,7 @@ def run_local(
         event = events.parse(text) if stream == "stdout" else None
         if event is None:
             kept[worker].add(f"{text}\n")
-            if debug or not is_noise(stream, text):
+            if debug or not is_noise(stream, text, needs_gpu=resolved.accelerator.kind == "gpu"):
                 display.line(worker, stream, text)
         else:
             summary.add(worker, event)

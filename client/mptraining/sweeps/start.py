@@ -35,6 +35,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep.check import first_values
 from mptraining_api.sweep.early_stopping import job_epochs
 from mptraining_api.sweep.plan import plan
+from mptraining_api.sweep.proposals import require_optuna
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
 from mptraining_api.sweep.trial_job import job_document, output_uri
@@ -108,6 +109,7 @@ def run_sweep(
     if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
         step = "Install it with: pip install 'mptraining[trainer]'"
         raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
+    require_optuna(opened.sweep.spec)
     slots = gpus_of_slots(opened.sweep.spec, opened.parallel, visible_gpus(os.environ))
     display = display or sweep_display_here()
     with opened.folder.lock():

@@ -238,3 +238,13 @@ def test_another_document_is_refused_without_a_traceback(wrong: dict[str, Any]) 
 def test_every_combination_of_usual_parameters_passes() -> None:
     assert problems(parameters=[RATE, WIDTH, POLICY]) == []
     assert problems(algorithm={"name": "Grid"}, parameters=[WIDTH, POLICY], trials=None) == []
+
+
+def test_a_parameter_of_an_optimizer_that_the_job_does_not_name() -> None:
+    (text,) = read_yaml(ISSUE.replace("      optimizer: {className: Adam}\n", ""), file="sweep.yaml")
+    located = text.located(sweep_problems(text.content, ClusterSettings()).problems)
+    assert [each.line for each in located.mistakes] == [9]
+    assert (
+        "this parameter sets training.optimizer, so the job must name it: spec.job.training.optimizer.className is "
+        "missing. Add optimizer: {className: Adam, …} to spec.job.training; the optimizer of the program is not used"
+    ) in str(located)

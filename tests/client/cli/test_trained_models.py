@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,28 @@ def test_a_prediction_is_a_job_whose_run_folder_is_deleted_at_the_end(
     assert document["output"]["uri"] == str(here / "p.parquet.run")
     assert not (here / "p.parquet.run").exists()
     printed = capsys.readouterr().out
-    assert "metrics: loss 0.25" in printed
-    assert f"predictions: {here / 'p.parquet'}" in printed
+    # The local run, which is a fake here, prints the metrics.
+    target = str(here / "p.parquet")
+    assert printed == f"predictions: {target}\nnext: pandas.read_parquet({target!r})\n"
+
+
+def test_an_error_of_a_prediction_names_the_argument_of_the_command(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_local(*_: Any, error: Callable[[str], None], **__: Any) -> int:
+        error("InvalidData: spec.data.predict: no file test-*. See spec.program.prediction.key.")
+        return 2
+
+    monkeypatch.setattr(local_run, "run_local", run_local)
+    assert mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet") == 2
+    assert capsys.readouterr().err == "mptj: InvalidData: RECORDS: no file test-*. See --key.\n"
+
+
+def test_records_that_do_not_exist_are_the_records_of_the_command(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet") == 2
+    assert capsys.readouterr().err.startswith(f"mptj: RECORDS: '{here}/test-*': nothing matches.")
 
 
 def test_a_prediction_that_failed_keeps_its_parts_and_its_exit_code(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mptraining.cli.main import _commands, main
+from mptraining.cli.shell.command_groups import GROUPS
 from mptraining.cli.shell.verbs import translate
 from mptraining_api.problems import InvalidSpec
 
@@ -43,3 +45,32 @@ def test_a_wrong_verb_gets_a_hint(verb: str, hint: str) -> None:
     with pytest.raises(InvalidSpec, match=f"there is no command '{verb}'") as caught:
         translate([verb, "x"], KNOWN)
     assert hint in str(caught.value)
+
+
+def test_help_has_every_command_in_one_group_and_uncut_lines_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    grouped = [name for group in GROUPS.values() for name in group]
+    assert sorted(grouped) == sorted(_commands())
+    for command in ((), ("sweep",), ("records",)):
+        with pytest.raises(SystemExit):
+            main([*command, "--help"])
+        shown = capsys.readouterr().out
+        described = shown[shown.index("-h, --help") :].splitlines()
+        assert all(len(line) <= 80 and not line.endswith("...") for line in described), shown
+        assert all(line.startswith("  ") and line[2] != " " for line in described[2:] if line and line[-1] != ":"), (
+            shown
+        )
+    assert next(iter(GROUPS.values())).keys() >= {"init", "check", "run"}
+
+
+def test_the_usage_of_a_sweep_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    assert "Usage: mptj sweep [OPTIONS] FILE | COMMAND [ARGS]..." in capsys.readouterr().out
+
+
+def test_options_with_a_value_show_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["records", "convert", "--help"])
+    shown = capsys.readouterr().out
+    assert "--label COLUMN" in shown
+    assert "--image-size HEIGHTxWIDTH" in shown

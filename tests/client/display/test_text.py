@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mptraining.display.text import PlainDisplay, duration, event_lines, short_time, size
+from mptraining.display.summary import success_lines
+from mptraining.display.text import PlainDisplay, duration, event_lines, is_noise, short_time, size
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, Started
 
 COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}
@@ -126,3 +127,26 @@ def test_numbers_for_people() -> None:
         "123 MB",
         "12.3 GB",
     ]
+
+
+def test_a_cpu_job_hides_that_tensorflow_finds_no_gpu_and_a_gpu_job_shows_it() -> None:
+    line = "E0000 00:00:1700000000.000000 7 cuda_platform.cc:52] failed call to cuInit: INTERNAL: (303)"
+    assert is_noise("stderr", line, needs_gpu=False)
+    assert not is_noise("stderr", line, needs_gpu=True)
+    assert not is_noise("stderr", "E0000 failed to allocate memory", needs_gpu=False)
+
+
+def test_a_prediction_starts_as_one_and_has_no_epoch_and_no_run_to_compare() -> None:
+    begin = BEGIN.model_copy(update={"purpose": "Prediction", "train_examples": 64})
+    (line,) = event_lines(begin)
+    assert line.startswith("prediction starts: Mirrored on")
+    assert "64 records" in line
+    assert event_lines(Progress(step=1, total_steps=1, epoch=0, metrics={}, **COMMON)) == ["step 1/1"]
+    done = Finished(
+        reason="Succeeded", exit_code=0, message="predicted 64 records: p.parquet", metrics={"loss": 0.5}, **COMMON
+    )
+    assert success_lines(done, "p.parquet.run", predicts=True) == (
+        "Succeeded",
+        "  metrics     loss 0.5",
+        "  result      predicted 64 records: p.parquet",
+    )

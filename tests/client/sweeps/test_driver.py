@@ -19,7 +19,7 @@ from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.start import open_sweep, run_sweep
 from mptraining.sweeps.trial_runs import visible_gpus
 from mptraining.sweeps.view import SweepView
-from mptraining_api.problems import InvalidSpec, ResumeRefused
+from mptraining_api.problems import InvalidSpec, Problem, ResumeRefused
 from mptraining_api.sweep.spec import Parameter
 from mptraining_api.sweep.status import TrialState
 from tests.client.sweeps.conftest import TRAINER, view_of
@@ -341,3 +341,12 @@ def test_parallel_trials_do_not_share_a_gpu() -> None:
     assert gpus_of_slots(spec, 3, list("0123")) == [{}, {}, {}], "a CPU job"
     with pytest.raises(InvalidSpec, match="each trial needs 2 GPUs, and this machine has 4; expected at most 2"):
         gpus_of_slots(on_gpus, 3, list("0123"))
+
+
+def test_a_sweep_without_optuna_is_refused_before_its_first_line(
+    sweep_file: SweepFile, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(Problem, match="the package optuna is not installed"):
+        run(sweep_file(trials=5), ("no-trainer", "train"))
+    assert capsys.readouterr().out == ""

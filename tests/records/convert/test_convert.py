@@ -130,7 +130,7 @@ class Test_a_destination_that_has_this_split:
     def test_stays_when_the_new_source_is_damaged(self, rows: str, destination: str, tmp_path: Path) -> None:
         convert(rows, destination)
         (tmp_path / "bad.csv").write_text("x,label\n1,2\n3,\n")
-        with pytest.raises(InvalidData, match="row 1: no label"):
+        with pytest.raises(InvalidData, match="column 'label': 1 row has no label, the first in line 3"):
             convert(str(tmp_path / "bad.csv"), destination, overwrite=True)
         assert sorted(_numbers(destination, "train")) == list(range(1000))
 

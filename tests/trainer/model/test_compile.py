@@ -180,7 +180,39 @@ def test_a_metric_is_refused_by_its_number(keras: Keras) -> None:
     assert raised.value.where.startswith("spec.training.metrics[1]")
 
 
+@pytest.mark.parametrize(
+    ("activation", "channels", "dtype", "suggested"),
+    [
+        ("sigmoid", 1, "uint8", "loss=keras.losses.BinaryCrossentropy()"),
+        (None, 1, "uint8", "training.loss: {className: BinaryCrossentropy, config: {from_logits: true}}"),
+        ("softmax", 3, "int64", "loss=keras.losses.SparseCategoricalCrossentropy()"),
+        ("sigmoid", 2, "float32", "training.loss: {className: MeanSquaredError}"),
+    ],
+)
+def test_a_model_without_loss_gets_a_suggestion(
+    keras: Keras, activation: str | None, channels: int, dtype: str, suggested: str
+) -> None:
+    layers = keras.module.layers
+    model = keras.module.Sequential([keras.module.Input((4, 4, 3)), layers.Conv2D(channels, 1, activation=activation)])
+    picture = ExampleSpec((TensorSpec("x", "float32", (4, 4, 3)),), (TensorSpec("y", dtype, (4, 4, 1)),))
+    with pytest.raises(InvalidSpec, match=r"the model is not compiled, and no loss follows") as raised:
+        compile_model(job(), keras, {"model": model}, picture, Notices())
+    assert suggested in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("parts", "meant"),
+    [
+        ({"loss": "binary_crosentropy"}, "binary_crossentropy"),
+        ({"optimizer": "adamm", "loss": "mse"}, "adam"),
+    ],
+)
+def test_a_misspelt_name_in_the_program_gets_a_hint(keras: Keras, parts: dict[str, str], meant: str) -> None:
+    with pytest.raises(InvalidProgram, match=rf"Did you mean '{meant}'\?"):
+        settle(keras, model=plain(keras), **parts)
+
+
 def test_an_unknown_loss_must_be_named(keras: Keras) -> None:
     picture = ExampleSpec(EXAMPLE.inputs, (TensorSpec("y", "float32", (5,)),))
-    with pytest.raises(Problem, match="Name a loss"):
+    with pytest.raises(Problem, match=r"training\.loss: \{className: MeanSquaredError\}"):
         settle(keras, example=picture, model=plain(keras))

@@ -14,7 +14,7 @@ from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.data.schema import TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.train_loop import Loop, make_iterator
-from mptraining_trainer.model.compiled import CompiledModel, input_order
+from mptraining_trainer.model.compiled import CompiledModel, input_order, shape_mismatch
 
 pytestmark = pytest.mark.training
 
@@ -124,3 +124,23 @@ def test_features_that_are_not_the_inputs_are_refused(
     assert says in str(raised.value)
     for name, shape in features.items():
         assert f"{name} {list(shape)}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ((32, 32, 3), "'image' has shape [32, 32, 3]; expected [64, 64, 3], the shape of the model's input. Give the "
+         "feature in data.features resize: [64, 64], or change the model's Input to shape [32, 32, 3]."),
+        ((12,), "'image' has shape [12]; expected [64, 64, 3]"),
+        ((64, 64, 3), None),
+        ((None, None, 3), None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("functional", [True, False])
+def test_a_failed_model_names_the_shapes_of_feature_and_input(
+    keras: Keras, functional: bool, shape: tuple[int | None, ...], says: str | None
+) -> None:
+    given, flatten = keras.module.Input((64, 64, 3), name="pixels"), keras.module.layers.Flatten()
+    model = keras.module.Model(given, flatten(given)) if functional else keras.module.Sequential([given, flatten])
+    found = shape_mismatch(model, [TensorSpec("image", "uint8", shape)], "Keras raised")
+    assert (found is None) if says is None else (says in str(found))

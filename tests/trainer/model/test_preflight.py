@@ -97,6 +97,13 @@ def test_what_works_but_costs_is_a_finding(facts: dict[str, Any], said: dict[str
             "labels from 0 to 10 in the first batch, the model has 10 classes",
         ),
         (label(minimum=-1.0), InvalidData, "labels from -1 to 9"),
+        (
+            output(shape=(1,), activation="sigmoid") | label(maximum=1.0),
+            InvalidProgram,
+            "SparseCategoricalCrossentropy on one output unit (layer 'head'), and labels from 0 to 1; expected one "
+            "unit for each class. Use BinaryCrossentropy for a single unit",
+        ),
+        (output(shape=(1,)) | label(maximum=1.0), InvalidProgram, "Use BinaryCrossentropy(from_logits=True)"),
         (label(dtype="float32", whole=False), InvalidData, "not whole numbers"),
         (label(dtype="object", whole=False, minimum=None, maximum=None), InvalidData, "object labels"),
         (label(shape=(10,)), InvalidData, "use CategoricalCrossentropy for one-hot labels"),

@@ -18,7 +18,7 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram, InvalidSpec, nearest
 from mptraining_api.resolved_job import LearningRate, ResolvedJob
 from mptraining_api.spec import KerasObject
-from mptraining_trainer.data.schema import ExampleSpec
+from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 
@@ -195,7 +195,7 @@ def _optimizer(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], notice:
     if wanted:
         given["spec.training.optimizer"] = keras_object(keras, "optimizers", wanted, "spec.training.optimizer")
     if parts.get("optimizer") is not None:
-        given["the program's optimizer"] = _resolve(module.get, parts["optimizer"], "optimizer")
+        given["the program's optimizer"] = _resolve(module, parts["optimizer"], "optimizer")
     if getattr(parts["model"], "optimizer", None) is not None:
         given["compile(optimizer=...)"] = keras.inner_optimizer(parts["model"].optimizer)
     if not given:
@@ -239,7 +239,7 @@ def _loss(
         given["compile(loss=...)"] = own
     for where, loss in given.items():
         if isinstance(loss, str):
-            _resolve(keras.module.losses.get, loss, where)
+            _resolve(keras.module.losses, loss, where)
     if given:
         _require_equal(keras, "losses", {where: _comparable_loss(keras, loss) for where, loss in given.items()})
         return (own, False) if own is not None else (next(iter(given.values())), True)
@@ -295,11 +295,29 @@ def _default_loss(keras: Keras, model: Any, example: ExampleSpec) -> Any:
             return module.MeanSquaredError()
     if output is not None and label.dtype.startswith("float") and tuple(output[1:]) == label.shape:
         return module.MeanSquaredError()
+    compiled = "the program's compile names no loss" if _is_compiled(keras, model) else "the model is not compiled"
+    suits, arguments = _suggested_loss(output, activation, label, whole=whole)
+    job_loss = f"{{className: {suits}{', config: {from_logits: true}' if arguments else ''}}}"
     raise InvalidSpec(
         "spec.training.loss",
-        f"missing, and none follows from output {output} and label {label.dtype}{list(label.shape)}",
-        next_step="Name a loss, such as {className: MeanSquaredError}.",
+        f"missing: {compiled}, and no loss follows from output {output} and label {label.dtype}{list(label.shape)}",
+        next_step=f"Call model.compile(loss=keras.losses.{suits}({arguments})) in the program, or set training.loss: "
+        f"{job_loss} in the job{', for labels 0 and 1' if suits.startswith('Binary') else ''}.",
     )
+
+
+def _suggested_loss(
+    output: tuple[int | None, ...] | None, activation: str, label: TensorSpec, *, whole: bool
+) -> tuple[str, str]:
+    """Return the class of a loss that suits whole labels of the output's shape without its channels, and arguments."""
+    if not whole or not output:
+        return "MeanSquaredError", ""
+    places, channels = output[1:-1], output[-1]
+    if label.shape not in (places, (*places, 1)):
+        return "MeanSquaredError", ""
+    if channels == 1:
+        return "BinaryCrossentropy", "" if activation == "sigmoid" else "from_logits=True"
+    return "SparseCategoricalCrossentropy", "" if activation == "softmax" else "from_logits=True"
 
 
 def _flat(metrics: Any) -> list[Any]:
@@ -310,14 +328,26 @@ def _flat(metrics: Any) -> list[Any]:
     return [] if metrics is None else [metrics]
 
 
-def _resolve(get: Callable[[Any], Any], value: Any, what: str) -> Any:
+def _resolve(module: Any, value: Any, what: str) -> Any:
+    """Return Keras' object for `value`; `module` is `keras.losses` or `keras.optimizers`."""
+    hint = nearest(value, _identifiers(module)) if isinstance(value, str) else ""
     try:
-        got = get(value)
+        got = module.get(value)
     except Exception as error:
-        raise InvalidProgram(_ENTRY_POINT, f"{what} {value!r}: {error}") from error
+        message = str(error).rstrip(".")
+        raise InvalidProgram(_ENTRY_POINT, f"{what} {value!r}: {message}", next_step=hint) from error
     if got is None or isinstance(got, str):
-        raise InvalidProgram(_ENTRY_POINT, f"{what} {value!r} is not known to Keras")
+        raise InvalidProgram(_ENTRY_POINT, f"{what} {value!r} is not known to Keras", next_step=hint)
     return got
+
+
+def _identifiers(module: Any) -> list[str]:
+    """Return the names that `module.get` knows: of classes, in small letters too as optimizers have, and functions."""
+    found = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
+    names = set(found) - {"get", "serialize", "deserialize", "Loss", "Optimizer"}
+    if hasattr(module, "Optimizer"):
+        names |= {name.lower() for name in names}
+    return sorted(names)
 
 
 def _require_equal(keras: Keras, kind: Kind, given: Mapping[str, Any]) -> tuple[str, Any]:

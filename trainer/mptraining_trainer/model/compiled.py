@@ -50,6 +50,36 @@ def input_order(keras: Keras, model: Any, features: Sequence[TensorSpec]) -> tup
     return tuple(names)
 
 
+def shape_mismatch(model: Any, features: Sequence[TensorSpec], raised: str) -> InvalidProgram | None:
+    """Return the problem of an only feature whose shape is not that of the model's only input; None for others.
+
+    For a model that has failed, as the text `raised` tells: a model of convolutions may well take other sizes than its
+    `Input` names.
+    """
+    tensors = getattr(model, "inputs", None)
+    if not isinstance(tensors, Sequence) or len(tensors) != 1 or len(features) != 1:
+        return None
+    (tensor,), (feature,) = tensors, features
+    expected, found = tf.TensorShape(tensor.shape)[1:], tf.TensorShape(feature.shape)
+    if _is_compatible(expected, found):
+        return None
+    steps = [f"Change the model's Input to shape {_shape(found)}"]
+    if expected.rank == found.rank == 3 and expected[0] and expected[1]:
+        steps.insert(0, f"Give the feature in data.features resize: [{expected[0]}, {expected[1]}]")
+    else:
+        steps.insert(0, "Give the records this shape (data.features, data.preprocess)")
+    return InvalidProgram(
+        _FEATURES,
+        f"the model does not accept the records' features: {feature.name!r} has shape {_shape(found)}",
+        expected=f"{_shape(expected)}, the shape of the model's input",
+        next_step=f"{steps[0]}, or c{steps[1][1:]}. {raised[:300]}",
+    )
+
+
+def _shape(shape: Any) -> str:
+    return str(shape.as_list()) if shape.rank is not None else "of any rank"
+
+
 def _is_compatible(wanted: Any, given: Any) -> bool:
     # Keras adds and removes a last axis of size 1.
     if wanted.rank is None or given.rank is None or abs(wanted.rank - given.rank) == 1:

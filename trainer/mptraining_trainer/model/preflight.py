@@ -127,6 +127,8 @@ def _check_label(facts: Facts) -> None:
         _check_label_shape(facts, (*(shape or ())[:-1],), f"use {facts.loss.removeprefix('Sparse')} for one-hot labels")
         if classes is None or label.minimum is None or label.maximum is None:
             return
+        if classes == 1 and label.maximum >= 1:
+            raise _one_unit(facts)
         if label.minimum < 0 or label.maximum >= classes:
             raise InvalidData(
                 "spec.data.label",
@@ -139,6 +141,18 @@ def _check_label(facts: Facts) -> None:
         _check_label_shape(
             facts, shape, f"use Sparse{facts.loss} for class numbers" if "Categorical" in facts.loss else ""
         )
+
+
+def _one_unit(facts: Facts) -> InvalidProgram:
+    """Return the problem of a loss over classes on an output of one unit, which can only name class 0."""
+    binary = "BinaryCrossentropy" + ("" if facts.output.activation == "sigmoid" else "(from_logits=True)")
+    found = f"{facts.label.minimum:.0f} to {facts.label.maximum:.0f}"
+    return InvalidProgram(
+        "spec.program",
+        f"the loss {facts.loss} on one output unit (layer {facts.output.layer!r}), and labels from {found}",
+        expected="one unit for each class",
+        next_step=f"Use {binary} for a single unit and the classes 0 and 1, or give the head a unit for each class.",
+    )
 
 
 def _check_label_shape(facts: Facts, expected: tuple[int | None, ...], advice: str) -> None:

@@ -88,6 +88,7 @@ def predict(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
     steps = sum(-(-part.records // batch) for part in missing)
     telemetry.emit(
         events.Started,
+        purpose="Prediction",
         **started_fields(job, keras, strategy),
         global_batch_size=batch * strategy.num_replicas_in_sync,
         total_steps=-(-steps // strategy.num_replicas_in_sync),

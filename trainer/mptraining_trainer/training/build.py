@@ -36,6 +36,7 @@ from mptraining_trainer.loop.separable_loss import needs_sums
 from mptraining_trainer.loop.train_loop import Loop, make_iterator
 from mptraining_trainer.model import preflight, program
 from mptraining_trainer.model.compile import scale_learning_rate
+from mptraining_trainer.model.compiled import shape_mismatch
 from mptraining_trainer.model.first_look import EXAMPLES_CHECKED, EXAMPLES_READ, as_tensor, first_examples, gather_facts
 from mptraining_trainer.model.preflight import Facts, Finding
 from mptraining_trainer.model.program import Program
@@ -194,7 +195,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     with context.strategy.scope():
         # The user's own train_step cannot be scaled or skipped from outside.
         scaler = None if own else make_scaler(job.precision, checked=checked)
-        with _program_errors(job), suppress(Exception) if own else nullcontext():
+        with _program_errors(job, built, context.example), suppress(Exception) if own else nullcontext():
             # Keras may be unable to build a model with its own steps; their variables are created when they are traced.
             compiled.build(_specs(built, context.example))
         jit = not own and compilable and can_compile(job, keras, built.model, context.notice)
@@ -256,7 +257,7 @@ def _trace(
             next_step="Set data.remainder: Drop and badRecords.action: Fail, or train on one replica.",
         )
     tensors = tf.nest.map_structure(as_tensor, examples)
-    with _program_errors(job), context.strategy.scope():
+    with _program_errors(job, built, context.example), context.strategy.scope():
         loop.prepare(tensors)
         loop.evaluation.prepare(tensors)
     parts = job.replicas * context.training.gradient_accumulation_steps
@@ -348,8 +349,11 @@ def _ignoring_all_but_problems() -> Iterator[None]:
 
 
 @contextmanager
-def _program_errors(job: ResolvedJob) -> Iterator[None]:
-    """Convert errors of Keras or of the program to InvalidProgram, with the program's file and line."""
+def _program_errors(job: ResolvedJob, built: Program, example: ExampleSpec) -> Iterator[None]:
+    """Convert errors of Keras or of the program to InvalidProgram, with the program's file and line.
+
+    An error of a model whose input has another shape than the records' only feature names both shapes.
+    """
     try:
         yield
     except Problem:
@@ -362,8 +366,10 @@ def _program_errors(job: ResolvedJob) -> Iterator[None]:
                 raise cause from None
             chain.append(cause)
         function = job.program.function
-        text = describe_error(function.entry_point, error) if function else " ".join(str(error).split())[:600]
-        raise InvalidProgram("spec.program", text) from error
+        what = f"a training step of {function.entry_point}" if function else ""
+        text = describe_error(what, error) if function else " ".join(str(error).split())[:600]
+        inputs = program.example_of(built, example).inputs
+        raise shape_mismatch(built.model, inputs, text) or InvalidProgram("spec.program", text) from error
 
 
 def _specs(built: Program, example: ExampleSpec) -> tuple[Any, Any, Any]:
