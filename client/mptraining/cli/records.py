@@ -59,20 +59,15 @@ def convert(
     label_as: Annotated[
         LabelAs, typer.Option(help="Store an integer label as class numbers or as it is.")
     ] = LabelAs.AUTO,
-<<<<<<< HEAD
     missing: Annotated[
         Missing, typer.Option(help="A row of a table without a value ends the conversion or is left out.")
     ] = Missing.ERROR,
-    images: Annotated[str | None, typer.Option(help="Folder of the images that a column of SOURCE names.")] = None,
-    path_column: Annotated[str | None, typer.Option(help="Column with the names of the images.")] = None,
-=======
     images: Annotated[
         str | None, typer.Option(metavar="DIR", help="Folder of the images that a column of SOURCE names.")
     ] = None,
     path_column: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column with the names of the images.")
     ] = None,
->>>>>>> h-messages
     pairs: Annotated[
         tuple[str, str] | None,
         typer.Option(
