@@ -198,7 +198,6 @@ code, _ = run_sweep(open_sweep(Path(sys.argv[1]), parallel=int(sys.argv[4])), co
                     display=PlainLines())
 sys.exit(code)
 """
-SLOW = TRAINER + "\ntime.sleep(0.15)\nsucceed()"
 
 
 def start_driver(
@@ -275,7 +274,8 @@ def test_a_killed_driver_loses_no_trial_and_repeats_none(
     parallel: int, algorithm: str, sweep_file: SweepFile, stub: Stub, environment: Callable[..., dict[str, str]]
 ) -> None:
     path = sweep_file(trials=12, algorithm=algorithm)
-    command = stub(SLOW)
+    # Long enough that an idle machine is still at it when the third kill comes.
+    command = stub(TRAINER + f"\ntime.sleep({0.2 * parallel - 0.05})\nsucceed()")
     hit = kill_until_it_ends(path, command, environment(), kills=12, parallel=parallel)
     assert hit >= 3, "the moments missed the sweep"
     killed = stored_view()
