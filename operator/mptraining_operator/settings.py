@@ -25,10 +25,10 @@ from mptraining_api.resolve.runtime_settings import (
     DNS_LABEL,
     DNS_NAME,
     LABEL_NAME,
-    RuntimeSettings,
+    Runtime,
+    RuntimeName,
     check_default_runtimes,
 )
-from mptraining_api.resolve.runtimes import RuntimeName
 from mptraining_api.spec import GROUP
 
 POD_NAME = "POD_NAME"
@@ -239,7 +239,7 @@ class OperatorSettings(Model):
     experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
     default_output: Folder | None = Field(None, description="Default output folder of jobs.")
     default_outputs: dict[Namespace, Folder] = Field({}, description="Default output folders by namespace.")
-    runtimes: dict[RuntimeName, RuntimeSettings] = Field(
+    runtimes: dict[RuntimeName, Runtime] = Field(
         {},
         description="Named sets of pod settings, images and limits, which jobs choose by `runtime`; "
         "all users may read them.",

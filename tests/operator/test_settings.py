@@ -60,7 +60,10 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("defaultOutputs: {A b: /runs}", "expected the name of a namespace"),
         ("{runtimes: {a: {}}, defaultRuntimes: {A b: a}}", "expected the name of a namespace"),
         ("runtimes: {None: {}}", "runtimes.None: 'None' is not valid; expected small letters, digits and dashes"),
-        ("runtimes: {a: {tryForSeconds: 3}}", "runtimes.a: not valid; expected alternatives beside tryForSeconds"),
+        (
+            "runtimes: {a: {tryForSeconds: 3}}",
+            "runtimes.a.alternatives: missing",
+        ),
         ("runtimes: {a: {podTemplate: {labels: {a b: c}}}}", "runtimes.a.podTemplate.labels.a b: 'a b' is no name of"),
         ("[", "not YAML"),
     ],

@@ -25,7 +25,8 @@ from mptraining_api.resolve.device_claims import with_claim
 from mptraining_api.resolve.devices import Devices, requested_devices, strategy, without_accelerators
 from mptraining_api.resolve.placement import placement
 from mptraining_api.resolve.precision import Keras, jit_compile, precision
-from mptraining_api.resolve.runtimes import Chosen, Runtime, Runtimes, with_alternatives, with_runtime
+from mptraining_api.resolve.runtime_settings import Runtime
+from mptraining_api.resolve.runtimes import Chosen, Runtimes, with_alternatives, with_runtime
 from mptraining_api.resolved_job import (
     Choice,
     LearningRate,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from mptraining_api.accelerators import catalogue, lookup
+from mptraining_api.admin_limits import Image, RuntimeLimits
+from mptraining_api.model import Count, Model, Text, Uri
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec, InvalidValue, nearest
-from mptraining_api.resolve.runtimes import Runtime
+from mptraining_api.rules.check import machine_violations, template_violations
 from mptraining_api.spec import MOST_ALTERNATIVES, Machine
 
 # RFC 1123, as in Kubernetes.
@@ -18,6 +21,23 @@ DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 DNS_NAME = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
 # Keys of labels and of annotations.
 LABEL_NAME = rf"({DNS_NAME}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+
+RuntimeName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+
+
+def refuse(wrong: Sequence[InvalidValue]) -> None:
+    """Raise the first refusal with the others; nothing for none."""
+    if wrong:
+        first, *others = wrong
+        raise InvalidValue(
+            first.found, expected=first.expected, next_step=first.next_step, path=first.path, also=others
+        )
+
+
+def _path(where: str) -> tuple[str | int, ...]:
+    """Return the path below a runtime of a field of a job: spec.accelerator.alternatives[1].type, spec.podTemplate.a"""
+    below = where.removeprefix("spec.").removeprefix("accelerator.")
+    return tuple(int(index) if index else name for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", below))
 
 
 def _known(machine: Machine) -> Machine:
@@ -37,9 +57,7 @@ def _named(template: PodTemplate) -> PodTemplate:
         for key in getattr(template, field) or ()
         if re.fullmatch(LABEL_NAME, key) is None
     ]
-    if wrong:
-        first, *others = wrong
-        raise InvalidValue(first.found, path=first.path, also=others)
+    refuse(wrong)
     return template
 
 
@@ -56,18 +74,50 @@ NamedTemplate = Annotated[
 ]
 
 
-class RuntimeSettings(Runtime):
+class RuntimeImages(Model):
+    """Images by kind of accelerator. Absent: those of the settings."""
+
+    cpu: Image | None = Field(None, description="For jobs on CPUs.")
+    gpu: Image | None = Field(None, description="For jobs on GPUs.")
+    tpu: Image | None = Field(None, description="For jobs on TPUs.")
+
+
+class Runtime(Model):
     """Settings for the jobs that name the runtime, for fields that a job does not set."""
 
     model_config = ConfigDict(json_schema_extra={"dependentRequired": {"tryForSeconds": ["alternatives"]}})
 
-    pod_template: NamedTemplate | None = Field(None, description=Runtime.model_fields["pod_template"].description)
-    alternatives: Annotated[list[KnownMachine], Field(min_length=1, max_length=MOST_ALTERNATIVES)] | None = Field(
-        None, description=Runtime.model_fields["alternatives"].description
+    description: Text | None = Field(None, description="Shown by `mptj runtimes`.")
+    pod_template: NamedTemplate | None = Field(None, description="As in a job, which adds to it.")
+    images: RuntimeImages = Field(RuntimeImages(), description="Images by kind of accelerator.")
+    provisioning: Literal["OnDemand", "Spot", "FlexStart"] | None = Field(
+        None, description="Of the accelerators that name none."
     )
+    alternatives: Annotated[list[KnownMachine], Field(min_length=1, max_length=MOST_ALTERNATIVES)] | None = Field(
+        None, description="Of accelerators, GPUs and TPUs, without alternatives; those that suit the job are tried."
+    )
+    try_for_seconds: Count | None = Field(
+        None, description="With alternatives: how long the job's own choice is tried before them."
+    )
+    default_output: Uri | None = Field(None, description="Parent of the run folders, as defaultOutput.")
+    limits: RuntimeLimits = Field(RuntimeLimits(), description="Limits in addition to settings.limits.")
+
+    @model_validator(mode="after")
+    def _keeps_the_rules(self) -> Self:
+        found = template_violations(self.pod_template) if self.pod_template else []
+        if self.alternatives:
+            found += machine_violations(self.alternatives)
+        wrong = [
+            InvalidValue(each.found, expected=each.expected, next_step=each.next_step, path=_path(each.where))
+            for each in found
+        ]
+        if self.try_for_seconds is not None and self.alternatives is None:
+            wrong.append(InvalidValue("missing", expected="alternatives beside tryForSeconds", path=("alternatives",)))
+        refuse(wrong)
+        return self
 
 
-def check_default_runtimes(defaults: dict[str, str], runtimes: dict[str, RuntimeSettings]) -> None:
+def check_default_runtimes(defaults: dict[str, str], runtimes: dict[str, Runtime]) -> None:
     """Raise InvalidValue with every namespace whose runtime is not one of `runtimes`."""
     expected = f"one of {', '.join(sorted(runtimes))}" if runtimes else "no name, since there are no runtimes"
     wrong = [
@@ -80,6 +130,4 @@ def check_default_runtimes(defaults: dict[str, str], runtimes: dict[str, Runtime
         for namespace, name in defaults.items()
         if name not in runtimes
     ]
-    if wrong:
-        first, *others = wrong
-        raise InvalidValue(first.found, expected=expected, next_step=first.next_step, path=first.path, also=others)
+    refuse(wrong)

@@ -8,78 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, Self, TypeVar
+from typing import TypeVar
 
-from pydantic import Field, StringConstraints, model_validator
-
-from mptraining_api.accelerators import lookup
-from mptraining_api.admin_limits import Image, RuntimeLimits
-from mptraining_api.model import Count, Model, Text, Uri
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.pods.merge import merge
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.alternatives import FIELD, describe
+from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.resolved_job import Choice, ResolvedRuntime
-from mptraining_api.rules.check import machine_violations, template_violations
-from mptraining_api.spec import (
-    MOST_ALTERNATIVES,
-    NO_RUNTIME,
-    Accelerator,
-    Machine,
-    MPTrainingJob,
-    Provisioning,
-)
+from mptraining_api.spec import NO_RUNTIME, Accelerator, Machine, MPTrainingJob, Provisioning
 
 M = TypeVar("M", bound=Machine)
-
-RuntimeName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-
-
-class RuntimeImages(Model):
-    """Images by kind of accelerator. Absent: those of the settings."""
-
-    cpu: Image | None = Field(None, description="For jobs on CPUs.")
-    gpu: Image | None = Field(None, description="For jobs on GPUs.")
-    tpu: Image | None = Field(None, description="For jobs on TPUs.")
-
-
-class Runtime(Model):
-    """Settings for the jobs that name the runtime, for fields that a job does not set."""
-
-    description: Text | None = Field(None, description="Shown by `mptj runtimes`.")
-    pod_template: PodTemplate | None = Field(None, description="As in a job, which adds to it.")
-    images: RuntimeImages = Field(RuntimeImages(), description="Images by kind of accelerator.")
-    provisioning: Literal["OnDemand", "Spot", "FlexStart"] | None = Field(
-        None, description="Of the accelerators that name none."
-    )
-    alternatives: Annotated[list[Machine], Field(min_length=1, max_length=MOST_ALTERNATIVES)] | None = Field(
-        None, description="Of accelerators, GPUs and TPUs, without alternatives; those that suit the job are tried."
-    )
-    try_for_seconds: Count | None = Field(
-        None, description="With alternatives: how long the job's own choice is tried before them."
-    )
-    default_output: Uri | None = Field(None, description="Parent of the run folders, as defaultOutput.")
-    limits: RuntimeLimits = Field(RuntimeLimits(), description="Limits in addition to settings.limits.")
-
-    @model_validator(mode="after")
-    def _keeps_the_rules(self) -> Self:
-        found = template_violations(self.pod_template) if self.pod_template else []
-        if self.alternatives:
-            found += machine_violations(self.alternatives)
-        if found:
-            first = found[0]
-            where = first.where.removeprefix("spec.").removeprefix("accelerator.")
-            raise ValueError(f"{first.expected} in {where}, which has {first.found}")
-        if self.try_for_seconds is not None and self.alternatives is None:
-            raise ValueError("alternatives beside tryForSeconds")
-        for index, machine in enumerate(self.alternatives or ()):
-            try:
-                lookup(machine.type)
-            except InvalidSpec as problem:
-                raise ValueError(f"{problem.expected} in alternatives[{index}].type: {problem.found}") from None
-        return self
-
-
 Runtimes = Mapping[str, Runtime]
 
 

@@ -14,8 +14,7 @@ from pydantic import Field, model_validator
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.model import Model, Word
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve.runtime_settings import RuntimeSettings, check_default_runtimes
-from mptraining_api.resolve.runtimes import RuntimeName
+from mptraining_api.resolve.runtime_settings import Runtime, RuntimeName, check_default_runtimes
 
 # The ConfigMap that the chart writes, readable by all users, and its key.
 CONFIG_MAP = "mptraining-runtimes"
@@ -29,7 +28,7 @@ _FORMS = (
 class KnownRuntimes(Model):
     """The runtimes by name, the names of those that namespaces have by default, and limits on all jobs if known."""
 
-    runtimes: dict[RuntimeName, RuntimeSettings] = Field({})
+    runtimes: dict[RuntimeName, Runtime] = Field({})
     default_runtimes: dict[Word, RuntimeName] = Field({})
     limits: JobLimits = Field(JobLimits())
 

@@ -12,7 +12,7 @@ from mptraining_api.admission.limit_rules import check_limits
 from mptraining_api.problems import InvalidSpec, OutsideLimits
 from mptraining_api.resolve.attempt import machines
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.resolve.runtimes import Runtime
+from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 
@@ -324,7 +324,7 @@ def test_stricter_limits_apply_to_the_alternatives_of_a_job_that_has_started() -
         ({"tryForSeconds": 3}, "alternatives beside tryForSeconds"),
         (
             {"alternatives": [L4, {"type": "tpu-v5-lite-podslice"}]},
-            r"topology, such as 2x4 in alternatives\[1\].topology",
+            r"alternatives\[1\].topology: missing; expected the slice's topology",
         ),
         ({"alternatives": [{"type": "nvidia-l5"}]}, r"alternatives\[0\].type: .*nvidia-l5"),
         ({"alternatives": []}, "alternatives: has 0 entries"),

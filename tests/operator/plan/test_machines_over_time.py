@@ -17,7 +17,7 @@ import yaml
 
 from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.resolve.runtimes import Runtime
+from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import Attempt, JobStatus, Phase, format_time, parse_time

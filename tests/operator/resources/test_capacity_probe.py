@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.resolve.resolve import resolve
-from mptraining_api.resolve.runtimes import Runtime
+from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_operator.resources.capacity_probe import capacity_probe
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.queue_job import MIN_PARALLELISM, QUEUE, Admitted, queue_placement

@@ -13,7 +13,7 @@ import pytest
 from mptraining_api import accelerators, launch
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.resolve.runtimes import Runtime
+from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings

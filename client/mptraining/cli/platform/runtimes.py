@@ -13,7 +13,7 @@ from mptraining.cli.jobs import columns
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Where
     from mptraining.job_file.runtimes import KnownRuntimes
-    from mptraining_api.resolve.runtimes import Runtime
+    from mptraining_api.resolve.runtime_settings import Runtime
 
 _HEADINGS = ("NAME", "NAMESPACES", "ADDS", "LIMITS", "WHAT")
 
