@@ -399,6 +399,7 @@ soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue release-tools $(FU
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
 	@$(BIN)/python -m tests.soak.kill_and_resume.elastic --write docs/reliability.md
+	@$(BIN)/python -m tests.soak.machines_over_time --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.queue_preemptions --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md

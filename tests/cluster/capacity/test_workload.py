@@ -1,0 +1,61 @@
+"""Kubernetes' own gang scheduling (KEP-4671, alpha): the scheduler of 1.36 places all workers of a job or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.capacity.test_gangs import job, machine, placed
+from tests.testbed import ControlPlane, Exit, Options
+from tests.testbed.binaries import other
+from tests.testbed.kubernetes.installation import install
+
+POD_GROUPS = "scheduling.k8s.io/v1alpha2 podgroups"
+OPTIONS = Options(
+    scheduler=True,
+    feature_gates=("GenericWorkload=true", "GangScheduling=true"),
+    apis=("scheduling.k8s.io/v1alpha2=true",),
+)
+
+if other() == "1.36":
+
+    @pytest.fixture(scope="module")
+    def gangs(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: None) -> Iterator[ControlPlane]:
+        with ControlPlane(tmp_path_factory.mktemp("workload"), OPTIONS) as plane:
+            install(plane)
+            yield plane
+
+    @pytest.fixture
+    def ns(gangs: ControlPlane, new_namespace: Any, namespace: str) -> Iterator[Any]:
+        ns = new_namespace(gangs, f"{namespace}-workload").with_kubelet(bind=False)
+        # Nothing but the scheduler keeps the two jobs from each other's machines.
+        ns.operator(gangReleaseSeconds=0)
+        yield ns
+        ns.close()
+
+    @pytest.mark.parametrize("scheduling", [None, {"gang": "Workload"}], ids=["Auto", "Workload"])
+    def test_a_job_holds_both_machines_or_none(ns: Any, scheduling: dict[str, str] | None) -> None:
+        pool = "auto" if scheduling is None else "named"
+        machine(ns, f"{pool}-1", pool)
+        ns.create("left", **job(pool), scheduling=scheduling)
+        ns.create("right", **job(pool), scheduling=scheduling)
+        for name in ("left", "right"):
+            group = ns.wait(lambda name=name: ns.child(POD_GROUPS, f"{name}-1"), lambda found: found is not None)
+            assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+            ns.waits(name, "Unschedulable")
+        assert (placed(ns, "left-1"), placed(ns, "right-1")) == (0, 0)
+        machine(ns, f"{pool}-2", pool)
+        waiting = {"left", "right"}
+        while waiting:
+            ns.wait(lambda: {ns.status(name).get("phase") for name in waiting}, lambda phases: "Running" in phases)
+            first = next(name for name in waiting if ns.status(name)["phase"] == "Running")
+            waiting.discard(first)
+            assert all(placed(ns, f"{name}-1") == 0 for name in waiting)
+            ns.end(f"{first}-1", Exit(0))
+            status = ns.phase(first, "Succeeded")
+            assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
+        for name in ("left", "right"):
+            ns.delete(name)
+            ns.wait(lambda name=name: ns.child(POD_GROUPS, f"{name}-1"), lambda found: found is None)
