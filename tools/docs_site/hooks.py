@@ -27,7 +27,7 @@ _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
 # Before llmstxt, which looks for the files of its patterns in the same event.
-@event_priority(100)
+@event_priority(100)  # type: ignore[untyped-decorator]
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     for name, text in pages.generated(config.extra.get("repository") or "").items():
