@@ -15,6 +15,7 @@ from mptraining.cli.platform.convert_tfjob import report_lines
 from mptraining.tfjob.convert import convert_file
 from mptraining.tfjob.replica import Choices
 from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES, Budget
+from mptraining_api.spec import Training
 from mptraining_api.status import CONDITION_TYPES, Phase, Progress
 from mptraining_api.sweep.conditions import End
 from mptraining_operator.metrics import Metrics
@@ -97,6 +98,11 @@ def test_the_guide_names_every_kubernetes_event() -> None:
 def test_the_guide_names_every_end_of_a_sweep() -> None:
     told = {row[0].strip("`") for row in _table("docs/guide/sweeps.md", "## Trials", 1)}
     assert told == {*get_args(get_type_hints(End)["reason"])}
+
+
+def test_the_guide_names_every_field_of_training() -> None:
+    told = [name for row in _table("docs/guide/train.md", "## Training") for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(told) == sorted(each.alias or name for name, each in Training.model_fields.items())
 
 
 def test_the_guide_names_every_phase() -> None:
