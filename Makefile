@@ -327,7 +327,7 @@ cluster-down: ## removes the kind cluster
 	@$(PYTHON) -m kind.down
 
 .PHONY: images
-images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded into the cluster
+images: $(INSTALLED) ## the images of operator, board and trainer, built and loaded into the cluster
 	@$(BIN)/python -m kind.images
 
 .PHONY: images-twice

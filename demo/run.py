@@ -34,7 +34,7 @@ def main() -> int:
         mptj("records", "convert", f"build/demo/{part}.npz", "build/demo/records", "--name", part)
     for number, policy in enumerate(POLICIES, start=2):
         say(f"{number}. The same job under {policy}")
-        mptj("run", str(job_under(policy).relative_to(ROOT)), "--local", "--output", f"build/demo/{policy}")
+        mptj("run", str(job_under(policy).relative_to(ROOT)), "--output", f"build/demo/{policy}")
     say("4. Side by side")
     mptj("compare", *(f"build/demo/{policy}" for policy in POLICIES), "--html", "build/demo/compare.html")
     say("5. The exported model in plain Keras, on digits it has never seen")

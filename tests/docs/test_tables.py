@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import yaml
 
@@ -12,7 +15,9 @@ from mptraining.cli.platform.convert_tfjob import report_lines
 from mptraining.tfjob.convert import convert_file
 from mptraining.tfjob.replica import Choices
 from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES, Budget
+from mptraining_api.spec import Training
 from mptraining_api.status import CONDITION_TYPES, Phase, Progress
+from mptraining_api.sweep.conditions import End
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.monitoring.job_metrics import NUMBERS, JobMetrics
 from mptraining_operator.plan.waiting import NAMESPACE_FULL, NODE_NOT_READY
@@ -47,6 +52,57 @@ def test_the_guide_names_every_reason_to_wait() -> None:
     known |= {NAMESPACE_FULL, NODE_NOT_READY}
     told = {row[0].strip("`") for row in _table("docs/guide/reference.md", "## Reasons", 1)}
     assert told == known - {each.reason for each in OUTCOMES}
+
+
+# Reasons that a variable has: the outcomes, the waits, and the ends of a sweep, which have tables of their own.
+# `record` is an Event of a sweep's plan, which is found where the plan makes it.
+_REASONS_ELSEWHERE = {
+    "outcome.reason", "outcomes.INVALID_SPEC.reason", "outcomes.NO_CAPACITY.reason", "found.reason", "end.reason",
+    "record.reason",
+}  # fmt: skip
+
+
+def _event_records() -> Iterator[tuple[str, str, ast.Call]]:
+    """Yield module, kind of object and call of each Event that the operator writes."""
+    for folder, package in (("operator", "mptraining_operator"), ("api", "mptraining_api/sweep")):
+        for path in sorted((ROOT / folder / package).rglob("*.py")):
+            module = ".".join(path.relative_to(ROOT / folder).with_suffix("").parts)
+            kind = "sweep" if ".sweep" in module else "job"
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "EventRecord":
+                    yield module, kind, node
+
+
+def test_the_guide_names_every_kubernetes_event() -> None:
+    written: dict[str, tuple[str, set[str]]] = {}
+    elsewhere = set()
+    for module, kind, call in _event_records():
+        match call.args[0]:
+            case ast.Constant(value=str(reason)):
+                pass
+            case ast.Name(id=name):
+                reason = getattr(importlib.import_module(module), name)
+            case other:
+                elsewhere.add(ast.unparse(other))
+                continue
+        severity = ast.literal_eval(call.args[2]) if len(call.args) > 2 else "Normal"
+        known, kinds = written.setdefault(reason, (severity, set()))
+        assert known == severity, reason
+        kinds.add(kind)
+    assert elsewhere == _REASONS_ELSEWHERE
+    rows = _table("docs/guide/reference.md", "## Kubernetes events")
+    told = {name.strip("`"): (row[1], {*row[2].split(", ")}) for row in rows for name in row[0].split(", ")}
+    assert told == written
+
+
+def test_the_guide_names_every_end_of_a_sweep() -> None:
+    told = {row[0].strip("`") for row in _table("docs/guide/sweeps.md", "## Trials", 1)}
+    assert told == {*get_args(get_type_hints(End)["reason"])}
+
+
+def test_the_guide_names_every_field_of_training() -> None:
+    told = [name for row in _table("docs/guide/train.md", "## Training") for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(told) == sorted(each.alias or name for name, each in Training.model_fields.items())
 
 
 def test_the_guide_names_every_phase() -> None:

@@ -6,11 +6,14 @@ import hashlib
 import json
 from email.parser import Parser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kind.engine import ROOT
 from release import distributions, layout
 from release.chart import pack
+from release.readme import ReadmeHook, with_absolute_links
 from release.signatures import Signer, Verifier
 
 METADATA = """Metadata-Version: 2.4
@@ -85,3 +88,29 @@ def test_metadata_that_would_mislead_is_refused(before: str, after: str, mistake
 
 def test_the_extra_of_developers_is_not_checked() -> None:
     assert distributions.extras(Parser().parsestr(METADATA)) == ["board"]
+
+
+def test_links_of_the_description_lead_to_the_tag_of_the_repository(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    text = "![a [b]](p.svg) [`c`](d.md#e) [f](examples) [g](#h) [i](https://j.example/)\n\n```text\n[k](l)\n```\n"
+    address = "https://github.com/owner/name"
+    assert with_absolute_links(text, tmp_path, "owner/name", "v1.0.0") == (
+        f"![a [b]]({address}/raw/v1.0.0/p.svg) [`c`]({address}/blob/v1.0.0/d.md#e) [f]({address}/tree/v1.0.0/examples) "
+        "[g](#h) [i](https://j.example/)\n\n```text\n[k](l)\n```\n"
+    )
+
+
+def test_without_a_repository_the_description_is_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MPTRAINING_REPOSITORY", raising=False)
+    metadata: dict[str, Any] = {"version": "1.0.0"}
+    ReadmeHook(str(ROOT), {}).update(metadata)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert metadata == {
+        "version": "1.0.0",
+        "urls": {},
+        "readme": {"content-type": "text/markdown", "text": text},
+    }
+    monkeypatch.setenv("MPTRAINING_REPOSITORY", "owner/name")
+    ReadmeHook(str(ROOT), {}).update(metadata)
+    assert "](docs/" not in str(metadata["readme"])
+    assert metadata["urls"]["Changelog"] == "https://github.com/owner/name/blob/v1.0.0/CHANGELOG.md"

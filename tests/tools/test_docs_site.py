@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from typing import Any
+
 import pytest
+import yaml
 
 import mptraining
+from mptraining import tensorflow_cloud
 from mptraining_api.accelerators import catalogue
 from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES
 from mptraining_api.rules.check import rules
 from tools.docs_site import messages, pages, reference
+from tools.docs_site.pages import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +44,39 @@ def test_each_command_has_its_help(generated: dict[str, str]) -> None:
 def test_the_public_names_and_the_accelerators_are_all_there(generated: dict[str, str]) -> None:
     assert all(f"::: mptraining.{name}\n" in generated["reference/python.md"] for name in mptraining.__all__)
     assert all(f"| `{name}` |" in generated["reference/accelerators.md"] for name in catalogue())
+
+
+def test_the_python_page_has_the_modules_for_programs_of_tensorflow_cloud(generated: dict[str, str]) -> None:
+    page = generated["reference/python.md"]
+    shown = page.split("::: mptraining.tensorflow_cloud\n")[1].partition("members: [")[2].partition("]")[0]
+    assert set(shown.split(", ")) == {*tensorflow_cloud.__all__} - {"__version__"}
+    assert "::: mptraining.colab\n    options:\n      members: [run_here]\n" in page
+
+
+class _Lenient(yaml.SafeLoader):
+    """Reads mkdocs.yml, whose tags MkDocs alone knows."""
+
+
+_Lenient.add_multi_constructor("", lambda *_: None)
+
+
+def _pages(entries: list[Any]) -> Iterator[str]:
+    for each in entries:
+        if isinstance(each, str):
+            yield each
+        else:
+            for below in each.values():
+                yield from _pages(below if isinstance(below, list) else [below])
+
+
+def test_llms_txt_has_every_page_that_a_user_or_an_administrator_reads() -> None:
+    config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=_Lenient)
+    (plugin,) = (each["llmstxt"] for each in config["plugins"] if isinstance(each, dict) and "llmstxt" in each)
+    patterns = [pattern for section in plugin["sections"].values() for pattern in section]
+    missing = {page for page in _pages(config["nav"]) if not any(fnmatch(page, pattern) for pattern in patterns)}
+    # How it is built and measured.
+    internals = "architecture.md precision.md measured.md keras-io.md contributing.md changelog.md"
+    assert missing == {*internals.split()}
 
 
 def test_files_of_the_repository_have_a_page_or_none() -> None:

@@ -106,3 +106,10 @@ def _place(link: str) -> str:
 def test_the_answer_is_in_the_first_three_hits(question: str, answers: tuple[str, ...], page: Page) -> None:
     found = hits(page, question)
     assert any(link.startswith(answers) for each in found for link in each), found
+
+
+def test_llms_txt_lists_the_generated_pages() -> None:
+    if not (SITE / "llms.txt").exists():
+        leave_out("no site: run `make test-docs`")
+    listed = (SITE / "llms.txt").read_text(encoding="utf-8")
+    assert all(f"/{page})" in listed for page in ("reference/python.md", "notebooks/train.md", "security.md"))

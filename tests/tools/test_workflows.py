@@ -56,6 +56,19 @@ def test_a_workflow_makes_targets_that_exist(path: Path) -> None:
     assert set(called) <= TARGETS
 
 
+def test_contributors_find_every_target_in_the_table() -> None:
+    listed = set(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.MULTILINE)) - {"help"}
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    told = {word for call in re.findall(r"`make ([^`]+)`", text) for word in call.split() if "=" not in word}
+    assert listed - told == set()
+
+
+def test_dependabot_has_an_entry_for_the_dockerfile_only_if_it_can_read_the_base() -> None:
+    named = {each["package-ecosystem"] for each in document(GITHUB / "dependabot.yml")["updates"]}
+    base = re.findall(r"^FROM (\S+) AS system$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert ("docker" in named) == (base != ["${BASE}"])
+
+
 @pytest.mark.parametrize("path", [*WORKFLOWS, SETUP], ids=lambda path: path.stem)
 def test_an_action_is_pinned_by_its_commit(path: Path) -> None:
     used = re.findall(r"uses: (\S+)(.*)", path.read_text(encoding="utf-8"))

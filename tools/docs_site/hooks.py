@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mkdocs.plugins import event_priority  # type: ignore[import-not-found]
 from mkdocs.structure.files import File, Files  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +26,8 @@ _NO_CONTENTS = ("reference/messages.md",)
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
+# Before llmstxt, which looks for the files of its patterns in the same event.
+@event_priority(100)  # type: ignore[untyped-decorator]
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     for name, text in pages.generated(config.extra.get("repository") or "").items():

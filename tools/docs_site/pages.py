@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 import mptraining
+from mptraining import tensorflow_cloud
 from mptraining.cli.accelerators import rows
 from mptraining.cli.init import schema_text
 from mptraining.cli.main import app
@@ -30,6 +31,11 @@ SOURCES = {
 NOTEBOOK_PAGES = {name: page for page, name in reference.notebooks().items()}
 EXAMPLES = "reference/examples.md"
 ROOT_OF_EXAMPLES = "manifests"
+# Public modules beside `mptraining` itself, with the names that their pages show.
+_OTHER_MODULES = {
+    "mptraining.tensorflow_cloud": [each for each in tensorflow_cloud.__all__ if not each.startswith("_")],
+    "mptraining.colab": ["run_here"],
+}
 _EXAMPLE_FOLDERS = ("manifests/examples", "manifests/katib")
 
 
@@ -151,6 +157,8 @@ def _python() -> str:
     lines = ["# Python", "", mptraining.__doc__ or "", ""]
     for name in sorted(mptraining.__all__, key=str.lower):
         lines += [f"::: mptraining.{name}", ""]
+    for module, names in _OTHER_MODULES.items():
+        lines += [f"::: {module}", "    options:", f"      members: [{', '.join(names)}]", ""]
     return "\n".join(lines)
 
 
