@@ -7,7 +7,8 @@ runtime over the other settings; limits of a runtime apply in addition to those 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from mptraining_api.pods.fields import PodTemplate
@@ -17,6 +18,7 @@ from mptraining_api.resolve.alternatives import FIELD, describe
 from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.resolved_job import Choice, ResolvedRuntime
 from mptraining_api.spec import NO_RUNTIME, Accelerator, Machine, MPTrainingJob, Provisioning
+from mptraining_api.status import RuntimeMachine
 
 M = TypeVar("M", bound=Machine)
 Runtimes = Mapping[str, Runtime]
@@ -30,8 +32,9 @@ class Chosen:
     runtime: Runtime
     resolved: ResolvedRuntime | None
     choices: tuple[Choice, ...]
-    # Alternatives that the runtime offers to the job; `with_alternatives` adds those that suit it.
-    alternatives: tuple[Machine, ...] = ()
+    # Alternatives that the runtime offers to the job, with their indices there; `with_alternatives` adds those that
+    # suit it.
+    alternatives: Mapping[Machine, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mapping[str, str]) -> Chosen:
@@ -89,13 +92,17 @@ def alternatives_of(runtime: Runtime, asked_for: Machine | None = None) -> tuple
     return tuple(_provided(each, runtime) for each in open_)
 
 
-def _offered(asked_for: Accelerator, first: Accelerator, runtime: Runtime) -> tuple[Machine, ...]:
+def _offered(asked_for: Accelerator, first: Accelerator, runtime: Runtime) -> dict[Machine, int]:
     """Return the alternatives of the runtime to `first`, which is `asked_for` with the runtime's provisioning."""
     if first.type == "cpu" or first.alternatives:
-        return ()
+        return {}
     same = Machine(**{name: getattr(first, name) for name in Machine.model_fields} | {"try_for_seconds": None})
     others = alternatives_of(runtime, asked_for)
-    return tuple(each for each in others if each.model_copy(update={"try_for_seconds": None}) != same)
+    found: dict[Machine, int] = {}
+    for index, each in enumerate(others):
+        if each.model_copy(update={"try_for_seconds": None}) != same:
+            found.setdefault(each, index)
+    return found
 
 
 def with_alternatives(chosen: Chosen, kept: Sequence[Machine], left_out: Sequence[tuple[Machine, str]]) -> Chosen:
@@ -112,13 +119,17 @@ def with_alternatives(chosen: Chosen, kept: Sequence[Machine], left_out: Sequenc
         return replace(chosen, choices=(*chosen.choices, *choices))
     update = {"alternatives": list(kept), "try_for_seconds": chosen.runtime.try_for_seconds}
     accelerator = chosen.job.spec.accelerator.model_copy(update=update)
-    first = Machine(**{each: getattr(accelerator, each) for each in Machine.model_fields})
+    tried = [(accelerator, None), *((machine, chosen.alternatives[machine]) for machine in kept)]
+    machines = [
+        RuntimeMachine(**{each: getattr(machine, each) for each in Machine.model_fields}, runtime=name, alternative=at)
+        for machine, at in tried
+    ]
     spec = chosen.job.spec.model_copy(update={"accelerator": accelerator})
     value = ", ".join(describe(each) for each in kept)
     return replace(
         chosen,
         job=chosen.job.model_copy(update={"spec": spec}),
-        resolved=chosen.resolved.model_copy(update={"machines": (first, *kept)}),
+        resolved=chosen.resolved.model_copy(update={"machines": tuple(machines)}),
         choices=(*chosen.choices, Choice(field=FIELD, value=value, because=because), *choices),
     )
 

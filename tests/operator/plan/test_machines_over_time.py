@@ -303,12 +303,17 @@ def test_alternatives_of_a_runtime_are_tried_as_those_of_a_job(pattern: str) -> 
     ]
 
 
-def test_events_name_the_field_of_the_runtime() -> None:
-    cluster = ClusterSimulation(job({}, accelerator=FIRST_CHOICE, runtime="scarce"), {T4: (0,)}, WITH_RUNTIME)
+def test_events_name_the_field_of_the_settings_also_after_an_alternative_that_does_not_suit() -> None:
+    # Seven replicas cannot share a batch of 64.
+    others = [{"type": "nvidia-tesla-v100", "countPerNode": 7}, *ACCELERATOR["alternatives"]]
+    runtime = Runtime.parse({"tryForSeconds": 300, "alternatives": others})
+    settings = dataclasses.replace(LIMITS.cluster, runtimes={"scarce": runtime})
+    spec = {"accelerator": FIRST_CHOICE, "runtime": "scarce"}
+    cluster = ClusterSimulation(job({}, **spec), {T4: (0,)}, Limits(cluster=settings))
     cluster.run()
     text = "\n".join(cluster.records)
-    assert "nvidia-tesla-a100 x 8 (Spot) did not come within 300 s (runtime: tryForSeconds)" in text
-    assert "nvidia-l4 x 8 (Spot) did not come within 300 s (runtime: alternatives[0].tryForSeconds)" in text
+    assert "nvidia-tesla-a100 x 8 (Spot) did not come within 300 s (runtimes.scarce.tryForSeconds)" in text
+    assert "nvidia-l4 x 8 (Spot) did not come within 300 s (runtimes.scarce.alternatives[1].tryForSeconds)" in text
 
 
 def test_events_say_which_machine_is_tried_for_how_long_and_what_follows() -> None:

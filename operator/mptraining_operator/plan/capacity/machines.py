@@ -138,9 +138,11 @@ def queue_deadline(snapshot: Snapshot, status: JobStatus, queue_job: SeenBatchJo
 
 
 def field(status: JobStatus, machine: int) -> str:
-    """Return the field of the job, or of its runtime, with the time for which that machine is tried."""
+    """Return the field of the job, or of the settings, with the time for which that machine is tried."""
+    if status.machines:
+        return status.machines[machine].field
     alternative = f"alternatives[{machine - 1}]." if machine else ""
-    return f"{'runtime: ' if status.machines else 'spec.accelerator.'}{alternative}tryForSeconds"
+    return f"spec.accelerator.{alternative}tryForSeconds"
 
 
 def give_up(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, message: str, now: float) -> Plan:
