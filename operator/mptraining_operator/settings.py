@@ -325,7 +325,7 @@ class OperatorSettings(Model):
             default_outputs=MappingProxyType(self.default_outputs),
             runtimes=MappingProxyType(self.runtimes),
             default_runtimes=MappingProxyType(self.default_runtimes),
-            allowed_accelerators=self.limits.accelerators,
+            limits=self.limits,
             device_classes=MappingProxyType(self.device_classes),
         )
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from mptraining_api.accelerators import chips_per_pod, lookup, pods
+from mptraining_api.admin_limits import JobLimits
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.pods.merge import merge
 from mptraining_api.problems import InvalidSpec
@@ -105,6 +107,27 @@ def _offered(asked_for: Accelerator, first: Accelerator, runtime: Runtime) -> di
     return found
 
 
+def outside_limits(machine: Machine, limits: JobLimits, name: str, runtime: Runtime) -> str | None:
+    """Return why an alternative of the runtime `name` is outside the limits of today; None inside them."""
+    try:
+        kind = lookup(machine.type)
+        # Other machines are as many as the first choice's.
+        shape = machine.topology
+        nodes = pods(shape, machine.count_per_node or chips_per_pod(kind, shape)[0]) if shape else None
+    except InvalidSpec as problem:
+        return problem.found
+    for path, each in (("limits", limits), (f"runtimes.{name}.limits", runtime.limits)):
+        if each.accelerators and machine.type not in each.accelerators:
+            return f"it is outside {path}.accelerators"
+        most = {"nodesPerJob": each.nodes_per_job}
+        if isinstance(each, JobLimits):
+            most["nodesPerNamespace"] = each.nodes_per_namespace
+        for limit, count in most.items():
+            if nodes is not None and count is not None and nodes > count:
+                return f"its {nodes} nodes are more than {path}.{limit} allows"
+    return None
+
+
 def with_alternatives(chosen: Chosen, kept: Sequence[Machine], left_out: Sequence[tuple[Machine, str]]) -> Chosen:
     """Return the job with the alternatives of its runtime that suit it; `left_out` are the others with the reasons."""
     if chosen.resolved is None:
@@ -151,13 +174,13 @@ def _reasons(job: MPTrainingJob, runtime: Runtime, name: str) -> list[Choice]:
     because = f"from the runtime {name}"
     written = job.spec.pod_template.to_document() if job.spec.pod_template else {}
     found = []
-    for field, value in (runtime.pod_template.to_document() if runtime.pod_template else {}).items():
+    for key, value in (runtime.pod_template.to_document() if runtime.pod_template else {}).items():
         # Only names: values may be long, and variables of an environment private.
         text = str(value) if isinstance(value, str) else ", ".join(_names(value))
-        if field in written and isinstance(value, str):
+        if key in written and isinstance(value, str):
             continue
-        reason = f"{because}, with the job's own" if field in written else because
-        found.append(Choice(field=f"spec.podTemplate.{field}", value=text, because=reason))
+        reason = f"{because}, with the job's own" if key in written else because
+        found.append(Choice(field=f"spec.podTemplate.{key}", value=text, because=reason))
     if runtime.provisioning is not None and _provided(job.spec.accelerator, runtime) is not job.spec.accelerator:
         found.append(Choice(field="spec.accelerator.provisioning", value=runtime.provisioning, because=because))
     return found
