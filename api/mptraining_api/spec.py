@@ -391,6 +391,8 @@ KIND: Literal["MPTrainingJob"] = job_text.KIND
 # Values of spec.managedBy: this operator, as an absent field, and the manager cluster of Kueue's MultiKueue.
 MANAGED_BY_OPERATOR = f"{GROUP}/operator"
 MANAGED_BY_MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+# Annotation (Kueue 0.19) or label (before) of the copy that MultiKueue makes in another cluster, without managedBy.
+PREBUILT_WORKLOAD = "kueue.x-k8s.io/prebuilt-workload-name"
 
 # Annotation of a job: while it is "true", the operator leaves the job and its children alone.
 PAUSED = f"{GROUP}/paused"
