@@ -305,7 +305,7 @@ class Scheduling(Model):
         None, description="Kueue's WorkloadPriorityClass: the job's priority in its queue, not that of its pods."
     )
     priority_class_name: Name | None = Field(None, description="PriorityClass of the pods.")
-    scheduler_name: LabelValue | None = Field(None, description="Scheduler of the pods.")
+    scheduler_name: Word | None = Field(None, description="Scheduler of the pods.")
     gang: Literal["Auto", "Coscheduling", "Volcano", "Workload", "None"] | None = Field(
         None,
         description="Scheduler that places all workers or none: a PodGroup of scheduler-plugins or of Volcano, or "
