@@ -290,3 +290,14 @@ def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_els
 def test_a_wrong_runtime_is_refused_by_name(runtime: dict[str, Any], words: str) -> None:
     with pytest.raises(Refused, match=words):
         render({"settings": {"runtimes": {"a": runtime}}})
+
+
+def test_the_key_of_an_annotation_may_have_capitals_in_its_domain_as_in_kubernetes() -> None:
+    def values(field: str) -> dict[str, Any]:
+        return {"settings": {"runtimes": {"a": {"podTemplate": {field: {"Example.com/Team": "b"}}}}}}
+
+    template = settings(values("annotations")).runtimes["a"].pod_template
+    assert template is not None
+    assert template.annotations == {"Example.com/Team": "b"}
+    with pytest.raises(Refused, match=r"Example\.com/Team"):
+        render(values("labels"))

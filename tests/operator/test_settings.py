@@ -64,6 +64,11 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
             "runtimes: {a: {tryForSeconds: 3}}",
             "runtimes.a.alternatives: missing",
         ),
+        (
+            "runtimes: {a: {podTemplate: {annotations: {a b: c}}}}",
+            "runtimes.a.podTemplate.annotations.a b: 'a b' is no key of an annotation, such as team or example.com/te",
+        ),
+        ("runtimes: {a: {podTemplate: {labels: {Example.com/b: c}}}}", "'Example.com/b' is no name of a label"),
         ("runtimes: {a: {podTemplate: {labels: {a b: c}}}}", "runtimes.a.podTemplate.labels.a b: 'a b' is no name of"),
         ("[", "not YAML"),
     ],
