@@ -182,6 +182,8 @@ def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
         ({"settings": {"lease": None}}, "lease"),
         ({"settings": {"deviceClasses": {"nvidia-t4": "a"}}}, "nvidia-t4"),
         ({"settings": {"deviceClasses": {"cpu": "a"}}}, "cpu"),
+        # As the operator does.
+        ({"settings": {"deviceClasses": {"T4": "a"}}}, "T4"),
         ({"settings": {"deviceClasses": {"t4": "A b"}}}, "deviceClasses/t4"),
         ({"settings": {"gangSchedulers": {"volcano": "a b"}}}, "volcano"),
         ({"settings": {"pods": {"labels": {"a b": "c"}}}}, "'a b'"),

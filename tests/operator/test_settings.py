@@ -54,6 +54,12 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("limits: {accelerators: [t5]}", "limits.accelerators[0]"),
         ("trainerImages: {fpga: a}", "trainerImages.fpga"),
         ("deviceClasses: {t4: 'A b'}", "deviceClasses.t4: 'A b' is not valid; expected the name of a DeviceClass"),
+        ("deviceClasses: {T4: a}", "deviceClasses.T4: 'T4' is spelled differently in the catalogue. Write 't4'."),
+        ("limits: {accelerators: [T4]}", "limits.accelerators[0]: 'T4' is spelled differently"),
+        (
+            "deviceClasses: {t4: a, nvidia-tesla-t4: b}",
+            "deviceClasses.nvidia-tesla-t4: 'nvidia-tesla-t4' is the GPU of 't4' again; expected one DeviceClass for",
+        ),
         ("deviceClasses: {cpu: a}", "deviceClasses.cpu: 'cpu' is no GPU"),
         ("gangSchedulers: {volcano: a b}", "gangSchedulers.volcano: 'a b' is not valid; expected the name of a sched"),
         ("pods: {labels: {a b: c}}", "expected the name of a label, such as team or example.com/team"),
