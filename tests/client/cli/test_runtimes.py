@@ -92,6 +92,8 @@ def test_a_file_with_mistakes_is_named(tmp_path: Path) -> None:
         ({"setings": {"runtimes": {}}}, "no runtimes, but setings; expected"),
         ({"settings": {"defaultRuntimes": {"vision": "nope"}}}, "defaultRuntimes.vision: 'nope' is no runtime"),
         ({"settings": []}, "settings is no mapping; expected"),
+        ({"settings": {"limits": {"nodesPerJob": 4}}}, "no runtimes, but limits; expected"),
+        ({"limits": {"nodesPerJob": 4}, "workers": 8}, "no runtimes, but limits, workers; expected"),
         ({"kind": "ConfigMap", "data": {"other.yaml": "a"}}, "a ConfigMap without data.runtimes.yaml; expected"),
         ({}, "no runtimes, but nothing"),
     ],
@@ -106,6 +108,27 @@ def test_a_file_without_runtimes_is_refused_with_the_accepted_forms(
     # The code with which the command ends.
     assert outcomes.by_reason(caught.value.reason).exit_code == 2
     assert isinstance(CliRunner().invoke(app, ["runtimes", "--file", file]).exception, InvalidSpec)
+
+
+WRONG = {"runtimes": {"vision": {"images": {"gpu": "BAD IMAGE"}}}}
+
+
+@pytest.mark.parametrize(
+    ("document", "place"),
+    [
+        (WRONG, "settings.yaml: "),
+        ({"settings": WRONG, "replicas": 2}, "settings.yaml: settings."),
+        (
+            {"kind": "ConfigMap", "data": {"runtimes.yaml": yaml.safe_dump(WRONG)}},
+            "settings.yaml: data['runtimes.yaml']: ",
+        ),
+    ],
+    ids=["settings", "values", "ConfigMap"],
+)
+def test_a_mistake_is_named_by_its_place_in_that_file(tmp_path: Path, document: object, place: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        load(Path(write(tmp_path, document)))
+    assert f"{place}runtimes.vision.images.gpu: 'BAD IMAGE'" in str(caught.value)
 
 
 def test_settings_that_have_no_runtimes_on_purpose_are_read(tmp_path: Path) -> None:
