@@ -258,10 +258,14 @@ RUNTIMES: dict[str, Any] = {
 
 
 def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_else() -> None:
-    found = objects({"settings": RUNTIMES})
+    limits = {"accelerators": ["t4"], "nodesPerNamespace": 8}
+    found = objects({"settings": {**RUNTIMES, "limits": limits}})
     published = KnownRuntimes.parse(yaml.safe_load(found["ConfigMap", "mptraining-runtimes"]["data"]["runtimes.yaml"]))
-    chosen = settings({"settings": RUNTIMES})
+    chosen = settings({"settings": {**RUNTIMES, "limits": limits}})
     assert (published.runtimes, published.default_runtimes) == (chosen.runtimes, chosen.default_runtimes)
+    # `mptj check --runtimes` leaves out the alternatives that the operator leaves out.
+    assert published.limits == chosen.limits
+    assert published.limits.nodes_per_namespace == 8
     assert found["Role", "mptraining-runtimes"]["rules"] == [
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mptraining-runtimes"], "verbs": ["get"]}
     ]
