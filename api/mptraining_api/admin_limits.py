@@ -89,16 +89,26 @@ def _host(host: str) -> str:
     return DOCKER if host in DOCKER_ALIASES else host
 
 
-def _known(name: str) -> str:
+def known_accelerator(name: str) -> str:
+    """Return the canonical name for it or for a short name; of the names in `accelerator_names` only."""
     try:
-        return canonical_name(name)
+        known = canonical_name(name)
     except InvalidSpec as problem:
         raise InvalidValue(problem.found, expected=problem.expected, next_step=problem.next_step) from None
+    if name not in accelerator_names(known):
+        raise InvalidValue(
+            f"{name!r} is spelled differently in the catalogue", next_step=f"Write {name.strip().lower()!r}."
+        )
+    return known
+
+
+def accelerator_names(*known: str) -> list[str]:
+    """Return the names of these accelerators in settings, and the short ones; `helm install` validates by them."""
+    return [word for each in known for word in (each, *catalogue()[each].aliases)]
 
 
 def _names(schema: dict[str, Any]) -> None:
-    """Add the names that `canonical_name` accepts to the schema, which `helm install` validates."""
-    schema["enum"] = [word for each in catalogue().values() for word in (each.name, *each.aliases)]
+    schema["enum"] = accelerator_names(*catalogue())
 
 
 def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -131,10 +141,13 @@ Location = Annotated[
 ]
 
 
+KnownAccelerator = Annotated[Text, AfterValidator(known_accelerator), Field(json_schema_extra=_names)]
+
+
 class RuntimeLimits(Model):
     """Limits on each job of a runtime, in addition to those of the settings; empty and absent ones allow everything."""
 
-    accelerators: tuple[Annotated[Text, AfterValidator(_known), Field(json_schema_extra=_names)], ...] = Field(
+    accelerators: tuple[KnownAccelerator, ...] = Field(
         (), description="Accelerators that jobs may ask for, such as nvidia-tesla-t4, or t4 for short. Empty: all."
     )
     images: tuple[Image, ...] = Field(

@@ -55,9 +55,9 @@ class Model(BaseModel):
         return value
 
     @classmethod
-    def parse_content(cls, document: object, *, file: str) -> Self:
-        """Parse the document of a file. Raises InvalidJobFile with every mistake."""
-        value, invalid = cls.validate_document(document)
+    def parse_content(cls, document: object, *, file: str, section: str = "") -> Self:
+        """Parse the document of a file, or one section of it. Raises InvalidJobFile with every mistake."""
+        value, invalid = cls.validate_document(document, where=section)
         if value is None:
             raise InvalidJobFile([Mistake(file, None, each.problem) for each in invalid]) from None
         return value

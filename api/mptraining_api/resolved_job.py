@@ -10,7 +10,8 @@ from typing import Any, Literal
 from mptraining_api.model import Model
 from mptraining_api.outputs.fields import Tracking
 from mptraining_api.pods.fields import PodTemplate
-from mptraining_api.spec import Feature, KerasObject, Machine, Program, Sharing, Source
+from mptraining_api.spec import Feature, KerasObject, Program, Sharing, Source
+from mptraining_api.status import RuntimeMachine
 
 VERSION = 1
 
@@ -146,7 +147,7 @@ class ResolvedRuntime(Model):
     # The job's pod template with what the runtime adds.
     pod_template: PodTemplate | None
     # The first choice of the job and the alternatives that the runtime adds; None if it adds none.
-    machines: tuple[Machine, ...] | None = None
+    machines: tuple[RuntimeMachine, ...] | None = None
 
 
 class ProfileSteps(Model):

@@ -305,7 +305,7 @@ class Scheduling(Model):
         None, description="Kueue's WorkloadPriorityClass: the job's priority in its queue, not that of its pods."
     )
     priority_class_name: Name | None = Field(None, description="PriorityClass of the pods.")
-    scheduler_name: LabelValue | None = Field(None, description="Scheduler of the pods.")
+    scheduler_name: Word | None = Field(None, description="Scheduler of the pods.")
     gang: Literal["Auto", "Coscheduling", "Volcano", "Workload", "None"] | None = Field(
         None,
         description="Scheduler that places all workers or none: a PodGroup of scheduler-plugins or of Volcano, or "
@@ -391,6 +391,8 @@ KIND: Literal["MPTrainingJob"] = job_text.KIND
 # Values of spec.managedBy: this operator, as an absent field, and the manager cluster of Kueue's MultiKueue.
 MANAGED_BY_OPERATOR = f"{GROUP}/operator"
 MANAGED_BY_MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+# Annotation (Kueue 0.19) or label (before) of the copy that MultiKueue makes in another cluster, without managedBy.
+PREBUILT_WORKLOAD = "kueue.x-k8s.io/prebuilt-workload-name"
 
 # Annotation of a job: while it is "true", the operator leaves the job and its children alone.
 PAUSED = f"{GROUP}/paused"

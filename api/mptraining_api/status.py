@@ -135,6 +135,21 @@ class Attempt(Model):
     completion_time: Time | None = Field(None, description="When it ended.")
 
 
+class RuntimeMachine(Machine):
+    """A machine of a job whose runtime adds alternatives."""
+
+    runtime: Word = Field(description="The runtime.")
+    alternative: NonNegative | None = Field(
+        None, description="Its index in the runtime's alternatives, from 0; absent: the job's own first choice."
+    )
+
+    @property
+    def field(self) -> str:
+        """The field of the operator's settings with its `tryForSeconds`."""
+        place = "" if self.alternative is None else f".alternatives[{self.alternative}]"
+        return f"runtimes.{self.runtime}{place}.tryForSeconds"
+
+
 class Metric(Model):
     name: Word = Field(description="Such as loss, val_loss.")
     value: Decimal = Field(description="The number, as text.")
@@ -190,7 +205,7 @@ class JobStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     accelerator: Word | None = Field(None, description="Type of the accelerators of the current attempt.")
-    machines: Annotated[list[Machine], Field(max_length=MOST_ALTERNATIVES + 1)] | None = Field(
+    machines: Annotated[list[RuntimeMachine], Field(max_length=MOST_ALTERNATIVES + 1)] | None = Field(
         None, description="The first choice and the alternatives of the job's runtime; absent if it adds none."
     )
     waited_seconds: NonNegative | None = Field(

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from mptraining_api.accelerators import canonical_name, catalogue, lookup
-from mptraining_api.admin_limits import Image, JobLimits
+from mptraining_api.admin_limits import Image, JobLimits, accelerator_names, known_accelerator
 from mptraining_api.machines.node_labels import DEFAULT_PLATFORM, NodeLabels
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec, InvalidValue
@@ -107,22 +108,34 @@ JobLabel = Annotated[
 
 
 def _gpu(name: str) -> str:
-    try:
-        known = lookup(canonical_name(name))
-    except InvalidSpec as problem:
-        raise InvalidValue(problem.found, expected=problem.expected, next_step=problem.next_step) from None
+    known = lookup(known_accelerator(name))
     if known.kind != "gpu":
         raise InvalidValue(f"{name!r} is no GPU", next_step="`mptj accelerators` lists the GPUs.")
     return known.name
 
 
 def _gpu_names(schema: dict[str, Any]) -> None:
-    schema["enum"] = [
-        word for each in catalogue().values() if each.kind == "gpu" for word in (each.name, *each.aliases)
-    ]
+    schema["enum"] = accelerator_names(*(each.name for each in catalogue().values() if each.kind == "gpu"))
 
 
 Gpu = Annotated[Word, AfterValidator(_gpu), Field(json_schema_extra=_gpu_names)]
+
+
+def _once(classes: object) -> object:
+    """Refuse a GPU under two names, of which one would be ignored."""
+    names: dict[str, str] = {}
+    for name in classes if isinstance(classes, Mapping) else ():
+        with suppress(InvalidSpec):
+            known = canonical_name(str(name))
+            other = names.setdefault(known, name)
+            if other != name:
+                raise InvalidValue(
+                    f"{name!r} is the GPU of {other!r} again",
+                    expected=f"one DeviceClass for {known}",
+                    next_step="Remove one of the two.",
+                    path=(name,),
+                )
+    return classes
 
 
 class ProgressSettings(Model):
@@ -247,7 +260,7 @@ class OperatorSettings(Model):
     default_runtimes: dict[Namespace, RuntimeName] = Field(
         {}, description="Runtimes of jobs that name none, by namespace."
     )
-    device_classes: dict[Gpu, DeviceClass] = Field(
+    device_classes: Annotated[dict[Gpu, DeviceClass], BeforeValidator(_once)] = Field(
         {},
         description="DeviceClass by GPU, such as nvidia-tesla-t4, from which jobs claim it (Kubernetes 1.34 or newer). "
         "Other GPUs are the extended resource nvidia.com/gpu.",
@@ -325,7 +338,7 @@ class OperatorSettings(Model):
             default_outputs=MappingProxyType(self.default_outputs),
             runtimes=MappingProxyType(self.runtimes),
             default_runtimes=MappingProxyType(self.default_runtimes),
-            allowed_accelerators=self.limits.accelerators,
+            limits=self.limits,
             device_classes=MappingProxyType(self.device_classes),
         )
 

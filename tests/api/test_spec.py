@@ -77,3 +77,11 @@ def test_a_name_leaves_room_for_attempt_and_index(name: str, fits: bool) -> None
     assert (JOB_NAME.fullmatch(name) is not None) == fits
     if fits:
         assert len(f"{name}-99999-9999") <= 63
+
+
+def test_a_scheduler_may_have_any_name_as_in_kubernetes_and_a_queue_is_a_label() -> None:
+    job = parsed_job(GOOD.replace("training:", "scheduling: {schedulerName: 'team/bin packing'}\n  training:"))
+    assert job.spec.scheduling is not None
+    assert job.spec.scheduling.scheduler_name == "team/bin packing"
+    with pytest.raises(InvalidSpec, match=r"spec\.scheduling\.queueName: 'team/gpus' is not valid"):
+        parsed_job(GOOD.replace("training:", "scheduling: {queueName: team/gpus}\n  training:"))

@@ -182,6 +182,8 @@ def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
         ({"settings": {"lease": None}}, "lease"),
         ({"settings": {"deviceClasses": {"nvidia-t4": "a"}}}, "nvidia-t4"),
         ({"settings": {"deviceClasses": {"cpu": "a"}}}, "cpu"),
+        # As the operator does.
+        ({"settings": {"deviceClasses": {"T4": "a"}}}, "T4"),
         ({"settings": {"deviceClasses": {"t4": "A b"}}}, "deviceClasses/t4"),
         ({"settings": {"gangSchedulers": {"volcano": "a b"}}}, "volcano"),
         ({"settings": {"pods": {"labels": {"a b": "c"}}}}, "'a b'"),
@@ -256,10 +258,14 @@ RUNTIMES: dict[str, Any] = {
 
 
 def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_else() -> None:
-    found = objects({"settings": RUNTIMES})
+    limits = {"accelerators": ["t4"], "nodesPerNamespace": 8}
+    found = objects({"settings": {**RUNTIMES, "limits": limits}})
     published = KnownRuntimes.parse(yaml.safe_load(found["ConfigMap", "mptraining-runtimes"]["data"]["runtimes.yaml"]))
-    chosen = settings({"settings": RUNTIMES})
+    chosen = settings({"settings": {**RUNTIMES, "limits": limits}})
     assert (published.runtimes, published.default_runtimes) == (chosen.runtimes, chosen.default_runtimes)
+    # `mptj check --runtimes` leaves out the alternatives that the operator leaves out.
+    assert published.limits == chosen.limits
+    assert published.limits.nodes_per_namespace == 8
     assert found["Role", "mptraining-runtimes"]["rules"] == [
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mptraining-runtimes"], "verbs": ["get"]}
     ]
@@ -290,3 +296,14 @@ def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_els
 def test_a_wrong_runtime_is_refused_by_name(runtime: dict[str, Any], words: str) -> None:
     with pytest.raises(Refused, match=words):
         render({"settings": {"runtimes": {"a": runtime}}})
+
+
+def test_the_key_of_an_annotation_may_have_capitals_in_its_domain_as_in_kubernetes() -> None:
+    def values(field: str) -> dict[str, Any]:
+        return {"settings": {"runtimes": {"a": {"podTemplate": {field: {"Example.com/Team": "b"}}}}}}
+
+    template = settings(values("annotations")).runtimes["a"].pod_template
+    assert template is not None
+    assert template.annotations == {"Example.com/Team": "b"}
+    with pytest.raises(Refused, match=r"Example\.com/Team"):
+        render(values("labels"))

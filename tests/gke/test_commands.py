@@ -162,14 +162,26 @@ def test_all_mistakes_are_reported_at_once() -> None:
         chosen(["h100"])
 
 
-@pytest.mark.parametrize("images", ["eu", "team/images", "https://registry.example/images", "registry.example/Images"])
+@pytest.mark.parametrize(
+    "images",
+    [
+        *("eu", "team/images", "https://registry.example/images", "registry.example/Images"),
+        *("myrepo:latest", "registry.example/team/trainer:1", "registry.example:latest/team", "registry.example:"),
+        # Artifact Registry writes example.com/team.
+        "us-docker.pkg.dev/example.com:team/images",
+    ],
+)
 def test_images_that_are_no_registry_are_refused(images: str) -> None:
     with pytest.raises(InvalidSettings, match=r"--images: .* expected REGION-docker.pkg.dev/PROJECT/REPOSITORY"):
         check(Settings("my-project-1", images=images), images_needed=True)
 
 
 @pytest.mark.parametrize(
-    "images", ["us-docker.pkg.dev/my-project-1/images", "registry.example", "localhost:5000/a", "ghcr.io/team/"]
+    "images",
+    [
+        *("us-docker.pkg.dev/my-project-1/images", "us-docker.pkg.dev/example.com/team/images", "ghcr.io/team/"),
+        *("registry.example", "registry.example:5000", "registry:5000/a", "localhost:5000/a", "localhost/a"),
+    ],
 )
 def test_a_host_with_a_dot_or_a_port_is_a_registry(images: str) -> None:
     check(Settings("my-project-1", images=images), images_needed=True)

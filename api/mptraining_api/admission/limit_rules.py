@@ -99,14 +99,11 @@ def check_limits(
 
 
 def _machines(candidate: Candidate) -> Iterator[tuple[str, Machine]]:
-    """Yield the field and each machine of the job: the first choice and the alternatives, its own or its runtime's."""
-    accelerator, runtime = candidate.job.spec.accelerator, candidate.resolved.runtime
+    """Yield the field and each machine that the job names; those that only its runtime adds are left out instead."""
+    accelerator = candidate.job.spec.accelerator
     yield "accelerator", accelerator
     for index, machine in enumerate(accelerator.alternatives or ()):
         yield f"accelerator.alternatives[{index}]", machine
-    # Those that were outside the limits when the job started were left out.
-    for index, machine in enumerate((runtime.machines or ())[1:] if runtime else ()):
-        yield f"runtime: alternatives[{index}]", machine
 
 
 def _own_namespace(candidate: Candidate) -> Words | None:

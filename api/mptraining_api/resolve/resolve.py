@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from mptraining_api.admin_limits import JobLimits
 from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
 from mptraining_api.outputs.fields import Tracking
 from mptraining_api.problems import InvalidSpec
@@ -26,7 +27,7 @@ from mptraining_api.resolve.devices import Devices, requested_devices, strategy,
 from mptraining_api.resolve.placement import placement
 from mptraining_api.resolve.precision import Keras, jit_compile, precision
 from mptraining_api.resolve.runtime_settings import Runtime
-from mptraining_api.resolve.runtimes import Chosen, Runtimes, with_alternatives, with_runtime
+from mptraining_api.resolve.runtimes import Chosen, Runtimes, outside_limits, with_alternatives, with_runtime
 from mptraining_api.resolved_job import (
     Choice,
     LearningRate,
@@ -39,7 +40,7 @@ from mptraining_api.resolved_job import (
     ResolvedMachine,
 )
 from mptraining_api.rules import check
-from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, JobSpec, Machine, MPTrainingJob, Program
+from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, PREBUILT_WORKLOAD, JobSpec, Machine, MPTrainingJob, Program
 from mptraining_api.sweep.status import SWEEP_UID
 
 
@@ -67,8 +68,8 @@ class ClusterSettings:
     runtimes: Runtimes | None = None
     # The name of a runtime by namespace.
     default_runtimes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    # limits.accelerators, which a runtime's alternatives are within; empty: all.
-    allowed_accelerators: tuple[str, ...] = ()
+    # Limits of the settings, which a runtime's alternatives are within.
+    limits: JobLimits = field(default_factory=JobLimits)
 
     def with_runtime(self, runtime: Runtime) -> ClusterSettings:
         """Return the settings with the images and the output folder of the runtime."""
@@ -115,12 +116,12 @@ def _with_suitable_alternatives(chosen: Chosen, settings: ClusterSettings) -> Ch
 
 def _unsuitable(chosen: Chosen, machine: Machine, alone: ResolvedJob, settings: ClusterSettings) -> str | None:
     """Return why the machine is no alternative for a job that resolves to `alone` without any; None if it is one."""
-    if chosen.job.spec.managed_by == MANAGED_BY_MULTIKUEUE:
+    metadata = chosen.job.metadata
+    is_copy = PREBUILT_WORKLOAD in (metadata.annotations or {}) or PREBUILT_WORKLOAD in (metadata.labels or {})
+    if is_copy or chosen.job.spec.managed_by == MANAGED_BY_MULTIKUEUE:
         return "MultiKueue sends the job to another cluster for its first choice alone"
-    limits = {"limits": settings.allowed_accelerators, "the runtime's limits": chosen.runtime.limits.accelerators}
-    for name, allowed in limits.items():
-        if allowed and machine.type not in allowed:
-            return f"it is outside {name}"
+    if chosen.resolved and (outside := outside_limits(machine, settings.limits, chosen.resolved.name, chosen.runtime)):
+        return outside
     try:
         found = _resolve(with_alternatives(chosen, [machine], ()), settings)
     except InvalidSpec as problem:

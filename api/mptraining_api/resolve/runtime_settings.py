@@ -19,8 +19,10 @@ from mptraining_api.spec import MOST_ALTERNATIVES, Machine
 # RFC 1123, as in Kubernetes.
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 DNS_NAME = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
-# Keys of labels and of annotations.
-LABEL_NAME = rf"({DNS_NAME}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+_KEY = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+LABEL_NAME = rf"({DNS_NAME}/)?{_KEY}"
+# Kubernetes checks the key of an annotation in small letters.
+ANNOTATION_KEY = rf"({DNS_NAME.replace('a-z', 'A-Za-z')}/)?{_KEY}"
 
 RuntimeName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
@@ -51,17 +53,17 @@ def _known(machine: Machine) -> Machine:
 
 
 def _named(template: PodTemplate) -> PodTemplate:
+    rules = (("labels", "name of a label", LABEL_NAME), ("annotations", "key of an annotation", ANNOTATION_KEY))
     wrong = [
-        InvalidValue(f"{key!r} is no name of a label, such as team or example.com/team", path=(field, key))
-        for field in ("labels", "annotations")
+        InvalidValue(f"{key!r} is no {what}, such as team or example.com/team", path=(field, key))
+        for field, what, pattern in rules
         for key in getattr(template, field) or ()
-        if re.fullmatch(LABEL_NAME, key) is None
+        if re.fullmatch(pattern, key) is None
     ]
     refuse(wrong)
     return template
 
 
-_KEYS = {"propertyNames": {"pattern": f"^{LABEL_NAME}$"}}
 KnownMachine = Annotated[
     Machine,
     AfterValidator(_known),
@@ -70,7 +72,14 @@ KnownMachine = Annotated[
 NamedTemplate = Annotated[
     PodTemplate,
     AfterValidator(_named),
-    Field(json_schema_extra={"properties": {"labels": _KEYS, "annotations": _KEYS}}),
+    Field(
+        json_schema_extra={
+            "properties": {
+                "labels": {"propertyNames": {"pattern": f"^{LABEL_NAME}$"}},
+                "annotations": {"propertyNames": {"pattern": f"^{ANNOTATION_KEY}$"}},
+            }
+        }
+    ),
 ]
 
 

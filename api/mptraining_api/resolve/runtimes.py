@@ -7,9 +7,12 @@ runtime over the other settings; limits of a runtime apply in addition to those 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeVar
 
+from mptraining_api.accelerators import chips_per_pod, lookup, pods
+from mptraining_api.admin_limits import JobLimits
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.pods.merge import merge
 from mptraining_api.problems import InvalidSpec
@@ -17,6 +20,7 @@ from mptraining_api.resolve.alternatives import FIELD, describe
 from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.resolved_job import Choice, ResolvedRuntime
 from mptraining_api.spec import NO_RUNTIME, Accelerator, Machine, MPTrainingJob, Provisioning
+from mptraining_api.status import RuntimeMachine
 
 M = TypeVar("M", bound=Machine)
 Runtimes = Mapping[str, Runtime]
@@ -30,8 +34,9 @@ class Chosen:
     runtime: Runtime
     resolved: ResolvedRuntime | None
     choices: tuple[Choice, ...]
-    # Alternatives that the runtime offers to the job; `with_alternatives` adds those that suit it.
-    alternatives: tuple[Machine, ...] = ()
+    # Alternatives that the runtime offers to the job, with their indices there; `with_alternatives` adds those that
+    # suit it.
+    alternatives: Mapping[Machine, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mapping[str, str]) -> Chosen:
@@ -89,13 +94,38 @@ def alternatives_of(runtime: Runtime, asked_for: Machine | None = None) -> tuple
     return tuple(_provided(each, runtime) for each in open_)
 
 
-def _offered(asked_for: Accelerator, first: Accelerator, runtime: Runtime) -> tuple[Machine, ...]:
+def _offered(asked_for: Accelerator, first: Accelerator, runtime: Runtime) -> dict[Machine, int]:
     """Return the alternatives of the runtime to `first`, which is `asked_for` with the runtime's provisioning."""
     if first.type == "cpu" or first.alternatives:
-        return ()
+        return {}
     same = Machine(**{name: getattr(first, name) for name in Machine.model_fields} | {"try_for_seconds": None})
     others = alternatives_of(runtime, asked_for)
-    return tuple(each for each in others if each.model_copy(update={"try_for_seconds": None}) != same)
+    found: dict[Machine, int] = {}
+    for index, each in enumerate(others):
+        if each.model_copy(update={"try_for_seconds": None}) != same:
+            found.setdefault(each, index)
+    return found
+
+
+def outside_limits(machine: Machine, limits: JobLimits, name: str, runtime: Runtime) -> str | None:
+    """Return why an alternative of the runtime `name` is outside the limits of today; None inside them."""
+    try:
+        kind = lookup(machine.type)
+        # Other machines are as many as the first choice's.
+        shape = machine.topology
+        nodes = pods(shape, machine.count_per_node or chips_per_pod(kind, shape)[0]) if shape else None
+    except InvalidSpec as problem:
+        return problem.found
+    for path, each in (("limits", limits), (f"runtimes.{name}.limits", runtime.limits)):
+        if each.accelerators and machine.type not in each.accelerators:
+            return f"it is outside {path}.accelerators"
+        most = {"nodesPerJob": each.nodes_per_job}
+        if isinstance(each, JobLimits):
+            most["nodesPerNamespace"] = each.nodes_per_namespace
+        for limit, count in most.items():
+            if nodes is not None and count is not None and nodes > count:
+                return f"its {nodes} nodes are more than {path}.{limit} allows"
+    return None
 
 
 def with_alternatives(chosen: Chosen, kept: Sequence[Machine], left_out: Sequence[tuple[Machine, str]]) -> Chosen:
@@ -112,13 +142,17 @@ def with_alternatives(chosen: Chosen, kept: Sequence[Machine], left_out: Sequenc
         return replace(chosen, choices=(*chosen.choices, *choices))
     update = {"alternatives": list(kept), "try_for_seconds": chosen.runtime.try_for_seconds}
     accelerator = chosen.job.spec.accelerator.model_copy(update=update)
-    first = Machine(**{each: getattr(accelerator, each) for each in Machine.model_fields})
+    tried = [(accelerator, None), *((machine, chosen.alternatives[machine]) for machine in kept)]
+    machines = [
+        RuntimeMachine(**{each: getattr(machine, each) for each in Machine.model_fields}, runtime=name, alternative=at)
+        for machine, at in tried
+    ]
     spec = chosen.job.spec.model_copy(update={"accelerator": accelerator})
     value = ", ".join(describe(each) for each in kept)
     return replace(
         chosen,
         job=chosen.job.model_copy(update={"spec": spec}),
-        resolved=chosen.resolved.model_copy(update={"machines": (first, *kept)}),
+        resolved=chosen.resolved.model_copy(update={"machines": tuple(machines)}),
         choices=(*chosen.choices, Choice(field=FIELD, value=value, because=because), *choices),
     )
 
@@ -140,13 +174,13 @@ def _reasons(job: MPTrainingJob, runtime: Runtime, name: str) -> list[Choice]:
     because = f"from the runtime {name}"
     written = job.spec.pod_template.to_document() if job.spec.pod_template else {}
     found = []
-    for field, value in (runtime.pod_template.to_document() if runtime.pod_template else {}).items():
+    for key, value in (runtime.pod_template.to_document() if runtime.pod_template else {}).items():
         # Only names: values may be long, and variables of an environment private.
         text = str(value) if isinstance(value, str) else ", ".join(_names(value))
-        if field in written and isinstance(value, str):
+        if key in written and isinstance(value, str):
             continue
-        reason = f"{because}, with the job's own" if field in written else because
-        found.append(Choice(field=f"spec.podTemplate.{field}", value=text, because=reason))
+        reason = f"{because}, with the job's own" if key in written else because
+        found.append(Choice(field=f"spec.podTemplate.{key}", value=text, because=reason))
     if runtime.provisioning is not None and _provided(job.spec.accelerator, runtime) is not job.spec.accelerator:
         found.append(Choice(field="spec.accelerator.provisioning", value=runtime.provisioning, because=because))
     return found

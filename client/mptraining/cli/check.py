@@ -46,7 +46,7 @@ def check(path: str, *, runtimes: str | None = None) -> Report:
         settings = ClusterSettings(
             runtimes=known.runtimes,
             default_runtimes=known.default_runtimes,
-            allowed_accelerators=known.limits.accelerators,
+            limits=known.limits,
         )
     checked = check_job_file(Path(path), settings=lambda _: settings)
     if known is not None:

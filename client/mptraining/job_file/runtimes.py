@@ -57,17 +57,19 @@ def parse(text: str, *, where: str, needed: bool = False) -> KnownRuntimes:
         data = document.get("data")
         if not isinstance(data, Mapping) or not isinstance(data.get(KEY), str):
             raise InvalidSpec(where, f"a ConfigMap without data.{KEY}", expected=_FORMS)
-        document = _mapping(data[KEY], f"{where}: data[{KEY!r}]")
+        where = f"{where}: data[{KEY!r}]"
+        document = _mapping(data[KEY], where)
     names = [str(field.alias) for field in KnownRuntimes.model_fields.values()]
     # The values of the chart have the operator's settings in a section.
-    settings: object = document if any(name in document for name in names) else document.get("settings", document)
+    section = "settings" if "settings" in document and not any(name in document for name in names) else ""
+    settings = document[section] if section else document
     if not isinstance(settings, Mapping):
         raise InvalidSpec(where, "settings is no mapping", expected=_FORMS)
     found = {name: settings[name] for name in names if name in settings}
-    if needed and not found:
+    if needed and not {"runtimes", "defaultRuntimes"} & found.keys():
         fields = ", ".join(map(str, settings)) or "nothing"
         raise InvalidSpec(where, f"no runtimes, but {fields}", expected=_FORMS)
-    return KnownRuntimes.parse_content(found, file=where)
+    return KnownRuntimes.parse_content(found, file=where, section=section)
 
 
 def _mapping(text: str, where: str) -> Mapping[str, object]:

@@ -10,7 +10,6 @@ from collections.abc import Collection
 from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.outcomes import SUCCEEDED, SUSPENDED, Outcome
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import Machine
 from mptraining_api.status import (
     ATTEMPTS_KEPT,
     CONDITION_TYPES,
@@ -19,6 +18,7 @@ from mptraining_api.status import (
     ConditionType,
     JobStatus,
     Phase,
+    RuntimeMachine,
     conditions_with,
     format_time,
     parse_time,
@@ -120,7 +120,7 @@ def new_attempt(start: StartAttempt, now: float) -> Attempt:
     )
 
 
-def machines_of_runtime(job: ResolvedJob) -> list[Machine] | None:
+def machines_of_runtime(job: ResolvedJob) -> list[RuntimeMachine] | None:
     """Return the status field `machines` of a frozen job."""
     machines = job.runtime.machines if job.runtime else None
     return list(machines) if machines else None

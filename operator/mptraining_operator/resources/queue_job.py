@@ -16,13 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining_api.spec import MANAGED_BY_OPERATOR, Scheduling
+from mptraining_api.spec import MANAGED_BY_OPERATOR, PREBUILT_WORKLOAD, Scheduling
 from mptraining_operator.resources import names
 from mptraining_operator.resources.job_objects import Owner, metadata
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY_CLASS = "kueue.x-k8s.io/priority-class"
-PREBUILT_WORKLOAD = "kueue.x-k8s.io/prebuilt-workload-name"
 # Kueue's pkg/controller/jobs/job: partial admission of a Job whose completions equal its parallelism.
 MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
 EQUAL_COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"

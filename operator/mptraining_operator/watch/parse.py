@@ -16,13 +16,13 @@ from pydantic import ValidationError
 
 from mptraining_api import events
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.spec import API_VERSION, GROUP, KIND, MPTrainingJob, is_paused
+from mptraining_api.spec import API_VERSION, GROUP, KIND, PREBUILT_WORKLOAD, MPTrainingJob, is_paused
 from mptraining_api.status import SOURCE_CONTAINER, JobStatus, Phase, parse_time
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.sweep.status import SWEEP_UID
 from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod
 from mptraining_operator.plan.waiting import NAMESPACE_FULL, OUT_OF_SERVICE
-from mptraining_operator.resources.queue_job import PREBUILT_WORKLOAD, queue_placement
+from mptraining_operator.resources.queue_job import queue_placement
 from mptraining_operator.watch import api_objects
 
 RawObject = Mapping[str, Any]
@@ -361,6 +361,8 @@ def read_job(stored: StoredJob) -> tuple[MPTrainingJob | None, str]:
     if stored.sweep_uid:
         # By its owner, whatever became of the label.
         metadata["labels"] = {SWEEP_UID: stored.sweep_uid}
+    if stored.workload:
+        metadata["annotations"] = {PREBUILT_WORKLOAD: stored.workload}
     head = json.dumps({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata}).encode()
     text = head[:-1] + b',"spec":' + stored.spec + b"}"
     try:

@@ -277,6 +277,15 @@ def test_multikueue_gets_no_alternatives_of_a_runtime() -> None:
     assert "MultiKueue sends the job to another cluster" in reasons(found)["spec.accelerator.alternatives"]
 
 
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+def test_the_copy_that_multikueue_makes_in_another_cluster_gets_none_either(where: str) -> None:
+    document = job(runtime="scarce", scheduling={"queueName": "gpus"}).to_document()
+    document["metadata"][where] = {"kueue.x-k8s.io/prebuilt-workload-name": "flowers-1"}
+    found = resolve(MPTrainingJob.parse(document), WITH_SCARCE)
+    assert found.alternatives == ()
+    assert found.accelerator.type == "nvidia-tesla-t4"
+
+
 @pytest.mark.parametrize(
     ("accelerator", "expected"),
     [
@@ -298,24 +307,54 @@ def test_a_job_that_asks_for_machines_that_stay_gets_no_others(
 @pytest.mark.parametrize(
     ("limits", "own", "reason"),
     [
-        (("nvidia-tesla-t4", "nvidia-l4"), (), "it is outside limits"),
-        ((), ("nvidia-tesla-t4", "nvidia-l4"), "it is outside the runtime's limits"),
+        (("nvidia-tesla-t4", "nvidia-l4"), (), "it is outside limits.accelerators"),
+        ((), ("nvidia-tesla-t4", "nvidia-l4"), "it is outside runtimes.scarce.limits.accelerators"),
     ],
 )
 def test_alternatives_outside_the_limits_are_left_out(
     limits: tuple[str, ...], own: tuple[str, ...], reason: str
 ) -> None:
     runtime = Runtime.parse({**SCARCE.to_document(), "limits": {"accelerators": list(own)}})
-    settings = dataclasses.replace(CLUSTER, runtimes={"scarce": runtime}, allowed_accelerators=limits)
+    settings = dataclasses.replace(CLUSTER, runtimes={"scarce": runtime}, limits=JobLimits(accelerators=limits))
     found = resolved(settings=settings, runtime="scarce")
     assert [each.accelerator.type for each in found.alternatives] == ["nvidia-l4"]
     assert reasons(found)["spec.accelerator.alternatives"].endswith(reason)
 
 
-def test_stricter_limits_apply_to_the_alternatives_of_a_job_that_has_started() -> None:
+FOUR_HOSTS = {"alternatives": [{"type": "tpu-v5-lite-podslice", "topology": "4x4"}]}
+
+
+@pytest.mark.parametrize(
+    ("limits", "own", "reason"),
+    [
+        ({"nodesPerJob": 2}, {}, "its 4 nodes are more than limits.nodesPerJob allows"),
+        ({"nodesPerNamespace": 3}, {}, "its 4 nodes are more than limits.nodesPerNamespace allows"),
+        ({}, {"nodesPerJob": 3}, "its 4 nodes are more than runtimes.scarce.limits.nodesPerJob allows"),
+        ({"nodesPerJob": 4}, {"nodesPerJob": 4}, None),
+    ],
+)
+def test_alternatives_of_too_many_nodes_are_left_out(
+    limits: dict[str, Any], own: dict[str, Any], reason: str | None
+) -> None:
+    runtime, allowed = Runtime.parse({**FOUR_HOSTS, "limits": own}), JobLimits.parse(limits)
+    settings = dataclasses.replace(
+        CLUSTER, runtimes={"scarce": runtime}, limits=allowed, experimental_multi_host_tpu=True
+    )
+    written = job(runtime="scarce", accelerator=L4, keras="Legacy", training={"batchSize": {"global": 256}})
+    found = resolve(written, settings)
+    assert [each.processes for each in found.alternatives] == ([] if reason else [4])
+    check_limits(written, found, allowed, runtime_limits=runtime.limits)
+    if reason:
+        assert reasons(found)["spec.accelerator.alternatives"].endswith(reason)
+
+
+def test_a_job_never_fails_for_machines_that_only_its_runtime_added() -> None:
     found = resolved(settings=WITH_SCARCE, runtime="scarce")
-    with pytest.raises(OutsideLimits, match=r"spec.runtime: alternatives\[0\].type: 'nvidia-tesla-v100'"):
-        check_limits(job(runtime="scarce"), found, JobLimits.parse({"accelerators": ["nvidia-tesla-t4", "nvidia-l4"]}))
+    assert "nvidia-tesla-v100" in [each.accelerator.type for each in found.alternatives]
+    check_limits(job(runtime="scarce"), found, JobLimits.parse({"accelerators": ["nvidia-tesla-t4", "nvidia-l4"]}))
+    own = job(accelerator={"type": "nvidia-tesla-t4", "alternatives": [{"type": "nvidia-tesla-v100"}]})
+    with pytest.raises(OutsideLimits, match=r"spec\.accelerator\.alternatives\[0\]\.type: 'nvidia-tesla-v100'"):
+        check_limits(own, resolve(own, CLUSTER), JobLimits.parse({"accelerators": ["nvidia-tesla-t4"]}))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,18 @@ def test_what_it_prints_is_what_check_takes(tmp_path: Path) -> None:
     assert ":6: spec.runtime: 'other' is no runtime of this cluster; expected one of plain, team-" in refused.stderr
 
 
+def test_the_published_limits_decide_which_alternatives_check_shows(tmp_path: Path) -> None:
+    runtimes = {"scarce": {"alternatives": [{"type": "nvidia-l4"}, {"type": "nvidia-tesla-v100"}]}}
+    published = {"runtimes": runtimes, "limits": {"accelerators": ["nvidia-tesla-t4", "nvidia-l4"]}}
+    file = write(tmp_path, {"kind": "ConfigMap", "data": {"runtimes.yaml": yaml.safe_dump(published)}})
+    printed = CliRunner().invoke(app, ["runtimes", "--yaml", "--file", file]).stdout
+    (tmp_path / "known.yaml").write_text(printed, encoding="utf-8")
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.replace("RUNTIME", "scarce"), encoding="utf-8")
+    checked = CliRunner().invoke(app, ["check", str(job), "--json", "--runtimes", str(tmp_path / "known.yaml")]).stdout
+    assert [each["accelerator"]["type"] for each in json.loads(checked)["job"]["alternatives"]] == ["nvidia-l4"]
+
+
 def test_a_file_with_mistakes_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match=r"missing\.yaml: No such file"):
         load(tmp_path / "missing.yaml")
@@ -92,6 +105,8 @@ def test_a_file_with_mistakes_is_named(tmp_path: Path) -> None:
         ({"setings": {"runtimes": {}}}, "no runtimes, but setings; expected"),
         ({"settings": {"defaultRuntimes": {"vision": "nope"}}}, "defaultRuntimes.vision: 'nope' is no runtime"),
         ({"settings": []}, "settings is no mapping; expected"),
+        ({"settings": {"limits": {"nodesPerJob": 4}}}, "no runtimes, but limits; expected"),
+        ({"limits": {"nodesPerJob": 4}, "workers": 8}, "no runtimes, but limits, workers; expected"),
         ({"kind": "ConfigMap", "data": {"other.yaml": "a"}}, "a ConfigMap without data.runtimes.yaml; expected"),
         ({}, "no runtimes, but nothing"),
     ],
@@ -106,6 +121,27 @@ def test_a_file_without_runtimes_is_refused_with_the_accepted_forms(
     # The code with which the command ends.
     assert outcomes.by_reason(caught.value.reason).exit_code == 2
     assert isinstance(CliRunner().invoke(app, ["runtimes", "--file", file]).exception, InvalidSpec)
+
+
+WRONG = {"runtimes": {"vision": {"images": {"gpu": "BAD IMAGE"}}}}
+
+
+@pytest.mark.parametrize(
+    ("document", "place"),
+    [
+        (WRONG, "settings.yaml: "),
+        ({"settings": WRONG, "replicas": 2}, "settings.yaml: settings."),
+        (
+            {"kind": "ConfigMap", "data": {"runtimes.yaml": yaml.safe_dump(WRONG)}},
+            "settings.yaml: data['runtimes.yaml']: ",
+        ),
+    ],
+    ids=["settings", "values", "ConfigMap"],
+)
+def test_a_mistake_is_named_by_its_place_in_that_file(tmp_path: Path, document: object, place: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        load(Path(write(tmp_path, document)))
+    assert f"{place}runtimes.vision.images.gpu: 'BAD IMAGE'" in str(caught.value)
 
 
 def test_settings_that_have_no_runtimes_on_purpose_are_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolve.runtime_settings import Runtime
@@ -303,12 +304,33 @@ def test_alternatives_of_a_runtime_are_tried_as_those_of_a_job(pattern: str) -> 
     ]
 
 
-def test_events_name_the_field_of_the_runtime() -> None:
-    cluster = ClusterSimulation(job({}, accelerator=FIRST_CHOICE, runtime="scarce"), {T4: (0,)}, WITH_RUNTIME)
+def test_events_name_the_field_of_the_settings_also_after_an_alternative_that_does_not_suit() -> None:
+    # Seven replicas cannot share a batch of 64.
+    others = [{"type": "nvidia-tesla-v100", "countPerNode": 7}, *ACCELERATOR["alternatives"]]
+    runtime = Runtime.parse({"tryForSeconds": 300, "alternatives": others})
+    settings = dataclasses.replace(LIMITS.cluster, runtimes={"scarce": runtime})
+    spec = {"accelerator": FIRST_CHOICE, "runtime": "scarce"}
+    cluster = ClusterSimulation(job({}, **spec), {T4: (0,)}, Limits(cluster=settings))
     cluster.run()
     text = "\n".join(cluster.records)
-    assert "nvidia-tesla-a100 x 8 (Spot) did not come within 300 s (runtime: tryForSeconds)" in text
-    assert "nvidia-l4 x 8 (Spot) did not come within 300 s (runtime: alternatives[0].tryForSeconds)" in text
+    assert "nvidia-tesla-a100 x 8 (Spot) did not come within 300 s (runtimes.scarce.tryForSeconds)" in text
+    assert "nvidia-l4 x 8 (Spot) did not come within 300 s (runtimes.scarce.alternatives[1].tryForSeconds)" in text
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["limits", "the limits of the runtime"])
+def test_stricter_limits_end_no_job_but_its_runtimes_machines_outside_are_skipped(own: bool) -> None:
+    spec = {"accelerator": FIRST_CHOICE, "runtime": "scarce"}
+    cluster = ClusterSimulation(job({}, **spec), {L4: (0,), T4: (0,)}, WITH_RUNTIME)
+    cluster.run(until=200)
+    allowed = {"accelerators": [A100, T4]}
+    runtime = Runtime.parse({"limits": allowed if own else {}})
+    settings = dataclasses.replace(WITH_RUNTIME.cluster, runtimes={"scarce": runtime})
+    cluster.limits = Limits(cluster=settings, jobs=JobLimits.parse({} if own else allowed))
+    cluster.run()
+    ended = [(each.accelerator, each.outcome) for each in cluster.status.attempts or ()]
+    assert ended == [(A100, "NoCapacity"), (T4, "Succeeded")]
+    following = [each.split("Next: ")[1] for each in cluster.records if "Next: " in each]
+    assert following == ["nvidia-tesla-t4 x 4 (Spot) for 900 s"]
 
 
 def test_events_say_which_machine_is_tried_for_how_long_and_what_follows() -> None:
@@ -410,6 +432,19 @@ def history(*attempts: tuple[int, str, int, int]) -> JobStatus:
 def test_the_machine_after_these_attempts(attempts: list[tuple[int, str, int, int]], expected: int) -> None:
     cluster = ClusterSimulation(job(), {})
     assert machines.next_machine(cluster._snapshot(), history(*attempts), BASE + attempts[-1][3]) == expected
+
+
+@pytest.mark.parametrize(
+    ("attempt", "allowed"),
+    [((1, "ProgramFailed"), [A100, T4]), ((1, "Preempted"), [A100]), ((0, "NoCapacity"), [A100])],
+)
+def test_the_first_choice_remains_when_limits_exclude_the_others(attempt: tuple[int, str], allowed: list[str]) -> None:
+    cluster = ClusterSimulation(job({}, accelerator=FIRST_CHOICE, runtime="scarce"), {}, WITH_RUNTIME)
+    cluster.run(until=10)
+    limits = dataclasses.replace(WITH_RUNTIME, jobs=JobLimits.parse({"accelerators": allowed}))
+    status = history((*attempt, 0, 400)).model_copy(update={"machines": cluster.status.machines})
+    snapshot = dataclasses.replace(cluster._snapshot(), limits=limits)
+    assert machines.next_machine(snapshot, status, BASE + 400) == 0
 
 
 @pytest.mark.parametrize(

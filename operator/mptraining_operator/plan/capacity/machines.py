@@ -8,10 +8,14 @@ machines starts again with the first choice, except that a machine that did not 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Budget
 from mptraining_api.resolve.alternatives import describe
 from mptraining_api.resolve.attempt import possible_nodes
+from mptraining_api.resolve.runtime_settings import Runtime
+from mptraining_api.resolve.runtimes import outside_limits
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Machine, MPTrainingJob
 from mptraining_api.status import Attempt, JobStatus, parse_time
@@ -69,19 +73,36 @@ def next_machine(snapshot: Snapshot, status: JobStatus, now: float) -> int:
     if not machines or not attempts:
         return 0
     last = attempts[-1]
+    outside = _outside_limits(snapshot, status)
     used = min(last.machine or 0, len(machines) - 1)
     outcome = outcomes.by_reason(last.outcome or "")
     # A gang that got only some of its machines waits for no more of them.
     if outcome in (outcomes.NO_CAPACITY, outcomes.GANG_RELEASED):
-        order = [(used + 1 + step) % len(machines) for step in range(len(machines) - 1)]
+        order = _after(used, len(machines), outside)
         rests = {each: _rest_ends(snapshot, status, machines, each, absent=False) for each in order}
     elif outcome.budget == Budget.INFRASTRUCTURE_RETRIES or outcome == outcomes.SUSPENDED:
-        order = list(range(len(machines)))
+        order = [each for each in range(len(machines)) if each not in outside]
         rests = {each: _rest_ends(snapshot, status, machines, each, absent=True) for each in order}
     else:
         # Its machines are still there, or the job queues for them again.
-        return used
+        return 0 if used in outside else used
     return next((each for each in order if rests[each] <= now), min(order, key=rests.__getitem__))
+
+
+def _after(machine: int, count: int, outside: Collection[int]) -> list[int]:
+    """Return the machines that follow `machine`, in their order; the first choice if there is no other."""
+    others = [(machine + 1 + step) % count for step in range(count - 1)]
+    return [each for each in others if each not in outside] or [0]
+
+
+def _outside_limits(snapshot: Snapshot, status: JobStatus) -> frozenset[int]:
+    """Return the alternatives of the job's runtime that limits exclude which became stricter after its start."""
+    runtimes = snapshot.limits.cluster.runtimes or {}
+    return frozenset(
+        index
+        for index, each in enumerate(status.machines or ())
+        if index and outside_limits(each, snapshot.limits.jobs, each.runtime, runtimes.get(each.runtime, Runtime()))
+    )
 
 
 def _rest_ends(
@@ -138,9 +159,11 @@ def queue_deadline(snapshot: Snapshot, status: JobStatus, queue_job: SeenBatchJo
 
 
 def field(status: JobStatus, machine: int) -> str:
-    """Return the field of the job, or of its runtime, with the time for which that machine is tried."""
+    """Return the field of the job, or of the settings, with the time for which that machine is tried."""
+    if status.machines:
+        return status.machines[machine].field
     alternative = f"alternatives[{machine - 1}]." if machine else ""
-    return f"{'runtime: ' if status.machines else 'spec.accelerator.'}{alternative}tryForSeconds"
+    return f"spec.accelerator.{alternative}tryForSeconds"
 
 
 def give_up(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, message: str, now: float) -> Plan:
@@ -167,5 +190,5 @@ def plan_of_tries(snapshot: Snapshot, status: JobStatus, machine: int) -> str:
     machines = tried(snapshot.job, status)
     if not machines:
         return ""
-    following = (machine + 1) % len(machines)
+    following = _after(machine, len(machines), _outside_limits(snapshot, status))[0]
     return f"; tries {announced(snapshot, status, machine)}, then {describe(machines[following])}"
