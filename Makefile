@@ -330,6 +330,12 @@ cluster-down: ## removes the kind cluster
 images: $(INSTALLED) ## the operator's and the trainer's image, built and loaded into the cluster
 	@$(BIN)/python -m kind.images
 
+# VARIANT=gpu or tpu as for `images`; the registry's name is no shell command, as in `release`.
+.PHONY: push-images
+push-images: override export REGISTRY := $(value REGISTRY)
+push-images: $(INSTALLED) ## builds the images and pushes them to your registry: REGISTRY=HOST/PATH
+	@$(BIN)/python -m release.push --registry "$$REGISTRY"
+
 .PHONY: images-twice
 images-twice: $(INSTALLED) ## builds each image twice from nothing, and names what differs; then the sizes
 	@$(BIN)/python -m kind.image_report twice

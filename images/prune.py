@@ -294,7 +294,7 @@ def merged(path: str) -> str:
 
 def stanzas(status: str) -> dict[str, str]:
     """Return dpkg's statements of installed packages by name, and by name and architecture."""
-    found = {}
+    found: dict[str, str] = {}
     for block in re.split(r"\n\n+", status.strip()):
         fields = dict(re.findall(r"^(Package|Architecture|Status): (.+)$", block, re.MULTILINE))
         if fields.get("Status", "").endswith(" installed"):
