@@ -414,7 +414,8 @@ soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue release-tools $(FU
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 	@if test "$$(id -u)" = 0; then $(BIN)/python -m tests.soak.release_round --without-kind; \
-	  else echo "not root, whom Podman needs to build images: the round of a release is left out"; fi
+	  $(BIN)/python -m kind.image_report twice operator board; \
+	  else echo "not root, whom Podman needs to build images: the round of a release and images built twice are left out"; fi
 	@$(BIN)/python -m bench.accuracy --write
 	@$(HARDWARE_TOOLS)/bin/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
