@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shlex
 import shutil
@@ -136,7 +137,7 @@ def test_a_registry_has_the_digest_that_podman_returns(tmp_path: Path) -> None:
     try:
         with release_servers.registry(tmp_path / "registry", port=port):
             digest = push.push(podman, reference)
-            found = run(program("oras"), "resolve", "--plain-http", reference)
+            found = run(program("oras"), "manifest", "fetch", "--descriptor", "--plain-http", reference)
     finally:
         podman("rmi", reference)
-    assert found.strip() == digest
+    assert json.loads(found)["digest"] == digest
