@@ -330,6 +330,12 @@ cluster-down: ## removes the kind cluster
 images: $(INSTALLED) ## the images of operator, board and trainer, built and loaded into the cluster
 	@$(BIN)/python -m kind.images
 
+# VARIANT=gpu or tpu as for `images`; the registry's name is no shell command, as in `release`.
+.PHONY: push-images
+push-images: override export REGISTRY := $(value REGISTRY)
+push-images: $(INSTALLED) ## builds the images and pushes them to your registry: REGISTRY=HOST/PATH
+	@$(BIN)/python -m release.push --registry "$$REGISTRY"
+
 .PHONY: images-twice
 images-twice: $(INSTALLED) ## builds each image twice from nothing, and names what differs; then the sizes
 	@$(BIN)/python -m kind.image_report twice
@@ -409,7 +415,8 @@ soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue release-tools $(FU
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
 	@if test "$$(id -u)" = 0; then $(BIN)/python -m tests.soak.release_round --without-kind; \
-	  else echo "not root, whom Podman needs to build images: the round of a release is left out"; fi
+	  $(BIN)/python -m kind.image_report twice operator board; \
+	  else echo "not root, whom Podman needs to build images: the round of a release and images built twice are left out"; fi
 	@$(BIN)/python -m bench.accuracy --write
 	@$(HARDWARE_TOOLS)/bin/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)

@@ -5,8 +5,10 @@ folder=$1 image=$2
 mirror=$(grep -rhoE 'https?://\S+/debian/?(\s|$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | grep -v -m1 '^#' | tr -d '[:space:]') || true
 rm -rf "$folder" && mkdir -p "$folder"
 debootstrap --variant=minbase --include=python3,python3-venv,python3-pip,ca-certificates bookworm "$folder" ${mirror:+"$mirror"}
-rm -rf "$folder"/var/cache/{apt,debconf,ldconfig}/* "$folder"/var/lib/apt/lists/* "$folder"/usr/share/{doc,man,locale,info}/* \
+rm -rf "$folder"/var/cache/{apt,debconf,ldconfig}/* "$folder"/var/lib/apt/lists/* "$folder"/usr/share/{man,locale,info}/* \
   "$folder"/var/log/* "$folder"/var/lib/dpkg/*-old "$folder"/etc/{hostname,resolv.conf,machine-id} "$folder"/etc/*- "$folder"/tmp/*
+# Copyright files stay: licences ask for them.
+find "$folder"/usr/share/doc -type f ! -name copyright -delete
 # Days of the last change of passwords, which no user has.
 sed -i -E 's/^([^:]*:[^:]*):[0-9]+:/\1:18294:/' "$folder"/etc/shadow
 # Compiled by the hash of the source: the image below sets the times of files.

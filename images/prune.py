@@ -1,7 +1,8 @@
 """Remove from a build stage what its packages carry but an image never loads; the Dockerfile calls it.
 
     python prune.py packages FOLDER [--sourceless]   prunes site-packages and compiles them
-    python prune.py root FOLDER VENV                 copies the interpreter, VENV and the libraries that they load
+    python prune.py root FOLDER VENV                 copies the interpreter, VENV and the libraries that they load, and
+                                                     records Debian's packages that own them
     python prune.py project FOLDER VENV PACKAGE ...  compiles and copies these packages of the project alone
 
 Needs nothing but Python and ldd. The same input gives the same bytes: files are visited in order, and compiled modules
@@ -69,6 +70,11 @@ _FILES = (
 )
 # glibc loads it by name, when a thread ends.
 _LOADED_BY_NAME = ("libgcc_s.so.1",)
+# What a package's script makes is in no list of files.
+_GENERATED = {"ca-certificates": "/etc/ssl/certs/ca-certificates.crt"}
+_DPKG = Path("/var/lib/dpkg")
+_DOCUMENTS = Path("/usr/share/doc")
+_LICENSES = Path("/usr/share/common-licenses")
 # Debian merged them into /usr.
 _LINKED = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 
@@ -222,6 +228,8 @@ def root(target: Path, venv: Path) -> None:
             remove(path)
     for path in sorted(libraries([interpreter, *files(inside), *files(venv)])):
         put(path, target)
+    # The standard library's files have the names in Debian's lists until they are compiled.
+    record_packages(target)
     compile_standard(inside, standard)
 
 
@@ -237,6 +245,68 @@ def compile_standard(inside: Path, standard: Path) -> None:
                 invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
             )
             path.unlink()
+
+
+def record_packages(target: Path, dpkg: Path = _DPKG, documents: Path = _DOCUMENTS) -> None:
+    """Write what dpkg states of each Debian package with a file in `target`, and the package's copyright file.
+
+    `/var/lib/dpkg/status.d/PACKAGE` is where image scanners look in an image without dpkg's own status file, as in
+    Google's distroless images. On a base without dpkg nothing is written.
+    """
+    if not (dpkg / "status").is_file():
+        return
+    states = stanzas((dpkg / "status").read_text(encoding="utf-8"))
+    licenses = set()
+    for package in owners(target, dpkg):
+        # A removed package may have left settings, and their list.
+        if package not in states:
+            continue
+        # A list is named after package and architecture, where a machine may have several.
+        name = package.partition(":")[0]
+        write(target / "var/lib/dpkg/status.d" / name, states[package])
+        copyright_file = documents / name / "copyright"
+        if copyright_file.is_file():
+            text = copyright_file.read_text(encoding="utf-8", errors="surrogateescape")
+            write(target / "usr/share/doc" / name / "copyright", text)
+            licenses |= set(re.findall(rf"{_LICENSES}/([\w.+-]*\w)", text))
+    # Copyright files refer to these for the text.
+    for name in sorted(licenses):
+        put(_LICENSES / name, target)
+
+
+def owners(target: Path, dpkg: Path) -> list[str]:
+    """Return the packages that own a file or link in `target`, by the names of their lists."""
+    copied = {f"/{path.relative_to(target)}" for path in target.rglob("*") if path.is_symlink() or path.is_file()}
+    # Each package with a file below /lib lists the link as its folder.
+    copied -= {f"/{link}" for link in _LINKED}
+    found = {package for package, path in _GENERATED.items() if path in copied}
+    for path in (dpkg / "info").glob("*.list"):
+        if any(merged(line) in copied for line in path.read_text(encoding="utf-8").splitlines()):
+            found.add(path.name.removesuffix(".list"))
+    return sorted(found)
+
+
+def merged(path: str) -> str:
+    """Return a path of a list of dpkg as the file is named since /lib is a link to /usr/lib."""
+    top, _, rest = path.removeprefix("/").partition("/")
+    return f"/{_LINKED[top]}/{rest}" if rest and top in _LINKED and Path("/", top).is_symlink() else path
+
+
+def stanzas(status: str) -> dict[str, str]:
+    """Return dpkg's statements of installed packages by name, and by name and architecture."""
+    found: dict[str, str] = {}
+    for block in re.split(r"\n\n+", status.strip()):
+        fields = dict(re.findall(r"^(Package|Architecture|Status): (.+)$", block, re.MULTILINE))
+        if fields.get("Status", "").endswith(" installed"):
+            name, text = fields["Package"], f"{block}\n"
+            found |= {name: text, f"{name}:{fields['Architecture']}": text}
+    return found
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    path.chmod(0o644)
 
 
 def project(target: Path, venv: Path, names: list[str]) -> None:

@@ -122,7 +122,10 @@ def build(engine: Engine, target: str, variant: str) -> None:
 
 
 def epoch() -> str:
-    """The times of all files of an image, in seconds: two builds give the same bytes. A wheel's files have the same."""
+    """The times of an image, in seconds; of its files too, by Podman, whose two builds give the same bytes.
+
+    A wheel's files have the same.
+    """
     return os.environ.get("SOURCE_DATE_EPOCH", _WHEEL_TIME)
 
 
@@ -134,6 +137,7 @@ def build_as(engine: Engine, target: str, variant: str, name: str, *options: str
         # The network is the host's, as is the way to the package index.
         arguments += ["--network", "host", "--timestamp", epoch()]
     else:
+        # For the configuration alone: BuildKit sets the times of files in no image that it unpacks, as Docker's are.
         arguments += ["--build-arg", f"SOURCE_DATE_EPOCH={epoch()}"]
     base = base_image.chosen(engine, BUILD / "base")
     if base:

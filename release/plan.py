@@ -125,6 +125,12 @@ def simple_index(request: Request) -> str:
     return f"{warehouse[1]}{warehouse[2]}/simple/" if warehouse else f"{request.index.rstrip('/')}/simple/"
 
 
+def registry_mistake(registry: str) -> str | None:
+    if _REGISTRY.fullmatch(registry.rstrip("/")):
+        return None
+    return f"--registry {registry!r}: expected HOST[:PORT][/PATH], in lower case and without a scheme"
+
+
 def mistakes(request: Request) -> list[str]:
     """Return what is wrong with the request itself, each with the next step."""
     found = []
@@ -132,10 +138,9 @@ def mistakes(request: Request) -> list[str]:
         chart_version(request.version)
     except ValueError as error:
         found.append(f"--version: {error}")
-    if not _REGISTRY.fullmatch(request.registry.rstrip("/")):
-        found.append(
-            f"--registry {request.registry!r}: expected HOST[:PORT][/PATH], in lower case and without a scheme"
-        )
+    mistake = registry_mistake(request.registry)
+    if mistake:
+        found.append(mistake)
     if not re.match(r"https?://[^/]+", request.index):
         found.append(f"--index {request.index!r}: expected the upload address of a package index, https://…")
     if request.base:

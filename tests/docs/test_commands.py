@@ -45,10 +45,13 @@ _BASE: dict[str, Any] = {
 
 @pytest.mark.parametrize("block", of("bash"))
 def test_every_command_exists(block: Block) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     for program, *arguments in block.commands:
         if program == "make":
-            assert set(arguments) <= targets
+            variables = [each.partition("=")[0] for each in arguments if "=" in each]
+            assert all(re.search(rf"\${{1,2}}[({{]?{name}\b", makefile) for name in variables)
+            assert {each for each in arguments if "=" not in each} <= targets
         elif program == "mptj":
             _parse(arguments)
         elif program == "kubectl":

@@ -146,6 +146,73 @@ def test_one_library_under_two_names_is_kept_once(prune: ModuleType, tmp_path: P
     assert (tmp_path / "liba.so.2").read_bytes() == b"another"
 
 
+def record(prune: ModuleType, root: Path) -> dict[str, bytes]:
+    """What the records of a small Debian add to an image with six files, of which two packages own three."""
+    dpkg, documents, target = root / "dpkg", root / "doc", root / "image"
+    (dpkg / "info").mkdir(parents=True)
+    paragraphs = []
+    for name, architecture, status in (
+        ("libc6", "amd64", "install ok installed"),
+        ("libc6", "i386", "install ok installed"),
+        ("openssl", "amd64", "install ok installed"),
+        ("ca-certificates", "all", "install ok installed"),
+        ("left", "all", "deinstall ok config-files"),
+    ):
+        paragraphs.append(
+            f"Package: {name}\nStatus: {status}\nArchitecture: {architecture}\nVersion: 1-1\nDescription: a\n b\n .\n c"
+        )
+    (dpkg / "status").write_text("\n\n".join(paragraphs) + "\n\n")
+    for name, lines in {
+        # As before the merge of /lib into /usr/lib; every package names the folders of its files.
+        "libc6:amd64": "/.\n/lib\n/lib/x86_64-linux-gnu\n/lib/x86_64-linux-gnu/libc.so.6\n",
+        "libc6:i386": "/.\n/lib\n/lib/i386-linux-gnu\n/lib/i386-linux-gnu/libc.so.6\n",
+        "openssl": "/.\n/usr\n/usr/lib\n/usr/lib/ssl\n/usr/lib/ssl/certs\n/usr/bin/openssl\n",
+        "ca-certificates": "/.\n/etc\n/etc/ssl\n/etc/ssl/certs\n",
+        "left": "/.\n/etc\n/etc/left\n",
+    }.items():
+        (dpkg / "info" / f"{name}.list").write_text(lines)
+    (documents / "libc6").mkdir(parents=True)
+    (documents / "libc6" / "copyright").write_bytes(b"Copyright \xe9\n")
+    for name in ("usr/lib/x86_64-linux-gnu/libc.so.6", "usr/local/bin/python3.11", "etc/left", "opt/venv/a"):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text("content")
+    (target / "lib").symlink_to("usr/lib")
+    (target / "usr/lib/ssl").mkdir()
+    (target / "usr/lib/ssl/certs").symlink_to("/etc/ssl/certs")
+    before = contents(target)
+    prune.record_packages(target, dpkg, documents)
+    return {name: content for name, content in contents(target).items() if name not in before}
+
+
+@pytest.mark.skipif(not Path("/lib").is_symlink(), reason="no Debian with /lib merged into /usr/lib")
+def test_packages_that_own_a_copied_file_are_recorded_for_scanners(prune: ModuleType, tmp_path: Path) -> None:
+    made = record(prune, tmp_path)
+    assert set(made) == {
+        "var/lib/dpkg/status.d/libc6",
+        "var/lib/dpkg/status.d/openssl",
+        "usr/share/doc/libc6/copyright",
+    }
+    assert made["var/lib/dpkg/status.d/libc6"] == (
+        b"Package: libc6\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1-1\nDescription: a\n b\n .\n c\n"
+    )
+    assert made["usr/share/doc/libc6/copyright"] == b"Copyright \xe9\n"
+    assert record(prune, tmp_path / "again") == made
+
+
+def test_the_certificates_that_a_script_of_a_package_makes_are_the_package_s(prune: ModuleType, tmp_path: Path) -> None:
+    certificates = tmp_path / "image" / "etc" / "ssl" / "certs" / "ca-certificates.crt"
+    certificates.parent.mkdir(parents=True)
+    certificates.write_text("")
+    assert "var/lib/dpkg/status.d/ca-certificates" in record(prune, tmp_path)
+
+
+def test_a_base_without_dpkg_leaves_no_record(prune: ModuleType, tmp_path: Path) -> None:
+    target = tmp_path / "image"
+    target.mkdir()
+    prune.record_packages(target, tmp_path / "no-dpkg", tmp_path / "no-documents")
+    assert contents(target) == {}
+
+
 @pytest.mark.integration
 def test_the_root_of_an_image_runs_python_and_has_no_shell(prune: ModuleType, tmp_path: Path) -> None:
     """The interpreter of the copy finds its own standard library, as in an image."""
@@ -159,6 +226,16 @@ def test_the_root_of_an_image_runs_python_and_has_no_shell(prune: ModuleType, tm
     assert (target / "etc" / "passwd").exists()
     assert (target / "tmp").stat().st_mode & 0o7777 == 0o1777
     assert any(path.name.startswith("libc.so") for path in target.rglob("*"))
+    if shutil.which("dpkg-query"):
+        state = subprocess.run(["dpkg-query", "--status", "libc6"], capture_output=True, text=True, check=True).stdout
+        recorded = (target / "var/lib/dpkg/status.d/libc6").read_text()
+        # dpkg-query sorts no field, but may leave out empty ones.
+        assert set(recorded.splitlines()) == set(state.splitlines()) - {""}
+        assert (target / "usr/share/doc/libc6/copyright").read_bytes() == Path(
+            "/usr/share/doc/libc6/copyright"
+        ).read_bytes()
+        assert (target / "usr/share/common-licenses/LGPL-2.1").is_file()
+        assert not (target / "var/lib/dpkg/status.d/bash").exists()
     if os.geteuid() == 0:
         interpreter = "/" + str(next(target.rglob("bin/python3")).relative_to(target))
         code = "import sys, ssl, json, sqlite3, asyncio, typing; print(json.__file__)"

@@ -123,17 +123,28 @@ def test_a_release_starts_with_a_test_of_its_tag(tag: str, passes: bool) -> None
 def test_make_runs_nothing_that_is_in_a_version_a_registry_or_an_index(text: str, how: str, tmp_path: Path) -> None:
     (tmp_path / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "python").chmod(0o755)
-    given = dict.fromkeys(("VERSION", "REGISTRY", "INDEX"), text)
-    command = ["make", "-f", str(ROOT / "Makefile"), "--old-file=release-tools", f"BIN={tmp_path}", "release"]
-    done = subprocess.run(
-        [*command, *(f"{name}={value}" for name, value in given.items() if how == "argument")],
-        cwd=tmp_path,
-        env=os.environ | (given if how == "environment" else {}),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.splitlines() == ["-m", "release", "--version", text, "--registry", text, "--index", text]
+    for target, names, expected in (
+        (
+            "release",
+            ("VERSION", "REGISTRY", "INDEX"),
+            ["release", "--version", text, "--registry", text, "--index", text],
+        ),
+        ("push-images", ("REGISTRY",), ["release.push", "--registry", text]),
+    ):
+        given = dict.fromkeys(names, text)
+        old = ("--old-file=release-tools", "--old-file=.venv/.installed")
+        done = subprocess.run(
+            [
+                *("make", "-f", str(ROOT / "Makefile"), *old, f"BIN={tmp_path}", target),
+                *(f"{name}={value}" for name, value in given.items() if how == "argument"),
+            ],
+            cwd=tmp_path,
+            env=os.environ | (given if how == "environment" else {}),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.splitlines() == ["-m", *expected]
     assert not (tmp_path / "ran").exists()
 
 
