@@ -2,6 +2,7 @@
 
 Without a GPU or TPU it measures small models on the CPU, which shows that the program works. Results are kept in
 build/hardware; the same command continues a run that was killed, and with more --minutes one that had no time left.
+The page lists what was left out for lack of time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hardware.results import Results, differences, load, save, without_failures
 from hardware.schedule import next_turn
 from mptraining_records.storage import storage
 
-# An hour at most on an accelerator; a CPU shows in some minutes that the program works.
+# An hour has room for one pass (tests/hardware/test_schedule.py); a CPU shows in minutes that the program works.
 _MINUTES = {"full": 60.0, "small": 6.0}
 
 

@@ -12,7 +12,7 @@ from hardware.jobs import steps
 from hardware.machine import COUNTS
 from hardware.pictures import bar_chart, line_chart
 from hardware.results import AGREE, Results
-from hardware.schedule import left_out, memory_limits
+from hardware.schedule import goal_rounds, left_out, memory_limits
 
 _CPU = "Measured on a CPU: shows that the program works, not what a GPU does."
 _SMALL = (
@@ -242,25 +242,15 @@ def _failures(results: Results) -> str:
 
 def _left_out(results: Results) -> str:
     """Return the measurements for which no time was left, so that nothing that is missing looks measured."""
-    found = [f"`{_named(results, cell.key)}`" for cell in left_out(results)]
-    rounds = _rounds(results)
-    lines = [
-        "The same command with more `--minutes` (`make hardware MINUTES=…`) measures:",
-        "",
-        *(f"- {one}" for one in found),
-    ]
+    found = [f"- `{_named(results, cell.key)}`" for cell in left_out(results)]
+    rounds = goal_rounds(results)
     if rounds < GOAL_ROUNDS:
-        lines.append(f"- {GOAL_ROUNDS - rounds} more rounds of what decides the goals")
-    return f"## {LEFT_OUT.capitalize()}\n\n" + "\n".join(lines) if len(lines) > 2 else ""
-
-
-def _rounds(results: Results) -> int:
-    """Return the least number of rounds of the cells that decide goals, of those that were not left out or failed."""
-    cells = {turn.cell for turn in results.turns() if turn.round == GOAL_ROUNDS - 1 and not turn.cell.needs}
-    goals = [
-        cell for cell in cells if cell.decides_goal and not any(one.outcome != "measured" for one in results.of(cell))
-    ]
-    return min((len(results.of(cell)) for cell in goals), default=0)
+        found.append(f"- {GOAL_ROUNDS - rounds} more rounds of what decides the goals")
+    if not found:
+        return ""
+    jobs = "; `make hardware-gke` has jobs for the speeds only" if results.machine.kind == "tpu" else ""
+    text = f"The same command with more `--minutes` (`make hardware MINUTES=…`{jobs}) measures:"
+    return f"## {LEFT_OUT.capitalize()}\n\n{text}\n\n" + "\n".join(found)
 
 
 def _headline(results: Results) -> str:
@@ -295,7 +285,7 @@ def _method(results: Results) -> str:
         f"A speed takes {taken}; it is the median over the calls of the device but the first, which compiles; with "
         "several rounds the median of the rounds. A ratio is that of the two medians, unless the ratios of single "
         f"rounds differ by more than {AGREE - 1:.0%}: then it is the range of the rounds. "
-        f"Rounds of what decides the goals here: {_rounds(results)}. "
+        f"Rounds of what decides the goals here: {goal_rounds(results)}. "
         "XLA off, TF32 and the third policy are measured for two models, streamed records for two models under float32 "
         "and the goals' policy; other cells of the tables are empty. The largest batch is searched among powers of two "
         "and three batches between two of them, each in a process of its own."

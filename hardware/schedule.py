@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from hardware.cells import MEMORY_BATCHES, SIZES, Cell, ModelName, Policy, Scale, Turn
+from hardware.cells import GOAL_ROUNDS, MEMORY_BATCHES, SIZES, Cell, ModelName, Policy, Scale, Turn, first_pass
 from hardware.jobs import steps
 from hardware.machine import Machine
 from hardware.results import Results
@@ -88,6 +88,14 @@ def left_out(results: Results) -> list[Cell]:
     """Return the cells that this machine could measure and for which no time was left."""
     cells = dict.fromkeys(turn.cell for turn in results.turns())
     return [cell for cell in cells if not cell.needs and not results.of(cell) and is_useful(cell, results)]
+
+
+def goal_rounds(results: Results) -> int:
+    """Return the least number of rounds of the cells that decide goals, but for those that failed."""
+    first = first_pass(results.machine, results.scale)
+    cells = {turn.cell for turn in first if turn.round == GOAL_ROUNDS - 1 and not turn.cell.needs}
+    rounds = [results.of(cell) for cell in cells]
+    return min((len(own) for own in rounds if all(one.outcome == "measured" for one in own)), default=0)
 
 
 def guess(cell: Cell, machine: Machine, scale: Scale) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hardware.cells import GOAL_ROUNDS, MODELS, POLICIES, SOURCES, STREAMED_MODELS, TWO_MODELS, first_pass, turns
 from hardware.machine import COUNTS, Machine
 from hardware.results import Results, Round, load, save, without_failures
-from hardware.schedule import estimate, guess, is_useful, left_out, limit, memory_limits, next_turn
+from hardware.schedule import estimate, goal_rounds, guess, is_useful, left_out, limit, memory_limits, next_turn
 from tests.hardware.runs import CPU, GPU, TPU, cell, measured, memory, out_of_memory, results
 
 T4 = replace(GPU, device="Tesla T4", accelerator="nvidia-tesla-t4", capability=7.5)
@@ -67,6 +67,7 @@ def test_a_whole_pass_with_the_rounds_of_the_goals_fits_into_an_hour(machine: Ma
     found = by_guess(replace(machine, count=count), gib)
     assert found.seconds <= HOUR
     assert left_out(found) == []
+    assert goal_rounds(found) >= GOAL_ROUNDS
     done = {(one.key, one.number) for one in found.rounds}
     first = [turn for turn in first_pass(found.machine, "full") if not turn.cell.needs]
     assert {(t.cell.key, t.round) for t in first if t.cell.section != "memory"} <= done
