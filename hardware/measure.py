@@ -87,7 +87,7 @@ class Worker:
         """Return the answer to the request. The run folder stays for the next one if `keep`.
 
         Requests with the same `shared` are answered by one process, those with None by one of their own each. One
-        that fails in a process that had others before it is asked again in a new one: they may have left less memory.
+        that fails in a process that answered others before is retried in a new one: they may have left less memory.
         """
         output = folder / "run"
         reused = self._process is not None and shared is not None and self._shared == shared
@@ -133,7 +133,7 @@ class Worker:
 
 
 def _start(folder: Path) -> subprocess.Popen[str]:
-    """Start a process that waits for requests; what it prints is in a file of the folder."""
+    """Start a process that waits for requests; its messages are in a file of the folder."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     # Variables of a surrounding job would be taken for this one's, and the last one switches TF32 off.
     outer = {
