@@ -461,9 +461,9 @@ build/hardware-tools/%/.installed: images/trainer.lock images/tensorflow-%.lock 
 	$(over_venv)
 	@touch $@
 
-# An hour on a GPU or TPU, on a CPU some minutes; the same command continues a run that was stopped.
+# At most an hour on a GPU or TPU, on a CPU some minutes; the same command continues a run that was stopped.
 .PHONY: hardware
-hardware: $(HARDWARE_TOOLS)/.installed ## this machine's GPUs or TPU measured in an hour, into docs/hardware.md: MINUTES=60
+hardware: $(HARDWARE_TOOLS)/.installed ## this machine's GPUs or TPU measured within MINUTES=60, the goals first, into docs/hardware.md
 	@# Keras 3 hardly knows TPUStrategy.
 	@$(if $(filter tpu,$(DEVICE)),TF_USE_LEGACY_KERAS=1 )$(HARDWARE_TOOLS)/bin/python -m hardware $(if $(MINUTES),--minutes "$$MINUTES")
 

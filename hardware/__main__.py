@@ -2,6 +2,7 @@
 
 Without a GPU or TPU it measures small models on the CPU, which shows that the program works. Results are kept in
 build/hardware; the same command continues a run that was killed, and with more --minutes one that had no time left.
+The page lists what was left out for lack of time.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from pathlib import Path
 
 from hardware.cells import Scale
 from hardware.machine import Machine
-from hardware.measure import ROOT, measure
+from hardware.measure import ROOT, Worker, measure
 from hardware.page import write_page
 from hardware.results import Results, differences, load, save, without_failures
 from hardware.schedule import next_turn
 from mptraining_records.storage import storage
 
-# An hour at most on an accelerator; a CPU shows in some minutes that the program works.
+# An hour has room for one pass (tests/hardware/test_schedule.py); a CPU shows in minutes that the program works.
 _MINUTES = {"full": 60.0, "small": 6.0}
 
 
@@ -52,18 +53,20 @@ def main() -> None:
 
 def run(results: Results, file: Path, seconds: float, *, publish: str | None = None) -> Results:
     """Measure until all is done or no measurement fits into the time, that of earlier runs included."""
-    while (turn := next_turn(results, seconds - results.seconds)) is not None:
-        machine = results.machine.to_json()
-        one = measure(turn, results, file.parent)
-        one = replace(one, host={name: machine[name] for name in ("cpu", "cores", "memory", "driver")})
-        results = results.with_round(one)
-        save(results, file)
-        if publish:
-            storage.write(publish, file.read_bytes())
-        speed = one.values.get("examples_per_second")
-        found = f"{speed:,.0f} examples/s" if speed else one.message or one.outcome
-        left = (seconds - results.seconds) / 60
-        print(f"{turn.cell.key} round {turn.round + 1}: {found} ({one.seconds:.0f} s, {left:.0f} min left)", flush=True)
+    with Worker() as worker:
+        while (turn := next_turn(results, seconds - results.seconds)) is not None:
+            machine = results.machine.to_json()
+            one = measure(turn, results, file.parent, worker)
+            one = replace(one, host={name: machine[name] for name in ("cpu", "cores", "memory", "driver")})
+            results = results.with_round(one)
+            save(results, file)
+            if publish:
+                storage.write(publish, file.read_bytes())
+            speed = one.values.get("examples_per_second")
+            found = f"{speed:,.0f} examples/s" if speed else one.message or one.outcome
+            left = (seconds - results.seconds) / 60
+            line = f"{turn.cell.key} round {turn.round + 1}: {found} ({one.seconds:.0f} s, {left:.0f} min left)"
+            print(line, flush=True)
     return results
 
 

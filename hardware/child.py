@@ -1,15 +1,18 @@
-"""`python -m hardware.child REQUEST`: one measurement in a process of its own; JSON on standard output.
+"""`python -m hardware.child`: measurements in one process; requests on standard input, answers on standard output,
+one JSON document a line.
 
-The job is resolved and run as a worker of `mptj run` does it, in this process, so that TF32 can be switched and the
+A job is resolved and run as a worker of `mptj run` does it, in this process, so that TF32 can be switched and the
 peak of the device's memory be read.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +22,41 @@ from hardware.cells import Cell, Scale
 from hardware.jobs import OVERFLOW_STEPS, SEED, job, local_accelerator, steps
 from hardware.machine import Machine
 
+# The beginning of a message names the field, `memory` if it ran out; XLA appends its table of buffers.
 _MESSAGE = 400
 
 
-def main(request: str) -> None:
-    """Run the request and print its values; exit with 1 and the message if the run fails."""
+def main() -> None:
+    """Answer requests until the input ends; exit with 1 if one raises."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    asked = json.loads(request)
+    code = 1
+    try:
+        for line in sys.stdin:
+            answers.write(json.dumps(_answer(json.loads(line))) + "\n")
+        code = 0
+    except Exception:  # noqa: BLE001 - the parent reads the traceback
+        traceback.print_exc()
+    sys.stderr.flush()
+    # Without the end of the interpreter, in which TensorFlow's threads may wait.
+    os._exit(code)
+
+
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
     machine, cell = Machine(**asked["machine"]), Cell(**asked["cell"])
     # TensorFlow reads it when it is imported; tf.distribute on TPUs needs the older Keras.
     if machine.kind == "tpu":
         os.environ["TF_USE_LEGACY_KERAS"] = "1"
     if asked["contender"] == "keras":
-        values = _keras_fit(asked["train"])
-    else:
-        values = _train(machine, cell, asked["scale"], asked["train"], asked["output"], asked["steps"])
-    answers.write(json.dumps(values))
-    answers.close()
-    sys.stderr.flush()
-    # Without the end of the interpreter, in which TensorFlow's threads may wait.
-    os._exit(1 if "failed" in values else 0)
+        return _keras_fit(asked["train"])
+    values = _train(machine, cell, asked["scale"], asked["train"], asked["output"], asked["steps"])
+    if cell.shares_process:
+        import tensorflow as tf
+
+        # The next measurement of this process shall find the device's memory free.
+        tf.keras.backend.clear_session()
+        gc.collect()
+    return values
 
 
 def _train(
@@ -67,18 +84,19 @@ def _train(
     identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation=f"hardware-{os.getpid()}")
     outcome = run(resolved, identity, output, Preemption(lambda: None), {"MPTRAINING_PROGRESS_SECONDS": "60"})
     if outcome.exit_code:
-        return {"failed": _message(Path(output))[-_MESSAGE:] or outcome.reason}
+        return {"failed": failure(Path(output), outcome.reason)}
     result = Result.read(Path(output, RESULT).read_bytes())
     if result.replicas_in_sync != cell.devices and machine.kind != "tpu":
         return {"failed": f"{cell.devices} devices were asked for and {result.replicas_in_sync} trained"}
-    device = tf.config.list_logical_devices("GPU")
-    memory = tf.config.experimental.get_memory_info("GPU:0")["peak"] if device else result.peak_memory_bytes
+    memory = None
+    if cell.section == "memory":
+        device = tf.config.list_logical_devices("GPU")
+        memory = tf.config.experimental.get_memory_info("GPU:0")["peak"] if device else result.peak_memory_bytes
     return {
         "examples_per_second": result.examples_per_second,
         "step_seconds": result.step_seconds,
         "input_bound_percent": result.input_bound_percent,
         "memory_bytes": memory,
-        "memory_of": "device" if device else "process",
         "skipped_steps": result.skipped_steps,
         "loss_scale": result.loss_scale,
         "step": result.step,
@@ -97,14 +115,14 @@ def digest(weights: Path) -> str:
     return total.hexdigest()[:16]
 
 
-def _message(output: Path) -> str:
-    """Return the last Event's message."""
+def failure(output: Path, reason: str) -> str:
+    """Return the last Event's message, or the reason if there is none."""
     for file in sorted(output.glob("events/*.jsonl"), reverse=True):
         for line in reversed(file.read_text().splitlines()):
             event = json.loads(line)
             if event.get("message") and event.get("exitCode"):
-                return str(event["message"])
-    return ""
+                return str(event["message"])[:_MESSAGE]
+    return reason
 
 
 def _keras_fit(train: str) -> dict[str, Any]:
@@ -138,4 +156,4 @@ def _keras_fit(train: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -25,13 +25,13 @@ import yaml
 
 from gke.costs import prices
 from gke.pools import POOLS
-from hardware.cells import SIZES, Cell, turns
+from hardware.cells import SIZES, Turn, first_pass
 from hardware.data import pattern
 from hardware.jobs import job, steps
 from hardware.machine import Machine
-from hardware.measure import ROOT
+from hardware.measure import ROOT, ran_out_of_memory
 from hardware.page import write_page
-from hardware.results import Results, Round, load
+from hardware.results import Outcome, Results, Round, load
 from mptraining_api.accelerators import canonical_name, lookup
 from mptraining_api.run_folder import RESULT, Result
 from mptraining_api.spec import API_VERSION
@@ -67,16 +67,16 @@ def documents(accelerator: str, bucket: str, *, count: int, minutes: float, acco
     if about.kind == "tpu":
         found = [
             job(
-                cell,
+                turn.cell,
                 "full",
                 {"type": about.name, "topology": "1x1"},
-                train=f"{bucket}/records/{cell.model}/train-*.tfrecord",
-                output=f"{bucket}/runs/{_name(about.name, cell)}",
-                total_steps=steps(cell, "full"),
+                train=f"{bucket}/records/{turn.cell.model}/train-*.tfrecord",
+                output=f"{bucket}/runs/{_name(about.name, turn)}",
+                total_steps=steps(turn.cell, "full"),
             )
-            for cell in tpu_cells()
+            for turn in tpu_turns()
         ]
-        names = [_name(about.name, cell) for cell in tpu_cells()]
+        names = [_name(about.name, turn) for turn in tpu_turns()]
     else:
         name = _name(about.name)
         script = {"path": SCRIPT, "arguments": ["--minutes", f"{minutes:g}"]}
@@ -97,15 +97,13 @@ def documents(accelerator: str, bucket: str, *, count: int, minutes: float, acco
     return found
 
 
-def tpu_cells() -> list[Cell]:
-    """Return what is measured on a TPU: both policies of every model, from memory."""
-    return list(
-        dict.fromkeys(
-            turn.cell
-            for turn in turns(_tpu("tpu-v5-lite-podslice"), "full")
-            if turn.cell.section == "policies" and not turn.cell.needs and turn.cell.source == "synthetic"
-        )
-    )
+def tpu_turns() -> list[Turn]:
+    """Return what is measured on a TPU: both policies of every model, from memory, the goal's model several times."""
+    return [
+        turn
+        for turn in first_pass(_tpu("tpu-v5-lite-podslice"), "full")
+        if turn.cell.section == "policies" and not turn.cell.needs and turn.cell.source == "synthetic"
+    ]
 
 
 class NoResults(Exception):
@@ -143,26 +141,27 @@ def collect(accelerator: str, bucket: str, date: str) -> Results:
             )
         return load(storage.read(uri), uri)
     rounds = []
-    for cell in tpu_cells():
-        uri = f"{bucket}/runs/{_name(about.name, cell)}/{RESULT}"
+    for turn in tpu_turns():
+        uri = f"{bucket}/runs/{_name(about.name, turn)}/{RESULT}"
         if storage.exists(uri):
-            rounds.append(tpu_round(cell, Result.read(storage.read(uri))))
+            rounds.append(tpu_round(turn, Result.read(storage.read(uri))))
     if not rounds:
         raise NoResults(f"{bucket}/runs: no job has ended; see why with `mptj list`. The page stays as it is")
     return Results(_tpu(about.name), "full", date, tuple(rounds))
 
 
-def tpu_round(cell: Cell, result: Result) -> Round:
+def tpu_round(turn: Turn, result: Result) -> Round:
     """Return the round of a TPU job's result.json."""
     if result.exit_code:
-        return Round(cell.key, 0, "failed", result.seconds, result.message)
+        outcome: Outcome = "out of memory" if ran_out_of_memory(result.message) else "failed"
+        return Round(turn.cell.key, turn.round, outcome, result.seconds, result.message)
     values = {
         "examples_per_second": result.examples_per_second,
         "input_bound_percent": result.input_bound_percent,
         "memory_bytes": result.peak_memory_bytes,
         "weights": "",
     }
-    return Round(cell.key, 0, "measured", result.seconds, values=values)
+    return Round(turn.cell.key, turn.round, "measured", result.seconds, values=values)
 
 
 def main() -> None:
@@ -228,12 +227,13 @@ def _submit(found: Sequence[Mapping[str, Any]], namespace: str) -> None:
         subprocess.run([*mptj, "wait", one["metadata"]["name"], "--namespace", namespace], check=False)
 
 
-def _name(accelerator: str, cell: Cell | None = None) -> str:
+def _name(accelerator: str, turn: Turn | None = None) -> str:
     """Return a job's name: at most 50 characters."""
-    if cell is None:
+    if turn is None:
         return f"hardware-{accelerator}"[:50]
-    short = {"float32": "f32", "mixed_bfloat16": "bf16"}[cell.policy]
-    return f"hardware-tpu-{cell.model}-{short}"
+    short = {"float32": "f32", "mixed_bfloat16": "bf16"}[turn.cell.policy]
+    again = f"-{turn.round + 1}" if turn.round else ""
+    return f"hardware-tpu-{turn.cell.model}-{short}{again}"
 
 
 def _tpu(accelerator: str) -> Machine:

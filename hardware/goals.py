@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 
 from hardware.cells import HEADLINE, SIZES, Cell, Policy, mixed_policy
 from hardware.results import Comparison, Results
+from hardware.schedule import memory_limits
 
 # The claims that the project started from: Keras' guide "Mixed precision" (3 times on GPUs with Tensor Cores, 60% on
 # TPUs, twice the batch), and the speedups of 4 and 8 GPUs by the book that its issues name.
 MIXED_ON_GPU, MIXED_ON_TPU, LARGER_BATCH = 3.0, 1.6, 2.0
 SCALING = {4: 3.8, 8: 7.3}
 _TENSOR_CORES = 7.0
-_NO_TIME = "not measured here: no time was left, or a measurement failed"
+LEFT_OUT = "left out for lack of time"
+_SMALL = "needs the models of an accelerator's size: run without --small"
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,11 @@ def one(results: Results, section: str, **fields: object) -> Cell | None:
     return None
 
 
-def largest_batch(results: Results, policy: Policy) -> tuple[int | None, bool]:
-    """Return the largest batch that was trained, and whether a larger one ran out of memory."""
-    cells = {turn.cell for turn in results.turns() if turn.cell.section == "memory" and turn.cell.policy == policy}
-    fits = [cell.batch for cell in cells if results.measured(cell)]
-    full = any(one.outcome == "out of memory" for cell in cells for one in results.of(cell))
-    return max(fits, default=None), full
+def single(results: Results) -> Cell | None:
+    """Return the cell of one device with which those of several are compared."""
+    many = one(results, "scaling")
+    assert many is not None
+    return one(results, "policies", model=many.model, policy=many.policy, xla=many.xla, source=many.source)
 
 
 def _faster_on_gpu(results: Results) -> Goal:
@@ -58,34 +59,41 @@ def _faster_on_gpu(results: Results) -> Goal:
     ratio = results.comparison(headline(results, "mixed_float16"), headline(results, "float32"))
     tensor_cores = results.machine.kind == "gpu" and (results.machine.capability or 0.0) >= _TENSOR_CORES
     needs = None if tensor_cores else "needs a GPU with Tensor Cores"
-    return _at_least(claim, ratio, MIXED_ON_GPU, needs)
+    return _at_least(results, claim, ratio, MIXED_ON_GPU, needs)
 
 
 def _faster_on_tpu(results: Results) -> Goal:
     claim = f"mixed precision on a TPU, {HEADLINE} images per second against float32"
     ratio = results.comparison(headline(results, "mixed_bfloat16"), headline(results, "float32"))
-    return _at_least(claim, ratio, MIXED_ON_TPU, None if results.machine.kind == "tpu" else "needs a TPU")
+    return _at_least(results, claim, ratio, MIXED_ON_TPU, None if results.machine.kind == "tpu" else "needs a TPU")
 
 
 def _larger_batch(results: Results) -> Goal:
     claim = f"largest batch of {HEADLINE} that fits into the device's memory against float32"
-    plain, full = largest_batch(results, "float32")
-    mixed, _ = largest_batch(results, mixed_policy(results.machine))
-    if results.machine.kind == "cpu":
-        return _at_least(claim, None, LARGER_BATCH, "needs a GPU or a TPU, whose memory is its own")
-    if plain is not None and not full:
-        return _at_least(claim, None, LARGER_BATCH, f"float32 trained {plain} examples, the largest batch tried")
+    needs = "needs a GPU or a TPU, whose memory is its own" if results.machine.kind == "cpu" else None
+    plain, full = memory_limits(results, "float32")
+    mixed, _ = memory_limits(results, mixed_policy(results.machine))
+    if plain and full is None:
+        needs = needs or f"float32 trained {plain} examples, the largest batch tried"
     ratio = mixed / plain if mixed and plain else None
-    return _at_least(claim, None if ratio is None else Comparison(ratio, ratio, ratio), LARGER_BATCH, None)
+    goal = _at_least(
+        results,
+        claim,
+        None if ratio is None else Comparison(ratio, ratio, ratio),
+        LARGER_BATCH,
+        needs,
+        section="memory",
+    )
+    return replace(goal, measured=f"{goal.measured}: {mixed} against {plain}") if goal.measured else goal
 
 
 def _scaling(results: Results, count: int, least: float) -> Goal:
     claim = f"{count} GPUs, {HEADLINE} images per second against one"
-    many, single = one(results, "scaling", devices=count), one(results, "scaling", devices=1)
+    many, alone = one(results, "scaling", devices=count), single(results)
     assert many is not None
-    assert single is not None
     needs = f"needs {count} GPUs" if results.machine.kind != "gpu" else many.needs
-    return _at_least(claim, results.comparison(many, single), least, needs)
+    ratio = results.comparison(many, alone) if alone is not None else None
+    return _at_least(results, claim, ratio, least, needs, section="scaling")
 
 
 def _overflow(results: Results) -> Goal:
@@ -96,7 +104,7 @@ def _overflow(results: Results) -> Goal:
         return Goal(claim, "as Keras", "", f"not measured here: {cell.needs}")
     found = results.measured(cell)
     if not found:
-        return Goal(claim, "as Keras", "", _NO_TIME)
+        return Goal(claim, "as Keras", "", _absent(results, "overflow"))
     values = found[-1].values
     ours = (values["skipped_steps"], values["loss_scale"])
     keras = (values["keras_skipped_steps"], values["keras_loss_scale"])
@@ -110,7 +118,7 @@ def _resume(results: Results) -> Goal:
     assert cell is not None
     found = results.measured(cell)
     if not found:
-        return Goal(claim, "bit-equal weights", "", _NO_TIME)
+        return Goal(claim, "bit-equal weights", "", _absent(results, "resume"))
     values = found[-1].values
     equal = values["weights"] == values["straight_weights"]
     return Goal(claim, "bit-equal weights", "equal" if equal else "different", _verdict(equal))
@@ -122,19 +130,28 @@ def _determinism(results: Results) -> Goal:
     assert cell is not None
     weights = [one.values["weights"] for one in results.measured(cell)]
     if len(weights) < 2:
-        return Goal(claim, "bit-equal weights", "", _NO_TIME)
+        return Goal(claim, "bit-equal weights", "", _absent(results, "determinism"))
     equal = len(set(weights)) == 1
     return Goal(claim, "bit-equal weights", "equal" if equal else "different", _verdict(equal))
 
 
-def _at_least(claim: str, ratio: Comparison | None, least: float, needs: str | None) -> Goal:
-    measured = "" if ratio is None else str(ratio)
-    goal = Goal(claim, f"at least {least:g}", measured, _NO_TIME)
+def _absent(results: Results, section: str) -> str:
+    """Return why a goal of the section has no figure."""
+    failed = any(one.outcome == "failed" and one.key.partition("/")[0] == section for one in results.rounds)
+    return f"not measured here: {'a measurement failed, see below' if failed else LEFT_OUT}"
+
+
+def _at_least(
+    results: Results, claim: str, ratio: Comparison | None, least: float, needs: str | None, section: str = "policies"
+) -> Goal:
+    goal = Goal(claim, f"at least {least:g}", "" if ratio is None else str(ratio), "")
+    if needs is None and results.scale == "small":
+        needs = _SMALL
     if needs:
-        # A ratio of another device is not the goal's.
+        # A ratio of another device, or of another model, is not the goal's.
         return replace(goal, measured="", verdict=f"not measured here: {needs}")
     if ratio is None:
-        return goal
+        return replace(goal, verdict=_absent(results, section))
     # Rounds that differ decide the goal only where all are on one side of it.
     if not ratio.agrees and ratio.low < least <= ratio.high:
         return replace(goal, verdict="not decided: the rounds differ")

@@ -8,12 +8,14 @@ from hardware.cells import SIZES, Cell, Scale
 from hardware.machine import Machine
 from mptraining_api.spec import API_VERSION
 
-# Steps of one call of the device, and the number of calls; the first compiles and does not count.
+# Steps of one call of the device.
 _FUSED: dict[Scale, int] = {"full": 10, "small": 4}
-_CALLS: dict[Scale, int] = {"full": 12, "small": 6}
-# Memory is at its peak after some steps.
-_MEMORY_CALLS = 2
+# Calls of a cell that decides a goal, and of the others; the first compiles and does not count.
+_CALLS: dict[Scale, tuple[int, int]] = {"full": (5, 4), "small": (6, 6)}
+# Memory is at its peak after some steps, and a step of a large batch is long.
+_MEMORY_FUSED, _MEMORY_CALLS = 2, 2
 OVERFLOW_STEPS = 24
+_TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4"}
 SEED = 7
 
 
@@ -21,7 +23,15 @@ def steps(cell: Cell, scale: Scale) -> int:
     """Return the steps of a cell's run."""
     if cell.section == "overflow":
         return OVERFLOW_STEPS
-    return _FUSED[scale] * (_MEMORY_CALLS if cell.section == "memory" else _CALLS[scale])
+    calls = _CALLS[scale][0 if cell.decides_goal else 1]
+    return steps_of_call(cell, scale) * (_MEMORY_CALLS if cell.section == "memory" else calls)
+
+
+def steps_of_call(cell: Cell, scale: Scale) -> int:
+    """Return the steps that the device does in one call."""
+    if cell.section == "overflow":
+        return 1
+    return _MEMORY_FUSED if cell.section == "memory" else _FUSED[scale]
 
 
 def job(
@@ -47,7 +57,7 @@ def job(
             "training": {
                 "totalSteps": total_steps,
                 "batchSize": {"perReplica": cell.batch},
-                "stepsPerExecution": 1 if cell.section == "overflow" else _FUSED[scale],
+                "stepsPerExecution": steps_of_call(cell, scale),
                 "seed": SEED,
                 "deterministic": "Always" if cell.deterministic else "Never",
             },
@@ -61,5 +71,8 @@ def job(
 def local_accelerator(machine: Machine, count: int) -> dict[str, Any]:
     """Return the section of so many devices of this machine."""
     if machine.kind == "tpu":
-        return {"type": machine.accelerator, "topology": {1: "1x1", 4: "2x2", 8: "2x4"}[machine.count]}
+        topology = _TOPOLOGIES.get(machine.count)
+        if topology is None:
+            raise ValueError(f"TensorFlow lists {machine.count} TPU chips: expected 1, 4 or 8, those of one machine")
+        return {"type": machine.accelerator, "topology": topology}
     return {"type": machine.accelerator, "countPerNode": count}

@@ -5,10 +5,12 @@ A process that has initialized a GPU keeps its memory, so the process that start
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +24,9 @@ _FILES: dict[Literal["gpu", "tpu"], tuple[str, ...]] = {
 }
 # A CPU is split into so many logical devices for the part about several devices.
 _LOGICAL_CPUS = 2
+# Numbers of devices of which the book states speedups.
+COUNTS = (1, 2, 4, 8)
+_AMPERE = 8.0
 
 
 @dataclass(frozen=True)
@@ -44,18 +49,23 @@ class Machine:
         return asdict(self)
 
 
-def catalogue_name(device: str, capability: float) -> str:
-    """Return the catalogue's name of a GPU, by NVIDIA's product name; of an unknown GPU that of a similar one.
+def catalogue_name(device: str, capability: float | None, count: int) -> str:
+    """Return the catalogue's name of a GPU, by NVIDIA's product name; of others that of a similar one.
 
-    Locally the name decides only how many devices a job may ask for; the policy of each measurement is given.
+    Locally the name decides only how many devices a job may ask for; the policy of each measurement is given. Google
+    sells some GPUs in eights only: a job on one of them needs another name.
     """
     label = device.replace(" ", "-")
+    asked = {number for number in COUNTS if number <= count}
     for name, accelerator in catalogue().items():
-        if label in accelerator.products:
+        if label in accelerator.products and asked <= set(accelerator.counts):
             return name
-    if capability >= 8.0:
-        return "nvidia-l4"
-    return "nvidia-tesla-v100" if capability >= 7.0 else "nvidia-tesla-p100"
+    return "nvidia-l4" if capability is None or capability >= _AMPERE else "nvidia-tesla-v100"
+
+
+def leading_alike(devices: Sequence[tuple[str, float | None]]) -> int:
+    """Return how many devices of the first one's name and capability come first: only they are measured together."""
+    return sum(1 for _ in itertools.takewhile(lambda device: device == devices[0], devices))
 
 
 class DeviceNotListed(Exception):
@@ -85,31 +95,36 @@ def check_none(root: Path, *, cuda: bool) -> None:
 
 def detect(root: Path = Path("/")) -> Machine:
     """Return this machine; initializes no device. Raises DeviceNotListed."""
-    import keras
     import psutil
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
-    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
     model = _cpu_model(Path("/proc/cpuinfo"))
     common: dict[str, Any] = {
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)),
         "memory": psutil.virtual_memory().total,
         "tensorflow": tf.__version__,
-        "keras": keras.__version__,
+        # That of tf_keras on a TPU.
+        "keras": tf.keras.__version__,
     }
     if gpus:
-        major, minor = details.get("compute_capability", (0, 0))
-        capability = float(f"{major}.{minor}")
-        name = details.get("device_name", "GPU")
-        return Machine("gpu", name, catalogue_name(name, capability), len(gpus), capability, driver=_driver(), **common)
+        found = [_details(tf.config.experimental.get_device_details(gpu)) for gpu in gpus]
+        (name, capability), count = found[0], leading_alike(found)
+        listed = catalogue_name(name, capability, count)
+        return Machine("gpu", name, listed, count, capability, driver=_driver(), **common)
     tpus = tf.config.list_physical_devices("TPU")
     if tpus:
         kind = os.environ.get("TPU_ACCELERATOR_TYPE", "TPU")
         return Machine("tpu", kind, "tpu-v5-lite-podslice", len(tpus), None, **common)
     check_none(root, cuda=bool(tf.sysconfig.get_build_info().get("is_cuda_build")))
     return Machine("cpu", model, "cpu", _LOGICAL_CPUS, None, **common)
+
+
+def _details(details: Mapping[str, Any]) -> tuple[str, float | None]:
+    """Return name and compute capability of a GPU; None for one that TensorFlow does not know."""
+    version = details.get("compute_capability")
+    return details.get("device_name", "GPU"), float("{}.{}".format(*version)) if version else None
 
 
 def _cpu_model(cpuinfo: Path) -> str:

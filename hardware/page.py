@@ -6,13 +6,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hardware.cells import COUNTS, HEADLINE, MEMORY_BATCHES, MODELS, POLICIES, SIZES, SOURCES, Cell, Source
-from hardware.goals import SCALING, goals, headline, largest_batch, one
+from hardware.cells import GOAL_ROUNDS, HEADLINE, MEMORY_BATCHES, MODELS, POLICIES, SIZES, SOURCES, Cell, Source, title
+from hardware.goals import LEFT_OUT, SCALING, goals, one, single
+from hardware.jobs import steps
+from hardware.machine import COUNTS
 from hardware.pictures import bar_chart, line_chart
 from hardware.results import AGREE, Results
-from hardware.schedule import too_large
+from hardware.schedule import goal_rounds, left_out, memory_limits
 
 _CPU = "Measured on a CPU: shows that the program works, not what a GPU does."
+_SMALL = (
+    " The models are small ones with the layers of those that an accelerator gets: for images of 16x16 a residual net "
+    "(for resnet50), one MBConv block (for efficientnetb0) and an encoder of one layer (for vit), for 16 tokens an "
+    "encoder of one layer (for transformer), and two dense layers (for mlp)."
+)
 _MIB = 2**20
 _MEMORY, _SPEED = "hardware-memory.svg", "hardware-speed.svg"
 _SOURCES = {
@@ -44,6 +51,7 @@ def page(results: Results, drawn: Iterable[str]) -> str:
         _memory(results, _MEMORY in drawn),
         _determinism(results),
         _failures(results),
+        _left_out(results),
         _method(results),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -59,7 +67,7 @@ def pictures(results: Results) -> dict[str, str]:
             lines.setdefault(cell.policy, []).append((cell.batch, memory / _MIB))
     if lines:
         drawn[_MEMORY] = line_chart(
-            f"Peak memory of {HEADLINE}", "examples of a step on one device", "MiB", lines, POLICIES
+            f"Peak memory of a {_headline(results)}", "examples of a step on one device", "MiB", lines, POLICIES
         )
     groups: dict[str, dict[str, float]] = {}
     for cell in _cells(results, "policies"):
@@ -68,18 +76,17 @@ def pictures(results: Results) -> dict[str, str]:
         plain = Cell("policies", cell.model, "float32", cell.batch, xla=True)
         ratio = results.ratio(cell, plain)
         if ratio is not None:
-            groups.setdefault(cell.model, {})[cell.policy] = ratio
+            groups.setdefault(title(cell.model, results.scale), {})[cell.policy] = ratio
     if groups:
-        title = "Examples per second with XLA, as multiples of float32"
-        drawn[_SPEED] = bar_chart(title, "", groups, POLICIES)
+        drawn[_SPEED] = bar_chart("Examples per second with XLA, as multiples of float32", "", groups, POLICIES)
     return drawn
 
 
 def _head(results: Results) -> str:
     machine = results.machine
     first = _CPU if machine.kind == "cpu" else f"Measured on {machine.count} x {machine.device}."
-    if machine.kind != "cpu" and results.scale == "small":
-        first += " The models are small ones, which show that the program works."
+    if results.scale == "small":
+        first += _SMALL
     accelerator = "none" if machine.kind == "cpu" else f"{machine.count} x {machine.device}"
     if machine.capability:
         accelerator += f", compute capability {machine.capability}"
@@ -116,8 +123,10 @@ def _policies(results: Results, source: Source) -> str:
             cells = [
                 one(results, "policies", model=model, policy=policy, xla=xla, source=source) for policy in POLICIES
             ]
-            plain = next(cell for cell in cells if cell is not None and cell.policy == "float32")
-            row = [f"{model}, batch {plain.batch}", "on" if xla else "off"]
+            plain = cells[0]
+            if plain is None:
+                continue
+            row = [f"{title(model, results.scale)}, batch {plain.batch}", "on" if xla else "off"]
             row += ["" if cell is None else _speed(results, cell, plain) for cell in cells]
             bound = results.median(plain, "input_bound_percent")
             rows.append([*row, "" if bound is None else f"{bound:.0f}%"])
@@ -142,55 +151,36 @@ def _absent(results: Results, cell: Cell) -> str:
     found = results.of(cell)
     if found:
         return found[-1].outcome
-    before = too_large(cell, results)
-    if before is not None:
-        return f"out of memory at batch {before.key.rpartition('x')[2]}"
-    return "no time left"
+    if cell.section == "memory":
+        _, full = memory_limits(results, cell.policy)
+        if full is not None and full < cell.batch:
+            return f"out of memory at batch {full}"
+    return LEFT_OUT
 
 
 def _scaling(results: Results) -> str:
-    single = one(results, "scaling", devices=1)
-    assert single is not None
-    rows = []
+    machine, alone, rows = results.machine, single(results), []
+    assert alone is not None
     for count in COUNTS:
-        cell = one(results, "scaling", devices=count)
+        cell = alone if count == 1 else one(results, "scaling", devices=count)
         assert cell is not None
-        speed, ratio = results.median(cell, "examples_per_second"), results.comparison(cell, single)
-        goal = f"{SCALING[count]}" if count in SCALING else ""
+        speed = results.median(cell, "examples_per_second")
+        ratio = None if cell == alone else results.comparison(cell, alone)
         rows.append(
             [
-                str(count),
+                str(machine.count if machine.kind == "tpu" and cell == alone else count),
                 _absent(results, cell) if speed is None else _number(speed),
                 "" if ratio is None else str(ratio),
-                goal,
+                f"{SCALING[count]}" if count in SCALING else "",
             ]
         )
-    devices = {"cpu": "logical devices of one CPU, which share its cores", "gpu": "GPUs (NCCL)", "tpu": "chips"}
-    of = devices[results.machine.kind]
-    text = f"{HEADLINE} under {single.policy}, {single.batch} examples a step on each of the {of}." + _elsewhere(
-        results, single
-    )
-    return f"## Several devices\n\n{text}\n\n" + _table(["Devices", "Examples/s", "Against one", "Goal"], rows)
-
-
-def _elsewhere(results: Results, cell: Cell) -> str:
-    """Return a remark if the same job of other sections had another speed, else nothing."""
-    job = cell.key.partition("/")[2]
-    found: dict[str, list[float]] = {}
-    for measured in results.rounds:
-        section, _, its = measured.key.partition("/")
-        if its == job and measured.values.get("examples_per_second"):
-            found.setdefault(section, []).append(measured.values["examples_per_second"])
-    speeds = [speed for section in found.values() for speed in section]
-    if cell.section not in found or max(speeds) <= AGREE * min(speeds):
-        return ""
-    others = [speed for section, its in found.items() if section != cell.section for speed in its]
-    if not others:
-        return ""
-    between = " to ".join(dict.fromkeys(_number(speed) for speed in (min(others), max(others))))
-    return (
-        f" The job on one device had {between} examples per second in other sections: the machine was not equally "
-        "busy, so figures of two sections, and of two rows here, are not comparable."
+    of = {"cpu": "logical devices of one CPU, which share its cores", "gpu": "GPUs (NCCL)", "tpu": "chips"}[
+        machine.kind
+    ]
+    xla = "" if alone.xla else " without XLA"
+    text = f"{_headline(results)} under {alone.policy}{xla}, {alone.batch} examples a step on each of the {of}."
+    return f"## Several devices\n\n{_sentence(text)}\n\n" + _table(
+        ["Devices", "Examples/s", "Against one", "Goal"], rows
     )
 
 
@@ -202,62 +192,104 @@ def _memory(results: Results, drawn: bool) -> str:
     cells = _cells(results, "memory")
     policies = list(dict.fromkeys(cell.policy for cell in cells))
     rows = []
-    for batch in MEMORY_BATCHES[results.scale]:
+    for batch in sorted({cell.batch for cell in cells}):
         row = [str(batch)]
         for policy in policies:
             cell = next(cell for cell in cells if (cell.batch, cell.policy) == (batch, policy))
             memory = results.median(cell, "memory_bytes")
-            row.append(_absent(results, cell) if memory is None else f"{memory / _MIB:,.0f}")
-        rows.append(row)
+            between = batch not in MEMORY_BATCHES[results.scale] and not results.of(cell)
+            row.append("" if between else (_absent(results, cell) if memory is None else f"{memory / _MIB:,.0f}"))
+        if any(row[1:]):
+            rows.append(row)
     of = "the process, TensorFlow included" if results.machine.kind != "gpu" else "GPU 0, as its allocator reports it"
-    text = f"MiB at the peak, of {of}; {HEADLINE} without XLA."
+    xla = "with" if cells[0].xla else "without"
+    text = f"MiB at the peak, of {of}; {_headline(results)} {xla} XLA."
     for policy in policies:
-        largest, full = largest_batch(results, policy)
-        if full and largest is not None:
-            text += f" Under {policy} {largest} is the largest batch that fits."
+        fits, full = memory_limits(results, policy)
+        if fits and full is not None:
+            text += f" Under {policy} {fits} fits and {full} does not."
     picture = f"\n\n![Memory against batch size](pictures/{_MEMORY})" if drawn else ""
     return f"## Memory against batch size\n\n{text}\n\n" + _table(["Batch", *policies], rows) + picture
 
 
 def _determinism(results: Results) -> str:
     rows = []
-    plain = one(results, "determinism", deterministic=False)
-    assert plain is not None
-    for on in (False, True):
-        cell = one(results, "determinism", deterministic=on)
-        assert cell is not None
+    repeatable = one(results, "determinism")
+    assert repeatable is not None
+    fields = {"model": repeatable.model, "policy": repeatable.policy, "xla": repeatable.xla}
+    free = one(results, "policies", **fields, source=repeatable.source)
+    assert free is not None
+    for name, cell in (("`Never`", free), ("`Always`", repeatable)):
         weights = [found.values["weights"] for found in results.measured(cell)]
         equal = "" if len(weights) < 2 else ("yes" if len(set(weights)) == 1 else "no")
-        rows.append(["`Always`" if on else "`Never`", _speed(results, cell, plain), equal])
-    header = ["`training.deterministic`", "Examples/s", "Two runs have equal weights"]
-    return f"## Determinism\n\n{HEADLINE} under {plain.policy} without XLA.\n\n" + _table(header, rows)
+        rows.append([name, _speed(results, cell, free), equal])
+    header = ["`training.deterministic`", "Examples/s", "All runs have equal weights"]
+    xla = "with" if free.xla else "without"
+    text = _sentence(f"{_headline(results)} under {free.policy} {xla} XLA.")
+    return f"## Determinism\n\n{text}\n\n" + _table(header, rows)
 
 
 def _failures(results: Results) -> str:
     failed = [found for found in results.rounds if found.outcome != "measured"]
     if not failed:
         return ""
-    rows = [[f"`{found.key}`", found.outcome, " ".join(found.message.replace("|", "/").split())] for found in failed]
+    rows = [
+        [f"`{_named(results, found.key)}`", found.outcome, " ".join(found.message.replace("|", "/").split())]
+        for found in failed
+    ]
     return "## What failed\n\n" + _table(["Measurement", "", "Message"], rows)
 
 
+def _left_out(results: Results) -> str:
+    """Return the measurements for which no time was left, so that nothing that is missing looks measured."""
+    found = [f"- `{_named(results, cell.key)}`" for cell in left_out(results)]
+    rounds = goal_rounds(results)
+    if rounds < GOAL_ROUNDS:
+        found.append(f"- {GOAL_ROUNDS - rounds} more rounds of what decides the goals")
+    if not found:
+        return ""
+    jobs = "; `make hardware-gke` has jobs for the speeds only" if results.machine.kind == "tpu" else ""
+    text = f"The same command with more `--minutes` (`make hardware MINUTES=…`{jobs}) measures:"
+    return f"## {LEFT_OUT.capitalize()}\n\n{text}\n\n" + "\n".join(found)
+
+
+def _headline(results: Results) -> str:
+    return title(HEADLINE, results.scale)
+
+
+def _named(results: Results, key: str) -> str:
+    """Return the cell's key with the model's name of the tables."""
+    section, model, rest = key.split("/", 2)
+    return "/".join([section, title(model, results.scale) if model in MODELS else model, rest])
+
+
+def _sentence(text: str) -> str:
+    return text if text.startswith(HEADLINE) else f"{text[0].upper()}{text[1:]}"
+
+
 def _method(results: Results) -> str:
-    kinds = {
-        "full": "resnet50 and efficientnetb0 are those of keras.applications, vit is a ViT-S/16, transformer an "
-        "encoder of 12 layers of width 512 over 256 tokens, mlp has 4 layers of 4,096 units.",
-        "small": "The models are small ones with the layers of the named: a residual net, a net of one MBConv block, "
-        "encoders of one layer, two dense layers.",
-    }
-    rounds = max((len(results.measured(headline(results, policy))) for policy in POLICIES), default=0)
+    models = (
+        " resnet50 and efficientnetb0 are those of keras.applications, vit is a ViT-S/16, transformer an encoder of 12 "
+        "layers of width 512 over 256 tokens, mlp has 4 layers of 4,096 units."
+    )
     examples = SIZES[results.scale][HEADLINE].examples
+    speeds = {cell.decides_goal: steps(cell, results.scale) for cell in _cells(results, "policies")}
+    taken = f"{speeds[False]} steps" + (
+        f", one that decides a goal {speeds[True]}" if speeds[True] != speeds[False] else ""
+    )
     return (
         "## How it is measured\n\n"
-        "Each measurement is a job of its own in a process of its own, resolved and run as `mptj run` does it, with "
-        "the strategy, the policy and the loss scaling that a job gets. Records hold noise. A speed is the median over "
-        "the calls of the device but the first, which compiles; with several rounds the median of the rounds. A ratio "
-        f"is that of the two medians, unless the ratios of single rounds differ by more than {AGREE - 1:.0%}: then it "
-        f"is the range of the rounds. Rounds of each of the goals' models here: {rounds}. "
-        f"{kinds[results.scale]} {examples:,} images are in the data. "
+        "Each measurement is a job of its own, resolved and run as `mptj run` does it, with the strategy, the policy "
+        "and the loss scaling that a job gets. What decides a goal, compares weights or measures memory has a process "
+        "of its own; other speeds with the same TF32 setting share one. Records hold noise. "
+        f"A speed takes {taken}; it is the median over the calls of the device but the first, which compiles; with "
+        "several rounds the median of the rounds. A ratio is that of the two medians, unless the ratios of single "
+        f"rounds differ by more than {AGREE - 1:.0%}: then it is the range of the rounds. "
+        f"Rounds of what decides the goals here: {goal_rounds(results)}. "
+        "XLA off, TF32 and the third policy are measured for two models, streamed records for two models under float32 "
+        "and the goals' policy; other cells of the tables are empty. The largest batch is searched among powers of two "
+        "and three batches between two of them, each in a process of its own."
+        f"{models if results.scale == 'full' else ''} {examples:,} images are in the data. "
         "TF32 is float32 as "
         "TensorFlow multiplies it on Ampere GPUs by default; the column float32 has it switched off. "
         "The job that overflows has a loss times 4,096 and a learning rate of "

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hardware import __main__ as command
-from hardware.machine import DeviceNotListed, check_none
+from hardware.machine import DeviceNotListed, _details, check_none, leading_alike
 from hardware.measure import ROOT
 
 DEVICES = [
@@ -60,3 +60,14 @@ def test_the_message_is_the_only_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command.subprocess, "run", lambda *_, **__: answer)
     with pytest.raises(SystemExit, match=r"^the machine has a GPU$"):
         command._machine()
+
+
+def test_only_gpus_of_one_model_are_measured_together() -> None:
+    v100, t4 = ("Tesla V100-SXM2-16GB", 7.0), ("Tesla T4", 7.5)
+    assert leading_alike([v100, v100]) == 2
+    assert leading_alike([v100, t4, v100]) == 1
+
+
+def test_a_gpu_whose_capability_tensorflow_does_not_know_lacks_nothing() -> None:
+    assert _details({"device_name": "NVIDIA B200", "compute_capability": (10, 0)}) == ("NVIDIA B200", 10.0)
+    assert _details({}) == ("GPU", None)

@@ -44,7 +44,8 @@ def test_a_second_call_with_more_time_continues(
 ) -> None:
     assert len(call(monkeypatch, tmp_path, "--minutes", "0.5").rounds) == 3
     assert len(call(monkeypatch, tmp_path, "--minutes", "1").rounds) == len(machine) == 6
-    assert len(set(machine)) == 6
+    # The second run of determinism is the only repetition so early.
+    assert len(set(machine)) == 5
     text = (tmp_path / "hardware.md").read_text()
     assert "Measured on a CPU" in text
     assert (tmp_path / "pictures" / "hardware-speed.svg").exists()
