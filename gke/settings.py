@@ -11,8 +11,10 @@ _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z][a-z0-9]*")
 # Room for "-records" in a bucket's name and for suffixes of node names.
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,18}[a-z0-9]")
 _BUCKET_LENGTH = 63
-# A host with a dot or a port, and a path: anything else is taken for a repository of Docker Hub.
-_REGISTRY = re.compile(r"[A-Za-z0-9-]+(?:[.:][A-Za-z0-9-]+)+(?:/[a-z0-9._-]+)*/?")
+# A host with a dot or a port, or localhost, and a path: anything else is taken for a repository of Docker Hub.
+_REGISTRY = re.compile(
+    r"(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:))(?::[0-9]+)?(?:/[a-z0-9._-]+)*/?"
+)
 
 
 class InvalidSettings(ValueError):
@@ -66,7 +68,7 @@ def check(settings: Settings, *, images_needed: bool = False) -> None:
     if settings.images and not _REGISTRY.fullmatch(settings.images):
         mistakes.append(
             f"--images: {settings.images!r} is not a registry: expected REGION-docker.pkg.dev/PROJECT/REPOSITORY or "
-            "another host with a path, without https://"
+            "another host with a path, without https:// and without a tag; the project example.com:id is example.com/id"
         )
     if mistakes:
         raise InvalidSettings("\n".join(mistakes))

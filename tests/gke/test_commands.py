@@ -162,14 +162,38 @@ def test_all_mistakes_are_reported_at_once() -> None:
         chosen(["h100"])
 
 
-@pytest.mark.parametrize("images", ["eu", "team/images", "https://registry.example/images", "registry.example/Images"])
+@pytest.mark.parametrize(
+    "images",
+    [
+        "eu",
+        "team/images",
+        "https://registry.example/images",
+        "registry.example/Images",
+        "images:latest",
+        "team/images:1",
+        "registry.example/images:1",
+        "localhost:latest",
+        "registry.example:v1/images",
+        # The ID of a project of a domain has a colon, which is a slash in the name of an image.
+        "gcr.example/example.com:project/images",
+    ],
+)
 def test_images_that_are_no_registry_are_refused(images: str) -> None:
     with pytest.raises(InvalidSettings, match=r"--images: .* expected REGION-docker.pkg.dev/PROJECT/REPOSITORY"):
         check(Settings("my-project-1", images=images), images_needed=True)
 
 
 @pytest.mark.parametrize(
-    "images", ["us-docker.pkg.dev/my-project-1/images", "registry.example", "localhost:5000/a", "ghcr.io/team/"]
+    "images",
+    [
+        "us-docker.pkg.dev/my-project-1/images",
+        "registry.example",
+        "localhost:5000/a",
+        "ghcr.io/team/",
+        "localhost/a",
+        "registry:5000",
+        "gcr.example/example.com/project/images",
+    ],
 )
 def test_a_host_with_a_dot_or_a_port_is_a_registry(images: str) -> None:
     check(Settings("my-project-1", images=images), images_needed=True)

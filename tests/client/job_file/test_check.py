@@ -148,7 +148,9 @@ class Test_entry_point:
     def of(self, job_file: JobFile) -> Callable[..., Path]:
         """Write a job with this entry point beside a module `seg` and a package `nets`."""
 
-        def write(entry_point: str, *, more: str = "", files: dict[str, str] | None = None, modules: bool = True) -> Path:
+        def write(
+            entry_point: str, *, more: str = "", files: dict[str, str] | None = None, modules: bool = True
+        ) -> Path:
             path = job_file()
             text = path.read_text()
             before, application, rest = text.partition("application:")
@@ -231,7 +233,10 @@ class Test_entry_point:
         ("entry_point", "said"),
         [
             ("segg:build", "no module 'segg' (searched "),
-            ("seg:biuld", "module 'seg' has no 'biuld', which is no mistake if the image has it. Did you mean 'build'?"),
+            (
+                "seg:biuld",
+                "module 'seg' has no 'biuld', which is no mistake if the image has it. Did you mean 'build'?",
+            ),
             ("nets.unet:build", "'nets.unet' cannot be imported: "),
         ],
     )

@@ -140,7 +140,8 @@ class Test_gaps:
     def test_a_row_without_a_group_is_a_gap(self, tmp_path: Path, blank: str | None) -> None:
         table = pa.table({"x": [1, 2, 3, 4, 5], "who": ["a", blank, "b", blank, "b"]})
         pq.write_table(table, tmp_path / "rows.parquet")
-        source, arguments = str(tmp_path / "rows.parquet"), {"group": "who", "validation_fraction": 0.4}
+        source = str(tmp_path / "rows.parquet")
+        arguments: dict[str, Any] = {"group": "who", "validation_fraction": 0.4}
         said = r"column 'who': 2 rows have no value, the first in row 1; .* --missing Drop leaves out 2 of 5 rows$"
         with pytest.raises(InvalidData, match=said):
             convert(source, str(tmp_path / "out"), **arguments)

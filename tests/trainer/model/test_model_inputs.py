@@ -132,8 +132,8 @@ def test_features_that_are_not_the_inputs_are_refused(
         ((32, 32, 3), "'image' has shape [32, 32, 3]; expected [64, 64, 3], the shape of the model's input. Give the "
          "feature in data.features resize: [64, 64], or change the model's Input to shape [32, 32, 3]."),
         ((12,), "'image' has shape [12]; expected [64, 64, 3]"),
-        ((64, 64, 1), "Give the records 3 channels (an encoded image is decoded to those of its shape in data.features), "
-         "or change the model's Input to shape [64, 64, 1]."),
+        ((64, 64, 1), "Give the records 3 channels (an encoded image is decoded to those of its shape in "
+         "data.features), or change the model's Input to shape [64, 64, 1]."),
         ((32, 32, 1), "Give the records 3 channels"),
         ((64, 64, 3), None),
         ((None, None, 3), None),
@@ -165,4 +165,6 @@ def test_another_error_of_a_model_that_takes_any_size_is_reported_as_it_is(keras
     found = shape_mismatch(compiled, [TensorSpec("image", "float32", (28, 28, 3))], raised)
     assert found is not None
     assert found.where == "spec.program"
-    assert str(found).startswith(f"spec.program: {raised}. The feature 'image' has shape [28, 28, 3], the model's Input ")
+    assert str(found).startswith(
+        f"spec.program: {raised}. The feature 'image' has shape [28, 28, 3], the model's Input "
+    )
