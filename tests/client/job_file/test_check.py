@@ -153,7 +153,7 @@ class Test_entry_point:
         ) -> Path:
             path = job_file()
             text = path.read_text()
-            before, application, rest = text.partition("application:")
+            before, _, rest = text.partition("application:")
             function = f"function: {{entryPoint: '{entry_point}'}}"
             path.write_text(before + function + rest[rest.index("}") + 1 :] + more)
             if modules:
