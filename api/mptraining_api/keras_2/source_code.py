@@ -73,10 +73,10 @@ def detect_in_source(text: str) -> KerasCode:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
+        visitor = _KerasVisitor(tree)
+        visitor.visit(tree)
     except (SyntaxError, ValueError, RecursionError):
         return KerasCode()
-    visitor = _KerasVisitor(tree)
-    visitor.visit(tree)
     return KerasCode(
         tuple(sorted(visitor.keras_2, key=lambda sign: sign.line)),
         tuple(sorted(visitor.keras_3, key=lambda sign: sign.line)),

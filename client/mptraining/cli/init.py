@@ -103,7 +103,7 @@ def _still_missing(path: Path) -> list[str]:
     from mptraining_api.validation.mistakes import InvalidJobFile
 
     try:
-        check_job_file(path)
+        check_job_file(path, here=True)
     except InvalidJobFile as error:
         return [str(each.problem) for each in error.mistakes]
     return []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +14,10 @@ import typer
 
 from mptraining.cli.jobs import Format, Plain, follow_until_ended, print_documents
 from mptraining.cli.shell import completion
+from mptraining_api.problems import Problem
 
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Where
-    from mptraining_api.problems import Problem
 
 # Fields of the job that `mptj predict` makes, and the arguments that they are of.
 _ARGUMENTS = {
@@ -92,25 +93,28 @@ def predict(
         return path if submit else absolute_path(path, Path.cwd())
 
     target = located(to)
-    document = prediction_document(
-        located(model),
-        [located(each) for each in records],
-        name=name,
-        accelerator={"type": canonical_name(accelerator)} if accelerator else accelerator_of(model),
-        nodes=nodes,
-        prediction={"to": target, "key": key, "batchSize": batch_size, "evaluate": evaluate or None},
-        data=_data_section(job) if job is not None else None,
-        skip_bad=skip_bad,
-        output=f"{target}{_RUN}",
-    )
-    if dry_run:
-        from mptraining.cluster.submit import check
+    # Problems of the job file keep its fields.
+    data = _data_section(job) if job is not None else None
+    with _named_by_argument():
+        document = prediction_document(
+            located(model),
+            [located(each) for each in records],
+            name=name,
+            accelerator={"type": canonical_name(accelerator)} if accelerator else accelerator_of(model),
+            nodes=nodes,
+            prediction={"to": target, "key": key, "batchSize": batch_size, "evaluate": evaluate or None},
+            data=data,
+            skip_bad=skip_bad,
+            output=f"{target}{_RUN}",
+        )
+        if dry_run:
+            from mptraining.cluster.submit import check
 
-        print_documents([check(document).document], Format.YAML, many=False)
-    elif submit:
-        _submit(document, where, follow=follow, plain=plain)
-    else:
-        _predict_here(document, target, plain=plain)
+            print_documents([check(document).document], Format.YAML, many=False)
+        elif submit:
+            _submit(document, where, follow=follow, plain=plain)
+        else:
+            _predict_here(document, target, plain=plain)
 
 
 def _submit(document: dict[str, Any], where: Where, *, follow: bool, plain: bool) -> None:
@@ -132,7 +136,6 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None
     from mptraining.local.run import resolve_for_machine, run_local, this_machine
     from mptraining.prediction_job import stored_prediction
     from mptraining_api import run_folder
-    from mptraining_api.validation.mistakes import InvalidJobFile
     from mptraining_records.storage import storage
 
     folder = document["spec"]["output"]["uri"]
@@ -145,18 +148,13 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None
         if run_folder.difference(before, job) is not None:
             # Of a command with other arguments, such as a wrong --key.
             storage.delete_prefix(folder)
-    try:
-        code = run_local(
-            path,
-            document=document,
-            display=display_here(plain=plain),
-            again=shlex.join(["mptj", *_given()]),
-            error=lambda text: typer.echo(wrapped(f"mptj: {in_arguments(text)}", sys.stderr), err=True),
-        )
-    except InvalidJobFile as problem:
-        raise InvalidJobFile(
-            [replace(each, problem=_of_arguments(each.problem)) for each in problem.mistakes]
-        ) from None
+    code = run_local(
+        path,
+        document=document,
+        display=display_here(plain=plain),
+        again=shlex.join(["mptj", *_given()]),
+        error=lambda text: typer.echo(wrapped(f"mptj: {in_arguments(text)}", sys.stderr), err=True),
+    )
     if code:
         raise typer.Exit(code)
     storage.delete_prefix(folder)
@@ -164,9 +162,16 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None
     typer.echo(f"next: pandas.read_parquet({target!r})")
 
 
-def _of_arguments(problem: Problem) -> Problem:
-    expected, step = in_arguments(problem.expected), in_arguments(problem.next_step)
-    return type(problem)(in_arguments(problem.where), in_arguments(problem.found), expected=expected, next_step=step)
+@contextmanager
+def _named_by_argument() -> Iterator[None]:
+    """In the block, name the fields of the prediction's job by the command's arguments in the problems raised."""
+    try:
+        yield
+    except Problem as problem:
+        for each in (problem, *(mistake.problem for mistake in getattr(problem, "mistakes", ()))):
+            each.where, each.found = in_arguments(each.where), in_arguments(each.found)
+            each.expected, each.next_step = in_arguments(each.expected), in_arguments(each.next_step)
+        raise
 
 
 def in_arguments(text: str) -> str:

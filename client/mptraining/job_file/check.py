@@ -77,7 +77,7 @@ def _check(
         document, notes = with_keras_of_folder(written.to_document(), source_folder(written.spec, folder))
     found = document_problems(document, chosen, other_keras=here and _has_other_keras())
     data = check_data(value_at(document, ("spec",)), folder, here=here)
-    code = check_entry_point(value_at(document, ("spec",)), folder, here=here)
+    code, code_notes = check_entry_point(value_at(document, ("spec",)), folder, here=here)
     if found.problems or data.problems:
         raise text.located([*found.problems, *data.problems, *code])
     notes += [f"line {line}: {about}" for line, about in text.ambiguous]
@@ -87,7 +87,7 @@ def _check(
     resolved = resolve(job, chosen)
     if problems := [*zero_steps(resolved, folder), *code]:
         raise text.located(problems)
-    return CheckedJob(written, resolved, (*notes, *data.notes))
+    return CheckedJob(written, resolved, (*notes, *data.notes, *code_notes))
 
 
 def _has_other_keras() -> bool:

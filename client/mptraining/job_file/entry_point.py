@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,50 +13,65 @@ from mptraining_api.problems import InvalidSpec, Problem, nearest
 from mptraining_api.validation.mistakes import value_at
 
 _WHERE = "spec.program.function.entryPoint"
+# A module that uses one of these may have functions that its statements do not show.
+_DYNAMIC = {"__dict__", "__getattr__", "exec", "globals", "locals", "modules", "setattr", "vars"}
 
 
-def check_entry_point(spec: object, folder: Path, *, here: bool) -> list[Problem]:
-    """Return the mistake in the entry point of the job's `spec`; `folder` is the folder of the job file.
+def check_entry_point(spec: object, folder: Path, *, here: bool) -> tuple[list[Problem], list[str]]:
+    """Return mistakes in the entry point of the job's `spec`, and notes; `folder` is the folder of the job file.
 
-    With `here` the job will run on this machine. Otherwise the code may be in an image or an archive, so a missing
-    module is a mistake only if the folder has other modules and the job names neither image nor source.
+    With `here` the job will run on this machine, where Python searches the working directory too. On a cluster the
+    code may be in an image: only a function that is missing from a module of the folder `source` is a mistake.
     """
     entry_point = value_at(spec, ("program", "function", "entryPoint"))
     if not isinstance(entry_point, str) or entry_point.count(":") != 1:
-        return []
+        return [], []
+    name, _, function = entry_point.partition(":")
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return [], []
     below = Path(absolute_path("source", folder))
     has_source = value_at(spec, ("source",)) is not None
-    root = below if has_source and below.is_dir() else folder
-    name, _, function = entry_point.partition(":")
-    is_elsewhere = (has_source and root == folder) or value_at(spec, ("podTemplate",)) is not None
-    found = _find(root, name.split("."))
-    if isinstance(found, Path):
-        return _check_function(found, name, function)
-    is_local = here or (not is_elsewhere and any(_modules(root)))
-    if found is None or not is_local or _is_installed(name):
-        return []
-    return [found]
+    is_shipped = has_source and below.is_dir()
+    root = below if is_shipped else folder
+    found = _find(root, parts)
+    if here and isinstance(found, Problem):
+        in_working_directory = _find(Path.cwd(), parts)
+        found = found if isinstance(in_working_directory, Problem) else in_working_directory
+    tree = _parse(found, name) if isinstance(found, Path) else found
+    problem = _missing_function(tree, name, function) if isinstance(tree, ast.Module) else tree
+    if problem is None or (isinstance(found, Problem) and _is_installed(name)):
+        return [], []
+    if here or (is_shipped and isinstance(tree, ast.Module)):
+        return [problem], []
+    is_elsewhere = has_source or any(value_at(spec, (field,)) is not None for field in ("podTemplate", "runtime"))
+    if not is_shipped and (is_elsewhere or not any(_modules(root))):
+        return [], []
+    return [], [f"{_WHERE}: {problem.found}, which is no mistake if the image has it. {problem.next_step}".rstrip()]
 
 
 def _find(root: Path, parts: Sequence[str]) -> Path | InvalidSpec | None:
     """Return the file of the module; the mistake if there is none; None if it has no source text."""
     folder = root
     for number, part in enumerate(parts, 1):
-        is_last = number == len(parts)
-        if is_last and (folder / f"{part}.py").is_file():
-            return folder / f"{part}.py"
-        if any(folder.glob(f"{part}.*.so")) or any(folder.glob(f"{part}.*.pyd")):
+        name, is_last = ".".join(parts[:number]), number == len(parts)
+        file, package = folder / f"{part}.py", folder / part / "__init__.py"
+        # As in Python, a package comes before a module, and a module before a folder without __init__.py.
+        if package.is_file():
+            if is_last:
+                return package
+        elif any(path.suffix in (".so", ".pyd", ".pyc") for path in folder.glob(f"{part}.*")):
             return None
-        if not (folder / part).is_dir():
+        elif file.is_file():
+            if is_last:
+                return file
+            return InvalidSpec(_WHERE, f"{name!r} is not a package, but {file}", expected=f"a folder {folder / part}")
+        elif not (folder / part).is_dir():
             near = nearest(part, sorted(_modules(folder)))
-            return InvalidSpec(
-                _WHERE,
-                f"no module {'.'.join(parts[:number])!r} (searched {folder})",
-                next_step=near or "Put the code there, or into an installed package.",
-            )
+            step = near or "Put the code there, or into an installed package."
+            return InvalidSpec(_WHERE, f"no module {name!r} (searched {folder})", next_step=step)
         folder /= part
-    package = folder / "__init__.py"
-    return package if package.is_file() else None
+    return None
 
 
 def _modules(folder: Path) -> Iterator[str]:
@@ -73,38 +89,50 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _check_function(file: Path, module: str, function: str) -> list[Problem]:
+def _parse(file: Path, module: str) -> ast.Module | InvalidSpec:
+    """Return the statements of the file; the mistake if this machine's Python cannot read them."""
     try:
-        tree = ast.parse(file.read_bytes())
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(file.read_bytes(), filename=str(file))
     except (SyntaxError, ValueError, OSError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         message = error.msg if isinstance(error, SyntaxError) else str(error)
-        return [InvalidSpec(_WHERE, f"{module!r} cannot be imported: {message} (at {file.name}{line})")]
-    names = set(_bound(tree.body))
-    if function in names or "*" in names or "__getattr__" in names:
-        return []
-    functions = sorted(_functions(tree.body))
+        return InvalidSpec(_WHERE, f"{module!r} cannot be imported: {message} (at {file.name}{line})")
+
+
+def _missing_function(tree: ast.Module, module: str, function: str) -> InvalidSpec | None:
+    names = set(_bound(tree))
+    if function in names or "*" in names or _DYNAMIC & set(_used(tree)):
+        return None
+    functions = sorted(
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    )
     hint = nearest(function, functions) or f"It has {', '.join(functions) or 'no functions'}."
-    return [InvalidSpec(_WHERE, f"module {module!r} has no {function!r}", next_step=hint)]
+    return InvalidSpec(_WHERE, f"module {module!r} has no {function!r}", next_step=hint)
 
 
-def _functions(body: Sequence[ast.stmt]) -> Iterator[str]:
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            yield node.name
+def _used(tree: ast.Module) -> Iterator[str]:
+    """Yield the names and attributes that occur anywhere in the module."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.FunctionDef(name=name):
+                yield name
 
 
-def _bound(body: Sequence[ast.AST]) -> Iterator[str]:
-    """Yield the names that statements bind in the module itself: not those inside functions and classes."""
-    for node in body:
+def _bound(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that statements bind in the module: of functions and classes only those declared global."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
+                yield from (each for inner in ast.walk(node) if isinstance(inner, ast.Global) for each in inner.names)
+                continue
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 yield from (each.asname or each.name.partition(".")[0] for each in aliases)
             case ast.Name(id=name, ctx=ast.Store()):
                 yield name
-            case ast.Global(names=names):
-                yield from names
-            case _:
-                yield from _bound(list(ast.iter_child_nodes(node)))
+        waiting += ast.iter_child_nodes(node)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -148,8 +149,9 @@ def _modules(program: Mapping[str, Any], texts: _Texts) -> Iterator[str]:
 
 def _imported(text: str) -> Iterator[str]:
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
         return
     for node in ast.walk(tree):
         match node:

@@ -99,6 +99,33 @@ def test_records_that_do_not_exist_are_the_records_of_the_command(
     assert capsys.readouterr().err.startswith(f"mptj: RECORDS: '{here}/test-*': nothing matches.")
 
 
+@pytest.mark.parametrize("mode", [[], ["--dry-run"], ["--submit"]])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--accelerator", "foo"], "mptj: --accelerator: unknown accelerator 'foo'."),
+        (["--accelerator", "cpu", "--nodes", "5000"], "mptj: --nodes: 5000 is not valid; expected at most 1024"),
+    ],
+)
+def test_a_mistake_of_an_argument_names_it_here_and_on_a_cluster(
+    here: Path, capsys: pytest.CaptureFixture[str], mode: list[str], wrong: list[str], said: str
+) -> None:
+    (here / "test-0").touch()
+    assert mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet", *wrong, *mode) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_a_mistake_of_the_job_file_names_its_field(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "job.yaml").write_text(
+        "apiVersion: mptraining.dev/v1alpha1\nkind: MPTrainingJob\nmetadata: {name: a}\n"
+        "spec: {accelerator: {type: cpu}, nodes: 5000, program: {application: {name: mlp}}, data: {train: [test-*]}}\n"
+    )
+    assert mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet", "--job", "job.yaml") == 2
+    printed = capsys.readouterr().err
+    assert "spec.nodes: 5000 is not valid" in printed
+    assert "--nodes" not in printed
+
+
 def test_a_prediction_that_failed_keeps_its_parts_and_its_exit_code(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from mptraining.job_file import data as job_data
 from mptraining.job_file.check import check_job_file
 from mptraining.local.run import run_local
 from mptraining_api.problems import InvalidData, StorageUnavailable
+from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.validation.mistakes import InvalidJobFile
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import manifest
@@ -143,38 +145,53 @@ def test_a_run_with_a_mistake_leaves_no_run_folder(
 
 class Test_entry_point:
     @pytest.fixture
-    def of(self, job_file: JobFile) -> Callable[..., list[str]]:
-        """Return the mistakes of a job with this entry point beside a module `seg` and a package `nets`."""
+    def of(self, job_file: JobFile) -> Callable[..., Path]:
+        """Write a job with this entry point beside a module `seg` and a package `nets`."""
 
-        def check(entry_point: str, *, more: str = "", here: bool = False, modules: bool = True) -> list[str]:
+        def write(
+            entry_point: str, *, more: str = "", files: dict[str, str] | None = None, modules: bool = True
+        ) -> Path:
             path = job_file()
-            application = next(line for line in path.read_text().splitlines() if "application:" in line)
+            text = path.read_text()
+            before, _, rest = text.partition("application:")
             function = f"function: {{entryPoint: '{entry_point}'}}"
-            start, end = (
-                application.index("application:"),
-                application.index("}", application.index("application:")) + 1,
-            )
-            text = path.read_text().replace(application, application[:start] + function + application[end:])
-            path.write_text(text + more)
+            path.write_text(before + function + rest[rest.index("}") + 1 :] + more)
             if modules:
-                (path.parent / "seg.py").write_text(
-                    "from layers import conv as block, dense\nimport keras\nmake = dense\n"
-                    "if keras:\n    def late(): pass\ndef build():\n    inner = 1\nassert False, 'imported'\n"
-                )
-                (path.parent / "nets").mkdir(exist_ok=True)
-                (path.parent / "nets" / "__init__.py").write_text("from nets.unet import *\n")
-                (path.parent / "nets" / "unet.py").write_text("def build(:\n")
-            return mistakes(path, here=here)
+                files = {
+                    "seg.py": "from layers import conv as block, dense\nimport keras\nmake = dense\n"
+                    "if keras:\n    def late(): pass\ndef build():\n    inner = 1\nassert False, 'imported'\n",
+                    "nets/__init__.py": "from nets.unet import *\n",
+                    "nets/unet.py": "def build(:\n",
+                    **(files or {}),
+                }
+            for name, content in (files or {}).items():
+                (path.parent / name).parent.mkdir(exist_ok=True)
+                (path.parent / name).write_text(content)
+            return path
 
-        return check
+        return write
 
     @pytest.mark.parametrize(
         "entry_point", ["seg:build", "seg:block", "seg:dense", "seg:make", "seg:late", "nets:any", "json.tool:main"]
     )
     def test_functions_that_are_there_are_found_without_an_import(
-        self, of: Callable[..., list[str]], entry_point: str
+        self, of: Callable[..., Path], entry_point: str
     ) -> None:
-        assert of(entry_point) == []
+        assert mistakes(of(entry_point), here=True) == []
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "def _init():\n    global build\n    def build(): pass\n_init()\n",
+            "class A:\n    global build\n    def build(): pass\n",
+            "globals().update(build=print)\n",
+            "import sys\nsetattr(sys.modules[__name__], 'build', print)\n",
+            "def __getattr__(name): return print\n",
+            "build = " + "+".join(["0"] * 1500),
+        ],
+    )
+    def test_functions_that_are_bound_in_other_ways_are_no_mistakes(self, of: Callable[..., Path], text: str) -> None:
+        assert mistakes(of("other:build", files={"other.py": text}), here=True) == []
 
     @pytest.mark.parametrize(
         ("entry_point", "said"),
@@ -187,21 +204,84 @@ class Test_entry_point:
             ("seg:inner", r"module 'seg' has no 'inner'. It has build\."),
             ("nets.unat:build", r"no module 'nets.unat' .*nets\). Did you mean 'unet'\?"),
             ("nets.unet:build", r"'nets.unet' cannot be imported: .* \(at unet.py:1\)"),
+            ("seg.unet:build", r"'seg' is not a package, but \S*seg.py; expected a folder \S*project/seg$"),
         ],
     )
-    def test_mistakes_have_the_line_of_the_job_file(
-        self, of: Callable[..., list[str]], entry_point: str, said: str
-    ) -> None:
-        (found,) = of(entry_point)
+    def test_mistakes_have_the_line_of_the_job_file(self, of: Callable[..., Path], entry_point: str, said: str) -> None:
+        (found,) = mistakes(of(entry_point), here=True)
         assert re.search(said, found)
 
-    def test_code_may_be_elsewhere_on_a_cluster_and_not_here(self, of: Callable[..., list[str]]) -> None:
-        image = "  podTemplate: {image: registry.example.com/segmentation:1}\n"
-        assert of("segg:build", more=image) == []
-        assert len(of("segg:build", here=True)) == 1
+    def test_a_package_comes_before_a_module_of_its_name(self, of: Callable[..., Path]) -> None:
+        files = {"both.py": "def build(): pass\n", "both/__init__.py": "def main(): pass\n"}
+        assert mistakes(of("both:main", files=files), here=True) == []
+        (found,) = mistakes(of("both:build", files=files), here=True)
+        assert "module 'both' has no 'build'. It has main." in found
 
-    def test_a_folder_without_any_code_is_not_where_the_code_is(self, of: Callable[..., list[str]]) -> None:
-        assert of("segg:build", modules=False) == []
+    def test_a_run_here_imports_from_the_working_directory_too(
+        self, of: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "proj" / "models").mkdir(parents=True)
+        (tmp_path / "proj" / "models" / "unet.py").write_text("def build(): pass\n")
+        monkeypatch.chdir(tmp_path / "proj")
+        assert mistakes(of("models.unet:build"), here=True) == []
+        (found,) = mistakes(of("models.unet:biuld"), here=True)
+        assert "module 'models.unet' has no 'biuld'. Did you mean 'build'?" in found
+        (found,) = mistakes(of("modells.unet:build"), here=True)
+        assert "no module 'modells' (searched" in found
+
+    @pytest.mark.parametrize(
+        ("entry_point", "said"),
+        [
+            ("segg:build", "no module 'segg' (searched "),
+            (
+                "seg:biuld",
+                "module 'seg' has no 'biuld', which is no mistake if the image has it. Did you mean 'build'?",
+            ),
+            ("nets.unet:build", "'nets.unet' cannot be imported: "),
+        ],
+    )
+    def test_code_beside_a_job_for_a_cluster_is_worth_a_note(
+        self, of: Callable[..., Path], entry_point: str, said: str
+    ) -> None:
+        assert any(said in note for note in check_job_file(of(entry_point)).notes)
+        assert not any("entryPoint" in note for note in check_job_file(of("seg:build")).notes)
+
+    @pytest.mark.parametrize("entry_point", ["segg:build", "seg:biuld", "nets.unet:build"])
+    @pytest.mark.parametrize(
+        "elsewhere",
+        [
+            "  podTemplate: {image: registry.example.com/segmentation:1}\n",
+            "  runtime: vision\n",
+            f"  source: {{archive: {{uri: gs://b/a.tgz, sha256: {'a' * 64}}}}}\n",
+        ],
+    )
+    def test_code_that_is_elsewhere_is_not_looked_for_beside_the_job(
+        self, of: Callable[..., Path], entry_point: str, elsewhere: str
+    ) -> None:
+        path = of(entry_point, more=elsewhere)
+        runtime = Runtime.parse_content({"images": {"cpu": "registry.example.com/segmentation:1"}}, file="vision")
+        settings = ClusterSettings(runtimes={"vision": runtime})
+        notes = check_job_file(path, settings=lambda _: settings).notes
+        assert not any("entryPoint" in note for note in notes)
+
+    def test_a_folder_without_any_code_is_not_where_the_code_is(self, of: Callable[..., Path]) -> None:
+        path = of("segg:build", modules=False)
+        assert not any("entryPoint" in note for note in check_job_file(path).notes)
+
+    def test_a_function_that_the_shipped_source_lacks_is_a_mistake(self, of: Callable[..., Path]) -> None:
+        more = "  source: {configMap: {name: code}}\n  podTemplate: {image: registry.example.com/a:1}\n"
+        files = {"source/flowers.py": "def build(): pass\n", "source/newer.py": "def build(:\n"}
+        (found,) = mistakes(of("flowers:biuld", more=more, files=files))
+        assert "module 'flowers' has no 'biuld'. Did you mean 'build'?" in found
+        # The image may have a newer Python, or the module.
+        for entry_point in ("newer:build", "flower:build"):
+            notes = check_job_file(of(entry_point, more=more, files=files)).notes
+            assert any("entryPoint" in note for note in notes)
+
+    def test_invalid_escapes_print_no_warning(self, of: Callable[..., Path], recwarn: pytest.WarningsRecorder) -> None:
+        path = of("escapes:build", files={"escapes.py": "'\\d'\ndef build(): pass\n"})
+        assert mistakes(path, here=True) == []
+        assert not recwarn.list
 
 
 class Test_zero_steps:

@@ -124,13 +124,15 @@ def test_other_columns_are_stored_on_request(ships: Path, out: Path) -> None:
             {},
             r"column 'image', row 1: no image '28001.jpg' in .*; 1 of 2 are missing. Did .* Skip",
         ),
-        ("image,label\n2800.jpg,1\n,2\n", {}, "row 1: no image"),
+        ("image,label\n2800.jpg,1\n,2\n", {}, "column 'image': 1 row has no value, the first in line 3; .* Drop leaves "
+         "out 1 of 2 rows$"),
+        ("image,label\n2800.jpg,1\nzz.jpg,\n", {}, "column 'label': 1 row has no label, .* Drop leaves out 1 of 2"),
         ("image,label\n2800.jpg,1\n2801.jpg,\n", {}, "column 'label': 1 row has no label, the first in line 3"),
         ("image,label\na.jpg,1\nb.jpg,2\n", {}, r"no columns hold names of images in .*images"),
         ("image,copy,label\n2800.jpg,2800.jpg,1\n", {}, "2 columns hold names of images"),
         ("image,label\n2800.jpg,1\n", {"path_column": "imgae"}, "no column 'imgae' for --path-column.*'image'"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_named(ships: Path, out: Path, text: str, arguments: dict[str, str], said: str) -> None:
     (ships / "train.csv").write_text(text)
     with pytest.raises(InvalidData, match=said) as caught:
@@ -159,6 +161,28 @@ def test_images_without_a_label_are_left_out_on_request(ships: Path, out: Path) 
     expected = [[(ships / "images" / f"280{number}.jpg").read_bytes()] for number in (1, 2)]
     found = records(f"{out}/train-*")
     assert ([row["image"] for row in found], [row["label"] for row in found]) == (expected, [[1], [0]])
+
+
+def test_rows_without_a_name_a_label_or_a_group_are_left_out_on_request(ships: Path, out: Path) -> None:
+    text = "image,label,who\n2800.jpg,1,a\n,0,a\nmissing.jpg,,a\n2801.jpg,0,\n2802.jpg,0,b\n2803.jpg,1,b\n"
+    (ships / "train.csv").write_text(text)
+    said: list[str] = []
+    arguments: dict[str, Any] = {"group": "who", "validation_fraction": 0.5, "notice": said.append}
+    with pytest.raises(InvalidData, match=r"column 'image': 1 row has no value.* 'who': 1 row has no value, the fi"):
+        _convert(ships, out, **arguments)
+    train, validation = convert(
+        str(ships / "train.csv"), str(out), images=str(ships / "images"), missing="Drop", **arguments
+    )
+    assert train.records + validation.records == 3
+    assert any(line.startswith("--missing Drop: 3 of 6 rows are left out: ") for line in said)
+
+
+def test_names_alone_are_left_out_where_they_are_empty(ships: Path, out: Path) -> None:
+    (ships / "train.csv").write_text("image,port\n2800.jpg,x\n,y\n2801.jpg,x\n")
+    assert _convert(ships, out, columns=[], missing="Drop").records == 2
+    said: list[str] = []
+    assert _convert(ships, out, columns=[], bad_images="Skip", overwrite=True, notice=said.append).records == 2
+    assert any(line.startswith("skipped: row 1: no image ''") for line in said)
 
 
 def test_images_of_a_bucket(ships: Path, bucket: str, out: Path) -> None:

@@ -136,6 +136,18 @@ class Test_gaps:
         assert made[0].classes == ("a", "b")
         assert lines[1] == "  row 1: label 0 (a), x 0"
 
+    @pytest.mark.parametrize("blank", ["", None])
+    def test_a_row_without_a_group_is_a_gap(self, tmp_path: Path, blank: str | None) -> None:
+        table = pa.table({"x": [1, 2, 3, 4, 5], "who": ["a", blank, "b", blank, "b"]})
+        pq.write_table(table, tmp_path / "rows.parquet")
+        source = str(tmp_path / "rows.parquet")
+        arguments: dict[str, Any] = {"group": "who", "validation_fraction": 0.4}
+        said = r"column 'who': 2 rows have no value, the first in row 1; .* --missing Drop leaves out 2 of 5 rows$"
+        with pytest.raises(InvalidData, match=said):
+            convert(source, str(tmp_path / "out"), **arguments)
+        made = convert(source, str(tmp_path / "out"), missing="Drop", **arguments)
+        assert sum(each.records for each in made) == 3
+
     def test_only_tables_have_them(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "rows.npz", x=np.zeros(2))
         with pytest.raises(InvalidData, match="--missing: 'Drop'; expected a"):

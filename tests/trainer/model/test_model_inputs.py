@@ -132,6 +132,9 @@ def test_features_that_are_not_the_inputs_are_refused(
         ((32, 32, 3), "'image' has shape [32, 32, 3]; expected [64, 64, 3], the shape of the model's input. Give the "
          "feature in data.features resize: [64, 64], or change the model's Input to shape [32, 32, 3]."),
         ((12,), "'image' has shape [12]; expected [64, 64, 3]"),
+        ((64, 64, 1), "Give the records 3 channels (an encoded image is decoded to those of its shape in "
+         "data.features), or change the model's Input to shape [64, 64, 1]."),
+        ((32, 32, 1), "Give the records 3 channels"),
         ((64, 64, 3), None),
         ((None, None, 3), None),
     ],
@@ -140,7 +143,28 @@ def test_features_that_are_not_the_inputs_are_refused(
 def test_a_failed_model_names_the_shapes_of_feature_and_input(
     keras: Keras, functional: bool, shape: tuple[int | None, ...], says: str | None
 ) -> None:
-    given, flatten = keras.module.Input((64, 64, 3), name="pixels"), keras.module.layers.Flatten()
-    model = keras.module.Model(given, flatten(given)) if functional else keras.module.Sequential([given, flatten])
-    found = shape_mismatch(model, [TensorSpec("image", "uint8", shape)], "Keras raised")
+    given = keras.module.Input((64, 64, 3), name="pixels")
+    layers = [keras.module.layers.Flatten(), keras.module.layers.Dense(2)]
+    model = keras.module.Sequential([given, *layers])
+    if functional:
+        model = keras.module.Model(given, layers[1](layers[0](given)))
+    model.compile("sgd", "mse")
+    found = shape_mismatch(CompiledModel(keras, model), [TensorSpec("image", "float32", shape)], "Keras raised")
     assert (found is None) if says is None else (says in str(found))
+
+
+def test_another_error_of_a_model_that_takes_any_size_is_reported_as_it_is(keras3: Keras) -> None:
+    # A functional model, and one of tf_keras, refuses other sizes than those of its Input.
+    layers = keras3.module.layers
+    model = keras3.module.Sequential(
+        [keras3.module.Input((32, 32, 3)), layers.Conv2D(2, 3), layers.GlobalAveragePooling2D()]
+    )
+    model.compile("sgd", "mse")
+    raised = "NameError: name 'alpha' is not defined " + "." * 400 + " (at loss.py:3)"
+    compiled = CompiledModel(keras3, model)
+    found = shape_mismatch(compiled, [TensorSpec("image", "float32", (28, 28, 3))], raised)
+    assert found is not None
+    assert found.where == "spec.program"
+    assert str(found).startswith(
+        f"spec.program: {raised}. The feature 'image' has shape [28, 28, 3], the model's Input "
+    )

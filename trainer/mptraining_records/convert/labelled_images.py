@@ -42,31 +42,27 @@ def open_labelled_images(uri: str, path: Path, request: Request) -> FileRows:
     left = [name for name in others if name not in kept]
     if left:
         request.notice(f"columns that are not stored: {', '.join(left)}; --columns {','.join(left)} stores them")
-    uris = files.find_all(uri, named_by, tables.column_values(uri, path, named_by), request)
-    values: dict[str, dict[int, Any]] = {}
-    features: Sequence[Any] = ()
-    classes = None
-    if kept:
-        table = Table(uri, path, replace(request, label=label, columns=kept))
-        rows = {int(table.row_numbers[number]): row for number, row in table.rows()}
-        values = {name: {number: row[name] for number, row in rows.items()} for name in kept}
-        uris = [found if number in rows else None for number, found in enumerate(uris)]
-        features, classes = table.features(), table.classes
+    # A row without a name is one without an image, which --bad-images Skip leaves out too.
+    keys = () if request.skip_bad_images else (named_by,)
+    table = Table(uri, path, replace(request, label=label, columns=kept), keys)
+    rows = {int(table.row_numbers[number]): row for number, row in table.rows()} if kept else {}
+    values = {name: {number: row[name] for number, row in rows.items()} for name in kept}
+    names = tables.column_values(uri, path, named_by)
+    uris = files.find_all(uri, named_by, {int(number): names[number] for number in table.row_numbers}, request)
     if images.IMAGE in values:
         raise InvalidData(
             uri, f"column {images.IMAGE!r} has the name of the image's own feature", next_step="Rename it"
         )
-    chosen = [number for number, found in enumerate(uris) if found is not None]
     groups = tables.column_values(uri, path, request.group) if request.group else None
     return FileRows(
         request,
-        {images.IMAGE: [found for found in uris if found is not None]},
+        {images.IMAGE: list(uris.values())},
         partial(images.load, size=request.image_size),
-        values={name: [column[number] for number in chosen] for name, column in values.items()},
-        value_features=features,
-        groups=np.array([str(groups[number]) for number in chosen]) if groups is not None else None,
+        values={name: [column[number] for number in uris] for name, column in values.items()},
+        value_features=table.features() if kept else (),
+        groups=np.array([str(groups[number]) for number in uris]) if groups is not None else None,
         label=label,
-        classes=classes,
+        classes=table.classes if kept else None,
     )
 
 
@@ -132,25 +128,24 @@ class _Files:
     def find(self, value: object) -> str | None:
         return self._found.get(str(value).removeprefix("./"))
 
-    def find_all(self, uri: str, column: str, values: Sequence[Any], request: Request) -> list[str | None]:
+    def find_all(self, uri: str, column: str, names: Mapping[int, Any], request: Request) -> dict[int, str]:
         """Return the URI of the image of each row. Raises InvalidData for a missing one unless they are skipped."""
-        found = [self.find(value) for value in values]
-        missing = [number for number, each in enumerate(found) if each is None]
-        if not missing:
-            return found
-        first = missing[0]
-        if len(missing) < len(values) and request.skip_bad_images:
-            for number in missing:
-                request.notice(f"skipped: row {number}: no image {str(values[number])!r} in {self._folder}")
-            return found
-        raise InvalidData(
-            uri,
-            f"column {column!r}, row {first}: no image {str(values[first])!r} in {self._folder}; "
-            f"{len(missing):,} of {len(values):,} are missing",
-            next_step=f"{nearest(str(values[first]), self._found)} --bad-images Skip leaves such rows out"
-            if len(missing) < len(values)
-            else "Name the folder that has them with --images",
-        )
+        found = {number: self.find(name) for number, name in names.items()}
+        missing = [number for number, each in found.items() if each is None]
+        some = len(missing) < len(names)
+        if missing and not (some and request.skip_bad_images):
+            first = str(names[missing[0]])
+            raise InvalidData(
+                uri,
+                f"column {column!r}, row {missing[0]}: no image {first!r} in {self._folder}; "
+                f"{len(missing):,} of {len(names):,} are missing",
+                next_step=f"{nearest(first, self._found)} --bad-images Skip leaves such rows out"
+                if some
+                else "Name the folder that has them with --images",
+            )
+        for number in missing:
+            request.notice(f"skipped: row {number}: no image {str(names[number])!r} in {self._folder}")
+        return {number: each for number, each in found.items() if each is not None}
 
 
 def _path_column(uri: str, first: Mapping[str, Sequence[Any]], files: _Files, request: Request) -> str:

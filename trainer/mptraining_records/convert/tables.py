@@ -31,12 +31,13 @@ class Table:
     request says so, or if its values are 1, 2, …, k without a gap, since classes are numbered from 0.
 
     A row has a gap where a value, or one in its list, is absent, where a label is not finite, and where a CSV has NaN
-    as a number. Such rows are refused, or left out on request.
+    as a number; in the column of groups and in `keys`, which are not stored, an empty text is a gap too. Such rows are
+    refused, or left out on request.
     """
 
     random_access = False
 
-    def __init__(self, uri: str, path: Path, request: Request) -> None:
+    def __init__(self, uri: str, path: Path, request: Request, keys: Sequence[str] = ()) -> None:
         import pyarrow as pa
 
         self._uri = uri
@@ -49,6 +50,7 @@ class Table:
         if request.group is not None:
             check_column(uri, "--group", request.group, schema.names)
         self._names = stored_columns(uri, schema.names, self.label, request)
+        self._keys = list(dict.fromkeys([*keys, *([] if request.group is None else [request.group])]))
         for field in schema:
             if field.name in self._names and pa.types.is_float64(getattr(field.type, "value_type", field.type)):
                 request.notice(f"{field.name}: float64 is stored as float32")
@@ -57,6 +59,8 @@ class Table:
         self._kept: NDArray[np.bool_] | None = None
         if request.missing == "Drop":
             self._drop_gaps(request)
+        elif self._gaps(self._keys):
+            raise self._missing()
         self._class_values = self._values_of_classes(request.label_as)
         self.classes = None if self._class_values is None else tuple(str(value) for value in self._class_values)
         if self._class_values and not isinstance(self._class_values[0], str):
@@ -183,11 +187,12 @@ class Table:
         except (pa.ArrowException, OSError) as error:
             raise InvalidData(self._uri, f"unreadable: {_arrow_message(error)}") from error
 
-    def _gaps(self) -> dict[str, Int64s]:
-        """Return the numbers of the rows with a gap, by column; only columns with gaps."""
-        found: dict[str, list[Int64s]] = {name: [] for name in self._names}
+    def _gaps(self, columns: Sequence[str] | None = None) -> dict[str, Int64s]:
+        """Return the numbers of the rows with a gap, by column, of all columns by default; only columns with gaps."""
+        names = list(dict.fromkeys([*self._names, *self._keys])) if columns is None else columns
+        found: dict[str, list[Int64s]] = {name: [] for name in names}
         done = 0
-        for batch in self._batches(self._names):
+        for batch in self._batches(names) if names else ():
             for name in batch.schema.names:
                 found[name].append(done + np.flatnonzero(self._is_gap(name, batch.column(name))))
             done += batch.num_rows
@@ -201,6 +206,8 @@ class Table:
         if pa.types.is_floating(column.type) and (name == self.label or self._csv):
             values = column.to_numpy(zero_copy_only=False)
             found |= ~np.isfinite(values) if name == self.label else np.isnan(values)
+        if name in self._keys and _is_text(column.type):
+            found |= np.array([value == "" for value in column.to_pylist()], bool)
         return found
 
     def _drop_gaps(self, request: Request) -> None:
@@ -281,7 +288,7 @@ class Table:
         if rows < self.count:
             options.append(f"--missing Drop leaves out {rows:,} of {self.count:,} rows")
         full = [name for name in self._names if name not in gaps and name != self.label]
-        if full and self.label not in gaps and not any("," in name for name in full):
+        if full and not gaps.keys() & {self.label, *self._keys} and not any("," in name for name in full):
             options.append(f"{shlex.join(['--columns', ','.join(full)])} leaves out the columns with gaps")
         return InvalidData(
             self._uri,

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
+from mptraining_trainer.data.batch_spec import batch_spec
 from mptraining_trainer.data.schema import TensorSpec
 from mptraining_trainer.keras_backend import Keras
 
@@ -50,29 +51,39 @@ def input_order(keras: Keras, model: Any, features: Sequence[TensorSpec]) -> tup
     return tuple(names)
 
 
-def shape_mismatch(model: Any, features: Sequence[TensorSpec], raised: str) -> InvalidProgram | None:
+def shape_mismatch(compiled: CompiledModel, features: Sequence[TensorSpec], raised: str) -> InvalidProgram | None:
     """Return the problem of an only feature whose shape is not that of the model's only input; None for others.
 
-    For a model that has failed, as the text `raised` tells: a model of convolutions may well take other sizes than its
-    `Input` names.
+    For a training step that has failed with the text `raised`. A model of convolutions may well take other sizes than
+    its `Input` names: then the failure has another cause, and the shapes are only a hint.
     """
-    tensors = getattr(model, "inputs", None)
+    tensors = getattr(compiled.model, "inputs", None)
     if not isinstance(tensors, Sequence) or len(tensors) != 1 or len(features) != 1:
         return None
     (tensor,), (feature,) = tensors, features
     expected, found = tf.TensorShape(tensor.shape)[1:], tf.TensorShape(feature.shape)
     if _is_compatible(expected, found):
         return None
-    steps = [f"Change the model's Input to shape {_shape(found)}"]
-    if expected.rank == found.rank == 3 and expected[0] and expected[1]:
-        steps.insert(0, f"Give the feature in data.features resize: [{expected[0]}, {expected[1]}]")
-    else:
-        steps.insert(0, "Give the records this shape (data.features, data.preprocess)")
+    if not compiled.refuses(feature):
+        return InvalidProgram(
+            "spec.program",
+            raised,
+            next_step=f"The feature {feature.name!r} has shape {_shape(found)}, the model's Input {_shape(expected)}, "
+            "but the model accepts it",
+        )
+    step = "Give the records this shape (data.features, data.preprocess)"
+    if expected.rank == found.rank == 3 and not expected[2:].is_compatible_with(found[2:]):
+        step = (
+            f"Give the records {expected[2]} channels (an encoded image is decoded to those of its shape in "
+            "data.features)"
+        )
+    elif expected.rank == found.rank == 3 and expected[0] and expected[1]:
+        step = f"Give the feature in data.features resize: [{expected[0]}, {expected[1]}]"
     return InvalidProgram(
         _FEATURES,
         f"the model does not accept the records' features: {feature.name!r} has shape {_shape(found)}",
         expected=f"{_shape(expected)}, the shape of the model's input",
-        next_step=f"{steps[0]}, or c{steps[1][1:]}. {raised[:300]}",
+        next_step=f"{step}, or change the model's Input to shape {_shape(found)}. {raised[:300]}",
     )
 
 
@@ -182,6 +193,16 @@ class CompiledModel:
         if self.keras.legacy or self.model._call_has_training_arg:
             return self.model(inputs, training=training)
         return self.model(inputs)
+
+    def refuses(self, feature: TensorSpec) -> bool:
+        """Return whether a call of the model with this only feature fails because of the feature."""
+        try:
+            self._trace_outputs(batch_spec(feature, 2))
+        except (ValueError, tf.errors.InvalidArgumentError):
+            return True
+        except Exception:  # noqa: BLE001 - a layer of the user may raise any error
+            return False
+        return False
 
     def loss(self, inputs: Any, labels: Any, predictions: Any, weights: Any, *, training: bool) -> Any:
         """Return Keras' total loss of compiled losses, regularizers and `add_loss`.

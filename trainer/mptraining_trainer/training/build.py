@@ -369,7 +369,8 @@ def _program_errors(job: ResolvedJob, built: Program, example: ExampleSpec) -> I
         what = f"a training step of {function.entry_point}" if function else ""
         text = describe_error(what, error) if function else " ".join(str(error).split())[:600]
         inputs = program.example_of(built, example).inputs
-        raise shape_mismatch(built.model, inputs, text) or InvalidProgram("spec.program", text) from error
+        assert built.compiled is not None
+        raise shape_mismatch(built.compiled, inputs, text) or InvalidProgram("spec.program", text) from error
 
 
 def _specs(built: Program, example: ExampleSpec) -> tuple[Any, Any, Any]:
