@@ -105,7 +105,7 @@ def test_what_it_imports_is_in_colab_and_is_installed_elsewhere_by_its_first_cel
     first, *rest = cells(path)
     needed = set().union(*map(imported, rest))
     assert "mptraining" in needed
-    (elsewhere,) = re.findall(r"Elsewhere: %pip install (.*)", first)
+    (elsewhere,) = re.findall(r"Elsewhere:\n# %pip install (.*)", first)
     assert lacking(needed, brought(shlex.split(elsewhere))) == set(), (
         f"outside of Colab, after: pip install {elsewhere}"
     )

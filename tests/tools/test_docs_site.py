@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import mptraining
@@ -35,7 +37,11 @@ def test_each_command_has_its_help(generated: dict[str, str]) -> None:
 
 
 def test_the_public_names_and_the_accelerators_are_all_there(generated: dict[str, str]) -> None:
-    assert all(f"::: mptraining.{name}\n" in generated["reference/python.md"] for name in mptraining.__all__)
+    python = generated["reference/python.md"]
+    named = re.findall(r"^(?::::|###) mptraining\.(\w+)", python, re.MULTILINE)
+    assert sorted(named) == sorted(mptraining.__all__)
+    assert named.index("submit") < named.index("Job") < named.index("TrainingJob") < named.index("BatchSize")
+    assert "| `global_` | Examples per step over all replicas." in python.split("### mptraining.BatchSize ")[1]
     assert all(f"| `{name}` |" in generated["reference/accelerators.md"] for name in catalogue())
 
 

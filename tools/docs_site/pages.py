@@ -5,6 +5,7 @@ Messages are in `messages`; events, metrics, the JSON schema and notebooks in `r
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import mptraining
 from mptraining.cli.accelerators import rows
 from mptraining.cli.init import schema_text
 from mptraining.cli.main import app
+from mptraining.training_job import PythonArguments
 from mptraining_api import crd
 from tools.docs_site import messages, reference
 
@@ -148,10 +150,35 @@ def _below(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _python() -> str:
-    lines = ["# Python", "", mptraining.__doc__ or "", ""]
-    for name in sorted(mptraining.__all__, key=str.lower):
-        lines += [f"::: mptraining.{name}", ""]
+    """Return functions, the objects that they return, and the classes of the job file with their arguments."""
+    summary, _, _ = (mptraining.__doc__ or "").partition("\n")
+    public = {name: getattr(mptraining, name) for name in sorted(mptraining.__all__, key=str.lower)}
+    classes = {name: each for name, each in public.items() if inspect.isclass(each)}
+    arguments = {name: each for name, each in classes.items() if issubclass(each, PythonArguments)}
+    lines = ["# Python", "", summary, "", "## Functions", ""]
+    lines += [_directive(name) for name in public if name not in classes]
+    lines += ["## Objects", "", *(_directive(name) for name in classes if name not in arguments)]
+    lines += ["## Classes of the job file", ""]
+    lines += ["Values and bounds are those of [MPTrainingJob](mptrainingjob.md). All arguments have names.", ""]
+    for name in sorted(arguments, key=lambda each: (each != "TrainingJob", each.lower())):
+        lines += _arguments(name, arguments[name])
     return "\n".join(lines)
+
+
+def _directive(name: str) -> str:
+    return f"::: mptraining.{name}\n    options: {{heading_level: 3}}\n"
+
+
+def _arguments(name: str, kind: type[PythonArguments]) -> list[str]:
+    """Return the section of a class of the job file."""
+    summary, _, _ = (kind.__doc__ or "").partition("\n\n")
+    lines = [f"### mptraining.{name} {{ #mptraining.{name} }}", "", summary, ""]
+    lines += ["| Argument | Description |", "|---|---|"]
+    for argument in inspect.signature(kind).parameters:
+        field = kind.model_fields[argument]
+        required = " **Required.**" if field.is_required() else ""
+        lines.append(f"| `{argument}` | {_cell(field.description or '')}{required} |")
+    return [*lines, ""]
 
 
 def _accelerators() -> str:
