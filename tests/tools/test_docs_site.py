@@ -96,3 +96,9 @@ def test_a_notebook_is_a_page_that_opens_in_colab_where_the_repository_is_known(
     assert "https://colab.research.google.com/github/owner/name/blob/main/docs/notebooks/train.ipynb" in (
         reference.notebook_page("notebooks/train.ipynb", "owner/name")
     )
+
+
+def test_the_first_page_begins_with_a_clone_where_the_repository_is_known(generated: dict[str, str]) -> None:
+    assert "git clone" not in generated["index.md"]
+    clone = "```bash\ngit clone https://github.com/owner/name && cd name\nmake demo "
+    assert pages.generated("owner/name")["index.md"].count(clone) == 1

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import ConfigurationError  # type: ignore[import-not-found]
 from mkdocs.structure.files import File, Files  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,17 @@ _NO_CONTENTS = ("reference/messages.md",)
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
+def on_config(config: Any) -> Any:
+    """Name the repository in the header, where it is known."""
+    if repository := config.extra.get("repository"):
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+            raise ConfigurationError(
+                f"MPTRAINING_REPOSITORY: {repository!r}; expected OWNER/NAME of a repository on GitHub, or nothing."
+            )
+        config.repo_url, config.repo_name = f"{pages.GITHUB}/{repository}", repository
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     for name, text in pages.generated(config.extra.get("repository") or "").items():
@@ -33,7 +45,7 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Return the page with links to files of the repository replaced by links within the site."""
     if page.file.src_uri in _BOOST:
         page.meta["search"] = {"boost": _BOOST[page.file.src_uri]}
@@ -42,11 +54,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     # Where the text is in the repository, which its relative links start from.
     source = pages.SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     parts = _CODE.split(markdown)
-    parts[::2] = [_LINK.sub(lambda found: _link(found, source, page.file.src_uri), part) for part in parts[::2]]
+    code = f"{config.repo_url}/blob/main" if config.repo_url else ""
+    parts[::2] = [_LINK.sub(lambda found: _link(found, source, page.file.src_uri, code), part) for part in parts[::2]]
     return "".join(parts)
 
 
-def _link(found: re.Match[str], source: str, page: str) -> str:
+def _link(found: re.Match[str], source: str, page: str, code: str) -> str:
+    """Return the link as it is on the page. `code`: where the files of the repository are shown, or empty."""
     text, link = found[1], found[2]
     if "://" in link or link.startswith(("#", "mailto:")):
         return found[0]
@@ -59,7 +73,7 @@ def _link(found: re.Match[str], source: str, page: str) -> str:
     elif (shown := pages.page_of(there)) is not None:
         there, anchor = shown[0], anchor or shown[1]
     elif (ROOT / there).exists():
-        # The site shows no code, and the repository's address is not known.
-        return text
+        # The site shows no code.
+        return f"[{text}]({code}/{there}{'#' if anchor else ''}{anchor})" if code else text
     target = posixpath.relpath(there, posixpath.dirname(page) or ".")
     return f"[{text}]({target}{'#' if anchor else ''}{anchor})"

@@ -29,6 +29,9 @@ SOURCES = {
     "changelog.md": "CHANGELOG.md",
     "reference/chart.md": "charts/mptraining/README.md",
 }
+GITHUB = "https://github.com"
+# The first commands of README.md, which a reader of the site types in a clone.
+_FIRST_COMMANDS = "```bash\nmake demo "
 NOTEBOOK_PAGES = {name: page for page, name in reference.notebooks().items()}
 EXAMPLES = "reference/examples.md"
 ROOT_OF_EXAMPLES = "manifests"
@@ -38,6 +41,11 @@ _EXAMPLE_FOLDERS = ("manifests/examples", "manifests/katib")
 def generated(repository: str = "") -> dict[str, str]:
     """Return the text of each generated file by its path below docs/. `repository`: OWNER/NAME on GitHub, or empty."""
     found = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in SOURCES.items()}
+    if repository:
+        clone = f"git clone {GITHUB}/{repository} && cd {Path(repository).name}"
+        found["index.md"] = found["index.md"].replace(
+            _FIRST_COMMANDS, _FIRST_COMMANDS.replace("make", f"{clone}\nmake")
+        )
     return found | {
         "license.md": "# License\n\n```text\n" + (ROOT / "LICENSE").read_text(encoding="utf-8") + "```\n",
         "reference/mptrainingjob.md": _resource(crd.custom_resource_definition()),
