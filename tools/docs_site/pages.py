@@ -180,7 +180,7 @@ def _directive(name: str) -> str:
 def _arguments(name: str, kind: type[PythonArguments]) -> list[str]:
     """Return the section of a class of the job file."""
     summary, _, _ = (kind.__doc__ or "").partition("\n\n")
-    lines = [f"### mptraining.{name} {{ #mptraining.{name} }}", "", summary, ""]
+    lines = [f"### mptraining.{name} {{ #mptraining.{name} data-toc-label={name} }}", "", summary, ""]
     lines += ["| Argument | Description |", "|---|---|"]
     for argument in inspect.signature(kind).parameters:
         field = kind.model_fields[argument]
