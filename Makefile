@@ -313,6 +313,14 @@ $(DOCS)/.installed: tools/requirements-docs.lock $(INSTALLED)
 docs: $(DOCS)/.installed ## the documentation as a site, in build/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet
 
+.PHONY: links
+links: $(INSTALLED) ## requests every external link of the documents
+	@$(BIN)/python -m tools.links
+
+.PHONY: site-pictures
+site-pictures: docs chromium ## the site's main pages in light, in dark and on a phone, into build/site-pictures, to look at
+	@$(BIN)/python -m tools.site_pictures
+
 .PHONY: test-docs
 test-docs: docs ## the site, and questions to its search, in Chromium
 	@$(MAKE) --no-print-directory chromium || { test -z "$${CI:-}" && echo "no Chromium here: the site's search is not tested"; }

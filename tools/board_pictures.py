@@ -96,18 +96,27 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="pictures to take; default: all")
     wanted = parser.parse_args().names or [each.name for each in TAKEN]
     chosen = [each for each in TAKEN if each.name in wanted]
-    path = shutil.which("chromium")
-    if path is None:
-        sys.exit("no chromium: make chromium")
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         for runs in dict.fromkeys(each.runs for each in chosen):
             with places(runs, Path(folder)) as shown, board(shown) as address:
                 for picture in chosen:
                     if picture.runs == runs:
                         take(browser, address, picture)
-        browser.close()
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """Yield Debian's Chromium."""
+    path = shutil.which("chromium")
+    if path is None:
+        sys.exit("no chromium: make chromium")
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
 
 
 @contextlib.contextmanager

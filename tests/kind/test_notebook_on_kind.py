@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,11 +11,11 @@ import pytest
 import yaml
 
 from tests.kind import notebooks
+from tests.testbed import colab
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "guide" / "notebooks.md"
 HEADING = "\n## A first job from a notebook\n"
-COLAB = ROOT / "tests" / "requirements-colab.lock"
 
 
 def first_job() -> tuple[str, str, str]:
@@ -87,37 +84,10 @@ def test_colabs_packages_stay_as_they_are_and_the_cell_runs(kind: Any, tmp_path:
     """An environment with Colab's versions, into which the guide's own `%pip install` installs the wheel."""
     _, _, cell = first_job()
     assert cell.startswith("%pip install")
-    python = colab(tmp_path / "colab")
-    before = packages(python)
-    wheels = tmp_path / "wheels"
-    call(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(wheels))
-    links = f"{os.environ.get('PIP_FIND_LINKS', '')} {wheels}".strip()
-    # A checkout has a development version, which pip installs only when it is named.
-    index = {"PIP_FIND_LINKS": links, "PIP_PRE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    executed(kind, tmp_path, cell, python=python, more=index)
-    after = packages(python)
+    python = colab.environment(tmp_path / "colab")
+    before = colab.packages(python)
+    executed(kind, tmp_path, cell, python=python, more=colab.index(tmp_path / "wheels"))
+    after = colab.packages(python)
     assert before.items() <= after.items()
     assert {"mptraining", "kubernetes"} <= after.keys() - before.keys()
-    call(str(python), "-m", "pip", "check")
-
-
-def colab(folder: Path) -> Path:
-    """A new virtual environment with Colab's packages; returns its Python."""
-    call(sys.executable, "-m", "venv", str(folder))
-    python = folder / "bin" / "python"
-    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
-    call(*install, "--require-hashes", "--no-deps", "--compile-bytecode", "-r", str(COLAB))
-    call(str(python), "-m", "pip", "check")
-    return python
-
-
-def packages(python: Path) -> dict[str, str]:
-    """Return name and version of all installed packages."""
-    listed = json.loads(call(str(python), "-m", "pip", "list", "--format=json"))
-    return {each["name"].lower(): each["version"] for each in listed}
-
-
-def call(*command: str) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    colab.check(python)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from typing import Any
@@ -42,7 +43,11 @@ def test_each_command_has_its_help(generated: dict[str, str]) -> None:
 
 
 def test_the_public_names_and_the_accelerators_are_all_there(generated: dict[str, str]) -> None:
-    assert all(f"::: mptraining.{name}\n" in generated["reference/python.md"] for name in mptraining.__all__)
+    python = generated["reference/python.md"]
+    named = re.findall(r"^(?::::|###) mptraining\.(\w+)", python, re.MULTILINE)
+    assert sorted(named) == sorted(mptraining.__all__)
+    assert named.index("submit") < named.index("Job") < named.index("TrainingJob") < named.index("BatchSize")
+    assert "| `global_` | Examples per step over all replicas." in python.split("### mptraining.BatchSize ")[1]
     assert all(f"| `{name}` |" in generated["reference/accelerators.md"] for name in catalogue())
 
 
@@ -130,3 +135,9 @@ def test_a_notebook_is_a_page_that_opens_in_colab_where_the_repository_is_known(
     assert "https://colab.research.google.com/github/owner/name/blob/main/docs/notebooks/train.ipynb" in (
         reference.notebook_page("notebooks/train.ipynb", "owner/name")
     )
+
+
+def test_the_first_page_begins_with_a_clone_where_the_repository_is_known(generated: dict[str, str]) -> None:
+    assert "git clone" not in generated["index.md"]
+    clone = "```bash\ngit clone https://github.com/owner/name && cd name\nmake demo "
+    assert pages.generated("owner/name")["index.md"].count(clone) == 1

@@ -1,54 +1,37 @@
-"""The search of the built site, in Chromium: questions of a new user, answered in the first three hits.
+"""The built site in Chromium: questions of a new user to its search, answered in the first three hits, and its width.
 
 `make test-docs` builds the site and runs this.
 """
 
 from __future__ import annotations
 
-import functools
-import http.server
 import shutil
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 from tests.left_out import leave_out
+from tools.board_pictures import chromium
+from tools.site_pictures import SITE, served
 
 pytestmark = pytest.mark.browser
 
-SITE = Path(__file__).parents[2] / "build" / "site"
 # The index of all pages is built by the browser, on a busy machine too.
 PATIENCE = 60_000
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
-    path = shutil.which("chromium")
-    if path is None:
+    if shutil.which("chromium") is None:
         leave_out("no chromium: run `make chromium`, or install Debian's package chromium")
     if not (SITE / "index.html").exists():
         leave_out("no site: run `make test-docs`")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(SITE)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-            opened = browser.new_page(viewport={"width": 1300, "height": 900})
-            opened.set_default_timeout(PATIENCE)
-            opened.goto(f"http://127.0.0.1:{server.server_address[1]}/index.html")
-            yield opened
-            browser.close()
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served(SITE) as address, chromium() as browser:
+        opened = browser.new_page(viewport={"width": 1300, "height": 900})
+        opened.set_default_timeout(PATIENCE)
+        opened.goto(f"{address}/index.html")
+        yield opened
 
 
 def hits(page: Page, question: str) -> list[list[str]]:
@@ -98,6 +81,21 @@ def _place(link: str) -> str:
         ("mixed precision not faster", ("faq.html#why-is-mixed-precision-not-faster",)),
         ("open notebook in colab", ("guide/notebooks.html", "notebooks/")),
         ("tune hyperparameters", ("guide/sweeps.html", "notebooks/sweep.html")),
+        ("cancel a job", ("faq.html#how-do-i-stop-or-cancel", "guide/kubernetes.html#mptj")),
+        ("delete finished jobs", ("faq.html#how-do-i-stop-or-cancel", "guide/kubernetes.html#deadlines")),
+        ("custom docker image", ("faq.html#can-i-use-a-custom-docker-image",)),
+        ("keras early stopping callback", ("faq.html#can-i-use-earlystopping", "guide/train.html#callbacks")),
+        ("learning rate schedule", ("faq.html#how-do-i-set-a-learning-rate-schedule",)),
+        ("pretrained weights", ("faq.html#can-i-start-from-pretrained-weights", "guide/train.html#application")),
+        ("load exported model", ("faq.html#how-do-i-load-the-trained-model", "guide/train.html#export")),
+        ("train on tpu", ("faq.html#how-do-i-train-on-a-tpu", "guide/kubernetes.html#accelerators")),
+        ("limit gpus per namespace", ("faq.html#how-do-i-limit-the-gpus", "guide/operate.html#limits")),
+        ("read data from s3", ("faq.html#does-it-work-without-google-cloud",)),
+        ("augment images", ("guide/data.html#preprocessing-and-augmentation",)),
+        ("see logs", ("guide/kubernetes.html#progress-events-and-logs", "reference/mptj.html#mptj-logs")),
+        ("multiple nodes", ("guide/train.html#several-nodes", "guide/train.html#replicas-and-workers")),
+        ("environment variables secrets", ("guide/data.html#credentials-and-environment-variables",)),
+        ("uninstall", ("guide/operate.html#installing-with-helm",)),
         # Words of a message.
         ("no nodeSelector names their type", ("reference/messages.html#requests-accelerators-and-no-nodeselector",)),
         ("DeadlineExceeded", ("reference/messages.html#reasons", "guide/reference.html#reasons")),
@@ -113,3 +111,21 @@ def test_llms_txt_lists_the_generated_pages() -> None:
         leave_out("no site: run `make test-docs`")
     listed = (SITE / "llms.txt").read_text(encoding="utf-8")
     assert all(f"/{page})" in listed for page in ("reference/python.md", "notebooks/train.md", "security.md"))
+
+
+def test_no_page_is_wider_than_a_phone(page: Page) -> None:
+    phone = page.context.browser.new_page(viewport={"width": 390, "height": 844})
+    # Each page would index the whole site.
+    phone.route("**/search_index.json", lambda route: route.abort())
+    root = page.url.rpartition("/")[0]
+    wide = {}
+    for path in sorted(SITE.rglob("*.html")):
+        name = path.relative_to(SITE).as_posix()
+        phone.goto(f"{root}/{name}", wait_until="domcontentloaded")
+        # The theme's script puts tables into boxes of their own, which are scrolled.
+        phone.wait_for_function("!document.querySelector('.md-typeset > table:not([class])')")
+        width = phone.evaluate("document.documentElement.scrollWidth")
+        if width > 390:
+            wide[name] = width
+    phone.close()
+    assert wide == {}

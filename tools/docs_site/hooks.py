@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import ConfigurationError  # type: ignore[import-not-found]
 from mkdocs.plugins import event_priority  # type: ignore[import-not-found]
 from mkdocs.structure.files import File, Files  # type: ignore[import-not-found]
 
@@ -20,10 +21,22 @@ _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 # The rank of a page in the search: answers before history, internals and generated lists.
 _BOOST = {"faq.md": 3.0, "changelog.md": 0.2, "architecture.md": 0.3, "contributing.md": 0.3, "license.md": 0.1}
 _BOOST |= {"reference/examples.md": 0.3, "keras-io.md": 0.2, "tensorflow-cloud.md": 0.3, "measured.md": 0.5}
+_BOOST |= {"reference/messages.md": 0.7}
 # Hundreds of messages are too many for the table of contents; the search finds each.
 _NO_CONTENTS = ("reference/messages.md",)
 # Markdown inside of a block of code is no link.
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+
+
+def on_config(config: Any) -> Any:
+    """Name the repository in the header, where it is known."""
+    if repository := config.extra.get("repository"):
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+            raise ConfigurationError(
+                f"MPTRAINING_REPOSITORY: {repository!r}; expected OWNER/NAME of a repository on GitHub, or nothing."
+            )
+        config.repo_url, config.repo_name = f"{pages.GITHUB}/{repository}", repository
+    return config
 
 
 # Before llmstxt, which looks for the files of its patterns in the same event.
@@ -35,7 +48,7 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Return the page with links to files of the repository replaced by links within the site."""
     if page.file.src_uri in _BOOST:
         page.meta["search"] = {"boost": _BOOST[page.file.src_uri]}
@@ -44,11 +57,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     # Where the text is in the repository, which its relative links start from.
     source = pages.SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     parts = _CODE.split(markdown)
-    parts[::2] = [_LINK.sub(lambda found: _link(found, source, page.file.src_uri), part) for part in parts[::2]]
+    code = f"{config.repo_url}/blob/main" if config.repo_url else ""
+    parts[::2] = [_LINK.sub(lambda found: _link(found, source, page.file.src_uri, code), part) for part in parts[::2]]
     return "".join(parts)
 
 
-def _link(found: re.Match[str], source: str, page: str) -> str:
+def _link(found: re.Match[str], source: str, page: str, code: str) -> str:
+    """Return the link as it is on the page. `code`: where the files of the repository are shown, or empty."""
     text, link = found[1], found[2]
     if "://" in link or link.startswith(("#", "mailto:")):
         return found[0]
@@ -61,7 +76,7 @@ def _link(found: re.Match[str], source: str, page: str) -> str:
     elif (shown := pages.page_of(there)) is not None:
         there, anchor = shown[0], anchor or shown[1]
     elif (ROOT / there).exists():
-        # The site shows no code, and the repository's address is not known.
-        return text
+        # The site shows no code.
+        return f"[{text}]({code}/{there}{'#' if anchor else ''}{anchor})" if code else text
     target = posixpath.relpath(there, posixpath.dirname(page) or ".")
     return f"[{text}]({target}{'#' if anchor else ''}{anchor})"

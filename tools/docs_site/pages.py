@@ -5,6 +5,7 @@ Messages are in `messages`; events, metrics, the JSON schema and notebooks in `r
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from mptraining import tensorflow_cloud
 from mptraining.cli.accelerators import rows
 from mptraining.cli.init import schema_text
 from mptraining.cli.main import app
+from mptraining.training_job import PythonArguments
 from mptraining_api import crd
 from tools.docs_site import messages, reference
 
@@ -28,6 +30,9 @@ SOURCES = {
     "changelog.md": "CHANGELOG.md",
     "reference/chart.md": "charts/mptraining/README.md",
 }
+GITHUB = "https://github.com"
+# The first commands of README.md, which a reader of the site types in a clone.
+_FIRST_COMMANDS = "```bash\nmake demo "
 NOTEBOOK_PAGES = {name: page for page, name in reference.notebooks().items()}
 EXAMPLES = "reference/examples.md"
 ROOT_OF_EXAMPLES = "manifests"
@@ -42,6 +47,11 @@ _EXAMPLE_FOLDERS = ("manifests/examples", "manifests/katib")
 def generated(repository: str = "") -> dict[str, str]:
     """Return the text of each generated file by its path below docs/. `repository`: OWNER/NAME on GitHub, or empty."""
     found = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in SOURCES.items()}
+    if repository:
+        clone = f"git clone {GITHUB}/{repository} && cd {Path(repository).name}"
+        found["index.md"] = found["index.md"].replace(
+            _FIRST_COMMANDS, _FIRST_COMMANDS.replace("make", f"{clone}\nmake")
+        )
     return found | {
         "license.md": "# License\n\n```text\n" + (ROOT / "LICENSE").read_text(encoding="utf-8") + "```\n",
         "reference/mptrainingjob.md": _resource(crd.custom_resource_definition()),
@@ -154,12 +164,38 @@ def _below(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _python() -> str:
-    lines = ["# Python", "", mptraining.__doc__ or "", ""]
-    for name in sorted(mptraining.__all__, key=str.lower):
-        lines += [f"::: mptraining.{name}", ""]
+    """Return functions, the objects that they return, and the classes of the job file with their arguments."""
+    summary, _, _ = (mptraining.__doc__ or "").partition("\n")
+    public = {name: getattr(mptraining, name) for name in sorted(mptraining.__all__, key=str.lower)}
+    classes = {name: each for name, each in public.items() if inspect.isclass(each)}
+    arguments = {name: each for name, each in classes.items() if issubclass(each, PythonArguments)}
+    lines = ["# Python", "", summary, "", "## Functions", ""]
+    lines += [_directive(name) for name in public if name not in classes]
+    lines += ["## Objects", "", *(_directive(name) for name in classes if name not in arguments)]
+    lines += ["## Classes of the job file", ""]
+    lines += ["Values and bounds are those of [MPTrainingJob](mptrainingjob.md). All arguments have names.", ""]
+    for name in sorted(arguments, key=lambda each: (each != "TrainingJob", each.lower())):
+        lines += _arguments(name, arguments[name])
+    lines += ["## Programs of tensorflow-cloud", ""]
     for module, names in _OTHER_MODULES.items():
-        lines += [f"::: {module}", "    options:", f"      members: [{', '.join(names)}]", ""]
+        lines += [f"::: {module}", "    options:", "      heading_level: 3", f"      members: [{', '.join(names)}]", ""]
     return "\n".join(lines)
+
+
+def _directive(name: str) -> str:
+    return f"::: mptraining.{name}\n    options: {{heading_level: 3}}\n"
+
+
+def _arguments(name: str, kind: type[PythonArguments]) -> list[str]:
+    """Return the section of a class of the job file."""
+    summary, _, _ = (kind.__doc__ or "").partition("\n\n")
+    lines = [f"### mptraining.{name} {{ #mptraining.{name} data-toc-label={name} }}", "", summary, ""]
+    lines += ["| Argument | Description |", "|---|---|"]
+    for argument in inspect.signature(kind).parameters:
+        field = kind.model_fields[argument]
+        required = " **Required.**" if field.is_required() else ""
+        lines.append(f"| `{argument}` | {_cell(field.description or '')}{required} |")
+    return [*lines, ""]
 
 
 def _accelerators() -> str:
