@@ -15,6 +15,7 @@ from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec, InvalidValue, nearest
 from mptraining_api.rules.check import machine_violations, template_violations
 from mptraining_api.spec import MOST_ALTERNATIVES, Machine
+from mptraining_api.validation import patterns
 
 # RFC 1123, as in Kubernetes.
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -22,7 +23,7 @@ DNS_NAME = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
 # Keys of labels and of annotations.
 LABEL_NAME = rf"({DNS_NAME}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 
-RuntimeName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+RuntimeName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=patterns.DNS_LABEL)]
 
 
 def refuse(wrong: Sequence[InvalidValue]) -> None:

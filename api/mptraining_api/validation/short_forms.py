@@ -27,6 +27,14 @@ def for_value(path: FieldPath, value: object) -> str:
     if name == "nodes" and isinstance(value, dict):
         least, most = value.get("min", 1), value.get("max", 2)
         return f"Write elastic: {{min: {least}, max: {most}}} in spec, without nodes."
+    if name == "nodes" and (range_ := _range(value)):
+        return f"Write elastic: {range_} in spec, without nodes."
+    if name == "gang" and str(value).lower() == "kueue":
+        return (
+            "Kueue admits all workers of a job that names a queue: write scheduling: {queueName: NAME}, without gang."
+        )
+    if value == "None" and names[0] in ("runtimes", "defaultRuntimes"):
+        return "None is reserved: runtime: None in a job means no runtime. Choose another name."
     if isinstance(value, (dict, list)) or value is None:
         return ""
     if name in ("train", "validation") and not in_list:
@@ -51,6 +59,10 @@ def for_unknown_field(name: str, value: object) -> str:
         return f"Write precision: {{policy: {policy}}} in spec."
     if word in ("workers", "replicas", "numworkers"):
         return f"Write nodes: {value if isinstance(value, int) else 2} in spec."
+    if word in ("sidecars", "sidecar", "containers"):
+        return "Write initContainers; a container with restartPolicy: Always is a sidecar."
+    if word in ("deviceclass", "deviceclassname", "resourceclaims"):
+        return "DeviceClasses are a setting of the operator, deviceClasses, which the administrator changes."
     if word == "model":
         return f"Write program: {{application: {{name: {value if isinstance(value, str) else 'ResNet50'}}}}}"
     return ""
@@ -97,6 +109,22 @@ def _shuffle(value: object) -> str:
     return f"{{bufferSize: {value}}}" if isinstance(value, int) else f"{{mode: {value}}}"
 
 
+def _range(value: object) -> str:
+    """Return the range of nodes that text such as 2-8 means; empty for other values."""
+    found = re.fullmatch(r"\s*(\d+)\s*(?:-|:|,|\.\.|to)\s*(\d+)\s*", value) if isinstance(value, str) else None
+    return f"{{min: {found[1]}, max: {found[2]}}}" if found else ""
+
+
+def _elastic(value: object) -> str:
+    most = value if isinstance(value, int) and not isinstance(value, bool) else 8
+    return _range(value) or f"{{min: 1, max: {most}}}"
+
+
+def _sharing(value: object) -> str:
+    strategy = "MPS" if str(value).lower() == "mps" else "TimeSharing"
+    return f"{{strategy: {strategy}, clients: {value if isinstance(value, int) and value > 1 else 4}}}"
+
+
 def _field(name: str) -> Callable[[object], str]:
     return lambda value: f"{{{name}: {value}}}"
 
@@ -110,6 +138,8 @@ _LINES: dict[str, Callable[[object], str]] = {
     "precision": lambda value: f"{{policy: {_policy(value)}}}",
     "precision.policy": lambda value: POLICIES.get(str(value).lower(), ""),
     "accelerator": _accelerator,
+    "sharing": _sharing,
+    "elastic": _elastic,
     "program": _program,
     "application": lambda value: f"{{name: {keras_names.nearest_name('applications', str(value)) or value}}}",
     "function": lambda value: f"{{entryPoint: {json.dumps(str(value))}}}",
