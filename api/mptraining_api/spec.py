@@ -78,6 +78,7 @@ class Machine(Model):
 
 
 MOST_ALTERNATIVES = 7
+MOST_NODES = 1024
 
 
 class Accelerator(Machine):
@@ -91,8 +92,8 @@ class Accelerator(Machine):
 class Elastic(Model):
     """The number of nodes of an attempt, decided by what can be placed."""
 
-    min: Annotated[int, Field(ge=1, le=1024)] = Field(description="An attempt starts with at least so many nodes.")
-    max: Annotated[int, Field(ge=1, le=1024)] = Field(description="An attempt starts with at most so many nodes.")
+    min: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(description="An attempt starts with at least so many nodes.")
+    max: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(description="An attempt starts with at most so many nodes.")
 
 
 class Feature(Model):
@@ -406,7 +407,7 @@ class JobSpec(Model):
     """Desired state of the job: a program, data, an accelerator."""
 
     accelerator: Accelerator = Field(description="The accelerator of each node.")
-    nodes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+    nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] | None = Field(
         None, description="Number of machines; for a TPU, the topology determines it."
     )
     elastic: Elastic | None = Field(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mptraining_api import accelerators
 from mptraining_api.accelerators import AcceleratorType
-from mptraining_api.problems import InvalidSpec
+from mptraining_api.problems import InvalidSpec, nearest
 from mptraining_api.resolved_job import Choice, ResolvedAccelerator, Strategy
 from mptraining_api.spec import JobSpec, Machine
 
@@ -59,8 +59,13 @@ def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
             expected="no partition",
             next_step="Leave it out, or choose an accelerator with slices, such as nvidia-tesla-a100.",
         )
+    others = [each.name for each in accelerators.catalogue().values() if wanted.partition in each.partitions]
+    step = f"Such slices are those of {_join_or(others)}." if others else nearest(wanted.partition, type.partitions)
     raise InvalidSpec(
-        accelerators.PARTITION, f"{type.title} has no slice {wanted.partition!r}", expected=_join_or(type.partitions)
+        accelerators.PARTITION,
+        f"{type.title} has no slice {wanted.partition!r}",
+        expected=_join_or(type.partitions),
+        next_step=step or "Take one of these.",
     )
 
 
