@@ -92,7 +92,9 @@ class Accelerator(Machine):
 class Elastic(Model):
     """The number of nodes of an attempt, decided by what can be placed."""
 
-    min: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(description="An attempt starts with at least so many nodes.")
+    min: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(
+        description="An attempt starts with at least so many nodes."
+    )
     max: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(description="An attempt starts with at most so many nodes.")
 
 
