@@ -76,8 +76,13 @@ def test_what_it_prints_is_what_check_takes(tmp_path: Path) -> None:
 def test_a_file_with_mistakes_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match=r"missing\.yaml: No such file"):
         load(tmp_path / "missing.yaml")
-    with pytest.raises(InvalidSpec, match=r"settings\.yaml: runtimes\.a\.podTemplat: unknown field"):
+    with pytest.raises(InvalidSpec, match=r"settings\.yaml:3: runtimes\.a\.podTemplat: unknown field"):
         load(Path(write(tmp_path, {"runtimes": {"a": {"podTemplat": {}}}})))
+    with pytest.raises(InvalidSpec, match=r"settings\.yaml:4: runtimes\.a\.podTemplat: unknown field"):
+        load(Path(write(tmp_path, {"settings": {"runtimes": {"a": {"podTemplat": {}}}}})))
+    text = yaml.safe_dump({"runtimes": {"a": {"podTemplat": {}}}})
+    with pytest.raises(InvalidSpec, match=r"settings\.yaml: runtimes\.a\.podTemplat: unknown field"):
+        load(Path(write(tmp_path, {"kind": "ConfigMap", "data": {"runtimes.yaml": text}})))
     with pytest.raises(InvalidSpec, match="no mapping"):
         load(Path(write(tmp_path, ["a"])))
     (tmp_path / "picture.yaml").write_bytes(b"\x89PNG")
