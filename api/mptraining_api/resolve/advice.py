@@ -91,9 +91,9 @@ def _one_size(job: ResolvedJob) -> Iterator[str]:
         return
     least, most = job.nodes_range.min, job.nodes_range.max
     fewer = divisors(1, least - 1, job.replicas_per_process, job.global_batch_size)
-    only = "" if least == most else f" of {least} to {most} shares {job.global_batch_size} examples evenly, so that it"
-    wider = f"min: {fewer[-1]}" if fewer else "another batchSize.global"
-    yield f"elastic: only the number {most}{only} is ever used: write nodes: {most}, or {wider}."
+    since = "" if least == most else f", {most}, since the others cannot share {job.global_batch_size} examples evenly"
+    wider = f"min: {fewer[-1]}" if fewer else "a larger max"
+    yield f"elastic: {{min: {least}, max: {most}}} has one number of nodes{since}: write nodes: {most}, or {wider}."
 
 
 def _file_locations(job: ResolvedJob) -> Iterator[str]:

@@ -50,7 +50,8 @@ def requested_devices(spec: JobSpec, *, multi_host_tpu: bool, any_count: bool = 
 
 
 def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
-    if wanted.partition is None or wanted.partition in type.partitions:
+    # The rules refuse a slice of anything but a GPU.
+    if wanted.partition is None or wanted.partition in type.partitions or type.kind != "gpu":
         return
     if not type.partitions:
         raise InvalidSpec(

@@ -182,16 +182,16 @@ def test_advice_on_the_batch_of_an_elastic_job_is_for_each_number_of_workers(
 @pytest.mark.parametrize(
     ("least", "most", "batch", "expected"),
     [
-        (3, 4, 64, "elastic: only the number 4 of 3 to 4 shares 64 examples evenly, so that it is ever used: write "
-                   "nodes: 4, or min: 2."),
-        (2, 2, 64, "elastic: only the number 2 is ever used: write nodes: 2, or min: 1."),
-        (1, 1, 64, "elastic: only the number 1 is ever used: write nodes: 1, or another batchSize.global."),
+        (3, 4, 64, "elastic: {min: 3, max: 4} has one number of nodes, 4, since the others cannot share 64 examples "
+                   "evenly: write nodes: 4, or min: 2."),
+        (2, 2, 64, "elastic: {min: 2, max: 2} has one number of nodes: write nodes: 2, or min: 1."),
+        (1, 1, 64, "elastic: {min: 1, max: 1} has one number of nodes: write nodes: 1, or a larger max."),
         (2, 4, 64, ""),
     ],
 )  # fmt: skip
 def test_advice_on_an_elastic_job_of_one_size(least: int, most: int, batch: int, expected: str) -> None:
     text = advice_text(elastic={"min": least, "max": most}, training={"batchSize": {"global": batch}})
-    assert expected in text if expected else "ever used" not in text
+    assert expected in text if expected else "one number of nodes" not in text
 
 
 @pytest.mark.parametrize(
