@@ -202,8 +202,21 @@ def chips_per_pod(accelerator: AcceleratorType, topology: str) -> tuple[int, ...
             TOPOLOGY,
             f"{accelerator.name} has no topology {topology!r}",
             expected=f"such as {', '.join(nearest_topologies(accelerator, topology))}",
+            next_step=_topology_instead(accelerator, topology),
         )
     return found
+
+
+def _topology_instead(accelerator: AcceleratorType, topology: str) -> str:
+    """Return the same sides in the order of the catalogue, else the next larger topology, else the largest one."""
+    sides = sorted(topology.split("x"))
+    same = [name for name in accelerator.topologies if sorted(name.split("x")) == sides]
+    larger = [name for name in accelerator.topologies if chips(name) > chips(topology)]
+    if same:
+        return f"Write {same[0]}."
+    if larger:
+        return f"The next larger one is {min(larger, key=chips)}."
+    return f"The largest one is {max(accelerator.topologies, key=chips)}."
 
 
 def nearest_topologies(accelerator: AcceleratorType, topology: str, count: int = 8) -> list[str]:

@@ -10,7 +10,6 @@ from pydantic.alias_generators import to_camel
 
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.validation.messages import InvalidField, invalid_fields
-from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
 # The bounds keep the estimated cost of the CRD's CEL rules below the API server's limit; no job needs larger values.
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
@@ -52,14 +51,6 @@ class Model(BaseModel):
             raise InvalidSpec(
                 first.where, f"{first.found}{more}", expected=first.expected, next_step=first.next_step
             ) from None
-        return value
-
-    @classmethod
-    def parse_content(cls, document: object, *, file: str, section: str = "") -> Self:
-        """Parse the document of a file, or one section of it. Raises InvalidJobFile with every mistake."""
-        value, invalid = cls.validate_document(document, where=section)
-        if value is None:
-            raise InvalidJobFile([Mistake(file, None, each.problem) for each in invalid]) from None
         return value
 
     @classmethod

@@ -18,13 +18,10 @@ from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, NonN
 from mptraining_api.outputs.fields import Checkpoint, Export, Output, Profile, Tracking
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.programs.fields import Application, Ensemble, Function, Prediction, Script
-from mptraining_api.validation import api_versions, job_text
+from mptraining_api.validation import api_versions, job_text, patterns
 from mptraining_api.validation.yaml_text import YamlDocument
 
-# The value of a label, which Kueue's label on a Job is.
-LabelValue = Annotated[
-    str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
-]
+LabelValue = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=patterns.LABEL_VALUE)]
 
 
 class Provisioning(StrEnum):
@@ -35,12 +32,7 @@ class Provisioning(StrEnum):
 
 
 # A reservation of the own project, or of another one on GKE; on EKS the id of a capacity reservation.
-Reservation = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^(projects/[a-z][-a-z0-9:.]{0,62}/reservations/)?[a-z]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=150
-    ),
-]
+Reservation = Annotated[str, StringConstraints(pattern=patterns.RESERVATION, max_length=150)]
 
 
 class Sharing(Model):
@@ -63,8 +55,8 @@ class Machine(Model):
     count_per_node: Annotated[int, Field(ge=1, le=64)] | None = Field(
         None, description="Accelerators on each node; for cpu, the number of logical devices."
     )
-    topology: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}(x[0-9]{1,3}){1,2}$", max_length=11)] | None = (
-        Field(None, description="TPU only: the slice's chips, such as 2x4 or 4x4x4.")
+    topology: Annotated[str, StringConstraints(pattern=patterns.TOPOLOGY, max_length=11)] | None = Field(
+        None, description="TPU only: the slice's chips, such as 2x4 or 4x4x4."
     )
     provisioning: Provisioning | None = Field(
         None,
@@ -73,10 +65,10 @@ class Machine(Model):
     reservation: Reservation | None = Field(
         None, description="Name of the reservation, or projects/PROJECT/reservations/NAME; on EKS its id."
     )
-    compute_class: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9][-a-zA-Z0-9.]*$", max_length=63)] | None = (
-        Field(None, description="GKE's compute class, which chooses the machines.")
+    compute_class: Annotated[str, StringConstraints(pattern=patterns.COMPUTE_CLASS, max_length=63)] | None = Field(
+        None, description="GKE's compute class, which chooses the machines."
     )
-    partition: Annotated[str, StringConstraints(pattern=r"^[1-7]g\.[0-9]{1,3}gb$", max_length=8)] | None = Field(
+    partition: Annotated[str, StringConstraints(pattern=patterns.PARTITION, max_length=8)] | None = Field(
         None, description="MIG profile of a slice of the GPU, such as 3g.20gb."
     )
     sharing: Sharing | None = Field(None, description="A GPU that several pods share.")
@@ -86,6 +78,7 @@ class Machine(Model):
 
 
 MOST_ALTERNATIVES = 7
+MOST_NODES = 1024
 
 
 class Accelerator(Machine):
@@ -99,8 +92,10 @@ class Accelerator(Machine):
 class Elastic(Model):
     """The number of nodes of an attempt, decided by what can be placed."""
 
-    min: Annotated[int, Field(ge=1, le=1024)] = Field(description="An attempt starts with at least so many nodes.")
-    max: Annotated[int, Field(ge=1, le=1024)] = Field(description="An attempt starts with at most so many nodes.")
+    min: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(
+        description="An attempt starts with at least so many nodes."
+    )
+    max: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(description="An attempt starts with at most so many nodes.")
 
 
 class Feature(Model):
@@ -245,7 +240,7 @@ class Program(Model):
 # The key of an archive in a ConfigMap. Keys have no slashes, so that source with folders needs an archive.
 CONFIG_MAP_ARCHIVE = "source.tgz"
 
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$", max_length=64)]
+Sha256 = Annotated[str, StringConstraints(pattern=patterns.SHA256, max_length=64)]
 
 
 class ConfigMapSource(Model):
@@ -409,14 +404,14 @@ JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 
 # A job that names this runtime has none, also where its namespace has one.
 NO_RUNTIME = "None"
-RuntimeName = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?|None)$", max_length=63)]
+RuntimeName = Annotated[str, StringConstraints(pattern=patterns.RUNTIME, max_length=63)]
 
 
 class JobSpec(Model):
     """Desired state of the job: a program, data, an accelerator."""
 
     accelerator: Accelerator = Field(description="The accelerator of each node.")
-    nodes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+    nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] | None = Field(
         None, description="Number of machines; for a TPU, the topology determines it."
     )
     elastic: Elastic | None = Field(

@@ -28,7 +28,9 @@ from mptraining_api.resolve.runtime_settings import (
     LABEL_NAME,
     Runtime,
     RuntimeName,
-    check_default_runtimes,
+    parse_settings,
+    refuse,
+    unknown_defaults,
 )
 from mptraining_api.spec import GROUP
 
@@ -307,18 +309,17 @@ class OperatorSettings(Model):
     restart: RestartSettings = Field(RestartSettings(), description="Backoff between attempts.")
 
     @model_validator(mode="after")
-    def _two_ports(self) -> Self:
+    def _ports_and_runtimes(self) -> Self:
+        wrong = unknown_defaults(self.default_runtimes, self.runtimes)
         if self.progress.enabled and self.health_port and self.health_port == self.progress.port:
-            raise InvalidValue(
-                f"{self.health_port} is not valid",
-                expected=f"a healthPort other than progress.port, {self.progress.port}",
-                path=("healthPort",),
+            wrong.append(
+                InvalidValue(
+                    f"{self.health_port} is not valid",
+                    expected=f"a healthPort other than progress.port, {self.progress.port}",
+                    path=("healthPort",),
+                )
             )
-        return self
-
-    @model_validator(mode="after")
-    def _known_runtimes(self) -> Self:
-        check_default_runtimes(self.default_runtimes, self.runtimes)
+        refuse(wrong)
         return self
 
     def image(self, kind: str) -> str:
@@ -351,12 +352,13 @@ class OperatorSettings(Model):
         if path is None:
             return cls()
         try:
-            document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            text = path.read_text(encoding="utf-8")
+            document = yaml.safe_load(text) or {}
         except OSError as error:
             raise InvalidSpec(str(path), error.strerror or str(error), expected="a YAML file of settings") from None
         except yaml.YAMLError as error:
             raise InvalidSpec(str(path), f"not YAML: {error}") from None
-        return cls.parse_content(document, file=str(path))
+        return parse_settings(cls, document, file=str(path), text=text)
 
 
 class Identity(Model):

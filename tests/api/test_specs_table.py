@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,12 @@ def test_resolve_agrees_with_the_table(row: dict[str, Any]) -> None:
     else:
         assert said is not None
         assert row["message"] in said
+
+
+def test_no_message_has_a_model_as_python_writes_it() -> None:
+    """Every rule is broken by some row, so that this is a test of all rules' messages."""
+    said = [refusal(row, step) or "" for row in ROWS for step in ("schema", "resolve")]
+    assert [text for text in said if re.search(r"[A-Z]\w+\(|\w=None|\w='|<[A-Z]\w+\.", text)] == []
 
 
 def test_every_row_has_a_name_of_its_own() -> None:

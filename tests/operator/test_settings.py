@@ -140,7 +140,49 @@ def test_all_mistakes_are_listed_each_with_the_file_and_the_field(tmp_path: Path
     found = str(caught.value).splitlines()
     assert len(found) == len(lines)
     for line, words in zip(found, lines, strict=True):
-        assert line.startswith(f"{file}: {words}")
+        assert line.startswith(f"{file}:1: {words}")
+
+
+def test_mistakes_between_fields_are_listed_beside_wrong_fields_each_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(
+        """\
+runtimes:
+  Team Default: {}
+  a:
+    alternatives: [{type: l4, countPerNode: 4}]
+    podTemplate: {hostNetwork: true, image: 5}
+  b: {tryForSeconds: 3}
+  None: {}
+defaultRuntimes: {ns: zzz, other: a}
+healthPort: 8443
+"""
+    )
+    with pytest.raises(InvalidSpec) as caught:
+        OperatorSettings.load(file)
+    names = "expected small letters, digits and dashes, no dash first or last, such as team-a"
+    assert [line.removeprefix(f"{file}:") for line in str(caught.value).splitlines()] == [
+        f"2: runtimes.Team Default: 'Team Default' is not valid; {names}. Did you mean 'team-default'?",
+        "4: runtimes.a.alternatives[0].type: 'l4' is a short name of the command line; write 'nvidia-l4'",
+        '5: runtimes.a.podTemplate.image: 5 is not valid; expected text. Quote it: "5".',
+        "5: runtimes.a.podTemplate.hostNetwork: unknown field. Known fields here: affinity, annotations, dnsConfig, "
+        "dnsPolicy, env, envFrom, image, imagePullSecrets, initContainers, labels, lifecycle, nodeSelector, resources, "
+        "runtimeClassName, serviceAccountName, tolerations, topologySpreadConstraints, volumeMounts, volumes.",
+        "6: runtimes.b.alternatives: missing; expected alternatives beside tryForSeconds. Add alternatives, or remove "
+        "tryForSeconds.",
+        f"7: runtimes.None: 'None' is not valid; {names}. None is reserved: runtime: None in a job means no runtime. "
+        "Choose another name.",
+        "8: defaultRuntimes.ns: 'zzz' is no runtime of these settings; expected one of a, b",
+        "9: healthPort: 8443 is not valid; expected a healthPort other than progress.port, 8443",
+    ]
+
+
+def test_values_that_two_versions_of_yaml_read_differently_have_no_lines_but_a_message(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("workers: 8\nworkers: 0\n")
+    with pytest.raises(InvalidSpec) as caught:
+        OperatorSettings.load(file)
+    assert str(caught.value) == f"{file}: workers: 0 is not valid; expected at least 1"
 
 
 def test_ports_that_are_drawn_or_not_opened_are_no_conflict() -> None:

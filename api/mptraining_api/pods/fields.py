@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Model, Name, Text
+from mptraining_api.validation import patterns
 
 Labels = Annotated[dict[Annotated[str, StringConstraints(max_length=317)], Text], Field(max_length=64)]
 # Quantity is the only union: Kubernetes itself accepts a number or a string (8, "500m", "16Gi").
@@ -91,8 +92,8 @@ class Lifecycle(Model):
 class InitContainer(Model):
     """A container that runs before the trainer; with restartPolicy: Always, a sidecar that runs beside it."""
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = (
-        Field(description="Name of the container.")
+    name: Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=patterns.DNS_LABEL)] = Field(
+        description="Name of the container."
     )
     image: Annotated[str, StringConstraints(min_length=1, max_length=512)] = Field(description="Image of it.")
     command: Annotated[list[Text], Field(max_length=64)] | None = Field(None, description="As in a container.")

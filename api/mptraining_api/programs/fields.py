@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, Text, Uri, Word
+from mptraining_api.validation import patterns
 
 
 class Application(Model):
@@ -21,7 +22,7 @@ class Application(Model):
 class Function(Model):
     """A Python function that returns a keras.Model, or a dict of model, loss, optimizer, metrics and more."""
 
-    entry_point: Annotated[EntryPoint, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
+    entry_point: Annotated[EntryPoint, StringConstraints(pattern=patterns.ENTRY_POINT)] = Field(
         description="module:function, importable from the source."
     )
     arguments: Arguments | None = Field(None, description="Keyword arguments of the function.")

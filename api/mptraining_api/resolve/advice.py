@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mptraining_api import accelerators
-from mptraining_api.resolve.attempt import possible_nodes
+from mptraining_api.resolve.attempt import divisors, possible_nodes
 from mptraining_api.resolve.batch_size import SCALING, scaling_rule, scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import JobSpec
 
 MOST = 6
 # TF32 came with Ampere (NVIDIA A100 architecture whitepaper, 2020).
@@ -23,6 +24,7 @@ def advise(job: ResolvedJob) -> list[str]:
     """Return at most `MOST` short sentences, the costliest mistake first."""
     sentences = [
         *_interruption(job),
+        *_one_size(job),
         *_file_locations(job),
         *_precision(job),
         *_learning_rate(job),
@@ -30,6 +32,30 @@ def advise(job: ResolvedJob) -> list[str]:
         *_metrics(job),
     ]
     return sentences[:MOST]
+
+
+def without_effect(spec: JobSpec, job: ResolvedJob) -> list[str]:
+    """Return a sentence for each field of the spec that changes nothing in the job that it resolves to."""
+    sentences = []
+    scheduling = spec.scheduling
+    if scheduling is not None and job.processes == 1:
+        fields = {"gang": scheduling.gang, "topology": scheduling.topology}
+        sentences += [
+            f"scheduling.{name}: {value} changes nothing for a job of one pod: leave it out, or take more nodes."
+            for name, value in fields.items()
+            if value in ("Coscheduling", "Volcano", "Workload", "Pack")
+        ]
+    machines = [job.accelerator, *(each.accelerator for each in job.alternatives)]
+    for index, machine in enumerate(machines[1:] if spec.accelerator.alternatives else ()):
+        if (first := machines.index(machine)) <= index:
+            same = f"alternatives[{first - 1}]" if first else "the first choice"
+            sentences.append(f"accelerator.alternatives[{index}] is the same machine as {same}: remove it.")
+    if spec.runtime in ("null", "none") and job.runtime is None:
+        sentences.append(
+            f"runtime: {spec.runtime} names a runtime of the cluster: write runtime: None for none, or leave it out "
+            "for that of the namespace."
+        )
+    return sentences
 
 
 def _interruption(job: ResolvedJob) -> Iterator[str]:
@@ -58,6 +84,16 @@ def _interruption(job: ResolvedJob) -> Iterator[str]:
             "Spot leaves pods 15 s: what was trained since the last checkpoint (now the end of each "
             "epoch) is lost. Set checkpoint.everySteps to a few minutes' work."
         )
+
+
+def _one_size(job: ResolvedJob) -> Iterator[str]:
+    if job.nodes_range is None or len(possible_nodes(job)) > 1:
+        return
+    least, most = job.nodes_range.min, job.nodes_range.max
+    fewer = divisors(1, least - 1, job.replicas_per_process, job.global_batch_size)
+    since = "" if least == most else f", {most}, since the others cannot share {job.global_batch_size} examples evenly"
+    wider = f"min: {fewer[-1]}" if fewer else "a larger max"
+    yield f"elastic: {{min: {least}, max: {most}}} has one number of nodes{since}: write nodes: {most}, or {wider}."
 
 
 def _file_locations(job: ResolvedJob) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.attempt import divisors, possible_nodes
 from mptraining_api.resolve.devices import Devices
-from mptraining_api.resolve.precision import Keras, keras_generation
+from mptraining_api.resolve.precision import POLICY, Keras, keras_generation
 from mptraining_api.resolved_job import Choice, ResolvedJob, ResolvedMachine
 from mptraining_api.spec import Accelerator, BatchSize, JobSpec, Machine, MPTrainingJob, Training
 
@@ -65,12 +65,20 @@ def located(alternative: Alternative, function: Callable[..., T], *arguments: ob
     try:
         return function(*arguments)
     except InvalidSpec as problem:
-        where, found = problem.where, problem.found
-        if where.startswith("spec.accelerator."):
-            where = f"{alternative.field}.{where.removeprefix('spec.accelerator.')}"
-        else:
-            where, found = f"{alternative.field}.type", f"{alternative.job.spec.accelerator.type}: {where}: {found}"
-        raise InvalidSpec(where, found, expected=problem.expected, next_step=problem.next_step) from None
+        raise relocated(alternative, problem) from None
+
+
+def relocated(alternative: Alternative, problem: InvalidSpec) -> InvalidSpec:
+    """Return the problem of the alternative's job with a field of the job that the user wrote."""
+    where, found, step = problem.where, problem.found, problem.next_step
+    if where.startswith("spec.accelerator."):
+        where = f"{alternative.field}.{where.removeprefix('spec.accelerator.')}"
+    elif where == POLICY:
+        # The policy is that of all machines, so that the next step must not suit this one alone.
+        step = f"Write policy: Auto, which chooses for each machine, or remove {alternative.field}."
+    else:
+        where, found = f"{alternative.field}.type", f"{alternative.job.spec.accelerator.type}: {where}: {found}"
+    return InvalidSpec(where, found, expected=problem.expected, next_step=step)
 
 
 def check_replicas(alternative: Alternative, first: Devices, there: Devices) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mptraining_api import accelerators
 from mptraining_api.accelerators import AcceleratorType
-from mptraining_api.problems import InvalidSpec
+from mptraining_api.problems import InvalidSpec, nearest
 from mptraining_api.resolved_job import Choice, ResolvedAccelerator, Strategy
 from mptraining_api.spec import JobSpec, Machine
 
@@ -50,7 +50,8 @@ def requested_devices(spec: JobSpec, *, multi_host_tpu: bool, any_count: bool = 
 
 
 def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
-    if wanted.partition is None or wanted.partition in type.partitions:
+    # The rules refuse a slice of anything but a GPU.
+    if wanted.partition is None or wanted.partition in type.partitions or type.kind != "gpu":
         return
     if not type.partitions:
         raise InvalidSpec(
@@ -59,8 +60,13 @@ def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
             expected="no partition",
             next_step="Leave it out, or choose an accelerator with slices, such as nvidia-tesla-a100.",
         )
+    others = [each.name for each in accelerators.catalogue().values() if wanted.partition in each.partitions]
+    step = f"Such slices are those of {_join_or(others)}." if others else nearest(wanted.partition, type.partitions)
     raise InvalidSpec(
-        accelerators.PARTITION, f"{type.title} has no slice {wanted.partition!r}", expected=_join_or(type.partitions)
+        accelerators.PARTITION,
+        f"{type.title} has no slice {wanted.partition!r}",
+        expected=_join_or(type.partitions),
+        next_step=step or "Take one of these.",
     )
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mptraining_api import accelerators
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.batch_size import global_batch_size
 from mptraining_api.resolve.devices import requested_devices, strategy
 from mptraining_api.resolve.precision import keras_generation, precision
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, requested, resolve
 from mptraining_api.rules.check import violations
-from mptraining_api.spec import MPTrainingJob
+from mptraining_api.spec import JobSpec, Machine, MPTrainingJob
 from mptraining_api.validation.keras_names import Generation, unknown_names
 from mptraining_api.validation.messages import InvalidField
 from mptraining_api.validation.mistakes import FieldPath, field_text, value_at
@@ -40,12 +42,16 @@ def document_problems(
     problems = [each.problem for each in invalid]
     if job is None:
         job, _ = MPTrainingJob.validate_document(_without(document, invalid))
-    accelerator = _unknown_accelerator(document)
+    unknown = list(_unknown_accelerators(document))
     if job is not None:
         hidden = {field_text(each.path[:-1]) for each in invalid}
-        found = violations(job) or ([] if accelerator else _resolve_problems(job, settings))
-        problems += [each for each in found if not any(each.where.startswith(section) for section in hidden)]
-    problems += [*accelerator, *_rates_in_quotes(document)]
+        broken = _broken_rules(job)
+        found = [*broken]
+        _add(found, _problems_of_machines(job, settings, broken))
+        if not unknown and not broken:
+            _add(found, _resolve_problems(job, settings, complete=not found))
+        problems += [each for each in found if not _is_hidden(each.where, hidden)]
+    problems += [*unknown, *_rates_in_quotes(document)]
     names = list(unknown_names(document.get("spec"), _generation(job)))
     if other_keras or _may_define_names(document):
         return DocumentProblems(tuple(problems), tuple(names))
@@ -62,38 +68,122 @@ def _without(document: Mapping[str, Any], invalid: Sequence[InvalidField]) -> di
     return copied
 
 
-def _unknown_accelerator(document: Mapping[str, Any]) -> list[InvalidSpec]:
-    name = value_at(document, ("spec", "accelerator", "type"))
-    if not isinstance(name, str) or not name:
-        return []
+def _unknown_accelerators(document: Mapping[str, Any]) -> Iterator[InvalidSpec]:
+    """Yield the problem of every machine whose type is not in the catalogue."""
+    first: FieldPath = ("spec", "accelerator")
+    others = value_at(document, (*first, "alternatives"))
+    paths = [
+        first,
+        *((*first, "alternatives", index) for index in range(len(others) if isinstance(others, list) else 0)),
+    ]
+    for path in paths:
+        name = value_at(document, (*path, "type"))
+        try:
+            if isinstance(name, str) and name:
+                accelerators.lookup(name)
+        except InvalidSpec as problem:
+            yield InvalidSpec(field_text((*path, "type")), problem.found, next_step=problem.next_step)
+
+
+def _broken_rules(job: MPTrainingJob) -> list[InvalidSpec]:
+    """Return the violations, without the count of a slice of a GPU that has none: the slice is the mistake."""
+    first = job.spec.accelerator
+    machines: dict[str, Machine] = {"spec.accelerator": first}
+    machines |= {f"{alternatives.FIELD}[{index}]": each for index, each in enumerate(first.alternatives or ())}
+    unsliced = {
+        f"{field}.countPerNode"
+        for field, each in machines.items()
+        if each.partition and (type := accelerators.catalogue().get(each.type)) and not type.partitions
+    }
+    return [each for each in violations(job) if each.where not in unsliced]
+
+
+def _add(found: list[InvalidSpec], others: Iterable[InvalidSpec]) -> None:
+    """Append those of `others` whose field has no problem yet."""
+    for each in others:
+        if each.where not in {known.where for known in found}:
+            found.append(each)
+
+
+def _is_hidden(field: str, sections: set[str]) -> bool:
+    """Return whether one of the sections with an invalid field is around `field`.
+
+    A machine has no problem because another field of the spec is absent.
+    """
+    around = sections - {"spec"} if field.startswith("spec.accelerator.") else sections
+    return any(field.startswith(section) for section in around)
+
+
+def _problems_of_machines(
+    job: MPTrainingJob, settings: ClusterSettings, broken: Sequence[InvalidSpec]
+) -> Iterator[InvalidSpec]:
+    """Yield what each machine of the job by itself cannot be or compute, beside the `broken` rules of the job too."""
+    yield from _problems_of_machine(job.spec, settings)
+    known = {each.where for each in broken}
+    for each in alternatives.jobs(job, None):
+        own = [problem for problem in _broken_rules(each.job) if problem.where not in known]
+        for problem in (*own, *_problems_of_machine(each.job.spec, settings)):
+            yield alternatives.relocated(each, problem)
+
+
+def _problems_of_machine(spec: JobSpec, settings: ClusterSettings) -> Iterator[InvalidSpec]:
+    if spec.accelerator.type not in accelerators.catalogue():
+        return
     try:
-        accelerators.lookup(name)
+        wanted = requested(spec, settings)
     except InvalidSpec as problem:
-        return [problem]
-    return []
+        yield problem
+        return
+    yield from _refusals(
+        lambda: strategy(spec, wanted),
+        lambda: precision(spec, wanted, wanted, keras_generation(spec, wanted)[0]),
+    )
 
 
-def _resolve_problems(job: MPTrainingJob, settings: ClusterSettings) -> list[InvalidSpec]:
-    """Return what `resolve` refuses: each independent decision is tried, where `resolve` stops at the first."""
-    spec, found = job.spec, list[InvalidSpec]()
-
-    def tried(decision: Callable[[], object]) -> None:
+def _refusals(*decisions: Callable[[], object]) -> Iterator[InvalidSpec]:
+    for decision in decisions:
         try:
             decision()
         except InvalidSpec as problem:
-            if str(problem) not in map(str, found):
-                found.append(problem)
+            yield problem
 
+
+def _resolve_problems(job: MPTrainingJob, settings: ClusterSettings, *, complete: bool) -> Iterator[InvalidSpec]:
+    """Yield what `resolve` refuses of a job that keeps the rules: for each alternative, where `resolve` stops at one.
+
+    `complete`: whether every machine by itself is right, so that the job can be resolved.
+    """
+    spec = job.spec
     try:
-        wanted = requested_devices(spec, multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback)
-    except InvalidSpec as problem:
-        return [problem]
+        wanted = requested(spec, settings)
+    except InvalidSpec:
+        return
     if spec.program.is_trained_here:
-        tried(lambda: global_batch_size(spec, wanted))
-    tried(lambda: strategy(spec, wanted))
-    tried(lambda: precision(spec, wanted, wanted, keras_generation(spec, wanted)[0]))
-    tried(lambda: resolve(job, settings))
-    return found
+        yield from _refusals(lambda: global_batch_size(spec, wanted))
+    if not complete:
+        return
+    others = spec.accelerator.alternatives or []
+    refused = list(_refusals(lambda: resolve(_with_alternatives(job, None), settings)))
+    for index, each in enumerate([] if refused else others):
+        alone = _with_alternatives(job, [each])
+        refused += [_numbered(problem, index) for problem in _refusals(partial(resolve, alone, settings))]
+    yield from refused or _refusals(lambda: resolve(job, settings))
+
+
+def _with_alternatives(job: MPTrainingJob, machines: list[Machine] | None) -> MPTrainingJob:
+    first = job.spec.accelerator
+    tried = first.try_for_seconds if machines else None
+    accelerator = first.model_copy(update={"alternatives": machines, "try_for_seconds": tried})
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"accelerator": accelerator})})
+
+
+def _numbered(problem: InvalidSpec, index: int) -> InvalidSpec:
+    """Return the problem of a job's only alternative with the number that it has among all."""
+    words = (problem.where, problem.found, problem.expected, problem.next_step)
+    where, found, expected, step = (
+        each.replace(f"{alternatives.FIELD}[0]", f"{alternatives.FIELD}[{index}]") for each in words
+    )
+    return InvalidSpec(where, found, expected=expected, next_step=step)
 
 
 def _rates_in_quotes(document: Mapping[str, Any]) -> list[InvalidSpec]:

@@ -20,6 +20,8 @@ JitCompile = Literal["Always", "WherePossible", "Never"]
 INITIAL_LOSS_SCALE = 32768.0
 # GPUs below 7.0 (Volta) have no Tensor Cores, so that float16 is no faster (NVIDIA, Mixed Precision Training guide).
 FLOAT16_CAPABILITY = 7.0
+_CAPABILITIES = {"mixed_float16": f"float16 needs {FLOAT16_CAPABILITY}", "mixed_bfloat16": "bfloat16 needs 8.0"}
+_AUTO = "Write policy: Auto, which chooses for each machine."
 _ON_A_CPU = {
     "mixed_float16": "every CPU emulates float16, slowly",
     "mixed_bfloat16": "faster than float32 only on a CPU with AVX512-BF16 or AMX",
@@ -73,7 +75,9 @@ def precision(spec: JobSpec, requested: Devices, devices: Devices, keras: Keras)
         policy, because = _automatic(devices, own_scaling=own_scaling)
     else:
         policy, because = wanted, "asked for"
-        _refuse_impossible(wanted, requested, own_scaling=own_scaling)
+        _refuse_impossible(
+            wanted, requested, own_scaling=own_scaling, has_alternatives=spec.accelerator.alternatives is not None
+        )
         if devices.accelerator.kind == "cpu" and wanted.startswith("mixed_"):
             because = f"asked for; {_ON_A_CPU[wanted]}"
     resolved = ResolvedPrecision(
@@ -107,17 +111,18 @@ def automatic_policy(accelerator: AcceleratorType) -> tuple[Policy, str]:
     return "mixed_float16", f"compute capability {capability} has Tensor Cores"
 
 
-def _refuse_impossible(policy: Policy, requested: Devices, *, own_scaling: bool) -> None:
+def _refuse_impossible(policy: Policy, requested: Devices, *, own_scaling: bool, has_alternatives: bool) -> None:
     accelerator = accelerators.lookup(requested.accelerator.type)
     if policy != "Measure" and policy not in accelerator.policies:
         cause = ""
         if accelerator.kind == "gpu":
-            cause = f" (compute capability {accelerator.compute_capability}, bfloat16 needs 8.0)"
+            needs = _CAPABILITIES[policy]
+            cause = f" (compute capability {accelerator.compute_capability}, {needs})"
         raise InvalidSpec(
             POLICY,
             f"{accelerator.title} cannot compute {policy!r}{cause}",
             expected=", ".join(("Auto", *accelerator.policies)),
-            next_step=f"Write policy: {accelerator.policies[-1]}, or leave it out.",
+            next_step=_AUTO if has_alternatives else f"Write policy: {accelerator.policies[-1]}, or leave it out.",
         )
     if policy == "mixed_float16" and own_scaling and requested.replicas > 1:
         raise InvalidSpec(

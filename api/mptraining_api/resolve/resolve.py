@@ -133,7 +133,7 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
     job = chosen.job
     spec = job.spec
     trained_here = spec.program.is_trained_here
-    wanted = _requested(spec, settings)
+    wanted = requested(spec, settings)
 
     batch_size: int | None = None
     batch_choices: tuple[Choice, ...] = ()
@@ -145,7 +145,7 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
     on_others = alternatives.jobs(job, batch_size)
     for each in on_others:
         alternatives.located(each, check.check, each.job)
-    others = [(each, alternatives.located(each, _requested, each.job.spec, settings)) for each in on_others]
+    others = [(each, alternatives.located(each, requested, each.job.spec, settings)) for each in on_others]
     for each, there in others:
         alternatives.check_replicas(each, wanted, there)
     keras, keras_choice = alternatives.one_keras_generation(spec, wanted, others)
@@ -210,7 +210,7 @@ def _sizes(spec: JobSpec, devices: Devices, batch_size: int | None) -> tuple[Cho
     return (Choice(field="spec.elastic", value=", ".join(map(str, sizes)), because=because),)
 
 
-def _requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
+def requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
     return requested_devices(
         spec,
         multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
@@ -15,6 +15,12 @@ from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec, InvalidValue, nearest
 from mptraining_api.rules.check import machine_violations, template_violations
 from mptraining_api.spec import MOST_ALTERNATIVES, Machine
+from mptraining_api.validation import patterns
+from mptraining_api.validation.messages import InvalidField
+from mptraining_api.validation.mistakes import FieldPath, InvalidJobFile, Mistake
+from mptraining_api.validation.yaml_text import read_yaml
+
+M = TypeVar("M", bound=Model)
 
 # RFC 1123, as in Kubernetes.
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -24,7 +30,7 @@ LABEL_NAME = rf"({DNS_NAME}/)?{_KEY}"
 # Kubernetes checks the key of an annotation in small letters.
 ANNOTATION_KEY = rf"({DNS_NAME.replace('a-z', 'A-Za-z')}/)?{_KEY}"
 
-RuntimeName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+RuntimeName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=patterns.DNS_LABEL)]
 
 
 def refuse(wrong: Sequence[InvalidValue]) -> None:
@@ -121,15 +127,59 @@ class Runtime(Model):
             for each in found
         ]
         if self.try_for_seconds is not None and self.alternatives is None:
-            wrong.append(InvalidValue("missing", expected="alternatives beside tryForSeconds", path=("alternatives",)))
+            wrong.append(
+                InvalidValue(
+                    "missing",
+                    expected="alternatives beside tryForSeconds",
+                    next_step="Add alternatives, or remove tryForSeconds.",
+                    path=("alternatives",),
+                )
+            )
         refuse(wrong)
         return self
 
 
-def check_default_runtimes(defaults: dict[str, str], runtimes: dict[str, Runtime]) -> None:
-    """Raise InvalidValue with every namespace whose runtime is not one of `runtimes`."""
+def parse_settings(model: type[M], document: object, *, file: str, text: str = "", section: FieldPath = ()) -> M:
+    """Parse the document of a file of settings. Raises InvalidJobFile with every mistake.
+
+    `text` is that of the file, for the lines of the mistakes, and `section` the place of the document in it.
+    """
+    where = ".".join(map(str, section))
+    value, invalid = model.validate_document(document, where=where)
+    if value is not None:
+        return value
+    found = {each.path: each.problem for each in invalid}
+    if isinstance(document, Mapping):
+        # Pydantic compares fields with one another only in a document without invalid ones.
+        _, others = model.validate_document(_without(document, invalid), where=where)
+        found = {each.path: each.problem for each in others} | found
+    try:
+        lines = read_yaml(text, file=file)
+    except InvalidSpec:
+        lines = []
+    raise InvalidJobFile(
+        [Mistake(file, lines[0].line_at((*section, *path)) if lines else None, found[path]) for path in found]
+    )
+
+
+def _without(document: Mapping[str, Any], invalid: Sequence[InvalidField]) -> dict[str, Any]:
+    """Return the document without its invalid fields; of runtimes only their names, which namespaces refer to."""
+    wrong = {each.path[:2] for each in invalid}
+    rest: dict[str, Any] = {}
+    for field, value in document.items():
+        if field == "runtimes" and isinstance(value, Mapping):
+            rest[field] = {name: {} for name in value if len(name) <= 63 and re.fullmatch(patterns.DNS_LABEL, name)}
+        elif field == "defaultRuntimes" and isinstance(value, Mapping):
+            rest[field] = {namespace: name for namespace, name in value.items() if (field, namespace) not in wrong}
+        elif field not in {path[0] for path in wrong if path}:
+            rest[field] = value
+    return rest
+
+
+def unknown_defaults(defaults: dict[str, str], runtimes: dict[str, Runtime]) -> list[InvalidValue]:
+    """Return the refusal of every namespace whose runtime is not one of `runtimes`."""
     expected = f"one of {', '.join(sorted(runtimes))}" if runtimes else "no name, since there are no runtimes"
-    wrong = [
+    return [
         InvalidValue(
             f"{name!r} is no runtime of these settings",
             expected=expected,
@@ -139,4 +189,3 @@ def check_default_runtimes(defaults: dict[str, str], runtimes: dict[str, Runtime
         for namespace, name in defaults.items()
         if name not in runtimes
     ]
-    refuse(wrong)

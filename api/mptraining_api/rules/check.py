@@ -40,6 +40,7 @@ def _violations(job: MPTrainingJob | Mapping[str, Any], checked: Iterable[Rule])
         for path, value in rule.values(job):
             if not rule.holds(value):
                 field = path + rule.field.removeprefix(rule.at) if "[]" in rule.at else rule.field
+                field += rule.part(value)
                 found.append(
                     InvalidSpec(field, _found_value(job, field), expected=rule.message, next_step=rule.next_step)
                 )
@@ -74,5 +75,7 @@ def _found_value(job: MPTrainingJob | Mapping[str, Any], field: str) -> str:
     if isinstance(value, BaseModel):
         given = value.to_document() if hasattr(value, "to_document") else {}
         return f"has {', '.join(given)}" if given else "empty"
+    if isinstance(value, list) and any(isinstance(each, BaseModel) for each in value):
+        return f"has {len(value)} {'entry' if len(value) == 1 else 'entries'}"
     text = repr(str(value)) if isinstance(value, str) else repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

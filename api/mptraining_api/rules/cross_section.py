@@ -173,6 +173,11 @@ def _ragged_compiled(spec: JobSpec) -> bool:
     return not compiled or not any(feature.ragged for feature in features)
 
 
+def _first_ragged(spec: JobSpec) -> str:
+    features = (spec.data.features if spec.data else None) or []
+    return f"[{next(i for i, feature in enumerate(features) if feature.ragged)}].ragged"
+
+
 def _monitor_validation(spec: JobSpec) -> bool:
     if spec.export is None or spec.export.monitor is None or not spec.export.monitor.startswith("val_"):
         return True
@@ -193,6 +198,10 @@ def _nodes_or_elastic(spec: JobSpec) -> bool:
 
 def _elastic_machines(spec: JobSpec) -> bool:
     return spec.elastic is None or not is_tpu(spec.accelerator)
+
+
+def _resized(spec: JobSpec) -> bool:
+    return spec.run_policy is None or spec.run_policy.resize_seconds is None or spec.elastic is not None
 
 
 def _elastic_gang(spec: JobSpec) -> bool:
@@ -362,6 +371,7 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
         "no ragged: true on a TPU or with jitCompile: Always, since XLA has no ragged tensors",
         "Write bucketBoundaries: [N] instead, which pads to N values.",
         _ragged_compiled,
+        _first_ragged,
     ),
     Rule(
         "spec",
@@ -403,6 +413,14 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
         "no elastic for a TPU, whose topology decides its nodes",
         "Remove elastic.",
         _elastic_machines,
+    ),
+    Rule(
+        "spec",
+        "spec.runPolicy.resizeSeconds",
+        "!has(self.runPolicy) || !has(self.runPolicy.resizeSeconds) || has(self.elastic)",
+        "resizeSeconds beside elastic only",
+        "Add elastic, or leave resizeSeconds out: the number of nodes stays.",
+        _resized,
     ),
     Rule(
         "spec",

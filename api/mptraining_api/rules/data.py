@@ -38,6 +38,17 @@ def _names_once(data: Data) -> bool:
     return len(names) == len(set(names))
 
 
+def _wrong_name(data: Data) -> str:
+    features = data.features or []
+    names = [each.name for each in features]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            return f"[{index}].name"
+    lengths = [each.length_name for each in features]
+    wrong = (i for i, name in enumerate(lengths) if name is not None and name in (*names, *lengths[:i]))
+    return f"[{next(wrong)}].lengthName"
+
+
 def _resize(feature: Feature) -> bool:
     return feature.resize is None or feature.decode in ("jpeg", "png")
 
@@ -144,6 +155,7 @@ DATA_RULES: tuple[Rule, ...] = (
         "every name once",
         "Remove the feature that is listed twice, or choose another lengthName.",
         _names_once,
+        _wrong_name,
     ),
     Rule(
         "spec.data.features[]",

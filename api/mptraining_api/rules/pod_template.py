@@ -69,6 +69,11 @@ def _known_kinds(volumes: list[dict[str, Any]]) -> bool:
     return all(len(each) == 1 and each <= set(VOLUME_KINDS) for each in kinds)
 
 
+def _first(holds: Callable[[list[dict[str, Any]]], bool], below: str = "") -> Callable[[list[dict[str, Any]]], str]:
+    """Return the path of the first item for which `holds` is false."""
+    return lambda items: f"[{next(i for i, each in enumerate(items) if not holds([each]))}]{below}"
+
+
 def _free_names(env: list[dict[str, Any]]) -> bool:
     names = [entry.get("name", "") for entry in env]
     return all(name in _SETTINGS or not (name in _SET_BY_LAUNCH or str(name).startswith(_PREFIX)) for name in names)
@@ -135,6 +140,12 @@ def _own_container_names(containers: list[InitContainer]) -> bool:
     return len(set(names)) == len(names) and not any(_is_reserved(name) for name in names)
 
 
+def _wrong_container_name(containers: list[InitContainer]) -> str:
+    names = [each.name for each in containers]
+    wrong = (i for i, name in enumerate(names) if _is_reserved(name) or name in names[:i])
+    return f"[{next(wrong)}].name"
+
+
 def _is_reserved(name: str) -> bool:
     return name in (TRAINER_CONTAINER, SOURCE_CONTAINER) or name.startswith(OWN_CONTAINERS)
 
@@ -171,6 +182,7 @@ POD_RULES: tuple[Rule, ...] = (
         f"names that differ, other than {TRAINER_CONTAINER}, {SOURCE_CONTAINER} and {OWN_CONTAINERS}*",
         "Rename the container.",
         _own_container_names,
+        _wrong_container_name,
     ),
     Rule(
         _EACH,
@@ -201,6 +213,7 @@ POD_RULES: tuple[Rule, ...] = (
         f"other variables than {', '.join(_SET_BY_LAUNCH)} and {_PREFIX}*, which are the trainer's",
         "Leave them out.",
         _foreign_names,
+        _first(_foreign_names, ".name"),
     ),
     Rule(
         f"{_EACH}.resources",
@@ -242,6 +255,7 @@ POD_RULES: tuple[Rule, ...] = (
         "network to the job",
         "Take a persistentVolumeClaim: its volume may be of any kind.",
         _known_kinds,
+        _first(_known_kinds),
     ),
     Rule(
         "spec.podTemplate.env",
@@ -252,6 +266,7 @@ POD_RULES: tuple[Rule, ...] = (
         f"({', '.join(_SETTINGS)} apart)",
         "Leave them out; keras: Legacy chooses tf_keras.",
         _free_names,
+        _first(_free_names, ".name"),
     ),
     Rule(
         "spec.podTemplate.resources",

@@ -26,6 +26,8 @@ class Rule:
     next_step: str
     # The predicate on the model (or the plain list) at `at`.
     holds: Callable[[Any], bool]
+    # The path below `field` of the part that breaks the rule, such as [1].name; the API server reports the field.
+    part: Callable[[Any], str] = lambda _: ""
 
     @property
     def text(self) -> str:

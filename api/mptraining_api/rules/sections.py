@@ -47,7 +47,11 @@ def _tried_first(accelerator: Accelerator) -> bool:
 
 
 def _reservation_named(accelerator: Machine) -> bool:
-    return (accelerator.reservation is not None) == (accelerator.provisioning == "Reservation")
+    return accelerator.provisioning != "Reservation" or accelerator.reservation is not None
+
+
+def _reservation_used(accelerator: Machine) -> bool:
+    return accelerator.reservation is None or accelerator.provisioning == "Reservation"
 
 
 def _flex_start_of_accelerator(accelerator: Machine) -> bool:
@@ -174,11 +178,18 @@ MACHINE_RULES: tuple[Rule, ...] = (
         _topology_of_tpu,
     ),
     *_of_each_machine(
-        "reservation",
-        "has(self.reservation) == (has(self.provisioning) && self.provisioning == 'Reservation')",
-        "the name of the reservation with provisioning: Reservation, and none without it",
+        "provisioning",
+        "!has(self.provisioning) || self.provisioning != 'Reservation' || has(self.reservation)",
+        "the name of the reservation beside provisioning: Reservation",
         "Add reservation, or change provisioning.",
         _reservation_named,
+    ),
+    *_of_each_machine(
+        "reservation",
+        "!has(self.reservation) || (has(self.provisioning) && self.provisioning == 'Reservation')",
+        "provisioning: Reservation beside reservation",
+        "Write provisioning: Reservation, or leave reservation out.",
+        _reservation_used,
     ),
     *_of_each_machine(
         "provisioning",

@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Count, Model, NonNegative, Word
 from mptraining_api.spec import API_VERSION, GROUP, VERSION, Metadata
+from mptraining_api.validation import patterns
 from mptraining_api.validation.api_versions import ApiVersion
 
 __all__ = ["GROUP", "VERSION"]
@@ -35,7 +36,7 @@ AlgorithmName = Literal["Grid", "Random", "TPE", "CMA-ES", "Hyperband"]
 # A path into the job's spec: names of fields, and indices of existing list items.
 ParameterPath = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9_-]+(\[[0-9]+\]|\.[A-Za-z0-9_-]+)*$"),
+    StringConstraints(min_length=1, max_length=253, pattern=patterns.PARAMETER_PATH),
 ]
 # Any JSON value. A structural schema has no unions, so that the API server stores the value as it is.
 JsonValue = Annotated[Any, Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]

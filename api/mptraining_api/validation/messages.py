@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
 from mptraining_api.problems import InvalidSpec, InvalidValue, nearest
-from mptraining_api.validation import short_forms
+from mptraining_api.validation import patterns, short_forms
 from mptraining_api.validation.mistakes import FieldPath, field_text, value_at
 
 _EXPECTED = {
@@ -31,14 +32,6 @@ _EXPECTED = {
     "string_too_long": "at most {max_length} characters",
     "string_too_short": "at least {min_length} characters",
 }
-# What a pattern means, by the field's name.
-_PATTERNS = {
-    "entryPoint": "module:function, such as flowers.model:build",
-    "topology": "a topology such as 2x4 or 4x4x4",
-    "sha256": "64 hexadecimal digits",
-}
-# The same by the pattern, for keys of mappings, whose names are the user's.
-_KEY_PATTERNS = {r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "small letters, digits and dashes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +104,6 @@ def _unknown(schema: _Schema, path: FieldPath, value: object, where: str) -> tup
 
 def _invalid(schema: _Schema, path: FieldPath, detail: Mapping[str, Any], where: str) -> InvalidSpec:
     kind, context, value = detail["type"], detail.get("ctx") or {}, detail["input"]
-    name = next((part for part in reversed(path) if isinstance(part, str)), "")
     found, step = f"{quote(value)} is not valid", short_forms.for_value(path, value)
     expected = _EXPECTED.get(kind, "").format(**context)
     if kind in ("literal_error", "enum"):
@@ -128,7 +120,8 @@ def _invalid(schema: _Schema, path: FieldPath, detail: Mapping[str, Any], where:
         found = "not valid"
     elif kind == "string_pattern_mismatch":
         pattern = str(context.get("pattern"))
-        expected = _PATTERNS.get(name) or _KEY_PATTERNS.get(pattern, pattern)
+        expected = patterns.EXPECTED.get(pattern, pattern)
+        step = step or _similar_name(pattern, str(value))
     elif kind == "string_too_short" and value == "":
         found, expected = "empty", "some text"
     elif kind in ("too_short", "too_long"):
@@ -136,6 +129,12 @@ def _invalid(schema: _Schema, path: FieldPath, detail: Mapping[str, Any], where:
         expected = f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
     expected = expected or detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return InvalidSpec(field_text(path, where), found, expected=expected, next_step=step)
+
+
+def _similar_name(pattern: str, value: str) -> str:
+    """Return the suggestion of a name that the pattern admits for one that it does not, such as 'Team A'."""
+    name = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")
+    return f"Did you mean {name!r}?" if pattern in patterns.NAMES and re.fullmatch(pattern, name) else ""
 
 
 def quote(value: object) -> str:

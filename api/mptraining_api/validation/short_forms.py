@@ -24,36 +24,78 @@ def for_value(path: FieldPath, value: object) -> str:
     names = [part for part in path if isinstance(part, str)]
     in_list = bool(path) and isinstance(path[-1], int)
     name = names[-1] if names else ""
-    if name == "nodes" and isinstance(value, dict):
-        least, most = value.get("min", 1), value.get("max", 2)
-        return f"Write elastic: {{min: {least}, max: {most}}} in spec, without nodes."
+    if step := _elsewhere(names, value):
+        return step
     if isinstance(value, (dict, list)) or value is None:
         return ""
     if name in ("train", "validation") and not in_list:
         return f"Write {name}: [{json.dumps(str(value))}]"
     line = _LINES.get(".".join(names[-2:])) or _LINES.get(name)
     written = line(value) if line else ""
-    if not written:
-        return ""
-    return f"Write {'- ' if in_list else f'{name}: '}{written}"
+    return f"Write {'- ' if in_list else f'{name}: '}{written}" if written else ""
+
+
+def _elsewhere(names: list[str], value: object) -> str:
+    """Return the sentence about a value that belongs in another field; empty if it is not known."""
+    match names:
+        case [*_, "nodes"] if range_ := _range(value):
+            return f"Write elastic: {range_} in spec, without nodes."
+        case [*_, "gang"] if str(value).lower() == "kueue":
+            return (
+                "Kueue admits all workers of a job that names a queue: write scheduling: {queueName: NAME}, "
+                "without gang."
+            )
+        case ["runtimes" | "defaultRuntimes", *_] if value == "None":
+            return "None is reserved: runtime: None in a job means no runtime. Choose another name."
+    return ""
 
 
 def for_unknown_field(name: str, value: object) -> str:
     """Return the line to write instead of a field that other tools have; empty if it is not known."""
-    word = name.lower().replace("_", "").replace("-", "")
-    if word in ("learningrate", "lr"):
-        rate = value if isinstance(value, (int, float)) else 0.001
-        return f"The optimizer has it: optimizer: {{className: Adam, config: {{learning_rate: {rate}}}}}"
-    if word in ("gpu", "gpus", "gpucount", "numgpus"):
-        return f"Write accelerator: {{type: nvidia-tesla-t4, countPerNode: {value if isinstance(value, int) else 1}}}"
-    if word in ("mixedprecision", "fp16", "amp", "dtype", "policy", "dtypepolicy"):
-        policy = POLICIES.get(str(value).lower(), "mixed_bfloat16" if "b" in str(value).lower() else "mixed_float16")
-        return f"Write precision: {{policy: {policy}}} in spec."
-    if word in ("workers", "replicas", "numworkers"):
-        return f"Write nodes: {value if isinstance(value, int) else 2} in spec."
-    if word == "model":
-        return f"Write program: {{application: {{name: {value if isinstance(value, str) else 'ResNet50'}}}}}"
-    return ""
+    step = _UNKNOWN.get(name.lower().replace("_", "").replace("-", ""))
+    return step(value) if step else ""
+
+
+def _rate(value: object) -> str:
+    rate = value if isinstance(value, (int, float)) else 0.001
+    return f"The optimizer has it: optimizer: {{className: Adam, config: {{learning_rate: {rate}}}}}"
+
+
+def _gpus(value: object) -> str:
+    return f"Write accelerator: {{type: nvidia-tesla-t4, countPerNode: {value if isinstance(value, int) else 1}}}"
+
+
+def _mixed(value: object) -> str:
+    policy = POLICIES.get(str(value).lower(), "mixed_bfloat16" if "b" in str(value).lower() else "mixed_float16")
+    return f"Write precision: {{policy: {policy}}} in spec."
+
+
+def _workers(value: object) -> str:
+    return f"Write nodes: {value if isinstance(value, int) else 2} in spec."
+
+
+def _model(value: object) -> str:
+    return f"Write program: {{application: {{name: {value if isinstance(value, str) else 'ResNet50'}}}}}"
+
+
+def _sidecars(_: object) -> str:
+    return "Write initContainers; a container with restartPolicy: Always is a sidecar."
+
+
+def _device_class(_: object) -> str:
+    return "DeviceClasses are a setting of the operator, deviceClasses, which the administrator changes."
+
+
+# By the field's name in small letters, without separators.
+_UNKNOWN: dict[str, Callable[[object], str]] = {
+    **dict.fromkeys(("learningrate", "lr"), _rate),
+    **dict.fromkeys(("gpu", "gpus", "gpucount", "numgpus"), _gpus),
+    **dict.fromkeys(("mixedprecision", "fp16", "amp", "dtype", "policy", "dtypepolicy"), _mixed),
+    **dict.fromkeys(("workers", "replicas", "numworkers"), _workers),
+    "model": _model,
+    **dict.fromkeys(("sidecars", "sidecar", "containers"), _sidecars),
+    **dict.fromkeys(("deviceclass", "deviceclassname"), _device_class),
+}
 
 
 def _accelerator(value: object) -> str:
@@ -97,6 +139,24 @@ def _shuffle(value: object) -> str:
     return f"{{bufferSize: {value}}}" if isinstance(value, int) else f"{{mode: {value}}}"
 
 
+def _range(value: object) -> str:
+    """Return the range of nodes that {min: 2, max: 8} or text such as 2-8 means; empty for other values."""
+    if isinstance(value, dict):
+        return f"{{min: {value.get('min', 1)}, max: {value.get('max', 2)}}}"
+    found = re.fullmatch(r"\s*(\d+)\s*(?:-|:|,|\.\.|to)\s*(\d+)\s*", value) if isinstance(value, str) else None
+    return f"{{min: {found[1]}, max: {found[2]}}}" if found else ""
+
+
+def _elastic(value: object) -> str:
+    most = value if isinstance(value, int) and not isinstance(value, bool) else 8
+    return _range(value) or f"{{min: 1, max: {most}}}"
+
+
+def _sharing(value: object) -> str:
+    strategy = "MPS" if str(value).lower() == "mps" else "TimeSharing"
+    return f"{{strategy: {strategy}, clients: {value if isinstance(value, int) and value > 1 else 4}}}"
+
+
 def _field(name: str) -> Callable[[object], str]:
     return lambda value: f"{{{name}: {value}}}"
 
@@ -110,6 +170,8 @@ _LINES: dict[str, Callable[[object], str]] = {
     "precision": lambda value: f"{{policy: {_policy(value)}}}",
     "precision.policy": lambda value: POLICIES.get(str(value).lower(), ""),
     "accelerator": _accelerator,
+    "sharing": _sharing,
+    "elastic": _elastic,
     "program": _program,
     "application": lambda value: f"{{name: {keras_names.nearest_name('applications', str(value)) or value}}}",
     "function": lambda value: f"{{entryPoint: {json.dumps(str(value))}}}",

@@ -39,9 +39,12 @@ class YamlDocument:
 
     def line(self, field: str) -> int | None:
         """Return the line of a field such as `spec.data.train[0]`, or of the nearest section around it."""
-        path: FieldPath = tuple(
-            int(index) if index else name for name, index in re.findall(r"([^.\[\]\s]+)|\[(\d+)\]", field)
+        return self.line_at(
+            tuple(int(index) if index else name for name, index in re.findall(r"([^.\[\]\s]+)|\[(\d+)\]", field))
         )
+
+    def line_at(self, path: FieldPath) -> int | None:
+        """Return the line of the field at `path`, or of the nearest section around it."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path)

@@ -38,7 +38,7 @@ def check(path: str, *, runtimes: str | None = None) -> Report:
     """
     from mptraining.job_file.runtimes import load
     from mptraining_api.admission.limit_rules import check_limits
-    from mptraining_api.resolve.advice import advise
+    from mptraining_api.resolve.advice import advise, without_effect
 
     settings, known = ClusterSettings(), None
     if runtimes is not None:
@@ -54,7 +54,8 @@ def check(path: str, *, runtimes: str | None = None) -> Report:
         own = chosen.limits if chosen else None
         check_limits(checked.written, checked.resolved, known.limits, runtime_limits=own)
     records = _advice_on_records(checked.resolved, Path(path).absolute().parent)
-    return Report(path, checked.resolved, (*checked.notes, *advise(checked.resolved), *records))
+    unused = without_effect(checked.written.spec, checked.resolved)
+    return Report(path, checked.resolved, (*checked.notes, *unused, *advise(checked.resolved), *records))
 
 
 def _advice_on_records(job: ResolvedJob, folder: Path) -> Sequence[str]:

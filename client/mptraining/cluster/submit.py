@@ -113,8 +113,9 @@ def check(document: Mapping[str, object]) -> CheckedDocument:
         raise InvalidJobFile([Mistake("", None, each) for each in found.problems])
     # The path of the request has this version; an older one has the same fields.
     given["apiVersion"] = API_VERSION
-    resolved = resolve(MPTrainingJob.parse(whole), settings)
-    return CheckedDocument(given, resolved, tuple(advice.advise(resolved)))
+    job = MPTrainingJob.parse(whole)
+    resolved = resolve(job, settings)
+    return CheckedDocument(given, resolved, (*advice.without_effect(job.spec, resolved), *advice.advise(resolved)))
 
 
 def submit(

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.model import Model, Word
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve.runtime_settings import Runtime, RuntimeName, check_default_runtimes
+from mptraining_api.resolve.runtime_settings import Runtime, RuntimeName, parse_settings, refuse, unknown_defaults
 
 # The ConfigMap that the chart writes, readable by all users, and its key.
 CONFIG_MAP = "mptraining-runtimes"
@@ -34,7 +34,7 @@ class KnownRuntimes(Model):
 
     @model_validator(mode="after")
     def _known_runtimes(self) -> Self:
-        check_default_runtimes(self.default_runtimes, self.runtimes)
+        refuse(unknown_defaults(self.default_runtimes, self.runtimes))
         return self
 
 
@@ -53,23 +53,27 @@ def load(path: Path) -> KnownRuntimes:
 def parse(text: str, *, where: str, needed: bool = False) -> KnownRuntimes:
     """Parse the text of such a file; `needed` refuses a document without runtimes. Raises InvalidSpec."""
     document = _mapping(text, where)
+    section: tuple[str, ...] = ()
     if document.get("kind") == "ConfigMap":
         data = document.get("data")
         if not isinstance(data, Mapping) or not isinstance(data.get(KEY), str):
             raise InvalidSpec(where, f"a ConfigMap without data.{KEY}", expected=_FORMS)
         where = f"{where}: data[{KEY!r}]"
         document = _mapping(data[KEY], where)
+        # Its lines are not those of the file.
+        text = ""
     names = [str(field.alias) for field in KnownRuntimes.model_fields.values()]
     # The values of the chart have the operator's settings in a section.
-    section = "settings" if "settings" in document and not any(name in document for name in names) else ""
-    settings = document[section] if section else document
+    settings: object = document
+    if not any(name in document for name in names) and "settings" in document:
+        settings, section = document["settings"], ("settings",)
     if not isinstance(settings, Mapping):
         raise InvalidSpec(where, "settings is no mapping", expected=_FORMS)
     found = {name: settings[name] for name in names if name in settings}
     if needed and not {"runtimes", "defaultRuntimes"} & found.keys():
         fields = ", ".join(map(str, settings)) or "nothing"
         raise InvalidSpec(where, f"no runtimes, but {fields}", expected=_FORMS)
-    return KnownRuntimes.parse_content(found, file=where, section=section)
+    return parse_settings(KnownRuntimes, found, file=where, text=text, section=section)
 
 
 def _mapping(text: str, where: str) -> Mapping[str, object]:

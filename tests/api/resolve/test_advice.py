@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.accelerators import catalogue
-from mptraining_api.resolve.advice import MOST, advise
+from mptraining_api.resolve.advice import MOST, advise, without_effect
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 
@@ -177,3 +177,54 @@ def test_advice_on_the_batch_of_an_elastic_job_is_for_each_number_of_workers(
     batch: int, most: int, expected: str
 ) -> None:
     assert expected in advice_text(elastic={"min": 2, "max": most}, training={"batchSize": {"global": batch}})
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "batch", "expected"),
+    [
+        (3, 4, 64, "elastic: {min: 3, max: 4} has one number of nodes, 4, since the others cannot share 64 examples "
+                   "evenly: write nodes: 4, or min: 2."),
+        (2, 2, 64, "elastic: {min: 2, max: 2} has one number of nodes: write nodes: 2, or min: 1."),
+        (1, 1, 64, "elastic: {min: 1, max: 1} has one number of nodes: write nodes: 1, or a larger max."),
+        (2, 4, 64, ""),
+    ],
+)  # fmt: skip
+def test_advice_on_an_elastic_job_of_one_size(least: int, most: int, batch: int, expected: str) -> None:
+    text = advice_text(elastic={"min": least, "max": most}, training={"batchSize": {"global": batch}})
+    assert expected in text if expected else "one number of nodes" not in text
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"scheduling": {"gang": "Volcano"}},
+         ["scheduling.gang: Volcano changes nothing for a job of one pod: leave it out, or take more nodes."]),
+        ({"scheduling": {"topology": "Pack"}},
+         ["scheduling.topology: Pack changes nothing for a job of one pod: leave it out, or take more nodes."]),
+        ({"scheduling": {"gang": "None", "topology": "Spread", "queueName": "a"}}, []),
+        ({"nodes": 2, "scheduling": {"gang": "Volcano", "topology": "Pack"}}, []),
+        ({"elastic": {"min": 1, "max": 2}, "scheduling": {"topology": "Pack"}}, []),
+        ({"accelerator": {"type": "nvidia-l4", "alternatives": [{"type": "nvidia-l4", "countPerNode": 1}]}},
+         ["accelerator.alternatives[0] is the same machine as the first choice: remove it."]),
+        ({"accelerator": {"type": "nvidia-l4", "tryForSeconds": 9, "alternatives": [
+            {"type": "nvidia-tesla-t4"}, {"type": "nvidia-l4", "provisioning": "Spot"},
+            {"type": "nvidia-tesla-t4", "tryForSeconds": 5}]}},
+         ["accelerator.alternatives[2] is the same machine as alternatives[0]: remove it."]),
+        ({"runtime": "null"},
+         ["runtime: null names a runtime of the cluster: write runtime: None for none, or leave it out for that of the "
+          "namespace."]),
+        ({"runtime": "None"}, []),
+        ({"runtime": "team-a"}, []),
+    ],
+)  # fmt: skip
+def test_a_field_without_effect_is_named(spec: dict[str, Any], expected: list[str]) -> None:
+    base = {"accelerator": {"type": "nvidia-l4"}, "program": {"application": {"name": "ResNet50"}}}
+    document = base | {"data": {"train": ["gs://b/t"]}} | spec
+    job = MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": document})
+    assert without_effect(job.spec, resolve(job, ClusterSettings())) == expected
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_no_example_has_a_field_without_effect(path: Path) -> None:
+    job = MPTrainingJob.load(path)
+    assert without_effect(job.spec, resolve(job, ClusterSettings())) == []

@@ -51,6 +51,33 @@ def test_the_field_of_a_list_names_the_item() -> None:
     assert problem.where == "spec.data.features[1].resize"
 
 
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ({"podTemplate": {"initContainers": [{"name": "a", "image": "a"}, {"name": "a", "image": "b"}]}},
+         "spec.podTemplate.initContainers[1].name: 'a'; expected names that differ"),
+        ({"podTemplate": {"initContainers": [{"name": "a", "image": "a"}, {"name": "trainer", "image": "b"}]}},
+         "spec.podTemplate.initContainers[1].name: 'trainer'; expected names that differ"),
+        ({"podTemplate": {"env": [{"name": "A"}, {"name": "TF_CONFIG"}]}},
+         "spec.podTemplate.env[1].name: 'TF_CONFIG'; expected other variables"),
+        ({"podTemplate": {"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "nfs": {}}]}},
+         "spec.podTemplate.volumes[1]: {'name': 'b', 'nfs': {}}; expected one of"),
+        ({"data": {"train": ["x"], "features": [{"name": "x", "dtype": "int8"}, {"name": "x", "dtype": "int8"}]}},
+         "spec.data.features[1].name: 'x'; expected every name once"),
+        ({"data": {"train": ["x"], "features": [
+            {"name": "x", "dtype": "int8", "shape": [0], "lengthName": "n"},
+            {"name": "y", "dtype": "int8", "shape": [0], "lengthName": "n"}]}},
+         "spec.data.features[1].lengthName: 'n'; expected every name once"),
+        ({"managedBy": "kueue.x-k8s.io/multikueue", "scheduling": {"queueName": "a"},
+          "accelerator": {"type": "cpu", "alternatives": [{"type": "nvidia-l4"}]}},
+         "spec.accelerator.alternatives: has 1 entry; expected none together with managedBy"),
+    ],
+)  # fmt: skip
+def test_a_violation_in_a_list_shows_the_part_that_is_wrong(spec: dict[str, Any], line: str) -> None:
+    (problem,) = violations(job(**spec))
+    assert str(problem).startswith(line)
+
+
 def test_all_violations_are_found_and_check_raises_the_first() -> None:
     bad = job(training={"epochs": 3, "totalSteps": 50}, profile={"firstStep": 9, "lastStep": 1})
     found = violations(bad)

@@ -95,3 +95,9 @@ def test_records_that_their_manifest_calls_sorted_are_in_the_advice(job_file: Jo
     assert any("data.train: the records are sorted by 'label'; data" in each for each in check(str(path)).advice)
     convert(str(path.parent / "rows.npz"), str(path.parent / "records"), overwrite=True)
     assert not any("sorted" in each for each in check(str(path)).advice)
+
+
+def test_a_field_without_effect_is_in_the_advice(job_file: JobFile) -> None:
+    path = job_file()
+    path.write_text(path.read_text().replace("spec:\n", "spec:\n  scheduling: {topology: Pack}\n", 1))
+    assert any(each.startswith("scheduling.topology: Pack changes nothing") for each in check(str(path)).advice)

@@ -89,8 +89,13 @@ def test_the_published_limits_decide_which_alternatives_check_shows(tmp_path: Pa
 def test_a_file_with_mistakes_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match=r"missing\.yaml: No such file"):
         load(tmp_path / "missing.yaml")
-    with pytest.raises(InvalidSpec, match=r"settings\.yaml: runtimes\.a\.podTemplat: unknown field"):
+    with pytest.raises(InvalidSpec, match=r"settings\.yaml:3: runtimes\.a\.podTemplat: unknown field"):
         load(Path(write(tmp_path, {"runtimes": {"a": {"podTemplat": {}}}})))
+    with pytest.raises(InvalidSpec, match=r"settings\.yaml:4: settings\.runtimes\.a\.podTemplat: unknown field"):
+        load(Path(write(tmp_path, {"settings": {"runtimes": {"a": {"podTemplat": {}}}}})))
+    text = yaml.safe_dump({"runtimes": {"a": {"podTemplat": {}}}})
+    with pytest.raises(InvalidSpec, match=r"settings\.yaml: runtimes\.a\.podTemplat: unknown field"):
+        load(Path(write(tmp_path, {"kind": "ConfigMap", "data": {"runtimes.yaml": text}})))
     with pytest.raises(InvalidSpec, match="no mapping"):
         load(Path(write(tmp_path, ["a"])))
     (tmp_path / "picture.yaml").write_bytes(b"\x89PNG")
@@ -129,8 +134,8 @@ WRONG = {"runtimes": {"vision": {"images": {"gpu": "BAD IMAGE"}}}}
 @pytest.mark.parametrize(
     ("document", "place"),
     [
-        (WRONG, "settings.yaml: "),
-        ({"settings": WRONG, "replicas": 2}, "settings.yaml: settings."),
+        (WRONG, "settings.yaml:4: "),
+        ({"settings": WRONG, "replicas": 2}, "settings.yaml:6: settings."),
         (
             {"kind": "ConfigMap", "data": {"runtimes.yaml": yaml.safe_dump(WRONG)}},
             "settings.yaml: data['runtimes.yaml']: ",

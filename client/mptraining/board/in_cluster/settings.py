@@ -11,12 +11,11 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.validation import patterns
 
 # The name of a namespace in a run folder's path.
 NAMESPACE = "{namespace}"
-_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _FOLDER = r"(gs://[a-z0-9][^/?#*]*|/[^/]+)(/[^/]+)*/?"
-_HOST = rf"{_LABEL}(\.{_LABEL})*|[0-9a-f]*:[0-9a-f:.]+"
 
 
 def _folder(text: str) -> str:
@@ -29,9 +28,9 @@ def _folder(text: str) -> str:
 
 
 Host = Annotated[
-    str, StringConstraints(max_length=253, pattern=rf"^({_HOST})$"), Field(description="A name without a port.")
+    str, StringConstraints(max_length=253, pattern=patterns.HOST), Field(description="A name without a port.")
 ]
-Namespace = Annotated[str, StringConstraints(max_length=63, pattern=rf"^{_LABEL}$")]
+Namespace = Annotated[str, StringConstraints(max_length=63, pattern=patterns.NAMESPACE)]
 Folder = Annotated[
     str,
     AfterValidator(_folder),

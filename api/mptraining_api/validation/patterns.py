@@ -1,0 +1,37 @@
+"""Patterns of text fields, each with the words in which a message describes it."""
+
+from __future__ import annotations
+
+# The name of a container, or of a runtime in the operator's settings: RFC 1123, as in Kubernetes.
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+RUNTIME = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?|None)$"
+# The value of a label, which Kueue's label on a Job is.
+LABEL_VALUE = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+RESERVATION = r"^(projects/[a-z][-a-z0-9:.]{0,62}/reservations/)?[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"
+TOPOLOGY = r"^[0-9]{1,3}(x[0-9]{1,3}){1,2}$"
+COMPUTE_CLASS = r"^[a-zA-Z0-9][-a-zA-Z0-9.]*$"
+PARTITION = r"^[1-7]g\.[0-9]{1,3}gb$"
+SHA256 = r"^[0-9a-f]{64}$"
+ENTRY_POINT = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+PARAMETER_PATH = r"^[A-Za-z0-9_-]+(\[[0-9]+\]|\.[A-Za-z0-9_-]+)*$"
+NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+_HOST_LABEL = NAMESPACE[1:-1]
+HOST = rf"^({_HOST_LABEL}(\.{_HOST_LABEL})*|[0-9a-f]*:[0-9a-f:.]+)$"
+
+EXPECTED = {
+    DNS_LABEL: "small letters, digits and dashes, no dash first or last, such as team-a",
+    RUNTIME: "the name of a runtime, of small letters, digits and dashes, such as team-a; or None",
+    LABEL_VALUE: "letters, digits, dashes, dots and underscores, a letter or digit first and last, such as team-a",
+    RESERVATION: "a name of small letters, digits and dashes, a letter first, such as team-t4, or "
+    "projects/PROJECT/reservations/NAME",
+    TOPOLOGY: "a topology such as 2x4 or 4x4x4",
+    COMPUTE_CLASS: "letters, digits, dashes and dots, a letter or digit first, such as spot-gpus",
+    PARTITION: "a MIG profile, such as 3g.20gb",
+    SHA256: "64 hexadecimal digits, in small letters",
+    ENTRY_POINT: "module:function, such as flowers.model:build",
+    PARAMETER_PATH: "a path of fields with dots, such as training.optimizer.config.learning_rate, with [0] for an item",
+    NAMESPACE: "the name of a namespace, of small letters, digits and dashes, such as team-a",
+    HOST: "a host name of small letters, digits, dashes and dots, or an IPv6 address",
+}
+# Names of objects, which a similar name may be suggested for.
+NAMES = (DNS_LABEL, RUNTIME, LABEL_VALUE, RESERVATION, COMPUTE_CLASS, NAMESPACE)
