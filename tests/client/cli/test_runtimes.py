@@ -94,7 +94,9 @@ def test_a_file_with_mistakes_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match=r"settings\.yaml:4: settings\.runtimes\.a\.podTemplat: unknown field"):
         load(Path(write(tmp_path, {"settings": {"runtimes": {"a": {"podTemplat": {}}}}})))
     text = yaml.safe_dump({"runtimes": {"a": {"podTemplat": {}}}})
-    with pytest.raises(InvalidSpec, match=r"settings\.yaml: data\['runtimes\.yaml'\]: runtimes\.a\.podTemplat: unknown field"):
+    with pytest.raises(
+        InvalidSpec, match=r"settings\.yaml: data\['runtimes\.yaml'\]: runtimes\.a\.podTemplat: unknown field"
+    ):
         load(Path(write(tmp_path, {"kind": "ConfigMap", "data": {"runtimes.yaml": text}})))
     with pytest.raises(InvalidSpec, match="no mapping"):
         load(Path(write(tmp_path, ["a"])))
