@@ -39,6 +39,7 @@ from mptraining_api.resolved_job import (
     ResolvedMachine,
 )
 from mptraining_api.rules import check
+from mptraining_api.rules.capacity import all_tried, untried
 from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, JobSpec, Machine, MPTrainingJob, Program
 from mptraining_api.sweep.status import SWEEP_UID
 
@@ -110,7 +111,11 @@ def _with_suitable_alternatives(chosen: Chosen, settings: ClusterSettings) -> Ch
     alone = _resolve(chosen, settings)
     found = {machine: _unsuitable(chosen, machine, alone, settings) for machine in chosen.alternatives}
     kept = [machine for machine, why in found.items() if why is None]
-    return with_alternatives(chosen, kept, [(machine, why) for machine, why in found.items() if why is not None])
+    left_out = [(machine, why) for machine, why in found.items() if why is not None]
+    # Its times may be for jobs that wait longer; the last machines are those that this job would never try.
+    while kept and not all_tried(spec := with_alternatives(chosen, kept, ()).job.spec):
+        left_out.append((kept.pop(), ". ".join(untried(spec)).removesuffix(".")))
+    return with_alternatives(chosen, kept, left_out)
 
 
 def _unsuitable(chosen: Chosen, machine: Machine, alone: ResolvedJob, settings: ClusterSettings) -> str | None:

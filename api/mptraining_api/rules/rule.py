@@ -26,6 +26,8 @@ class Rule:
     next_step: str
     # The predicate on the model (or the plain list) at `at`.
     holds: Callable[[Any], bool]
+    # What was found and the next step, of a value that breaks the rule. None: the field's value and `next_step`.
+    explain: Callable[[Any], tuple[str, str]] | None = None
 
     @property
     def text(self) -> str:

@@ -258,6 +258,29 @@ def test_a_cluster_without_accelerators_tries_no_alternatives_of_a_runtime() -> 
     assert (found.runtime.machines, found.alternatives) == (None, ())
 
 
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, ["nvidia-l4"]),
+        ({"runPolicy": {"pendingTimeoutSeconds": 2000}}, ["nvidia-l4", "nvidia-tesla-v100"]),
+        # Waits in a queue do not count.
+        ({"scheduling": {"queueName": "gpus"}}, ["nvidia-l4", "nvidia-tesla-v100"]),
+    ],
+)
+def test_alternatives_for_which_the_job_has_no_time_are_left_out(spec: dict[str, Any], expected: list[str]) -> None:
+    others = [{**L4, "tryForSeconds": 900}, {"type": "nvidia-tesla-v100"}]
+    runtime = Runtime.parse({"tryForSeconds": 900, "alternatives": others})
+    found = resolved(settings=dataclasses.replace(CLUSTER, runtimes={"scarce": runtime}), runtime="scarce", **spec)
+    assert [each.accelerator.type for each in found.alternatives] == expected
+    said = [each.because for each in found.choices if each.field == "spec.accelerator.alternatives"]
+    left_out = (
+        "from the runtime scarce, nvidia-tesla-v100 (OnDemand) does not suit: alternatives[1] (nvidia-tesla-v100) "
+        "would never be tried: the others take 900 + 900 = 1800 s, and the job may wait for 1800 s. "
+        "Raise runPolicy.pendingTimeoutSeconds to 2700, or lower tryForSeconds"
+    )
+    assert said[1:] == ([left_out] if len(expected) == 1 else [])
+
+
 def test_the_machine_of_the_job_is_no_alternative_to_itself() -> None:
     found = resolved(settings=WITH_SCARCE, runtime="scarce", accelerator={**L4, "provisioning": "OnDemand"})
     assert [each.accelerator.type for each in found.alternatives] == ["nvidia-tesla-v100", "nvidia-tesla-v100"]
