@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
 from mptraining_api.outputs.fields import Tracking
+from mptraining_api.pods.quantity import check_requests
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.attempt import divisors
@@ -103,6 +104,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         # A job that falls back to the CPU tries no other machine.
         if chosen.alternatives and not settings.cpu_fallback:
             chosen = _with_suitable_alternatives(chosen, settings)
+    check_requests(chosen.job.spec.pod_template)
     return _resolve(chosen, settings)
 
 

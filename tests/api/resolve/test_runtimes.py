@@ -106,6 +106,27 @@ def test_the_job_has_precedence_over_its_runtime() -> None:
     assert "spec.podTemplate.serviceAccountName" not in reasons(found)
 
 
+def test_of_an_affinity_each_kind_is_the_jobs_if_it_has_one() -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+
+    def on(disk: str) -> dict[str, Any]:
+        terms = [{"matchExpressions": [{"key": "disk", "operator": "In", "values": [disk]}]}]
+        return {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}}
+
+    apart = {"podAntiAffinity": {required: [{"topologyKey": "host", "labelSelector": {}}]}}
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    runtime = {"affinity": on("ssd") | apart, "topologySpreadConstraints": [spread, {**spread, "topologyKey": "rack"}]}
+    own = {"affinity": on("hdd"), "topologySpreadConstraints": [{**spread, "maxSkew": 2}]}
+    settings = dataclasses.replace(CLUSTER, runtimes={"placed": Runtime.parse({"podTemplate": runtime})})
+    found = resolved(settings=settings, runtime="placed", podTemplate=own).runtime
+    assert found is not None
+    assert found.pod_template is not None
+    assert found.pod_template.to_document() == {
+        "affinity": on("hdd") | apart,
+        "topologySpreadConstraints": [{**spread, "topologyKey": "rack"}, {**spread, "maxSkew": 2}],
+    }
+
+
 def test_a_namespace_has_a_runtime_unless_the_job_names_another_or_none() -> None:
     assert reasons(resolved("team-a"))["spec.runtime"] == "of the namespace 'team-a'"
     assert resolved("team-a").output == "gs://team/runs/team-a/flowers", "over the folder of the namespace"
