@@ -9,7 +9,7 @@ from mptraining_api.pods.fields import PodTemplate, Resources
 from mptraining_api.problems import InvalidSpec
 
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?[0-9]{1,2}))?")
-_BINARY = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)}
+_BINARY: dict[str, int] = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)}
 _DECIMAL = {
     letter: Fraction(1000) ** power for letter, power in zip("numkMGTPE", (-3, -2, -1, 1, 2, 3, 4, 5, 6), strict=True)
 }
@@ -21,9 +21,8 @@ def amount(quantity: int | str) -> Fraction | None:
     if found is None:
         return None
     number, binary, decimal, exponent = found.groups()
-    ten = Fraction(10 ** abs(int(exponent or 0)))
-    scale = _BINARY.get(binary, 1) * _DECIMAL.get(decimal, Fraction(1)) * (ten if int(exponent or 0) > 0 else 1 / ten)
-    return Fraction(number) * scale
+    scale = _BINARY.get(binary, 1) * _DECIMAL.get(decimal, Fraction(1))
+    return Fraction(number) * scale * Fraction(f"1e{exponent or 0}")
 
 
 def check_requests(template: PodTemplate | None) -> None:

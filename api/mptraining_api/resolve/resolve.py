@@ -40,7 +40,7 @@ from mptraining_api.resolved_job import (
     ResolvedMachine,
 )
 from mptraining_api.rules import check
-from mptraining_api.rules.capacity import all_tried, untried
+from mptraining_api.rules.capacity import all_tried, other_controller, untried
 from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, JobSpec, Machine, MPTrainingJob, Program
 from mptraining_api.sweep.status import SWEEP_UID
 
@@ -191,6 +191,7 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         nodes_range=NodesRange(min=spec.elastic.min, max=spec.elastic.max) if spec.elastic else None,
         choices=(
             *chosen.choices,
+            *_controller_choice(spec),
             *_image_choice(chosen, devices.accelerator.kind),
             *first.choices,
             keras_choice,
@@ -278,6 +279,13 @@ def _image_choice(chosen: Chosen, kind: str) -> tuple[Choice, ...]:
     if chosen.resolved is None or image is None or (template and template.image):
         return ()
     return (Choice(field="spec.podTemplate.image", value=image, because=f"from the runtime {chosen.resolved.name}"),)
+
+
+def _controller_choice(spec: JobSpec) -> tuple[Choice, ...]:
+    because = other_controller(spec.managed_by)
+    if because is None:
+        return ()
+    return (Choice(field="spec.managedBy", value=str(spec.managed_by), because=because),)
 
 
 def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bool:

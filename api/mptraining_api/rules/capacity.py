@@ -6,8 +6,9 @@ import re
 
 from mptraining_api.machines import try_times
 from mptraining_api.machines.try_times import PENDING_TIMEOUT
+from mptraining_api.problems import nearest
 from mptraining_api.rules.rule import Rule
-from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, JobSpec
+from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, MANAGED_BY_OPERATOR, JobSpec
 
 # As of a batch/v1 Job: a domain-prefixed path.
 _CONTROLLER = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/._~-]+$"
@@ -51,6 +52,16 @@ def untried(spec: JobSpec) -> tuple[str, str]:
     found = f"{name} would never be tried: the others take {sum_} s, and the job may wait for {limit} s"
     step = f"Raise runPolicy.pendingTimeoutSeconds to {try_times.sufficient(times)}, or lower tryForSeconds."
     return found, step
+
+
+def other_controller(managed_by: str | None) -> str | None:
+    """Return who has a job with this spec.managedBy; None for the operator's own."""
+    if managed_by in (None, MANAGED_BY_OPERATOR):
+        return None
+    if managed_by == MANAGED_BY_MULTIKUEUE:
+        return "Kueue's MultiKueue sends the job to another cluster"
+    hint = nearest(managed_by, (MANAGED_BY_OPERATOR, MANAGED_BY_MULTIKUEUE))
+    return f"a controller of that name has the job, and this operator leaves it alone. {hint}".strip(" .")
 
 
 CAPACITY_RULES: tuple[Rule, ...] = (
