@@ -247,7 +247,8 @@ class Applier:
                 devices = attempt.accelerator.count_per_node
                 template = job_objects.claim_template(owner, attempt.placement.device_class, devices)
                 create_child(self._cluster, RESOURCE_CLAIM_TEMPLATES, owner, template)
-            created = create_child(self._cluster, BATCH_JOBS, owner, job)
+            # An attempt after the first has fields with which the job has run.
+            created = create_child(self._cluster, BATCH_JOBS, owner, job, strict=action.number == 1)
             stored = job_objects.job_text(created)
             if stored is not None and stored != text:
                 # Another process created it, before an upgrade or with other settings.

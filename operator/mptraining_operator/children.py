@@ -35,6 +35,9 @@ _FIELD_CAUSE = "FieldValue"
 _INVALID = ((400, "BadRequest"), (413, "RequestEntityTooLarge"))
 
 
+_STRICT = {"fieldValidation": "Strict"}
+
+
 class NotCreated(Exception):
     """A child could not be created; `kind` as in `snapshot.Refusal`."""
 
@@ -50,16 +53,24 @@ class NamespaceDeleted(Exception):
 
 
 def create_child(
-    cluster: Cluster, resource: Resource, owner: Owner, body: Mapping[str, Any], *, known: bool = False
+    cluster: Cluster,
+    resource: Resource,
+    owner: Owner,
+    body: Mapping[str, Any],
+    *,
+    known: bool = False,
+    strict: bool = False,
 ) -> Raw:
     """Create a child and return it as stored, also if it existed; empty if it existed and is `known` to be the job's.
+
+    `strict`: the API server refuses unknown fields, as a misspelt one of podTemplate, instead of dropping them.
 
     Raises NotCreated, NamespaceDeleted, and ApiProblem if a retry may succeed.
     """
     name = str(body["metadata"]["name"])
     child = f"{body['kind']} {name}"
     try:
-        return cluster.create(resource, owner.namespace, body)
+        return cluster.create(resource, owner.namespace, body, **(_STRICT if strict else {}))
     except ApiProblem as problem:
         if problem.status == 409 and known:
             return {}

@@ -221,8 +221,8 @@ class Cluster:
                 raise
             return None
 
-    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw:
-        return self._call("POST", "create", resource, namespace, body=body)
+    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any], **query: str) -> Raw:
+        return self._call("POST", "create", resource, namespace, body=body, query=query)
 
     def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> Raw:
         """Replace an object, with the resourceVersion in `body` as precondition."""

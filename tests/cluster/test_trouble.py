@@ -48,6 +48,16 @@ def test_a_pod_that_the_api_server_can_never_take(ns: Any) -> None:
     assert ns.batch_jobs("odd") == []
 
 
+def test_a_misspelt_field_of_a_pod_fails_the_job_instead_of_being_dropped(ns: Any) -> None:
+    ns.create("tolerant", podTemplate={"tolerations": [{"key": "shared", "opertor": "Exists"}]})
+    ns.phase("tolerant", "Failed")
+    failed = ns.condition("tolerant", "Failed")
+    assert failed["reason"] == "InvalidSpec"
+    assert 'unknown field "spec.template.spec.tolerations' in failed["message"]
+    assert "opertor" in failed["message"]
+    assert ns.batch_jobs("tolerant") == []
+
+
 def test_an_exhausted_quota_is_reported_with_the_api_servers_message(alone: Any) -> None:
     """The Indexed Job is accepted and half of the gang runs; its status does not show the refusal, only events do."""
     quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}

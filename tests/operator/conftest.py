@@ -30,6 +30,8 @@ class FakeCluster:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str | None, str], Raw] = {}
         self.calls: list[tuple[str, str, str]] = []
+        # The query parameters of each creation.
+        self.queries: dict[str, dict[str, str]] = {}
         self.page_size = 500
         # The `group/version` of CustomResourceDefinitions that are installed.
         self.served: set[str] = set()
@@ -88,9 +90,10 @@ class FakeCluster:
     # The operator's own, over this `get`.
     get_if_exists = Cluster.get_if_exists
 
-    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw:
+    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any], **query: str) -> Raw:
         name = body["metadata"]["name"]
         self._call("create", resource, name)
+        self.queries[name] = query
         if (resource.plural, namespace, name) in self.objects:
             raise ApiProblem(409, "AlreadyExists", f"{resource.plural} {name!r} already exists")
         raw = copy.deepcopy(dict(body))

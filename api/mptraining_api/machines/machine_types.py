@@ -15,6 +15,10 @@ from typing import Any
 # Steps that defaults are rounded down to: CPU in thousandths, memory in MiB.
 _CPU_STEP = 100
 _MEMORY_STEP = 256
+# The least for a part of a device. A process has 0.6 GiB after the import of TensorFlow and Keras, and 1 GiB after the
+# first steps of a ResNet50, both measured on a CPU; CUDA's libraries add to it.
+_PART_CPUS = 1.0
+_PART_MEMORY = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +57,19 @@ def default_requests(accelerator: str, devices: int, platform: str, *, part: flo
 
     They are a fixed share of the smallest machine of the platform with that many devices. If the machines are unknown,
     as under labels of GPU feature discovery, they are the least that any platform has. `part` is the part of a device
-    that the pod gets, for slices and shared GPUs.
+    that the pod gets, for slices and shared GPUs; it requests what TensorFlow needs, if the machine has that for a
+    whole device.
     """
     known = machine_types(accelerator)
     sizes = [_smallest(machines, devices) for machines in ([known[platform]] if platform in known else known.values())]
     if not sizes:
         return None
     share = _document()["share"]
-    cpus = min(cpus for cpus, _ in sizes) * share["cpu"] * part
-    memory = min(memory for _, memory in sizes) * share["memory"] * part
+    cpus = min(cpus for cpus, _ in sizes) * share["cpu"]
+    memory = min(memory for _, memory in sizes) * share["memory"]
+    if part < 1:
+        cpus = max(cpus * part, min(cpus, _PART_CPUS))
+        memory = max(memory * part, min(memory, _PART_MEMORY))
     # A step is the least, so that no request becomes 0.
     millis = max(round(cpus * 1000) // _CPU_STEP, 1) * _CPU_STEP
     mebibytes = max(round(memory * 1024) // _MEMORY_STEP, 1) * _MEMORY_STEP

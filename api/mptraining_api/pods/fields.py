@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Model, Name, Text
+from mptraining_api.pods.affinity import Affinity, SpreadConstraint
 from mptraining_api.validation import patterns
 
 Labels = Annotated[dict[Annotated[str, StringConstraints(max_length=317)], Text], Field(max_length=64)]
@@ -16,6 +17,7 @@ Quantity = Annotated[
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
 Quantities = Annotated[dict[Annotated[str, StringConstraints(max_length=253)], Quantity], Field(max_length=16)]
+ObjectName = Annotated[str, StringConstraints(max_length=253, pattern=patterns.OBJECT_NAME)]
 # Kubernetes objects are not validated here: the API server validates them when the pod is created.
 KubernetesObject = Annotated[dict[str, Any], Field(max_length=64)]
 KubernetesObjects = Annotated[list[KubernetesObject], Field(max_length=64)]
@@ -71,15 +73,6 @@ _NAME_SERVERS = {
     "properties": {"nameservers": {"type": "array", "maxItems": 8, "items": _ADDRESS, "description": "IP addresses."}}
 }
 DNSConfig = Annotated[dict[str, Any], Field(max_length=8, json_schema_extra=_NAME_SERVERS)]
-_SPREAD = {
-    "properties": {
-        "topologyKey": {"type": "string", "maxLength": 317, "description": "Label of the nodes."},
-        "whenUnsatisfiable": {"type": "string", "maxLength": 63, "description": "DoNotSchedule or ScheduleAnyway."},
-    }
-}
-SpreadConstraints = Annotated[
-    list[Annotated[dict[str, Any], Field(max_length=16, json_schema_extra=_SPREAD)]], Field(max_length=16)
-]
 
 
 class Lifecycle(Model):
@@ -129,11 +122,11 @@ class PodTemplate(Model):
     tolerations: KubernetesObjects | None = Field(None, description="Added to the accelerator's own.")
     labels: Labels | None = Field(None, description="Added to the pods.")
     annotations: Labels | None = Field(None, description="Added to the pods.")
-    affinity: KubernetesObject | None = Field(None, description="As in a pod.")
-    topology_spread_constraints: SpreadConstraints | None = Field(
+    affinity: Affinity | None = Field(None, description="As in a pod.")
+    topology_spread_constraints: Annotated[list[SpreadConstraint], Field(max_length=16)] | None = Field(
         None, description="As in a pod. Without a labelSelector they count the pods of the attempt."
     )
-    runtime_class_name: Name | None = Field(None, description="As in a pod.")
+    runtime_class_name: ObjectName | None = Field(None, description="As in a pod.")
     init_containers: Annotated[list[InitContainer], Field(max_length=8)] | None = Field(
         None, description="Containers before the trainer, and sidecars; before the one that prepares the source."
     )

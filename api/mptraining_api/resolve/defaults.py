@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mptraining_api.machines.try_times import PENDING_TIMEOUT
 from mptraining_api.model import Model
 from mptraining_api.resolve.devices import Devices
 from mptraining_api.resolve.precision import deterministic
@@ -101,8 +102,6 @@ def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choi
 # preempted many times.
 BACKOFF_LIMIT = 3
 INFRASTRUCTURE_RETRIES = 20
-# Longer than a cluster autoscaler needs for a new GPU machine; a job fails if no machine is available by then.
-PENDING_TIMEOUT = 1800
 # A resize costs the time of a restart, a minute or two: at this interval a few percent of the training at most.
 RESIZE_SECONDS = 600
 

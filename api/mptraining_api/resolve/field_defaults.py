@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mptraining_api import accelerators
+from mptraining_api.machines.try_times import PENDING_TIMEOUT
 from mptraining_api.resolve import defaults
 from mptraining_api.resolve.batch_size import KERAS_BATCH_SIZE, PREDICTION_BATCH_SIZE
 from mptraining_api.resolve.precision import INITIAL_LOSS_SCALE
@@ -46,7 +47,8 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "accelerator.topology": _none(),
         "accelerator.provisioning": _value("OnDemand"),
         "accelerator.tryForSeconds": Default(
-            "runPolicy.pendingTimeoutSeconds divided by the number of machines; in a queue, no limit"
+            "runPolicy.pendingTimeoutSeconds divided by the number of machines, or an equal share of what the times "
+            "of the others leave of it if that is less; in a queue, no limit"
         ),
         "accelerator.reservation": _none("provisioning: Reservation requires it"),
         "accelerator.computeClass": _none(),
@@ -179,7 +181,7 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "runPolicy.backoffLimit": _value(defaults.BACKOFF_LIMIT),
         "runPolicy.infrastructureRetries": _value(defaults.INFRASTRUCTURE_RETRIES),
         "runPolicy.activeDeadlineSeconds": _none(),
-        "runPolicy.pendingTimeoutSeconds": _value(defaults.PENDING_TIMEOUT),
+        "runPolicy.pendingTimeoutSeconds": _value(PENDING_TIMEOUT),
         "runPolicy.progressDeadlineSeconds": _none(),
         "runPolicy.resizeSeconds": _value(defaults.RESIZE_SECONDS),
         "runPolicy.ttlSecondsAfterFinished": _none("the job is kept"),

@@ -19,11 +19,14 @@ from mptraining_api.machines.node_labels import (
 )
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import Placement, ResolvedAccelerator
+from mptraining_api.spec import Sharing
 
 _SETTING = "The operator's setting nodeLabels names the platform."
 _ARCHITECTURE = "kubernetes.io/arch"
 # Slices of compute of a whole GPU that MIG divides (NVIDIA, MIG user guide).
 _SLICES = 7
+# Resource, and prefix of the labels, of whole GPUs.
+_GPU = "nvidia.com/gpu"
 
 
 def placement(
@@ -41,12 +44,13 @@ def placement(
     platform = platforms()[DEFAULT_PLATFORM if node_labels == "Auto" else node_labels]
     type = accelerators.lookup(accelerator.type)
     single = accelerator.partition is not None and platform.partition_label is None and mig_strategy == "Single"
-    common = dict(_common_labels(accelerator, type, platform))
+    common = dict(_common_labels(accelerator, type, platform, single=single))
     suffix = _suffix(accelerator, platform, single=single)
     always: Term = {key: (value,) for key, value in common.items()}
     if single:
         # Nodes with whole GPUs have the same resource: only GPU feature discovery tells them apart.
-        discovery = accelerator_terms(type, platforms()["NVIDIA"], suffix=suffix)
+        discovered = platforms()["NVIDIA"]
+        discovery = accelerator_terms(type, discovered, suffix=_suffix(accelerator, discovered, single=True))
         always = {**always, **(discovery[0] if discovery else {})}
     terms: list[Term] = [{**term, **always} for term in _terms(accelerator, type, platform, suffix=suffix)]
     selector, affinity = _selector(terms)
@@ -97,7 +101,7 @@ def _with_reservation(term: Term, accelerator: ResolvedAccelerator, platform: Pl
 
 
 def _common_labels(
-    accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform
+    accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform, *, single: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield the labels that every node of the pods has, whatever kind of node it is."""
     for kind in platform.nodes:
@@ -109,10 +113,29 @@ def _common_labels(
     if accelerator.partition and platform.partition_label:
         yield platform.partition_label, accelerator.partition
     if accelerator.sharing:
-        yield platform.sharing["strategy"], platform.sharing[accelerator.sharing.strategy]
-        yield platform.sharing["clients"], str(accelerator.sharing.clients)
+        yield from _sharing_labels(accelerator, accelerator.sharing, platform, single=single)
     if accelerator.compute_class:
         yield _compute_class_label(platform), accelerator.compute_class
+
+
+def _sharing_labels(
+    accelerator: ResolvedAccelerator, sharing: Sharing, platform: Platform, *, single: bool
+) -> Iterator[tuple[str, str]]:
+    value = platform.sharing.get(sharing.strategy)
+    if value is None:
+        raise InvalidSpec(
+            "spec.accelerator.sharing.strategy",
+            f"{sharing.strategy!r} on {platform.title}, whose MPS needs hostIPC in the pod, which the Pod Security "
+            "Standard restricted forbids",
+            expected="TimeSharing",
+            next_step=_SETTING,
+        )
+    for key, text in (("strategy", value), ("clients", str(sharing.clients))):
+        label = platform.sharing[key]
+        if accelerator.partition and platform.partition_label is None and not single:
+            # Slices with a resource of their own have labels of their own, beside those of the whole GPUs.
+            label = label.replace(_GPU, _slices_resource(accelerator.partition))
+        yield label, text
 
 
 def _compute_class_label(platform: Platform) -> str:
@@ -154,7 +177,9 @@ def _affinity(terms: list[Term]) -> tuple[dict[str, Any], ...] | None:
 def _suffix(accelerator: ResolvedAccelerator, platform: Platform, *, single: bool) -> str:
     """Return the end of the product's name: under the strategy Single every GPU of a node has the same slices."""
     ending = f"-MIG-{accelerator.partition}" if single else ""
-    return f"{ending}-SHARED" if accelerator.sharing and platform.suffix_shared else ending
+    # Under Mixed the slices are shared, not the GPU that the product names.
+    shared = accelerator.sharing and (single or not accelerator.partition)
+    return f"{ending}-SHARED" if shared and platform.suffix_shared else ending
 
 
 def _resource(
@@ -162,8 +187,14 @@ def _resource(
 ) -> Iterator[str]:
     if type.resource is None:
         return
-    own_resource = accelerator.partition and platform.partition_label is None and not single
-    yield f"nvidia.com/mig-{accelerator.partition}" if own_resource else type.resource
+    if accelerator.partition and platform.partition_label is None and not single:
+        yield _slices_resource(accelerator.partition)
+    else:
+        yield type.resource
+
+
+def _slices_resource(partition: str) -> str:
+    return f"nvidia.com/mig-{partition}"
 
 
 def _part(accelerator: ResolvedAccelerator) -> float:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
 from mptraining_api.outputs.fields import Tracking
+from mptraining_api.pods.quantity import check_requests
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.attempt import divisors
@@ -40,6 +41,7 @@ from mptraining_api.resolved_job import (
     ResolvedMachine,
 )
 from mptraining_api.rules import check
+from mptraining_api.rules.capacity import all_tried, other_controller, untried
 from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, PREBUILT_WORKLOAD, JobSpec, Machine, MPTrainingJob, Program
 from mptraining_api.sweep.status import SWEEP_UID
 
@@ -103,6 +105,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         # A job that falls back to the CPU tries no other machine.
         if chosen.alternatives and not settings.cpu_fallback:
             chosen = _with_suitable_alternatives(chosen, settings)
+    check_requests(chosen.job.spec.pod_template)
     return _resolve(chosen, settings)
 
 
@@ -111,7 +114,11 @@ def _with_suitable_alternatives(chosen: Chosen, settings: ClusterSettings) -> Ch
     alone = _resolve(chosen, settings)
     found = {machine: _unsuitable(chosen, machine, alone, settings) for machine in chosen.alternatives}
     kept = [machine for machine, why in found.items() if why is None]
-    return with_alternatives(chosen, kept, [(machine, why) for machine, why in found.items() if why is not None])
+    left_out = [(machine, why) for machine, why in found.items() if why is not None]
+    # Its times may be for jobs that wait longer; the last machines are those that this job would never try.
+    while kept and not all_tried(spec := with_alternatives(chosen, kept, ()).job.spec):
+        left_out.append((kept.pop(), ". ".join(untried(spec)).removesuffix(".")))
+    return with_alternatives(chosen, kept, left_out)
 
 
 def _unsuitable(chosen: Chosen, machine: Machine, alone: ResolvedJob, settings: ClusterSettings) -> str | None:
@@ -185,6 +192,7 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         nodes_range=NodesRange(min=spec.elastic.min, max=spec.elastic.max) if spec.elastic else None,
         choices=(
             *chosen.choices,
+            *_controller_choice(spec),
             *_image_choice(chosen, devices.accelerator.kind),
             *first.choices,
             keras_choice,
@@ -272,6 +280,13 @@ def _image_choice(chosen: Chosen, kind: str) -> tuple[Choice, ...]:
     if chosen.resolved is None or image is None or (template and template.image):
         return ()
     return (Choice(field="spec.podTemplate.image", value=image, because=f"from the runtime {chosen.resolved.name}"),)
+
+
+def _controller_choice(spec: JobSpec) -> tuple[Choice, ...]:
+    because = other_controller(spec.managed_by)
+    if because is None:
+        return ()
+    return (Choice(field="spec.managedBy", value=str(spec.managed_by), because=because),)
 
 
 def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bool:

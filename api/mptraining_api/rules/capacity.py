@@ -4,17 +4,64 @@ from __future__ import annotations
 
 import re
 
+from mptraining_api.machines import try_times
+from mptraining_api.machines.try_times import PENDING_TIMEOUT
+from mptraining_api.problems import nearest
 from mptraining_api.rules.rule import Rule
-from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, JobSpec
+from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, MANAGED_BY_OPERATOR, JobSpec
 
 # As of a batch/v1 Job: a domain-prefixed path.
 _CONTROLLER = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/._~-]+$"
 
+# The written times, and 1 s for each machine without one.
+_LEAST = (
+    "(has(self.accelerator.tryForSeconds) ? self.accelerator.tryForSeconds : 1) + "
+    "self.accelerator.alternatives.map(a, has(a.tryForSeconds) ? a.tryForSeconds : 1).sum()"
+)
+_ALL_WRITTEN = "has(self.accelerator.tryForSeconds) && self.accelerator.alternatives.all(a, has(a.tryForSeconds))"
+# The last of machines that all have times needs 1 s of its own.
+_LAST = "self.accelerator.alternatives[size(self.accelerator.alternatives) - 1].tryForSeconds - 1"
+_LIMIT = (
+    "(has(self.runPolicy) && has(self.runPolicy.pendingTimeoutSeconds) ? self.runPolicy.pendingTimeoutSeconds : "
+    f"{PENDING_TIMEOUT})"
+)
 
-def _tried_in_time(spec: JobSpec) -> bool:
-    tried, policy = spec.accelerator.try_for_seconds, spec.run_policy
+
+def _times(spec: JobSpec) -> tuple[list[int | None], int]:
+    """Return the written times of the machines, and for how long the job may wait for all of them."""
+    policy = spec.run_policy
     limit = policy.pending_timeout_seconds if policy else None
-    return tried is None or limit is None or tried < limit
+    machines = (spec.accelerator, *(spec.accelerator.alternatives or ()))
+    return [each.try_for_seconds for each in machines], PENDING_TIMEOUT if limit is None else limit
+
+
+def all_tried(spec: JobSpec) -> bool:
+    # The wait for a queue's admission does not count.
+    in_queue = spec.scheduling is not None and spec.scheduling.queue_name is not None
+    return in_queue or spec.accelerator.alternatives is None or try_times.never_tried(*_times(spec)) is None
+
+
+def untried(spec: JobSpec) -> tuple[str, str]:
+    """Return the machine for which no time remains, with the sum and the limit, and a limit that suffices."""
+    times, limit = _times(spec)
+    index = try_times.never_tried(times, limit) or 0
+    before = [each for each in (times if times[index] is None else times[:index]) if each is not None]
+    machines = (spec.accelerator, *(spec.accelerator.alternatives or ()))
+    name = f"{f'alternatives[{index - 1}]' if index else 'the first choice'} ({machines[index].type})"
+    sum_ = f"{' + '.join(map(str, before))} = {sum(before)}" if len(before) > 1 else str(sum(before))
+    found = f"{name} would never be tried: the others take {sum_} s, and the job may wait for {limit} s"
+    step = f"Raise runPolicy.pendingTimeoutSeconds to {try_times.sufficient(times)}, or lower tryForSeconds."
+    return found, step
+
+
+def other_controller(managed_by: str | None) -> str | None:
+    """Return who has a job with this spec.managedBy; None for the operator's own."""
+    if managed_by in (None, MANAGED_BY_OPERATOR):
+        return None
+    if managed_by == MANAGED_BY_MULTIKUEUE:
+        return "Kueue's MultiKueue sends the job to another cluster"
+    hint = nearest(managed_by, (MANAGED_BY_OPERATOR, MANAGED_BY_MULTIKUEUE))
+    return f"a controller of that name has the job, and this operator leaves it alone. {hint}".strip(" .")
 
 
 CAPACITY_RULES: tuple[Rule, ...] = (
@@ -49,13 +96,14 @@ CAPACITY_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         at="spec",
-        field="spec.accelerator.tryForSeconds",
-        cel="!has(self.accelerator.tryForSeconds) || !has(self.runPolicy) || "
-        "!has(self.runPolicy.pendingTimeoutSeconds) || "
-        "self.accelerator.tryForSeconds < self.runPolicy.pendingTimeoutSeconds",
-        message="less than runPolicy.pendingTimeoutSeconds, after which a job that never ran fails",
-        next_step="Give less, or a longer pendingTimeoutSeconds for all machines.",
-        holds=_tried_in_time,
+        field="spec.accelerator.alternatives",
+        cel="!has(self.accelerator.alternatives) || (has(self.scheduling) && has(self.scheduling.queueName)) || "
+        f"{_LEAST} - ({_ALL_WRITTEN} ? {_LAST} : 0) <= {_LIMIT}",
+        message="a sum of tryForSeconds that leaves time for each machine within runPolicy.pendingTimeoutSeconds "
+        f"({PENDING_TIMEOUT} if absent), after which a job that never ran fails",
+        next_step="Raise runPolicy.pendingTimeoutSeconds above the sum, or lower tryForSeconds.",
+        holds=all_tried,
+        explain=untried,
     ),
     Rule(
         at="spec.scheduling",

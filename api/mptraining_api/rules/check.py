@@ -41,9 +41,8 @@ def _violations(job: MPTrainingJob | Mapping[str, Any], checked: Iterable[Rule])
             if not rule.holds(value):
                 field = path + rule.field.removeprefix(rule.at) if "[]" in rule.at else rule.field
                 field += rule.part(value)
-                found.append(
-                    InvalidSpec(field, _found_value(job, field), expected=rule.message, next_step=rule.next_step)
-                )
+                text, step = rule.explain(value) if rule.explain else (_found_value(job, field), rule.next_step)
+                found.append(InvalidSpec(field, text, expected=rule.message, next_step=step))
     return found
 
 

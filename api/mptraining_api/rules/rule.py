@@ -28,6 +28,8 @@ class Rule:
     holds: Callable[[Any], bool]
     # The path below `field` of the part that breaks the rule, such as [1].name; the API server reports the field.
     part: Callable[[Any], str] = lambda _: ""
+    # What was found and the next step, of a value that breaks the rule. None: the field's value and `next_step`.
+    explain: Callable[[Any], tuple[str, str]] | None = None
 
     @property
     def text(self) -> str:

@@ -71,6 +71,10 @@ def _one_part(accelerator: Machine) -> bool:
     return parts == 0 or accelerator.count_per_node in (None, 1)
 
 
+def _whole_gpu_for_mps(accelerator: Machine) -> bool:
+    return accelerator.partition is None or accelerator.sharing is None or accelerator.sharing.strategy != "MPS"
+
+
 def _loss_scale_used(precision: Precision) -> bool:
     return precision.loss_scale is None or precision.policy not in ("float32", "mixed_bfloat16")
 
@@ -218,6 +222,13 @@ MACHINE_RULES: tuple[Rule, ...] = (
         "1 with partition or sharing, as a process can use one slice only, and shares of one GPU add no speed",
         "Leave countPerNode out, or take more nodes.",
         _one_part,
+    ),
+    *_of_each_machine(
+        "sharing.strategy",
+        "!has(self.partition) || !has(self.sharing) || self.sharing.strategy != 'MPS'",
+        "TimeSharing beside partition, as NVIDIA's device plugin supports MPS on whole GPUs only",
+        "Change the strategy, or leave out partition or sharing.",
+        _whole_gpu_for_mps,
     ),
 )
 

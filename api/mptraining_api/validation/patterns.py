@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # The name of a container, or of a runtime in the operator's settings: RFC 1123, as in Kubernetes.
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+# The name of an object without a namespace: RFC 1123.
+OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 RUNTIME = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?|None)$"
 # The value of a label, which Kueue's label on a Job is.
 LABEL_VALUE = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -20,6 +22,7 @@ HOST = rf"^({_HOST_LABEL}(\.{_HOST_LABEL})*|[0-9a-f]*:[0-9a-f:.]+)$"
 
 EXPECTED = {
     DNS_LABEL: "small letters, digits and dashes, no dash first or last, such as team-a",
+    OBJECT_NAME: "small letters, digits, dashes and dots, a letter or digit first and last, such as gvisor",
     RUNTIME: "the name of a runtime, of small letters, digits and dashes, such as team-a; or None",
     LABEL_VALUE: "letters, digits, dashes, dots and underscores, a letter or digit first and last, such as team-a",
     RESERVATION: "a name of small letters, digits and dashes, a letter first, such as team-t4, or "
@@ -34,4 +37,4 @@ EXPECTED = {
     HOST: "a host name of small letters, digits, dashes and dots, or an IPv6 address",
 }
 # Names of objects, which a similar name may be suggested for.
-NAMES = (DNS_LABEL, RUNTIME, LABEL_VALUE, RESERVATION, COMPUTE_CLASS, NAMESPACE)
+NAMES = (DNS_LABEL, OBJECT_NAME, RUNTIME, LABEL_VALUE, RESERVATION, COMPUTE_CLASS, NAMESPACE)

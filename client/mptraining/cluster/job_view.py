@@ -15,7 +15,8 @@ from mptraining.display.text import duration, number, rate
 from mptraining_api import events, outcomes
 from mptraining_api.events import Event, Finished
 from mptraining_api.outcomes import Outcome
-from mptraining_api.spec import PAUSED, is_paused
+from mptraining_api.rules.capacity import other_controller
+from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, PAUSED, is_paused
 from mptraining_api.status import Attempt, Condition, JobStatus, Phase, parse_time
 
 if TYPE_CHECKING:
@@ -171,16 +172,20 @@ def reason_text(seen: JobView) -> str:
     found = seen.ended_by or condition(status, "Suspended")
     found = found or next((each for each in status.conditions or () if each.type == "Running"), None)
     if found is None:
-        return seen.error or "the operator has not processed the job yet"
+        other = other_controller(seen.document.get("spec", {}).get("managedBy"))
+        return seen.error or other or "the operator has not processed the job yet"
     return f"{found.reason}: {found.message}" if found.message else found.reason
 
 
 def no_operator_text(seen: JobView, now: float) -> str | None:
-    """Return advice if no operator has seen the job for 30 seconds."""
+    """Return advice if no operator has seen the job for 30 seconds, or if another controller has it."""
     created = seen.document["metadata"].get("creationTimestamp")
     if seen.status.phase is not None or seen.paused or not created:
         return None
     waited = now - parse_time(str(created))
+    managed_by = seen.document.get("spec", {}).get("managedBy")
+    if (other := other_controller(managed_by)) is not None:
+        return _elsewhere(seen, managed_by, other, waited)
     if waited < 30:
         return None
     return (
@@ -188,6 +193,15 @@ def no_operator_text(seen: JobView, now: float) -> str | None:
         f"{seen.namespace!r}? kubectl get deployments --namespace mptraining-system shows the first, the setting "
         "`namespaces` in its ConfigMap the second (empty: all)"
     )
+
+
+def _elsewhere(seen: JobView, managed_by: str, other: str, waited: float) -> str | None:
+    if managed_by == MANAGED_BY_MULTIKUEUE:
+        step = f"`kubectl get workloads --namespace {seen.namespace}` shows its place in the queue"
+        return f"spec.managedBy: {other}; {step}" if waited >= 30 else None
+    step = "The field cannot change: delete the job, and create it with another value or none"
+    end = "" if other.endswith("?") else "."
+    return f"spec.managedBy: {managed_by!r}: {other}{end} {step}"
 
 
 def advice(seen: JobView) -> str | None:

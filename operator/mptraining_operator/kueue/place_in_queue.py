@@ -101,7 +101,8 @@ class PlaceInQueue:
             workload=snapshot.workload,
             pod_set=pod_set,
         )
-        created = create_child(self._cluster, BATCH_JOBS, owner, body)
+        started = snapshot.status is not None and snapshot.status.current_attempt
+        created = create_child(self._cluster, BATCH_JOBS, owner, body, strict=not started)
         if "managedBy" not in created["spec"]:
             # The Job controller of this Kubernetes would create pods for it. Kueue has not admitted it yet.
             name, uid = body["metadata"]["name"], created["metadata"]["uid"]

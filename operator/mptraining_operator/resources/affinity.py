@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mptraining_api.pods.affinity import Affinity
 from mptraining_api.resolved_job import Placement
 
 # The API server's maximum.
@@ -16,13 +17,13 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 Term = Mapping[str, Any]
 
 
-def affinity(placement: Placement, own: Mapping[str, Any] | None, labels: Mapping[str, str]) -> dict[str, Any]:
+def affinity(placement: Placement, own: Affinity | None, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the affinity of a pod, empty for none.
 
     `own` is that of podTemplate, to which the requirements of the placement are added; `labels` are those of the
     attempt's pods.
     """
-    found = {name: dict(value) for name, value in (own or {}).items() if value}
+    found: dict[str, Any] = own.to_document() if own else {}
     if placement.node_affinity is not None:
         node = found.setdefault("nodeAffinity", {})
         theirs = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms")

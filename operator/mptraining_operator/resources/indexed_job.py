@@ -45,6 +45,7 @@ from mptraining_operator.resources.pod_groups import Gang, pod_annotations, pod_
 from mptraining_operator.resources.queue_job import Admitted, partial_admission, queue_labels, with_admission
 from mptraining_operator.resources.volumes import (
     JOB_FOLDER,
+    SHARED_MEMORY_FOLDER,
     check_collisions,
     job_volume,
     own_mounts,
@@ -115,6 +116,18 @@ def indexed_job(
     least = possible_nodes(job)[0]
     job = for_attempt(job, machine=machine, nodes=nodes)
     labels = names.attempt_labels(owner.name, owner.uid, attempt)
+    of_attempt = _Attempt(attempt, machine, nodes, text)
+    try:
+        template = _template(owner, job, spec, scheduling, of_attempt, settings, gang)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if attempt > 1 or spec.pod_template is None:
+            # A fault of the operator: pods were built of that template before, or there is none.
+            raise
+        raise InvalidSpec(
+            "spec.podTemplate",
+            f"no pod can be built of it: {type(error).__name__}: {error}",
+            expected="the fields of a pod, as `kubectl explain pod.spec` prints them",
+        ) from error
     queue = {} if admitted else queue_labels(scheduling)
     partial = partial_admission(least, job.processes) if queue else {}
     built = {
@@ -145,9 +158,7 @@ def indexed_job(
                 "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
             },
             **({"suspend": True} if queue else {}),
-            "template": _template(
-                owner, job, spec, scheduling, _Attempt(attempt, machine, nodes, text), settings, gang
-            ),
+            "template": template,
         },
     }
     # The Job must not share mutable values with the frozen spec or with the next attempt.
@@ -253,7 +264,7 @@ def _placement(
 def _spread(job: ResolvedJob, pod_template: PodTemplate, labels: dict[str, str]) -> list[dict[str, Any]]:
     """Return the topology spread constraints; those of the job count its pods if they name no others."""
     selector = {"labelSelector": {"matchLabels": labels}}
-    theirs = [{**selector, **each} for each in pod_template.topology_spread_constraints or ()]
+    theirs = [{**selector, **each.to_document()} for each in pod_template.topology_spread_constraints or ()]
     # A preference only: all workers on one node is better than waiting. A TPU host fits one pod only.
     own = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **selector}
     # The API server refuses two constraints with the same pair.
@@ -292,9 +303,10 @@ def _containers(
     launched = launched.model_copy(update={"environment": launched.environment | changed})
     reported = settings.progress_url is not None
     trusted = settings.ca_bundle is not None
-    mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
-    init_mounts = [*own_mounts(token=False, ca_bundle=trusted), *source.init_mounts]
-    check_collisions(pod_template, [*mounts, *(init_mounts if source.prepared else ())])
+    mounts = [*own_mounts(job.accelerator, token=reported, ca_bundle=trusted), *source.trainer_mounts]
+    init_mounts = [*own_mounts(job.accelerator, token=False, ca_bundle=trusted), *source.init_mounts]
+    own = [*mounts, *(init_mounts if source.prepared else ()), {"mountPath": SHARED_MEMORY_FOLDER}]
+    check_collisions(pod_template, own)
 
     trainer = _container(names.TRAINER_CONTAINER, job, pod_template, launched.command)
     gpus = job.accelerator.count_per_node if job.accelerator.kind == "gpu" else 0

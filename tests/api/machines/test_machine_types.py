@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mptraining_api.accelerators import catalogue
+from mptraining_api.machines import machine_types as module
 from mptraining_api.machines.machine_types import MachineType, default_requests, machine_types
 from mptraining_api.machines.node_labels import accelerator_terms, platforms
 
@@ -91,7 +92,29 @@ def test_a_slice_gets_its_part_and_a_cpu_job_nothing() -> None:
     assert part is not None
     assert millicores(part["cpu"]) * 2 < millicores(whole["cpu"])
     assert default_requests("cpu", 1, "GKE") is None
-    assert default_requests("nvidia-l4", 1, "GKE", part=1e-9) == {"cpu": "100m", "memory": "256Mi"}
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "devices", "part", "expected"),
+    [
+        # n1-standard-2 has 2 CPUs and 7.5 GiB, g2-standard-4 4 and 16, a2-highgpu-1g 12 and 85.
+        ("nvidia-tesla-t4", 1, 1 / 4, {"cpu": "1", "memory": "2Gi"}),
+        ("nvidia-l4", 1, 1 / 48, {"cpu": "1", "memory": "2Gi"}),
+        ("nvidia-tesla-a100", 1, 1 / 7, {"cpu": "1200m", "memory": "7424Mi"}),
+        # Whole devices as before.
+        ("nvidia-tesla-t4", 1, 1.0, {"cpu": "1400m", "memory": "4608Mi"}),
+    ],
+)
+def test_a_part_of_a_device_gets_what_tensorflow_needs(
+    accelerator: str, devices: int, part: float, expected: dict[str, str]
+) -> None:
+    assert default_requests(accelerator, devices, "GKE", part=part) == expected
+
+
+def test_a_part_gets_no_more_than_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PART_CPUS", 2.0)
+    monkeypatch.setattr(module, "_PART_MEMORY", 64.0)
+    assert default_requests("nvidia-tesla-t4", 1, "GKE", part=1 / 4) == default_requests("nvidia-tesla-t4", 1, "GKE")
 
 
 def test_every_accelerator_has_machines_where_it_has_nodes() -> None:

@@ -156,6 +156,25 @@ def test_gpu_feature_discovery_names_the_product(
         }
 
 
+# Of gpu-feature-discovery: internal/lm/mig-strategy.go and resource.go of NVIDIA/k8s-device-plugin.
+@pytest.mark.parametrize("platform", ["NVIDIA", "EKS", "AKS"])
+def test_a_shared_slice_has_labels_of_its_own_where_it_has_a_resource_of_its_own(platform: str) -> None:
+    wanted = {"type": A100, "partition": "3g.20gb", "sharing": {"strategy": "TimeSharing", "clients": 4}}
+    mixed = place(wanted, platform, mig_strategy="Mixed")
+    assert mixed.resources == {"nvidia.com/mig-3g.20gb": 1}
+    labels = {"nvidia.com/mig-3g.20gb.sharing-strategy": "time-slicing", "nvidia.com/mig-3g.20gb.replicas": "4"}
+    assert mixed.node_selector.items() >= labels.items()
+    assert not any(key.startswith("nvidia.com/gpu.") for key in mixed.node_selector)
+    if platform == "NVIDIA":
+        assert "NVIDIA-A100-SXM4-40GB" in terms(mixed)[0]["nvidia.com/gpu.product"]
+    single = place(wanted, platform, mig_strategy="Single")
+    assert single.resources == {"nvidia.com/gpu": 1}
+    labels = {"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"}
+    assert single.node_selector.items() >= labels.items()
+    for term in terms(single):
+        assert "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED" in term["nvidia.com/gpu.product"]
+
+
 @pytest.mark.parametrize("platform", ["EKS", "AKS"])
 def test_slices_of_one_size_are_told_from_whole_gpus_by_their_product(platform: str) -> None:
     placed = place({"type": A100, "partition": "3g.20gb"}, platform, mig_strategy="Single")
@@ -174,6 +193,7 @@ def test_slices_of_one_size_are_told_from_whole_gpus_by_their_product(platform: 
         ({"type": A100, "provisioning": "Spot"}, "NVIDIA", "expected OnDemand."),
         ({"type": "cpu", "provisioning": "Spot"}, "NVIDIA", "expected OnDemand."),
         ({"type": A100, "computeClass": "c"}, "EKS", "EKS has no compute classes"),
+        ({"type": A100, "sharing": {"strategy": "MPS", "clients": 2}}, "GKE", "forbids; expected TimeSharing"),
         (
             {"type": A100, "provisioning": "Reservation", "reservation": "projects/p/reservations/r"},
             "EKS",

@@ -64,6 +64,24 @@ def test_choices_that_follow_from_the_accelerator(
     assert job.replicas == job.processes * job.replicas_per_process
 
 
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        ("mptraining.dev/operator", None),
+        ("kueue.x-k8s.io/multikueue", "Kueue's MultiKueue sends the job to another cluster"),
+        (
+            "kueue.x-k8s.io/multi-kueue",
+            "a controller of that name has the job, and this operator leaves it alone. "
+            "Did you mean 'kueue.x-k8s.io/multikueue'?",
+        ),
+    ],
+)
+def test_a_job_of_another_controller_says_so(by: str, expected: str | None) -> None:
+    found = resolved(managedBy=by, scheduling={"queueName": "gpus"}).choices
+    said = {each.field: each.because for each in found if each.field == "spec.managedBy"}
+    assert said == ({} if expected is None else {"spec.managedBy": expected})
+
+
 def test_every_field_of_a_choice_is_in_plain_words() -> None:
     for made in resolved().choices:
         assert made.field.startswith("spec.")

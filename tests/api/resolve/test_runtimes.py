@@ -106,6 +106,27 @@ def test_the_job_has_precedence_over_its_runtime() -> None:
     assert "spec.podTemplate.serviceAccountName" not in reasons(found)
 
 
+def test_of_an_affinity_each_kind_is_the_jobs_if_it_has_one() -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+
+    def on(disk: str) -> dict[str, Any]:
+        terms = [{"matchExpressions": [{"key": "disk", "operator": "In", "values": [disk]}]}]
+        return {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}}
+
+    apart = {"podAntiAffinity": {required: [{"topologyKey": "host", "labelSelector": {}}]}}
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    runtime = {"affinity": on("ssd") | apart, "topologySpreadConstraints": [spread, {**spread, "topologyKey": "rack"}]}
+    own = {"affinity": on("hdd"), "topologySpreadConstraints": [{**spread, "maxSkew": 2}]}
+    settings = dataclasses.replace(CLUSTER, runtimes={"placed": Runtime.parse({"podTemplate": runtime})})
+    found = resolved(settings=settings, runtime="placed", podTemplate=own).runtime
+    assert found is not None
+    assert found.pod_template is not None
+    assert found.pod_template.to_document() == {
+        "affinity": on("hdd") | apart,
+        "topologySpreadConstraints": [{**spread, "topologyKey": "rack"}, {**spread, "maxSkew": 2}],
+    }
+
+
 def test_a_namespace_has_a_runtime_unless_the_job_names_another_or_none() -> None:
     assert reasons(resolved("team-a"))["spec.runtime"] == "of the namespace 'team-a'"
     assert resolved("team-a").output == "gs://team/runs/team-a/flowers", "over the folder of the namespace"
@@ -256,6 +277,29 @@ def test_a_cluster_without_accelerators_tries_no_alternatives_of_a_runtime() -> 
     found = resolved(settings=dataclasses.replace(WITH_SCARCE, cpu_fallback=True), runtime="scarce")
     assert found.runtime is not None
     assert (found.runtime.machines, found.alternatives) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, ["nvidia-l4"]),
+        ({"runPolicy": {"pendingTimeoutSeconds": 2000}}, ["nvidia-l4", "nvidia-tesla-v100"]),
+        # Waits in a queue do not count.
+        ({"scheduling": {"queueName": "gpus"}}, ["nvidia-l4", "nvidia-tesla-v100"]),
+    ],
+)
+def test_alternatives_for_which_the_job_has_no_time_are_left_out(spec: dict[str, Any], expected: list[str]) -> None:
+    others = [{**L4, "tryForSeconds": 900}, {"type": "nvidia-tesla-v100"}]
+    runtime = Runtime.parse({"tryForSeconds": 900, "alternatives": others})
+    found = resolved(settings=dataclasses.replace(CLUSTER, runtimes={"scarce": runtime}), runtime="scarce", **spec)
+    assert [each.accelerator.type for each in found.alternatives] == expected
+    said = [each.because for each in found.choices if each.field == "spec.accelerator.alternatives"]
+    left_out = (
+        "from the runtime scarce, nvidia-tesla-v100 (OnDemand) does not suit: alternatives[1] (nvidia-tesla-v100) "
+        "would never be tried: the others take 900 + 900 = 1800 s, and the job may wait for 1800 s. "
+        "Raise runPolicy.pendingTimeoutSeconds to 2700, or lower tryForSeconds"
+    )
+    assert said[1:] == ([left_out] if len(expected) == 1 else [])
 
 
 def test_the_machine_of_the_job_is_no_alternative_to_itself() -> None:

@@ -57,9 +57,9 @@ def test_the_example_in_the_words_fits(pattern: str, words: str) -> None:
         ("scheduling: {queueName: Team A}",
          "spec.scheduling.queueName: 'Team A' is not valid; expected letters, digits, dashes, dots and underscores, a "
          "letter or digit first and last, such as team-a. Did you mean 'team-a'?"),
-        ("scheduling: {schedulerName: -x}",
-         "spec.scheduling.schedulerName: '-x' is not valid; expected letters, digits, dashes, dots and underscores, a "
-         "letter or digit first and last, such as team-a. Did you mean 'x'?"),
+        ("podTemplate: {runtimeClassName: G Visor}",
+         "spec.podTemplate.runtimeClassName: 'G Visor' is not valid; expected small letters, digits, dashes and dots, "
+         "a letter or digit first and last, such as gvisor. Did you mean 'g-visor'?"),
         ("runtime: Team Default",
          "spec.runtime: 'Team Default' is not valid; expected the name of a runtime, of small letters, digits and "
          "dashes, such as team-a; or None. Did you mean 'team-default'?"),

@@ -177,3 +177,24 @@ def test_a_pod_that_cannot_be_leaves_nothing_behind(bench: Bench) -> None:
     assert refusal.kind == "Invalid"
     assert "image" in refusal.message
     assert bench.api.calls == []
+
+
+def test_a_pod_template_of_which_no_pod_can_be_built_is_invalid(api: Any, clock: Clock, raw_job: Make) -> None:
+    bench = Bench(api, clock, raw_job(podTemplate={"env": [{"name": ["X"], "value": "1"}]}))
+    assert bench.start()
+    refusal = bench.lookups.refusal
+    assert refusal is not None
+    assert refusal.kind == "Invalid"
+    assert refusal.message.startswith("spec.podTemplate: no pod can be built of it: TypeError: ")
+    assert bench.api.calls == []
+    # The pods of a later attempt are those of the first: the error is the operator's, and a retry may succeed.
+    with pytest.raises(TypeError):
+        bench.start(number=2)
+
+
+def test_fields_that_kubernetes_does_not_know_are_refused_before_the_job_has_run(bench: Bench) -> None:
+    bench.start()
+    bench.start(number=2)
+    assert bench.api.queries["flowers-1"] == {"fieldValidation": "Strict"}
+    # An upgrade of the operator ends no job that runs with such a field.
+    assert bench.api.queries["flowers-2"] == {}

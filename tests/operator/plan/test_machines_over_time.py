@@ -304,6 +304,20 @@ def test_alternatives_of_a_runtime_are_tried_as_those_of_a_job(pattern: str) -> 
     ]
 
 
+@pytest.mark.parametrize("times", [(900, 700, None), (None, None, None), (1700, None)])
+def test_the_last_machine_is_tried_however_long_the_others_are(times: tuple[int | None, ...]) -> None:
+    # The times of a job that the rules accept, in the default of pendingTimeoutSeconds.
+    first, *others = (
+        {"type": type, "countPerNode": 4} | ({} if seconds is None else {"tryForSeconds": seconds})
+        for type, seconds in zip((A100, L4, T4)[-len(times) :], times, strict=True)
+    )
+    found = job({"pendingTimeoutSeconds": 1800}, accelerator=first | {"alternatives": others})
+    cluster = ClusterSimulation(found, {T4: (0,)})
+    cluster.run()
+    assert [each.accelerator for each in cluster.status.attempts or ()][-1] == T4
+    assert cluster.status.phase == Phase.SUCCEEDED
+
+
 def test_events_name_the_field_of_the_settings_also_after_an_alternative_that_does_not_suit() -> None:
     # Seven replicas cannot share a batch of 64.
     others = [{"type": "nvidia-tesla-v100", "countPerNode": 7}, *ACCELERATOR["alternatives"]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mptraining_api import outcomes
+from mptraining_api.machines.try_times import tried_for
 from mptraining_api.outcomes import Budget
 from mptraining_api.resolve.alternatives import describe
 from mptraining_api.resolve.attempt import possible_nodes
@@ -64,7 +65,7 @@ def tried(job: MPTrainingJob | None, status: JobStatus) -> tuple[Machine, ...]:
 
 def try_seconds(snapshot: Snapshot, machines: tuple[Machine, ...], machine: int) -> int:
     """Return for how many seconds that machine is tried: by default its share of pendingTimeoutSeconds."""
-    return machines[machine].try_for_seconds or max(1, run_policy(snapshot).pending_timeout_seconds // len(machines))
+    return tried_for([each.try_for_seconds for each in machines], run_policy(snapshot).pending_timeout_seconds)[machine]
 
 
 def next_machine(snapshot: Snapshot, status: JobStatus, now: float) -> int:
