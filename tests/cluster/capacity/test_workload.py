@@ -10,11 +10,14 @@ import pytest
 from tests.cluster.capacity.test_gangs import job, machine, placed
 from tests.testbed import ControlPlane, Exit, Options
 from tests.testbed.binaries import other
+from tests.testbed.kubernetes.control_plane import CONTROLLERS
 from tests.testbed.kubernetes.installation import install
 
 POD_GROUPS = "scheduling.k8s.io/v1alpha2 podgroups"
 OPTIONS = Options(
     scheduler=True,
+    # It removes the finalizer of a PodGroup without pods.
+    controllers=(*CONTROLLERS, "podgroup-protection-controller"),
     feature_gates=("GenericWorkload=true", "GangScheduling=true"),
     apis=("scheduling.k8s.io/v1alpha2=true",),
 )
