@@ -409,7 +409,7 @@ release-round: release-tools ## a release to a registry and an index on loopback
 .PHONY: soak
 soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue release-tools $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
-	@$(BIN)/python -m tests.soak.fuzz --minutes $(FUZZ_MINUTES)
+	@$(BIN)/python -m tests.soak.fuzz --minutes $(FUZZ_MINUTES) --write docs/security.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
 	@$(BIN)/python -m tests.soak.kill_and_resume.elastic --write docs/reliability.md
