@@ -259,7 +259,7 @@ class Test_entry_point:
         self, of: Callable[..., Path], entry_point: str, elsewhere: str
     ) -> None:
         path = of(entry_point, more=elsewhere)
-        runtime = Runtime.parse_content({"images": {"cpu": "registry.example.com/segmentation:1"}}, file="vision")
+        runtime = Runtime.parse({"images": {"cpu": "registry.example.com/segmentation:1"}})
         settings = ClusterSettings(runtimes={"vision": runtime})
         notes = check_job_file(path, settings=lambda _: settings).notes
         assert not any("entryPoint" in note for note in notes)

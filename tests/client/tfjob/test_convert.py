@@ -294,7 +294,8 @@ def test_rules_between_fields_are_reported_with_lines_of_the_tfjob(tmp_path: Pat
     env = [{"name": "MPTRAINING_X", "value": "1"}]
     told = _refused(tmp_path, _tfjob(Worker=_replica(_container(env=env))))
     assert "spec.tfReplicaSpecs.Worker.template.spec.containers[0].env" in told
-    assert "tfjob.yaml:15: " in told
+    # The line of the variable's name.
+    assert "tfjob.yaml:16: " in told
 
 
 def test_other_objects_beside_it_are_named(tmp_path: Path) -> None:
