@@ -263,7 +263,7 @@ def test_an_account_without_token_mount_is_honoured(restricted: Any, allows: boo
 
 
 def test_a_reference_into_another_namespace_leads_nowhere(ns: Any, user: Rest) -> None:
-    """Kubernetes' own objects in a podTemplate have no namespace: the API server drops the field."""
+    """Kubernetes' own objects in a podTemplate have no namespace: the API server refuses the field in the first Job."""
     other = ns.control_plane.namespace("others-secrets")
     ns.rest.post(f"/api/v1/namespaces/{other}/secrets", {"metadata": {"name": "theirs"}, "stringData": {"k": "v"}})
     reference = {"name": "theirs", "key": "k", "namespace": other}
@@ -278,10 +278,11 @@ def test_a_reference_into_another_namespace_leads_nowhere(ns: Any, user: Rest) -
     }
     ns.scripts["abroad"] = lambda pod: Run()
     user.post(ns.jobs, ns.document("abroad", nodes=1, podTemplate=template))
-    ns.running("abroad")
-    (batch,) = ns.batch_jobs("abroad")
-    assert other not in json.dumps(batch)
-    assert batch["metadata"]["namespace"] == ns.namespace
+    ns.phase("abroad", "Failed")
+    failed = ns.condition("abroad", "Failed")
+    assert (failed["reason"], ns.batch_jobs("abroad")) == ("InvalidSpec", [])
+    for field in ("secretKeyRef", "configMapRef", "secret", "persistentVolumeClaim", "imagePullSecrets[0]"):
+        assert f'{field}.namespace"' in failed["message"]
     # The job's own sections that name objects have no such field either.
     said = refusal(ns, user, {**PROGRAMS["function"], "source": {"configMap": {"name": "a", "namespace": other}}})
     assert 'unknown field "spec.source.configMap.namespace"' in said

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ import yaml
 
 from tests.soak import document_table
 from tests.testbed import Behaviour, ControlPlane, Exit, Options
+from tests.testbed.kubernetes.audit import Request
 from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, grant_lease, install
 from tests.testbed.kubernetes.rest import Rest
 from tests.testbed.nodes.pods import Pod
@@ -142,12 +143,7 @@ class SweepServers:
             if time.monotonic() > began + _TO_END:
                 raise TimeoutError(f"{name} has not ended after {_TO_END:.0f} s: {status}\n{self.logs()[-3000:]}")
             time.sleep(0.2)
-        created = Counter(
-            each.name
-            for each in self.control_plane.requests()
-            if (each.verb, each.resource, each.code) == ("create", "mptrainingjobs", 201)
-            and each.name.startswith(f"{name}-")
-        )
+        created = creations(self.control_plane.requests(), name)
         found = tuple(
             (each["number"], each["parameters"], each.get("objective"), each["state"])
             for each in status.get("trials", ())
@@ -219,6 +215,21 @@ def document(search: Search, *, trials: int, seed: int, name: str) -> dict[str, 
             },
         },
     }
+
+
+def creations(requests: Iterable[Request], sweep: str) -> Counter[str]:
+    """Return how often each job of the sweep was created.
+
+    The API server logs 504 for a request that it has stored and whose client was killed before the answer.
+    """
+    asked = [
+        each
+        for each in requests
+        if (each.verb, each.resource) == ("create", "mptrainingjobs") and each.name.startswith(f"{sweep}-")
+    ]
+    created = Counter(each.name for each in asked if each.code == 201)
+    created.update({each.name for each in asked if each.code == 504} - created.keys())
+    return created
 
 
 def complaints(undisturbed: Result, killed: Result, *, trials: int, kills: int) -> list[str]:
