@@ -13,7 +13,7 @@ _Value = Annotated[str, StringConstraints(max_length=63)]
 # Of nodes: Gt and Lt compare with numbers.
 _NodeOperator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 _Values = Annotated[list[_Value], Field(max_length=256)]
-_Names = Annotated[list[Annotated[str, StringConstraints(max_length=317)]], Field(max_length=16)]
+_Names = Annotated[list[Annotated[str, StringConstraints(max_length=317)]], Field(max_length=64)]
 _Weight = Annotated[int, Field(ge=1, le=100)]
 
 
@@ -30,7 +30,7 @@ class NodeRequirement(Model):
 class NodeSelectorTerm(Model):
     """Requirements that all hold."""
 
-    match_expressions: Annotated[list[NodeRequirement], Field(max_length=16)] | None = Field(
+    match_expressions: Annotated[list[NodeRequirement], Field(max_length=64)] | None = Field(
         None, description="On labels."
     )
     match_fields: Annotated[list[NodeRequirement], Field(max_length=4)] | None = Field(None, description="On the name.")
@@ -39,7 +39,7 @@ class NodeSelectorTerm(Model):
 class NodeSelector(Model):
     """Terms of which one holds."""
 
-    node_selector_terms: Annotated[list[NodeSelectorTerm], Field(min_length=1, max_length=16)] = Field(
+    node_selector_terms: Annotated[list[NodeSelectorTerm], Field(min_length=1, max_length=64)] = Field(
         description="Terms of which one holds."
     )
 
@@ -58,7 +58,7 @@ class NodeAffinity(Model):
         None, description="The only nodes."
     )
     preferred_during_scheduling_ignored_during_execution: (
-        Annotated[list[PreferredNodes], Field(max_length=16)] | None
+        Annotated[list[PreferredNodes], Field(max_length=64)] | None
     ) = Field(None, description="Nodes that are preferred.")
 
 
@@ -74,9 +74,9 @@ class LabelSelector(Model):
     """Pods or namespaces by their labels."""
 
     match_labels: (
-        Annotated[dict[Annotated[str, StringConstraints(max_length=317)], _Value], Field(max_length=16)] | None
+        Annotated[dict[Annotated[str, StringConstraints(max_length=317)], _Value], Field(max_length=64)] | None
     ) = Field(None, description="Labels with these values.")
-    match_expressions: Annotated[list[LabelRequirement], Field(max_length=16)] | None = Field(
+    match_expressions: Annotated[list[LabelRequirement], Field(max_length=64)] | None = Field(
         None, description="Requirements that all hold."
     )
 
@@ -103,10 +103,10 @@ class PodAffinity(Model):
     """Places by the pods that run there."""
 
     required_during_scheduling_ignored_during_execution: (
-        Annotated[list[PodAffinityTerm], Field(max_length=16)] | None
+        Annotated[list[PodAffinityTerm], Field(max_length=64)] | None
     ) = Field(None, description="All of them hold.")
     preferred_during_scheduling_ignored_during_execution: (
-        Annotated[list[PreferredPods], Field(max_length=16)] | None
+        Annotated[list[PreferredPods], Field(max_length=64)] | None
     ) = Field(None, description="Places that are preferred.")
 
 
