@@ -168,7 +168,9 @@ def _without(document: Mapping[str, Any], invalid: Sequence[InvalidField]) -> di
     rest: dict[str, Any] = {}
     for field, value in document.items():
         if field == "runtimes" and isinstance(value, Mapping):
-            rest[field] = {name: {} for name in value if len(name) <= 63 and re.fullmatch(patterns.DNS_LABEL, name)}
+            # In YAML a name without quotes may be a number.
+            texts = map(str, value)
+            rest[field] = {name: {} for name in texts if len(name) <= 63 and re.fullmatch(patterns.DNS_LABEL, name)}
         elif field == "defaultRuntimes" and isinstance(value, Mapping):
             rest[field] = {namespace: name for namespace, name in value.items() if (field, namespace) not in wrong}
         elif field not in {path[0] for path in wrong if path}:
