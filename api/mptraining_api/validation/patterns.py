@@ -34,7 +34,7 @@ EXPECTED = {
     ENTRY_POINT: "module:function, such as flowers.model:build",
     PARAMETER_PATH: "a path of fields with dots, such as training.optimizer.config.learning_rate, with [0] for an item",
     NAMESPACE: "the name of a namespace, of small letters, digits and dashes, such as team-a",
-    HOST: "a host name of small letters, digits, dashes and dots, or an IPv6 address",
+    HOST: "a host name of small letters, digits, dashes and dots, such as example.com, or an IPv6 address",
 }
 # Names of objects, which a similar name may be suggested for.
 NAMES = (DNS_LABEL, OBJECT_NAME, RUNTIME, LABEL_VALUE, RESERVATION, COMPUTE_CLASS, NAMESPACE)
