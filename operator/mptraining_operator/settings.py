@@ -23,9 +23,6 @@ from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec, InvalidValue
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolve.runtime_settings import (
-    DNS_LABEL,
-    DNS_NAME,
-    LABEL_NAME,
     Runtime,
     RuntimeName,
     parse_settings,
@@ -33,6 +30,7 @@ from mptraining_api.resolve.runtime_settings import (
     unknown_defaults,
 )
 from mptraining_api.spec import GROUP
+from mptraining_api.validation import patterns
 
 POD_NAME = "POD_NAME"
 POD_NAMESPACE = "POD_NAMESPACE"
@@ -65,8 +63,8 @@ Seconds = Annotated[float, Field(gt=0)]
 # The patterns are for `helm install`, which checks the JSON schema; the texts are for the operator's error message.
 Namespace = Annotated[
     str,
-    AfterValidator(_like(DNS_LABEL, "the name of a namespace")),
-    Field(max_length=63, json_schema_extra={"pattern": f"^{DNS_LABEL}$"}),
+    AfterValidator(_like(patterns.NAME_PART, "the name of a namespace")),
+    Field(max_length=63, json_schema_extra={"pattern": f"^{patterns.NAME_PART}$"}),
 ]
 Service = Annotated[
     str,
@@ -75,19 +73,19 @@ Service = Annotated[
 ]
 Lease = Annotated[
     str,
-    AfterValidator(_like(DNS_NAME, "small letters, digits, dashes and dots")),
-    Field(max_length=253, json_schema_extra={"pattern": f"^{DNS_NAME}$"}),
+    AfterValidator(_like(patterns.DNS_NAME, "small letters, digits, dashes and dots")),
+    Field(max_length=253, json_schema_extra={"pattern": f"^{patterns.DNS_NAME}$"}),
 ]
 # Kubernetes itself takes any text as schedulerName; schedulers are named as their Deployments are.
 SchedulerName = Annotated[
     Word,
-    AfterValidator(_like(DNS_NAME, "the name of a scheduler: small letters, digits, dashes and dots")),
-    Field(json_schema_extra={"pattern": f"^{DNS_NAME}$"}),
+    AfterValidator(_like(patterns.DNS_NAME, "the name of a scheduler: small letters, digits, dashes and dots")),
+    Field(json_schema_extra={"pattern": f"^{patterns.DNS_NAME}$"}),
 ]
 DeviceClass = Annotated[
     Name,
-    AfterValidator(_like(DNS_NAME, "the name of a DeviceClass: small letters, digits, dashes and dots")),
-    Field(json_schema_extra={"pattern": f"^{DNS_NAME}$"}),
+    AfterValidator(_like(patterns.DNS_NAME, "the name of a DeviceClass: small letters, digits, dashes and dots")),
+    Field(json_schema_extra={"pattern": f"^{patterns.DNS_NAME}$"}),
 ]
 Folder = Annotated[
     Uri,
@@ -104,8 +102,8 @@ Proxy = Annotated[
 JobLabel = Annotated[
     Annotated[str, StringConstraints(min_length=1, max_length=317)],
     AfterValidator(_like(rf"(?!{_OWN_LABELS}).*", f"a label outside {GROUP}/, whose labels the operator sets")),
-    AfterValidator(_like(LABEL_NAME, "the name of a label, such as team or example.com/team")),
-    Field(json_schema_extra={"pattern": f"^{LABEL_NAME}$", "not": {"pattern": f"^{_OWN_LABELS}"}}),
+    AfterValidator(_like(patterns.LABEL_NAME, "the name of a label, such as team or example.com/team")),
+    Field(json_schema_extra={"pattern": f"^{patterns.LABEL_NAME}$", "not": {"pattern": f"^{_OWN_LABELS}"}}),
 ]
 
 

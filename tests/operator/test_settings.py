@@ -130,6 +130,10 @@ def test_a_wrong_file_is_named_in_one_line(tmp_path: Path, text: str, words: str
             "runtimes: {a: {podTemplate: {imagePullSecrets: [x]}}}",
             ["runtimes.a.podTemplate.imagePullSecrets[0]: 'x' is not valid; expected a mapping: {name: value}. Write"],
         ),
+        (
+            "{runtimes: {2024: {}, true: {}, null: {}}, defaultRuntimes: {a: '2024'}, workers: many}",
+            ["workers: 'many' is not valid; expected a whole number"],
+        ),
     ],
 )
 def test_all_mistakes_are_listed_each_with_the_file_and_the_field(tmp_path: Path, text: str, lines: list[str]) -> None:

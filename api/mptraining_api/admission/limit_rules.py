@@ -99,7 +99,7 @@ def check_limits(
 
 
 def _machines(candidate: Candidate) -> Iterator[tuple[str, Machine]]:
-    """Yield the field and each machine that the job names; those that only its runtime adds are left out instead."""
+    """Yield the field and each machine that the job names; those of its runtime are left out, not refused."""
     accelerator = candidate.job.spec.accelerator
     yield "accelerator", accelerator
     for index, machine in enumerate(accelerator.alternatives or ()):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ from mptraining_api.keras_2.names import (
     SYMBOLIC_BACKEND_FUNCTIONS,
     TF_KERAS_LIBRARIES,
 )
+from mptraining_api.programs.source_text import parse_source
 
 # Maximum number of assignments and operators to follow from a path to its text.
 _MAX_DEPTH = 8
@@ -70,9 +70,9 @@ class KerasCode:
 def detect_in_source(text: str) -> KerasCode:
     """Return the signs in a program's source, in the order of lines; none if it is not Python."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+        tree = parse_source(text)
+        if tree is None:
+            return KerasCode()
         visitor = _KerasVisitor(tree)
         visitor.visit(tree)
     except (SyntaxError, ValueError, RecursionError):

@@ -52,7 +52,7 @@ def without_effect(spec: JobSpec, job: ResolvedJob) -> list[str]:
             sentences.append(f"accelerator.alternatives[{index}] is the same machine as {same}: remove it.")
     if spec.runtime in ("null", "none") and job.runtime is None:
         sentences.append(
-            f"runtime: {spec.runtime} names a runtime of the cluster: write runtime: None for none, or leave it out "
+            f'runtime: "{spec.runtime}" names a runtime of the cluster: write runtime: None for none, or leave it out '
             "for that of the namespace."
         )
     return sentences

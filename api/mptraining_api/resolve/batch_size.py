@@ -28,7 +28,7 @@ def global_batch_size(spec: JobSpec, requested: Devices) -> int:
         if total % replicas:
             below, above = total // replicas * replicas, (total // replicas + 1) * replicas
             nearest = f"{below} or {above}" if below else str(above)
-            if spec.elastic is not None and (sizes := _nearest_sizes(total, requested)):
+            if spec.elastic is not None and (sizes := _nearest_sizes(total, requested, spec.elastic.min)):
                 most, each = requested.processes, requested.replicas_per_process
                 raise InvalidSpec(
                     "spec.elastic.max",
@@ -47,10 +47,10 @@ def global_batch_size(spec: JobSpec, requested: Devices) -> int:
     return _per_replica(spec, requested)[0] * replicas
 
 
-def _nearest_sizes(total: int, requested: Devices) -> list[int]:
-    """Return the nearest numbers of nodes below and above the requested one that share `total` examples evenly."""
+def _nearest_sizes(total: int, requested: Devices, least: int) -> list[int]:
+    """Return the nearest numbers of nodes from `least` on, below and above the requested, that share `total` evenly."""
     most, each = requested.processes, requested.replicas_per_process
-    below = [size for size in range(1, most) if total % (size * each) == 0][-1:]
+    below = [size for size in range(least, most) if total % (size * each) == 0][-1:]
     above = next((size for size in range(most + 1, total // each + 1) if total % (size * each) == 0), None)
     return [*below, above] if above is not None and above <= MOST_NODES else below
 

@@ -219,6 +219,7 @@ def _sizes(spec: JobSpec, devices: Devices, batch_size: int | None) -> tuple[Cho
 
 
 def requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
+    """Return the devices that the job asks for, before a CPU fallback. Raises InvalidSpec."""
     return requested_devices(
         spec,
         multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback,

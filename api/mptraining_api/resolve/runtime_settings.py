@@ -22,14 +22,6 @@ from mptraining_api.validation.yaml_text import read_yaml
 
 M = TypeVar("M", bound=Model)
 
-# RFC 1123, as in Kubernetes.
-DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-DNS_NAME = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
-_KEY = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-LABEL_NAME = rf"({DNS_NAME}/)?{_KEY}"
-# Kubernetes checks the key of an annotation in small letters.
-ANNOTATION_KEY = rf"({DNS_NAME.replace('a-z', 'A-Za-z')}/)?{_KEY}"
-
 RuntimeName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=patterns.DNS_LABEL)]
 
 
@@ -59,7 +51,10 @@ def _known(machine: Machine) -> Machine:
 
 
 def _named(template: PodTemplate) -> PodTemplate:
-    rules = (("labels", "name of a label", LABEL_NAME), ("annotations", "key of an annotation", ANNOTATION_KEY))
+    rules = (
+        ("labels", "name of a label", patterns.LABEL_NAME),
+        ("annotations", "key of an annotation", patterns.ANNOTATION_KEY),
+    )
     wrong = [
         InvalidValue(f"{key!r} is no {what}, such as team or example.com/team", path=(field, key))
         for field, what, pattern in rules
@@ -81,8 +76,8 @@ NamedTemplate = Annotated[
     Field(
         json_schema_extra={
             "properties": {
-                "labels": {"propertyNames": {"pattern": f"^{LABEL_NAME}$"}},
-                "annotations": {"propertyNames": {"pattern": f"^{ANNOTATION_KEY}$"}},
+                "labels": {"propertyNames": {"pattern": f"^{patterns.LABEL_NAME}$"}},
+                "annotations": {"propertyNames": {"pattern": f"^{patterns.ANNOTATION_KEY}$"}},
             }
         }
     ),
@@ -168,7 +163,9 @@ def _without(document: Mapping[str, Any], invalid: Sequence[InvalidField]) -> di
     rest: dict[str, Any] = {}
     for field, value in document.items():
         if field == "runtimes" and isinstance(value, Mapping):
-            rest[field] = {name: {} for name in value if len(name) <= 63 and re.fullmatch(patterns.DNS_LABEL, name)}
+            # In YAML a name without quotes may be a number.
+            texts = map(str, value)
+            rest[field] = {name: {} for name in texts if len(name) <= 63 and re.fullmatch(patterns.DNS_LABEL, name)}
         elif field == "defaultRuntimes" and isinstance(value, Mapping):
             rest[field] = {namespace: name for namespace, name in value.items() if (field, namespace) not in wrong}
         elif field not in {path[0] for path in wrong if path}:

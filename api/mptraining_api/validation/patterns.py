@@ -16,9 +16,17 @@ PARTITION = r"^[1-7]g\.[0-9]{1,3}gb$"
 SHA256 = r"^[0-9a-f]{64}$"
 ENTRY_POINT = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 PARAMETER_PATH = r"^[A-Za-z0-9_-]+(\[[0-9]+\]|\.[A-Za-z0-9_-]+)*$"
-NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
-_HOST_LABEL = NAMESPACE[1:-1]
-HOST = rf"^({_HOST_LABEL}(\.{_HOST_LABEL})*|[0-9a-f]*:[0-9a-f:.]+)$"
+
+# Without ^ and $, for parts and for `re.fullmatch`: RFC 1123, as in Kubernetes. NAME_PART has at most 63 characters.
+NAME_PART = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+DNS_NAME = rf"{NAME_PART}(\.{NAME_PART})*"
+_KEY = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+LABEL_NAME = rf"({DNS_NAME}/)?{_KEY}"
+# Kubernetes checks the key of an annotation in small letters.
+ANNOTATION_KEY = rf"({DNS_NAME.replace('a-z', 'A-Za-z')}/)?{_KEY}"
+
+NAMESPACE = rf"^{NAME_PART}$"
+HOST = rf"^({DNS_NAME}|[0-9a-f]*:[0-9a-f:.]+)$"
 
 EXPECTED = {
     DNS_LABEL: "small letters, digits and dashes, no dash first or last, such as team-a",
@@ -34,7 +42,7 @@ EXPECTED = {
     ENTRY_POINT: "module:function, such as flowers.model:build",
     PARAMETER_PATH: "a path of fields with dots, such as training.optimizer.config.learning_rate, with [0] for an item",
     NAMESPACE: "the name of a namespace, of small letters, digits and dashes, such as team-a",
-    HOST: "a host name of small letters, digits, dashes and dots, or an IPv6 address",
+    HOST: "a host name of small letters, digits, dashes and dots, such as example.com, or an IPv6 address",
 }
 # Names of objects, which a similar name may be suggested for.
 NAMES = (DNS_LABEL, OBJECT_NAME, RUNTIME, LABEL_VALUE, RESERVATION, COMPUTE_CLASS, NAMESPACE)

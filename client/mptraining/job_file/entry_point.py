@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mptraining.job_file.paths import absolute_path
 from mptraining_api.problems import InvalidSpec, Problem, nearest
+from mptraining_api.programs.source_text import parse_source
 from mptraining_api.validation.mistakes import value_at
 
 _WHERE = "spec.program.function.entryPoint"
@@ -89,11 +89,10 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _parse(file: Path, module: str) -> ast.Module | InvalidSpec:
-    """Return the statements of the file; the mistake if this machine's Python cannot read them."""
+def _parse(file: Path, module: str) -> ast.Module | InvalidSpec | None:
+    """Return the statements of the file; the mistake if this machine's Python cannot read them; None if unknown."""
     try:
-        with warnings.catch_warnings(action="ignore"):
-            return ast.parse(file.read_bytes(), filename=str(file))
+        return parse_source(file.read_bytes())
     except (SyntaxError, ValueError, OSError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         message = error.msg if isinstance(error, SyntaxError) else str(error)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,6 +22,7 @@ from mptraining_api.keras_2.source_code import (
     detect_in_requirements,
     detect_in_source,
 )
+from mptraining_api.programs.source_text import parse_source
 
 # Matches a requirement line without a version. keras-tuner 1.4 and later accept only models of the installed `keras`
 # package, which is Keras 3.
@@ -149,11 +149,10 @@ def _modules(program: Mapping[str, Any], texts: _Texts) -> Iterator[str]:
 
 def _imported(text: str) -> Iterator[str]:
     try:
-        with warnings.catch_warnings(action="ignore"):
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+        tree = parse_source(text)
+    except (SyntaxError, ValueError):
         return
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if tree else ():
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)

@@ -22,6 +22,7 @@ from mptraining.packaging.notebooks import Notebook, ipython_shell, notebook_to_
 from mptraining.packaging.package import IGNORE_FILE, Package, SourceFile, build_package, read_file, read_folder
 from mptraining.packaging.requirements import FILE_OPTIONS, without_never_installed
 from mptraining_api.problems import InvalidProgram, nearest
+from mptraining_api.programs.source_text import parse_source
 
 
 def imported_files(text: str, folder: Path) -> list[SourceFile]:
@@ -55,10 +56,10 @@ def _module(name: str, folder: Path) -> list[SourceFile]:
 def _imported(text: str) -> Iterator[str]:
     """Yield the top-level names of the imported modules; nothing if `text` is not valid Python."""
     try:
-        tree = ast.parse(text)
+        tree = parse_source(text)
     except (SyntaxError, ValueError):
         return
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if tree else ():
         match node:
             case ast.Import():
                 for alias in node.names:

@@ -18,6 +18,8 @@ tolerations for a lost node Kubernetes applies the shorter, so that a job cannot
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,17 +119,7 @@ def indexed_job(
     job = for_attempt(job, machine=machine, nodes=nodes)
     labels = names.attempt_labels(owner.name, owner.uid, attempt)
     of_attempt = _Attempt(attempt, machine, nodes, text)
-    try:
-        template = _template(owner, job, spec, scheduling, of_attempt, settings, gang)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        if attempt > 1 or spec.pod_template is None:
-            # A fault of the operator: pods were built of that template before, or there is none.
-            raise
-        raise InvalidSpec(
-            "spec.podTemplate",
-            f"no pod can be built of it: {type(error).__name__}: {error}",
-            expected="the fields of a pod, as `kubectl explain pod.spec` prints them",
-        ) from error
+    template = _template(owner, job, spec, scheduling, of_attempt, settings, gang)
     queue = {} if admitted else queue_labels(scheduling)
     partial = partial_admission(least, job.processes) if queue else {}
     built = {
@@ -164,6 +156,22 @@ def indexed_job(
     # The Job must not share mutable values with the frozen spec or with the next attempt.
     built = copy.deepcopy(built)
     return built if admitted is None else with_admission(built, admitted)
+
+
+@contextmanager
+def _reading(pod_template: PodTemplate, attempt: _Attempt) -> Iterator[None]:
+    """Raise InvalidSpec for an error in reading the template's untyped fields, such as env."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if attempt.number > 1 or pod_template == PodTemplate():
+            # A fault of the operator: pods were built of that template before, or it is empty.
+            raise
+        raise InvalidSpec(
+            "spec.podTemplate",
+            f"no pod can be built of it: {type(error).__name__}: {error}",
+            expected="the fields of a pod, as `kubectl explain pod.spec` prints them",
+        ) from error
 
 
 def _template(
@@ -306,11 +314,11 @@ def _containers(
     mounts = [*own_mounts(job.accelerator, token=reported, ca_bundle=trusted), *source.trainer_mounts]
     init_mounts = [*own_mounts(job.accelerator, token=False, ca_bundle=trusted), *source.init_mounts]
     own = [*mounts, *(init_mounts if source.prepared else ()), {"mountPath": SHARED_MEMORY_FOLDER}]
-    check_collisions(pod_template, own)
-
-    trainer = _container(names.TRAINER_CONTAINER, job, pod_template, launched.command)
     gpus = job.accelerator.count_per_node if job.accelerator.kind == "gpu" else 0
-    trainer["env"] = trainer_environment(owner, launched, source, settings, pod_template, gpus=gpus)
+    with _reading(pod_template, attempt):
+        check_collisions(pod_template, own)
+        trainer = _container(names.TRAINER_CONTAINER, job, pod_template, launched.command)
+        trainer["env"] = trainer_environment(owner, launched, source, settings, pod_template, gpus=gpus)
     trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
     trainer["resources"] = _resources(pod_template, job.placement, job.placement.resources)
     claims = _claims(owner, job)
@@ -323,7 +331,8 @@ def _containers(
     before = init_containers(pod_template)
     if source.prepared:
         init = _container(names.SOURCE_CONTAINER, job, pod_template, SOURCE_COMMAND)
-        init["env"] = init_environment(launched, source, settings, pod_template)
+        with _reading(pod_template, attempt):
+            init["env"] = init_environment(launched, source, settings, pod_template)
         # The trainer's requests and limits: a quota may require them of every container, and the maximum of init
         # container and trainer counts.
         init["resources"] = _resources(pod_template, job.placement, {})

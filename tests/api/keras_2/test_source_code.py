@@ -65,7 +65,7 @@ def test_what_tf_keras_takes_and_ignores() -> None:
     assert not found.needs_legacy
 
 
-@pytest.mark.parametrize("text", ["", "%matplotlib inline", "def f(:", "\0"])
+@pytest.mark.parametrize("text", ["", "%matplotlib inline", "def f(:", "\0", "x = " + "-" * 20000 + "1"])
 def test_a_text_that_is_no_python_shows_nothing(text: str) -> None:
     assert detect_in_source(text) == KerasCode()
 

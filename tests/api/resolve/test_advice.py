@@ -210,9 +210,11 @@ def test_advice_on_an_elastic_job_of_one_size(least: int, most: int, batch: int,
             {"type": "nvidia-tesla-t4"}, {"type": "nvidia-l4", "provisioning": "Spot"},
             {"type": "nvidia-tesla-t4", "tryForSeconds": 5}]}},
          ["accelerator.alternatives[2] is the same machine as alternatives[0]: remove it."]),
+        # The text: YAML's null is an absent field, to Kubernetes too.
         ({"runtime": "null"},
-         ["runtime: null names a runtime of the cluster: write runtime: None for none, or leave it out for that of the "
-          "namespace."]),
+         ['runtime: "null" names a runtime of the cluster: write runtime: None for none, or leave it out for that of '
+          "the namespace."]),
+        ({"runtime": None}, []),
         ({"runtime": "None"}, []),
         ({"runtime": "team-a"}, []),
     ],

@@ -47,7 +47,9 @@ def test_no_words_are_of_a_pattern_that_no_field_has() -> None:
 @pytest.mark.parametrize(("pattern", "words"), patterns.EXPECTED.items())
 def test_the_example_in_the_words_fits(pattern: str, words: str) -> None:
     examples = re.findall(r"such as (\S+?)(?=[,;]|$| or )", words)
-    assert all(re.fullmatch(pattern, each) for each in examples)
+    # No example for the digest: 64 digits are words enough.
+    assert examples or pattern == patterns.SHA256
+    assert [each for each in examples if re.fullmatch(pattern, each) is None] == []
     assert pattern not in words
 
 

@@ -188,6 +188,9 @@ class Test_entry_point:
             "import sys\nsetattr(sys.modules[__name__], 'build', print)\n",
             "def __getattr__(name): return print\n",
             "build = " + "+".join(["0"] * 1500),
+            # Python's parser raises RecursionError for the first and MemoryError for the second.
+            "build = " + "+".join(["0"] * 20000),
+            "build = " + "-" * 20000 + "1",
         ],
     )
     def test_functions_that_are_bound_in_other_ways_are_no_mistakes(self, of: Callable[..., Path], text: str) -> None:

@@ -18,7 +18,7 @@ from mptraining_operator.plan.actions import (
     AllowPeers,
     StartAttempt,
 )
-from mptraining_operator.resources import job_objects
+from mptraining_operator.resources import indexed_job, job_objects
 from tests.fakes import Clock
 from tests.operator.api_objects import seen_pod
 from tests.operator.apply.applied_job import KEY, QUOTA, Bench, Make
@@ -190,6 +190,20 @@ def test_a_pod_template_of_which_no_pod_can_be_built_is_invalid(api: Any, clock:
     # The pods of a later attempt are those of the first: the error is the operator's, and a retry may succeed.
     with pytest.raises(TypeError):
         bench.start(number=2)
+
+
+@pytest.mark.parametrize("part", ["launch", "own_volumes", "_placement"])
+def test_a_fault_of_the_operator_is_no_mistake_in_the_pod_template(
+    api: Any, clock: Clock, raw_job: Make, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise TypeError("a fault")
+
+    monkeypatch.setattr(indexed_job, part, fails)
+    bench = Bench(api, clock, raw_job(podTemplate={"env": [{"name": "X", "value": "1"}]}))
+    with pytest.raises(TypeError, match="a fault"):
+        bench.start()
+    assert bench.lookups.refusal is None
 
 
 def test_fields_that_kubernetes_does_not_know_are_refused_before_the_job_has_run(bench: Bench) -> None:

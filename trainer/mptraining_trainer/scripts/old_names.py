@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from mptraining_api.keras_2.names import KERAS_2_ONLY
+from mptraining_api.programs.source_text import parse_source
 
 _SET_POLICY = "Write tf.keras.mixed_precision.set_global_policy('mixed_float16'), or leave it to the job's precision."
 # Obsolete names of mixed-precision APIs, each with its replacement.
@@ -59,13 +59,11 @@ class OldLine:
 def old_mixed_precision(text: str) -> tuple[OldLine, ...]:
     """Return the lines that enable mixed precision by obsolete names; none if the text is not valid Python."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+        tree = parse_source(text)
+    except (SyntaxError, ValueError):
         return ()
     found = []
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Attribute) and (
             node.attr == "enable_mixed_precision_graph_rewrite"
             or (node.attr == "set_policy" and "mixed_precision" in ast.unparse(node.value))
