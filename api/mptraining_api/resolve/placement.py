@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from mptraining_api import accelerators
@@ -21,7 +22,7 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import Placement, ResolvedAccelerator
 from mptraining_api.spec import Sharing
 
-_SETTING = "The operator's setting nodeLabels names the platform."
+_SETTING = "The operator's setting nodeLabels names the platform, as does mptj check --node-labels."
 _ARCHITECTURE = "kubernetes.io/arch"
 # Slices of compute of a whole GPU that MIG divides (NVIDIA, MIG user guide).
 _SLICES = 7
@@ -38,10 +39,20 @@ def placement(
 ) -> Placement:
     """Return the placement of one pod; it has no constraints for an on-demand CPU job.
 
-    `node_labels`: the platform; with Auto, for a cluster that is not known, the default one. `pack`: whether the pods
-    should be near one another. Raises InvalidSpec if the platform has no nodes with the accelerator or provisioning.
+    `node_labels`: the platform; with Auto, for a cluster that is not known, the first one that has such nodes, the
+    default one before the others. `pack`: whether the pods should be near one another. Raises InvalidSpec if the
+    platform has no nodes with the accelerator or provisioning.
     """
-    platform = platforms()[DEFAULT_PLATFORM if node_labels == "Auto" else node_labels]
+    if node_labels != "Auto":
+        return _on(platforms()[node_labels], accelerator, mig_strategy, pack=pack)
+    default = platforms()[DEFAULT_PLATFORM]
+    for platform in (default, *(each for each in platforms().values() if each != default)):
+        with suppress(InvalidSpec):
+            return _on(platform, accelerator, mig_strategy, pack=pack)
+    return _on(default, accelerator, mig_strategy, pack=pack)
+
+
+def _on(platform: Platform, accelerator: ResolvedAccelerator, mig_strategy: MIGStrategy, *, pack: bool) -> Placement:
     type = accelerators.lookup(accelerator.type)
     single = accelerator.partition is not None and platform.partition_label is None and mig_strategy == "Single"
     common = dict(_common_labels(accelerator, type, platform, single=single))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from mptraining.display.text import program_text
 from mptraining.job_file.check import check_job_file
 from mptraining.job_file.paths import absolute_path
+from mptraining_api.machines.node_labels import NodeLabels
 from mptraining_api.problems import Problem
 from mptraining_api.resolve import attempt
 from mptraining_api.resolve.resolve import ClusterSettings
@@ -30,20 +31,22 @@ class Report:
     advice: tuple[str, ...]
 
 
-def check(path: str, *, runtimes: str | None = None) -> Report:
+def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "GKE") -> Report:
     """Check the job in the file at `path`. Raises InvalidSpec; InvalidJobFile has every mistake.
 
     `runtimes` is a file with the runtimes of the cluster, and its limits if it has them; without it they are not known.
+    `node_labels` is the platform of its nodes.
     Raises OutsideLimits.
     """
     from mptraining.job_file.runtimes import load
     from mptraining_api.admission.limit_rules import check_limits
     from mptraining_api.resolve.advice import advise, without_effect
 
-    settings, known = ClusterSettings(), None
+    settings, known = ClusterSettings(node_labels=node_labels), None
     if runtimes is not None:
         known = load(Path(runtimes))
-        settings = ClusterSettings(
+        settings = replace(
+            settings,
             runtimes=known.runtimes,
             default_runtimes=known.default_runtimes,
             limits=known.limits,

@@ -16,7 +16,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -124,6 +124,12 @@ def check(
         str | None,
         typer.Option("--runtimes", help="File with the runtimes of the cluster: mptj runtimes --yaml.", metavar="FILE"),
     ] = None,
+    node_labels: Annotated[
+        Literal["GKE", "EKS", "AKS", "NVIDIA"],
+        typer.Option(
+            "--node-labels", help="The platform of the cluster's nodes, as the operator's setting nodeLabels."
+        ),
+    ] = "GKE",
 ) -> None:
     """Validate jobs and show their resolved defaults with reasons; of a sweep, its search. Needs no cluster.
 
@@ -144,7 +150,7 @@ def check(
             if holds_sweep(file):
                 _check_sweep(file, deep=deep, as_json=as_json)
                 continue
-            report = checking.check(file, runtimes=known)
+            report = checking.check(file, runtimes=known, node_labels=node_labels)
             if not as_json:
                 checking.show(report, console)
             deeper = _deep_check(file, console, quiet=as_json) if deep else None

@@ -172,7 +172,9 @@ def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None
     kind = submit_flags.target_kind(target)
     if kind == "file":
         submit_flags.refuse_flags_with_file(target, flags)
-        checked = check_job_file(Path(target), settings=lambda _: ClusterSettings(experimental_multi_host_tpu=True))
+        # The cluster decides what only some clusters accept.
+        settings = ClusterSettings(experimental_multi_host_tpu=True, node_labels="Auto")
+        checked = check_job_file(Path(target), settings=lambda _: settings)
         for note in checked.notes:
             typer.echo(f"note: {note}", err=True)
         return checked.written.to_document(), None

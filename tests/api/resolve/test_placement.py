@@ -232,3 +232,11 @@ def test_only_workers_of_one_job_are_packed() -> None:
 def test_a_cpu_job_keeps_small_requests_and_no_constraints() -> None:
     placed = place({"type": "cpu"})
     assert placed == Placement(node_selector={}, resources={}, tolerations=())
+
+
+def test_for_a_cluster_that_is_not_known_the_first_platform_with_such_nodes_counts() -> None:
+    shared = {"type": A100, "sharing": {"strategy": "MPS", "clients": 2}}
+    assert place(shared, "Auto") == place(shared, "EKS")
+    assert place({"type": A100}, "Auto") == place({"type": A100}, "GKE")
+    with pytest.raises(InvalidSpec, match="A100 40 GB has no slice"):
+        place({"type": A100, "partition": "1g.24gb"}, "Auto")

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from mptraining.cli.check import check, machine_rows, rows, show, summary
+from mptraining.cli.main import app
 from mptraining_api.problems import InvalidSpec
 from mptraining_records.convert.convert import convert
 
@@ -63,6 +65,19 @@ def test_every_machine_of_a_job_with_alternatives_has_its_plan(job_file: JobFile
     file = io.StringIO()
     show(report, Console(file=file, width=200, highlight=False))
     assert "tried in this order" in file.getvalue()
+
+
+def test_a_job_is_checked_for_the_platform_that_is_named(job_file: JobFile) -> None:
+    path = job_file()
+    shared = "{type: nvidia-tesla-a100, sharing: {strategy: MPS, clients: 2}}"
+    path.write_text(path.read_text().replace("{type: cpu}", shared))
+    with pytest.raises(InvalidSpec, match=r"'MPS' on GKE.*mptj check --node-labels"):
+        check(str(path))
+    labels = check(str(path), node_labels="EKS").job.placement.node_selector or {}
+    assert labels["nvidia.com/gpu.sharing-strategy"] == "mps"
+    assert CliRunner().invoke(app, ["check", "--node-labels", "EKS", str(path)]).exit_code == 0
+    # The cluster decides for its own nodes.
+    assert CliRunner().invoke(app, ["submit", "--dry-run", str(path)]).exit_code == 0
 
 
 def test_a_job_that_can_never_work_is_a_problem(job_file: JobFile) -> None:
