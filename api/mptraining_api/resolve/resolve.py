@@ -112,12 +112,18 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
 def _with_suitable_alternatives(chosen: Chosen, settings: ClusterSettings) -> Chosen:
     """Return the job with those alternatives of its runtime that can train it as it is. Raises InvalidSpec."""
     alone = _resolve(chosen, settings)
-    found = {machine: _unsuitable(chosen, machine, alone, settings) for machine in chosen.alternatives}
-    kept = [machine for machine, why in found.items() if why is None]
-    left_out = [(machine, why) for machine, why in found.items() if why is not None]
-    # Its times may be for jobs that wait longer; the last machines are those that this job would never try.
-    while kept and not all_tried(spec := with_alternatives(chosen, kept, ()).job.spec):
-        left_out.append((kept.pop(), ". ".join(untried(spec)).removesuffix(".")))
+    kept: list[Machine] = []
+    left_out: list[tuple[Machine, str]] = []
+    for machine in chosen.alternatives:
+        why = _unsuitable(chosen, machine, alone, settings)
+        # The runtime's times may be for jobs that wait longer.
+        if why is None and not all_tried(spec := with_alternatives(chosen, [*kept, machine], ()).job.spec):
+            _, step = untried(spec)
+            why = f"its time does not fit beside those of the machines before it. {step.removesuffix('.')}"
+        if why is None:
+            kept.append(machine)
+        else:
+            left_out.append((machine, why))
     return with_alternatives(chosen, kept, left_out)
 
 

@@ -295,11 +295,18 @@ def test_alternatives_for_which_the_job_has_no_time_are_left_out(spec: dict[str,
     assert [each.accelerator.type for each in found.alternatives] == expected
     said = [each.because for each in found.choices if each.field == "spec.accelerator.alternatives"]
     left_out = (
-        "from the runtime scarce, nvidia-tesla-v100 (OnDemand) does not suit: alternatives[1] (nvidia-tesla-v100) "
-        "would never be tried: the others take 900 + 900 = 1800 s, and the job may wait for 1800 s. "
-        "Raise runPolicy.pendingTimeoutSeconds to 2700, or lower tryForSeconds"
+        "from the runtime scarce, nvidia-tesla-v100 (OnDemand) does not suit: its time does not fit beside those of the "
+        "machines before it. Raise runPolicy.pendingTimeoutSeconds to 2700, or lower tryForSeconds"
     )
     assert said[1:] == ([left_out] if len(expected) == 1 else [])
+
+
+def test_a_machine_whose_time_does_not_fit_leaves_room_for_those_after_it() -> None:
+    runtime = Runtime.parse({"alternatives": [{**L4, "tryForSeconds": 1800}, {"type": "nvidia-tesla-v100"}]})
+    found = resolved(settings=dataclasses.replace(CLUSTER, runtimes={"scarce": runtime}), runtime="scarce")
+    assert [each.accelerator.type for each in found.alternatives] == ["nvidia-tesla-v100"]
+    (_, left_out) = [each.because for each in found.choices if each.field == "spec.accelerator.alternatives"]
+    assert "nvidia-l4 (OnDemand) does not suit: its time does not fit" in left_out
 
 
 def test_the_machine_of_the_job_is_no_alternative_to_itself() -> None:

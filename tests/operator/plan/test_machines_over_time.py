@@ -347,6 +347,15 @@ def test_stricter_limits_end_no_job_but_its_runtimes_machines_outside_are_skippe
     assert following == ["nvidia-tesla-t4 x 4 (Spot) for 900 s"]
 
 
+def test_a_job_whose_other_machines_are_all_outside_the_limits_tries_its_first_choice_alone() -> None:
+    cluster = ClusterSimulation(job({}, accelerator=FIRST_CHOICE, runtime="scarce"), {}, WITH_RUNTIME)
+    cluster.run(until=200)
+    cluster.limits = dataclasses.replace(WITH_RUNTIME, jobs=JobLimits.parse({"accelerators": [A100]}))
+    cluster.run(until=700)
+    (again,) = [each for each in cluster.records if "Started: attempt 2" in each]
+    assert again.endswith("; tries nvidia-tesla-a100 x 8 (Spot) for 300 s")
+
+
 def test_events_say_which_machine_is_tried_for_how_long_and_what_follows() -> None:
     cluster = simulated(PATTERNS["only the first alternative is there"])
     assert [each for each in cluster.records if "NoCapacity" in each or "Started" in each] == [

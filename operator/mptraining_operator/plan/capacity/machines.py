@@ -192,4 +192,5 @@ def plan_of_tries(snapshot: Snapshot, status: JobStatus, machine: int) -> str:
     if not machines:
         return ""
     following = _after(machine, len(machines), _outside_limits(snapshot, status))[0]
-    return f"; tries {announced(snapshot, status, machine)}, then {describe(machines[following])}"
+    then = f", then {describe(machines[following])}" if following != machine else ""
+    return f"; tries {announced(snapshot, status, machine)}{then}"
