@@ -295,8 +295,8 @@ def test_alternatives_for_which_the_job_has_no_time_are_left_out(spec: dict[str,
     assert [each.accelerator.type for each in found.alternatives] == expected
     said = [each.because for each in found.choices if each.field == "spec.accelerator.alternatives"]
     left_out = (
-        "from the runtime scarce, nvidia-tesla-v100 (OnDemand) does not suit: its time does not fit beside those of the "
-        "machines before it. Raise runPolicy.pendingTimeoutSeconds to 2700, or lower tryForSeconds"
+        "from the runtime scarce, nvidia-tesla-v100 (OnDemand) does not suit: its time does not fit beside those of "
+        "the machines before it. Raise runPolicy.pendingTimeoutSeconds to 2700, or lower tryForSeconds"
     )
     assert said[1:] == ([left_out] if len(expected) == 1 else [])
 
