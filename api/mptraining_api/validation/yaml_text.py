@@ -124,8 +124,16 @@ class _Walk:
     def _entries(self, node: MappingNode, path: FieldPath) -> Iterator[tuple[Node, Node, str]]:
         first: dict[str, int] = {}
         for key, value in node.value:
-            name = str(key.value) if isinstance(key.value, str) else "?"
             line = key.start_mark.line + 1
+            if not isinstance(key.value, str):
+                found = InvalidSpec(
+                    field_text(path) or "this document",
+                    "a list or a mapping as the name of a field",
+                    expected="a text",
+                    next_step="Look at the brackets, braces and question marks here.",
+                )
+                raise InvalidJobFile([Mistake(self._file, line, found)])
+            name = str(key.value)
             if name in first and name != "<<":
                 found = InvalidSpec(
                     field_text((*path, name)),

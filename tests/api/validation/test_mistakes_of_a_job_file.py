@@ -132,6 +132,12 @@ def test_an_accelerator_of_no_catalogue_gets_those_of_its_kind(word: str, kind: 
     assert line.endswith("`mptj accelerators` describes them.")
 
 
+@pytest.mark.parametrize("name", ["[{a: 1}]", "{a: 1}", "[a, b]"])
+def test_a_list_or_mapping_is_no_name_of_a_field(name: str) -> None:
+    (line,) = mistakes(("  accelerator: {type: cpu}\n", f"  ? {name}\n  : 1\n"))
+    assert "spec: a list or a mapping as the name of a field; expected a text. Look at the brackets" in line
+
+
 def test_all_mistakes_are_listed_at_once_in_the_order_of_their_lines() -> None:
     lines = mistakes(
         ("type: cpu", "type: gpu"), ("name: mlp", "nam: mlp"), ("epochs: 1", "epochs: ten"), ("global", "globl"),
