@@ -43,6 +43,7 @@ def document_problems(
     if job is None:
         job, _ = MPTrainingJob.validate_document(_without(document, invalid))
     unknown = list(_unknown_accelerators(document))
+    unnamed = {each.where.removesuffix(".type") for each in unknown}
     if job is not None:
         hidden = {field_text(each.path[:-1]) for each in invalid}
         broken = _broken_rules(job)
@@ -50,8 +51,9 @@ def document_problems(
         _add(found, _problems_of_machines(job, settings, broken))
         if not unknown and not broken:
             _add(found, _resolve_problems(job, settings, complete=not found))
+        found = [each for each in found if not _is_of_kind(each.where, unnamed)]
         problems += [each for each in found if not _is_hidden(each.where, hidden)]
-    problems += [*unknown, *_rates_in_quotes(document)]
+    problems = [*unknown, *problems, *_rates_in_quotes(document)]
     names = list(unknown_names(document.get("spec"), _generation(job)))
     if other_keras or _may_define_names(document):
         return DocumentProblems(tuple(problems), tuple(names))
@@ -96,6 +98,12 @@ def _broken_rules(job: MPTrainingJob) -> list[InvalidSpec]:
         if each.partition and (type := accelerators.catalogue().get(each.type)) and not type.partitions
     }
     return [each for each in violations(job) if each.where not in unsliced]
+
+
+def _is_of_kind(field: str, machines: set[str]) -> bool:
+    """Return whether a rule on the kind of one of the machines has this field: an unknown type has no kind."""
+    machine, _, name = field.rpartition(".")
+    return machine in machines and name in ("type", "topology")
 
 
 def _add(found: list[InvalidSpec], others: Iterable[InvalidSpec]) -> None:

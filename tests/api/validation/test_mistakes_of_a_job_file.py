@@ -173,12 +173,12 @@ def test_decisions_that_contradict_the_accelerator_are_listed_together() -> None
          ["spec.accelerator.alternatives[0].type: unknown accelerator 'nvidia-l5'",
           "spec.accelerator.alternatives[1].type: unknown accelerator 'nvidia-l6'"]),
         ("{type: gpu, alternatives: [{type: nvidia-l4, countPerNode: 3}]}",
-         ["spec.accelerator.alternatives[0].countPerNode: no machine has 3 x NVIDIA L4",
-          "spec.accelerator.type: unknown accelerator 'gpu'"]),
+         ["spec.accelerator.type: unknown accelerator 'gpu'",
+          "spec.accelerator.alternatives[0].countPerNode: no machine has 3 x NVIDIA L4"]),
         ("{type: cpu, provisioning: FlexStart, alternatives: [{type: nvidia-l5}, {type: nvidia-l4, countPerNode: 3}]}",
-         ["spec.accelerator.provisioning: 'FlexStart'; expected OnDemand",
-          "spec.accelerator.alternatives[1].countPerNode: no machine has 3 x NVIDIA L4",
-          "spec.accelerator.alternatives[0].type: unknown accelerator 'nvidia-l5'"]),
+         ["spec.accelerator.alternatives[0].type: unknown accelerator 'nvidia-l5'",
+          "spec.accelerator.provisioning: 'FlexStart'; expected OnDemand",
+          "spec.accelerator.alternatives[1].countPerNode: no machine has 3 x NVIDIA L4"]),
         ("{type: cpu, alternatives: [{type: nvidia-l4, countPerNode: 8}, {type: nvidia-a100-80gb, countPerNode: 3}]}",
          ["spec.accelerator.alternatives[1].countPerNode: no machine has 3 x NVIDIA A100 80 GB"]),
         ("{type: nvidia-tesla-t4, partition: 3g.20gb, countPerNode: 4}",
@@ -200,6 +200,21 @@ def test_the_mistakes_of_all_machines_are_listed_beside_broken_rules(accelerator
     assert len(problems) == len(lines)
     for problem, line in zip(problems, lines, strict=True):
         assert problem.startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "field"),
+    [
+        ("{type: t4, partition: 3g.20gb}", "spec.accelerator.type"),
+        ("{type: t4, sharing: {strategy: TimeSharing, clients: 2}}", "spec.accelerator.type"),
+        ("{type: v5e, topology: 2x2}", "spec.accelerator.type"),
+        ("{type: cpu, alternatives: [{type: t4, partition: 3g.20gb}]}", "spec.accelerator.alternatives[0].type"),
+    ],
+)
+def test_a_short_name_breaks_no_rule_on_the_kind_of_the_machine(accelerator: str, field: str) -> None:
+    problems = found(("{type: cpu}", accelerator)).problems
+    assert [each.where for each in problems] == [field]
+    assert "is a short name" in problems[0].found
 
 
 def test_the_mistakes_of_several_alternatives_in_what_they_share_with_the_job_are_listed() -> None:
