@@ -25,24 +25,51 @@ def amount(quantity: int | str) -> Fraction | None:
     return Fraction(number) * scale * Fraction(f"1e{exponent or 0}")
 
 
-def check_requests(template: PodTemplate | None) -> None:
+def check_requests(template: PodTemplate | None, own: PodTemplate | None = None, runtime: str = "") -> None:
     """Raise InvalidSpec for a container with a request above its limit, which the API server refuses in a pod.
 
-    It is no rule of the CRD: a comparison of quantities in CEL is beyond the API server's budget of cost.
+    `template` is what `own`, that of the job, and the one of the runtime make together. It is no rule of the CRD: a
+    comparison of quantities in CEL is beyond the API server's budget of cost.
     """
     if template is None:
         return
-    containers = {"resources": template.resources}
-    for index, each in enumerate(template.init_containers or ()):
-        containers[f"initContainers[{index}].resources"] = each.resources
-    for field, resources in containers.items():
-        for name, request, limit in _above_limits(resources or Resources()):
+    written = _resources(own if runtime else template)
+    for container, (_, resources) in _resources(template).items():
+        for name, request, limit in _above_limits(resources):
+            field, given = written.get(container, ("", Resources()))
+            asked, limited = name in (given.requests or {}), name in (given.limits or {})
+            theirs = f" from the runtime {runtime}"
+            if asked:
+                raise InvalidSpec(
+                    f"spec.podTemplate.{field}.requests.{name}",
+                    f"{request}, above limits.{name}: {limit}{'' if limited else theirs}",
+                    expected="no request above its limit",
+                    next_step="Raise the limit, or lower the request.",
+                )
+            if limited:
+                raise InvalidSpec(
+                    f"spec.podTemplate.{field}.limits.{name}",
+                    f"{limit}, below requests.{name}: {request}{theirs}",
+                    expected="no limit below its request",
+                    next_step=f"Raise the limit, or give requests.{name} too.",
+                )
             raise InvalidSpec(
-                f"spec.podTemplate.{field}.requests.{name}",
-                f"{request}, above limits.{name}: {limit}",
+                "spec.runtime",
+                f"the runtime {runtime} has requests.{name}: {request} above limits.{name}: {limit}"
+                + (f" in its init container {container}" if container else ""),
                 expected="no request above its limit",
-                next_step="Raise the limit, or lower the request.",
+                next_step="The owner of the cluster corrects the runtime; another one may do until then.",
             )
+
+
+def _resources(template: PodTemplate | None) -> dict[str, tuple[str, Resources]]:
+    """Return field and resources of each init container by its name, and of the trainer's container by no name."""
+    if template is None:
+        return {}
+    found = {"": ("resources", template.resources or Resources())}
+    for index, each in enumerate(template.init_containers or ()):
+        found[each.name] = (f"initContainers[{index}].resources", each.resources or Resources())
+    return found
 
 
 def _above_limits(resources: Resources) -> list[tuple[str, int | str, int | str]]:

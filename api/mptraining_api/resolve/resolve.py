@@ -105,7 +105,8 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
         # A job that falls back to the CPU tries no other machine.
         if chosen.alternatives and not settings.cpu_fallback:
             chosen = _with_suitable_alternatives(chosen, settings)
-    check_requests(chosen.job.spec.pod_template)
+    runtime = chosen.resolved.name if chosen.resolved else ""
+    check_requests(chosen.job.spec.pod_template, job.spec.pod_template, runtime)
     return _resolve(chosen, settings)
 
 

@@ -423,3 +423,12 @@ def test_a_job_never_fails_for_machines_that_only_its_runtime_added() -> None:
 def test_wrong_alternatives_of_a_runtime_are_refused(runtime: dict[str, Any], expected: str) -> None:
     with pytest.raises(InvalidSpec, match=expected):
         Runtime.parse(runtime)
+
+
+def test_a_limit_below_the_request_of_the_runtime_is_named_as_written_in_the_job() -> None:
+    own = {"resources": {"limits": {"memory": "4Gi"}}}
+    with pytest.raises(InvalidSpec) as caught:
+        resolved(runtime="team-default", podTemplate=own)
+    assert str(caught.value).startswith(
+        "spec.podTemplate.resources.limits.memory: 4Gi, below requests.memory: 8Gi from the runtime team-default"
+    )
