@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from mptraining_api.admin_limits import names_registry
+
 # Google's rules for each identifier.
 _PROJECT = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z][a-z0-9]*")
 # Room for "-records" in a bucket's name and for suffixes of node names.
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,18}[a-z0-9]")
 _BUCKET_LENGTH = 63
-# A host with a dot or a port, or localhost, and a path: anything else is taken for a repository of Docker Hub.
-_HOST = r"(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:))(?::[0-9]{1,5})?"
-_REGISTRY = re.compile(rf"{_HOST}(?:/[a-z0-9._-]+)*/?")
 
 
 class InvalidSettings(ValueError):
@@ -64,7 +63,7 @@ def check(settings: Settings, *, images_needed: bool = False) -> None:
             "--images: is missing: the registry with mptraining/operator and mptraining/trainer, such as "
             f"us-docker.pkg.dev/{settings.project}/images; a chart from oci://… names its own"
         )
-    if settings.images and not _REGISTRY.fullmatch(settings.images):
+    if settings.images and not names_registry(settings.images):
         mistakes.append(
             f"--images: {settings.images!r} is not a registry: expected REGION-docker.pkg.dev/PROJECT/REPOSITORY or "
             "another host with a path, without https://, image and tag; the colon of a project such as "

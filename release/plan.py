@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kind.base_image import require_digest
 from kind.engine import Failed
+from mptraining_api.admin_limits import names_registry
 from release.documents import changelog
 
 PROJECT = "mptraining"
@@ -17,8 +18,6 @@ _VERSION = re.compile(r"(\d+\.\d+\.\d+)(?:(a|b|rc|\.dev)(\d+))?")
 # PyPI and TestPyPI (Warehouse) take uploads at upload.HOST/legacy/ or HOST/legacy/, and are read at HOST/simple/.
 _WAREHOUSE = re.compile(r"(https?://)(?:upload\.)?([^/]+)/legacy/?")
 _PRERELEASE = {"a": "alpha", "b": "beta", "rc": "rc", ".dev": "dev"}
-# OCI distribution specification: a host with an optional port, and path components.
-_REGISTRY = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
 
 @dataclass(frozen=True)
@@ -126,9 +125,12 @@ def simple_index(request: Request) -> str:
 
 
 def registry_mistake(registry: str) -> str | None:
-    if _REGISTRY.fullmatch(registry.rstrip("/")):
+    if names_registry(registry):
         return None
-    return f"--registry {registry!r}: expected HOST[:PORT][/PATH], in lower case and without a scheme"
+    return (
+        f"--registry {registry!r}: expected HOST[:PORT][/PATH] without a scheme, the path in lower case, "
+        "and HOST with a dot or a port, or localhost"
+    )
 
 
 def mistakes(request: Request) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from kind.engine import Failed
 from release.facts import is_absent
-from release.plan import Facts, Request, chart_version, mistakes, names, refusals, simple_index, steps
+from release.plan import Facts, Request, chart_version, mistakes, names, refusals, registry_mistake, simple_index, steps
 
 REQUEST = Request(
     "0.2.0", "registry.example:5000/team", "https://index.example/legacy/", "cosign.key", pythons=("python3.11",)
@@ -84,6 +84,16 @@ def test_all_mistakes_of_a_request_come_at_once() -> None:
         "--python:",
         "--variants",
     ]
+
+
+@pytest.mark.parametrize("registry", ["myhost/team", "team", "registry.example/Team", "registry.example:latest/team"])
+def test_what_an_image_s_name_takes_for_a_repository_of_docker_hub_is_no_registry(registry: str) -> None:
+    assert registry_mistake(registry) is not None
+
+
+@pytest.mark.parametrize("registry", ["registry.example/team/", "registry:5000/team", "localhost/team", "docker.io"])
+def test_a_host_with_a_dot_or_a_port_is_a_registry(registry: str) -> None:
+    assert registry_mistake(registry) is None
 
 
 @pytest.mark.parametrize(
