@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.capacity.test_gangs import job, machine, placed
+from tests.cluster.capacity.test_gangs import job, machine, placed, train_whole
 from tests.left_out import leave_out
 from tests.servers.test_gangs_on_the_api_server import CRDS
-from tests.testbed import ControlPlane, Exit
+from tests.testbed import ControlPlane
 from tests.testbed.binaries import binary
 from tests.testbed.processes import Server, free_ports
 
@@ -68,12 +68,4 @@ def test_a_job_holds_both_machines_or_none(ns: Any) -> None:
     ns.waits("right", "Unschedulable")
     assert (placed(ns, "left-1"), placed(ns, "right-1")) == (0, 0)
     machine(ns, "whole-2", "whole")
-    waiting = {"left", "right"}
-    while waiting:
-        ns.wait(lambda: {ns.status(name).get("phase") for name in waiting}, lambda phases: "Running" in phases)
-        first = next(name for name in waiting if ns.status(name)["phase"] == "Running")
-        waiting.discard(first)
-        assert all(placed(ns, f"{name}-1") == 0 for name in waiting)
-        ns.end(f"{first}-1", Exit(0))
-        status = ns.phase(first, "Succeeded")
-        assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
+    train_whole(ns, "left", "right")

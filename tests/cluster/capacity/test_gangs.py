@@ -72,6 +72,19 @@ def train_all(ns: Any, *names: str) -> dict[str, list[str]]:
     return {name: [each["outcome"] for each in ns.status(name)["attempts"]] for name in names}
 
 
+def train_whole(ns: Any, *names: str) -> None:
+    """End the workers of each job in its first attempt; while a job runs, no other one may hold a machine."""
+    waiting = set(names)
+    while waiting:
+        ns.wait(lambda: {ns.status(name).get("phase") for name in waiting}, lambda phases: "Running" in phases)
+        first = next(name for name in waiting if ns.status(name)["phase"] == "Running")
+        waiting.discard(first)
+        assert all(placed(ns, f"{name}-1") == 0 for name in waiting)
+        ns.end(f"{first}-1", Exit(0))
+        status = ns.phase(first, "Succeeded")
+        assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
+
+
 def test_two_jobs_that_each_hold_half_both_succeed(ns: Any) -> None:
     ns.operator(gangReleaseSeconds=2)
     hold_half_each(ns, "halves")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.capacity.test_gangs import job, machine, placed
-from tests.testbed import ControlPlane, Exit, Options
+from tests.cluster.capacity.test_gangs import job, machine, placed, train_whole
+from tests.testbed import ControlPlane, Options
 from tests.testbed.binaries import other
 from tests.testbed.kubernetes.control_plane import CONTROLLERS
 from tests.testbed.kubernetes.installation import install
@@ -50,15 +50,7 @@ if other() == "1.36":
             ns.waits(name, "Unschedulable")
         assert (placed(ns, "left-1"), placed(ns, "right-1")) == (0, 0)
         machine(ns, f"{pool}-2", pool)
-        waiting = {"left", "right"}
-        while waiting:
-            ns.wait(lambda: {ns.status(name).get("phase") for name in waiting}, lambda phases: "Running" in phases)
-            first = next(name for name in waiting if ns.status(name)["phase"] == "Running")
-            waiting.discard(first)
-            assert all(placed(ns, f"{name}-1") == 0 for name in waiting)
-            ns.end(f"{first}-1", Exit(0))
-            status = ns.phase(first, "Succeeded")
-            assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]
+        train_whole(ns, "left", "right")
         for name in ("left", "right"):
             ns.delete(name)
             ns.wait(lambda name=name: ns.child(POD_GROUPS, f"{name}-1"), lambda found: found is None)
