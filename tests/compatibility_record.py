@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from kind.kubectl import kubectl
 from tests.testbed.binaries import binary
 
 VARIABLE = "MPTRAINING_COMPATIBILITY"
@@ -78,6 +79,9 @@ def versions(tier: str) -> dict[str, str]:
     if tier == "cluster":
         done = subprocess.run([binary("kube-apiserver"), "--version"], capture_output=True, text=True, check=True)
         found["kubernetes"] = done.stdout.split()[-1].removeprefix("v")
+    if tier == "kind":
+        answer = json.loads(kubectl("version", "--output=json"))
+        found["kubernetes"] = answer["serverVersion"]["gitVersion"].removeprefix("v")
     return found
 
 
