@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from tests.cluster.conftest import OperatorNamespace
-from tests.operator.plan.test_machines_over_time import (
+from tests.operator.plan.machine_patterns import (
     A100,
     ACCELERATOR,
     CPU,

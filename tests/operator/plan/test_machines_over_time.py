@@ -9,7 +9,6 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,26 +35,11 @@ from mptraining_operator.plan.capacity import machines
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources.queue_job import Placement
+from tests.operator.plan.machine_patterns import A100, ACCELERATOR, CPU, END, L4, PATTERNS, START, T4, TABLE, WORK
 
-TABLE = Path(__file__).parents[2] / "golden" / "alternatives.yaml"
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
 BASE = parse_time("2026-01-01T00:00:00Z")
 LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
-A100, L4, T4, CPU = "nvidia-tesla-a100", "nvidia-l4", "nvidia-tesla-t4", "cpu"
-# Seconds of training that the job needs, of a pod's start and of its end.
-WORK, START, END = 3000, 20, 5
-
-ACCELERATOR: dict[str, Any] = {
-    "type": A100,
-    "countPerNode": 8,
-    "provisioning": "Spot",
-    "tryForSeconds": 300,
-    "alternatives": [
-        {"type": L4, "countPerNode": 8, "provisioning": "Spot", "tryForSeconds": 300},
-        {"type": T4, "countPerNode": 4},
-        {"type": CPU, "countPerNode": 4, "tryForSeconds": 600},
-    ],
-}
 
 
 def job(run_policy: Mapping[str, Any] | None = None, **spec: Any) -> MPTrainingJob:
@@ -82,23 +66,6 @@ WITH_RUNTIME = Limits(
         runtimes={"scarce": Runtime.parse({name: ACCELERATOR[name] for name in ("tryForSeconds", "alternatives")})},
     )
 )
-
-
-# By pattern: the machines of each type, as the times at which they come and go.
-PATTERNS: dict[str, dict[str, tuple[int, ...]]] = {
-    "the first choice is there": {A100: (0,), CPU: (0,)},
-    "the first choice comes in its time": {A100: (200,), CPU: (0,)},
-    "only the first alternative is there": {L4: (0,)},
-    "only the last alternative is there": {CPU: (0,)},
-    "no machine ever comes": {},
-    "the first choice comes while the last alternative is tried": {A100: (1600,)},
-    "an alternative comes after all were tried once": {T4: (2100,)},
-    "the first choice is taken away and back at once": {A100: (0, 1000, 1030)},
-    "the first choice is taken away for ever": {A100: (0, 1000), CPU: (0,)},
-    "the first choice is taken away in moments, again and again": {A100: (0, 60, 61, 400, 401), T4: (0,)},
-    "an alternative is taken away and the first choice is still absent": {CPU: (0, 2500, 2530)},
-    "every machine comes and goes": {A100: (0, 500), L4: (600, 1500), T4: (1700, 2300), CPU: (0, 100, 2400)},
-}
 
 
 @dataclass

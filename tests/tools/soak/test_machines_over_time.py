@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.operator.plan.test_machines_over_time import ACCELERATOR
+from tests.operator.plan.machine_patterns import ACCELERATOR
 from tests.soak.machines_over_time import SCALE, Ran, complaints, scaled, table
 
 PATTERN = "an L4 comes late"
