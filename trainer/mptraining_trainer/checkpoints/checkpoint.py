@@ -32,7 +32,7 @@ from mptraining_trainer.distribution.replica_variables import ReplicaValues, sha
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.numerics.recovery import WEIGHTS_NOT_FINITE, NonFinite
-from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.reporting.telemetry import Notify, Telemetry
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,34 @@ class Contents:
         rate = getattr(self.optimizer, "_learning_rate", None) if self.rate_from_job else None
         own = [variable for variable in self.optimizer.variables if variable is not rate]
         return [*own, *(variable for optimizer in self.more_optimizers for variable in optimizer.variables)]
+
+
+def load_newest(folder: str, notice: Notify) -> LoadedCheckpoint | None:
+    """Return the newest whole checkpoint, its state and arrays of the same step; None if there is none.
+
+    A damaged one is skipped with a warning. Raise ResumeRefused if all are damaged.
+    """
+    damaged = []
+    for uri in reversed(checkpoints(folder)):
+        try:
+            return _read(uri)
+        except StorageUnavailable:
+            # The checkpoint is not damaged: falling back would lose work that the next attempt can read.
+            raise
+        except OSError as error:
+            # The local scratch disk failed; that does not mean that the checkpoint is damaged.
+            raise StorageUnavailable(tempfile.gettempdir(), f"no scratch space: {error}") from error
+        except (Problem, ValueError) as error:
+            damaged.append(uri)
+            message = f"{uri} cannot be read ({error}); falling back to the one before"
+            notice("CheckpointDamaged", message, level="Warning")
+    if damaged:
+        raise ResumeRefused(
+            damaged[0],
+            "no checkpoint of this run is whole",
+            next_step="Restore it, or set training.resume: Never.",
+        )
+    return None
 
 
 class Checkpointer:
@@ -140,12 +168,12 @@ class Checkpointer:
         if pending is not None:
             pending.result()
 
-    def restore(self) -> CheckpointState | None:
-        """Load the newest complete checkpoint into the variables; return None if there is no checkpoint.
+    def restore(self, loaded: LoadedCheckpoint | None = None) -> CheckpointState | None:
+        """Assign `loaded`, or the newest whole checkpoint, to the variables; return None if there is no checkpoint.
 
-        A damaged checkpoint is skipped with a warning. Raise ResumeRefused for one of another model or optimizer.
+        Raise ResumeRefused for one of another model or optimizer.
         """
-        loaded = self.load()
+        loaded = loaded or self.load()
         if loaded is None:
             return None
         self.assign(loaded)
@@ -165,28 +193,8 @@ class Checkpointer:
         self.last_step = loaded.state.step
 
     def load(self) -> LoadedCheckpoint | None:
-        """Return the newest complete checkpoint, None if there is none. Raise ResumeRefused if all are damaged."""
-        damaged = []
-        for uri in reversed(checkpoints(self._folder)):
-            try:
-                return _read(uri)
-            except StorageUnavailable:
-                # The checkpoint is not damaged: falling back would lose work that the next attempt can read.
-                raise
-            except OSError as error:
-                # The local scratch disk failed; that does not mean that the checkpoint is damaged.
-                raise StorageUnavailable(tempfile.gettempdir(), f"no scratch space: {error}") from error
-            except (Problem, ValueError) as error:
-                damaged.append(uri)
-                message = f"{uri} cannot be read ({error}); falling back to the one before"
-                self._telemetry.notice("CheckpointDamaged", message, level="Warning")
-        if damaged:
-            raise ResumeRefused(
-                damaged[0],
-                "no checkpoint of this run is whole",
-                next_step="Restore it, or set training.resume: Never.",
-            )
-        return None
+        """See `load_newest`."""
+        return load_newest(self._folder, self._telemetry.notice)
 
     def _warn_about_changes(self, state: CheckpointState) -> None:
         if state.origin is None or self._origin is None:

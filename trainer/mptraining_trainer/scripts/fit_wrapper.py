@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import math
 import os
 import random
 import runpy
@@ -388,9 +387,7 @@ def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
     for name, value in (logs or {}).items():
         # The script's own train_step or callback may return strings, vectors or dicts.
         with contextlib.suppress(TypeError, ValueError):
-            number = float(np.asarray(value)[()])
-            if math.isfinite(number):
-                found[str(name)] = number
+            found[str(name)] = float(np.asarray(value)[()])
     return found
 
 
