@@ -67,10 +67,10 @@ class Halve(keras.callbacks.CSVLogger):
             bias = self.model.layers[-1].bias
             bias.assign(bias * 0.5)
 
-def changing(folder):
+def changing(to):
     seen = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: TOLD.append(
         ("seen", (batch,), dict(loss=float(logs["loss"])), batch, dict())))
-    return program(Rate(), Halve(folder + "/log.csv"), seen, Recorder())
+    return program(Rate(), Halve(to + "/log.csv"), seen, Recorder())
 
 def swapping():
     ema = keras.optimizers.SGD(0.1, momentum=0.5, use_ema=True, ema_momentum=0.5)
@@ -184,7 +184,7 @@ def test_calls_and_logs_are_those_of_fit(
     """Each step is an execution of its own, and each batch of validation, without a setting of the job."""
     paths = {"train": [f"{data}/train-*.tfrecord"], "validation": [f"{data}/validation-*.tfrecord"]}
     job = {"training": {"epochs": 2, "batchSize": {"global": batch}}, "data": paths | {"shuffle": {"bufferSize": 0}}}
-    arguments: dict[str, Any] = {"stop": stop} if name == "recording" else {"folder": str(tmp_path)}
+    arguments: dict[str, Any] = {"stop": stop} if name == "recording" else {"to": str(tmp_path)}
     done = train(name, keras=generation, arguments=arguments, **job)
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
     assert done.finished.step == (stop or 2 * 100 // batch)

@@ -31,8 +31,9 @@ from mptraining_api.programs.fields import Script
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.tensorflow_cloud import inside_job
 from mptraining_trainer.checkpoints.state import FitState
-from mptraining_trainer.export.float32_model import policy_of, warn_about_rounded_ids
+from mptraining_trainer.export.float32_model import policy_of
 from mptraining_trainer.keras_backend import Keras, load
+from mptraining_trainer.model.rounded_ids import warn_about_rounded_ids
 from mptraining_trainer.notebook_shell import source_location
 from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.secrets import SecretValues

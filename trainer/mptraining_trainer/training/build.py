@@ -40,6 +40,7 @@ from mptraining_trainer.model.compiled import shape_mismatch
 from mptraining_trainer.model.first_look import EXAMPLES_CHECKED, EXAMPLES_READ, as_tensor, first_examples, gather_facts
 from mptraining_trainer.model.preflight import Facts, Finding
 from mptraining_trainer.model.program import Program
+from mptraining_trainer.model.rounded_ids import rounded_ids
 from mptraining_trainer.numerics.loss_scaling import LossScaler, make_scaler
 from mptraining_trainer.numerics.recovery import job_with_policy, safer_policy, supported_policies
 from mptraining_trainer.source.user_code import describe_error
@@ -235,6 +236,10 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     elif jit and eager and must_disable_xla(job, loop.xla_error(tensors), context.notice):
         loop.disable_xla()
     findings = tuple(preflight.warnings(facts)) if facts else ()
+    with context.strategy.scope():
+        rounded = rounded_ids(keras, compiled, examples[0])
+    if rounded:
+        context.notice("TokenIdsRounded", rounded, level="Warning")
     return BuildResult(context, job, built, optimizer, scaler, loop, preprocess, findings)
 
 
