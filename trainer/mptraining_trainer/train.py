@@ -8,7 +8,6 @@ loop, which calls `loop.train_loop`.
 
 from __future__ import annotations
 
-import gc
 import math
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
@@ -147,7 +146,16 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
     fail = context.training.on_non_finite == "Fail"
     exclusion = (
-        RecordExclusion(built, precision_state, skipped, telemetry.notice, fail_on_non_finite=fail) if scaler else None
+        RecordExclusion(
+            built,
+            precision_state,
+            skipped,
+            telemetry.notice,
+            fail_on_non_finite=fail,
+            applied=state is not None and state.step > state.skipped_steps,
+        )
+        if scaler
+        else None
     )
     monitor = NonFiniteMonitor(
         precision_state,
@@ -194,6 +202,9 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     # No rollback can follow here. EarlyStopping may restore its best weights.
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
     hooks.end(metrics)
+    if hooks.exports_last_weights and (keras.averages(built.optimizer) or hooks.restores_weights):
+        # The metrics of the weights that are exported, which no validation has seen.
+        metrics |= fit_loop.validate_final_weights()
 
     # Export. Reading per-replica variables is a collective operation, so every worker calls `get_weights`.
     chosen = hooks.select_export(fit_loop.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
@@ -446,9 +457,8 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
         )
         if isinstance(ended, TrainingResult):
             return ended
-        # A model is in reference cycles, and the next one needs the device's memory.
+        # The next model needs the device's memory.
         del built, hooks, checkpointer, state
-        gc.collect()
         precision_state, rollback, spent_seconds = ended.precision_state, ended, ended.seconds
         built, precision_state = _build(context, precision_state)
         hooks = make_hooks(worker, built)

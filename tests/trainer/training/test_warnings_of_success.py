@@ -16,12 +16,14 @@ from mptraining.display.summary import success_lines
 from mptraining.display.text import event_lines
 from mptraining.runs import load_run
 from mptraining_api import events, outcomes
-from mptraining_trainer.keras_backend import load
+from mptraining_trainer.keras_backend import Keras, load
 from tests.trainer.callback_runs import Train
 
 pytestmark = pytest.mark.training
 
 PROGRAM = """
+import weakref
+
 import tensorflow as tf
 import {package} as keras
 
@@ -53,13 +55,25 @@ class Overflow(keras.layers.Layer):
         # Infinite in float16, and with a large factor in float32.
         return tf.where(rare(x), x * self.factor * self.factor / self.factor / self.factor, x)
 
+MODELS, ALIVE = [], []
+
+def averaged(ema=True):
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(3, kernel_initializer="ones")])
+    stops = keras.callbacks.EarlyStopping("val_loss", mode="max", patience=9, restore_best_weights=True)
+    return dict(model=model, metrics=["accuracy"], callbacks=[] if ema else [stops],
+                optimizer=keras.optimizers.SGD(0.5, use_ema=ema, ema_momentum=0.9),
+                loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
 class StopEarly(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.model.stop_training = True
 
 def overflow(stop=False, factor=1e4):
     layers = keras.layers
+    ALIVE.append(sum(model() is not None for model in MODELS))
     model = keras.Sequential([keras.Input((8,)), Overflow(factor), layers.Dense(3, dtype="float32")])
+    MODELS.append(weakref.ref(model))
     return dict(model=model, optimizer=keras.optimizers.SGD(0.1), metrics=["accuracy"],
                 loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
                 callbacks=[StopEarly()] if stop else [])
@@ -120,6 +134,7 @@ def test_a_policy_that_skips_most_steps_is_replaced_from_the_beginning(train: Tr
     assert (recovered.from_step, recovered.to_step) == (steps, 0)
     assert f"{steps} of {steps} steps were skipped under mixed_float16" in recovered.message
     assert (run.result.step, run.result.skipped_steps, run.result.warnings) == (steps, 0, ())
+    assert sys.modules["keras_program"].ALIVE == [0, 0], "two models need twice the memory of the device"
     direct = train("overflow", "direct", precision={"policy": recovered.precision}, **job)
     for ours, expected in zip(run.weights(), direct.weights(), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-6)
@@ -129,6 +144,25 @@ def test_a_training_without_a_finite_step_has_diverged(train: Train, data: Path)
     run = train("overflow", arguments={"factor": 1e30}, data=_in_order(data))
     assert run.outcome == outcomes.DIVERGED
     assert "15 of 15 steps were skipped under float32" in run.finished.message
+
+
+@pytest.mark.parametrize("ema", [True, False], ids=["averaged", "restored"])
+def test_the_result_judges_the_weights_that_are_exported(train: Train, data: Path, generation: str, ema: bool) -> None:
+    """By plain Keras' evaluation of the exported model; `fit` has validated others last."""
+    run = train("averaged", keras=generation, arguments={"ema": ema}, data=_in_order(data))
+    assert run.outcome == outcomes.SUCCEEDED, run.finished.message
+    loaded = load(generation)
+    model = sys.modules[f"{'tf_keras' if generation == 'Legacy' else 'keras'}_program"].averaged()["model"]
+    model.set_weights(run.weights())
+    with np.load(data / "validation.npz") as rows:
+        expected = float(np.mean(_losses(loaded, rows["label"], model(rows["x"]))))
+    assert run.result.metrics["val_loss"] == pytest.approx(expected, rel=1e-5)
+    last = [event for event in run.events if isinstance(event, events.Progress)][-1]
+    assert last.metrics["val_loss"] != pytest.approx(expected, rel=1e-3)
+
+
+def _losses(keras: Keras, labels: np.ndarray, outputs: Any) -> Any:
+    return keras.module.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
 
 
 def _in_order(data: Path) -> dict[str, Any]:

@@ -192,7 +192,9 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         compiled.model.optimizer = optimizer
         own = "train_step" in compiled.own_steps
     if own and policy == "mixed_float16":
-        return assemble(context, _policy_without_scaling(context, type(compiled.model).__name__), checked=checked)
+        safer = _policy_without_scaling(context, type(compiled.model).__name__)
+        del built, optimizer, compiled
+        return assemble(context, safer, checked=checked)
     with context.strategy.scope():
         # The user's own train_step cannot be scaled or skipped from outside.
         scaler = None if own else make_scaler(job.precision, checked=checked)

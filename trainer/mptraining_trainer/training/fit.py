@@ -321,6 +321,13 @@ class FitLoop:
                 raise
             self._weights_non_finite = True
 
+    def validate_final_weights(self) -> dict[str, float]:
+        """Return validation's metrics of the present weights, without calling hooks; empty without validation."""
+        if self._validation is None:
+            return {}
+        metrics = self._loop.evaluation.run(*self._validation, now=self._worker.telemetry.now)
+        return {f"val_{name}": value for name, value in (metrics or {}).items()}
+
     def _validate(self, step: int, position: Position) -> dict[str, float]:
         """Return validation's metrics. Raise Preempted if a worker must stop: the next attempt validates again."""
         if self._validation is None:

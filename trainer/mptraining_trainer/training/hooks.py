@@ -69,6 +69,16 @@ class Hooks:
         return self._callbacks is not None and self._callbacks.sees_test_batches
 
     @property
+    def exports_last_weights(self) -> bool:
+        """Whether the weights are exported that the model has at the end."""
+        return self.best_to_export is None
+
+    @property
+    def restores_weights(self) -> bool:
+        """Whether a callback may have restored earlier weights at the end."""
+        return self._callbacks is not None and self._callbacks.restores_weights
+
+    @property
     def best_to_export(self) -> Best | None:
         """The step whose weights are exported; None for the last."""
         return self.best.best if self.best is not None else None

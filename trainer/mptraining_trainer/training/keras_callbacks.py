@@ -201,6 +201,11 @@ class Callbacks:
             self._files.check_fence = fence.check
 
     @property
+    def restores_weights(self) -> bool:
+        """Whether an EarlyStopping has restored its best weights, or may have."""
+        return any(getattr(one, "restore_best_weights", False) is True for one in self._callbacks)
+
+    @property
     def any_worker_stopped(self) -> bool:
         """Whether a callback on any worker stopped training; a collective operation that every worker must call."""
         return self._sum_over_workers(float(bool(self._model.stop_training))) > 0
