@@ -155,7 +155,7 @@ class NonFiniteMonitor:
                 self._notice("BatchLeftOut", text, level="Warning")
             return
         skipped = execution.skipped_steps - self._skipped_before
-        if skipped >= PERSISTENT // 10 and skipped >= _WORTH_SAYING * self._steps:
+        if skipped >= PERSISTENT // 10 and skipped >= _WORTH_SAYING * self._steps and self._steps >= PERSISTENT:
             text = "more than a tenth of the steps overflow and are skipped: lower the learning rate, or use bfloat16"
             self._notice("StepsSkipped", text, level="Warning")
 
