@@ -112,6 +112,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         fence=worker.fence,
         strategy=strategy,
         origin=context.origin,
+        outbox=worker.outbox,
     )
     first = context.first
     if rollback is not None:
