@@ -38,11 +38,6 @@ from mptraining_trainer.numerics.recovery import WEIGHTS_NOT_FINITE, NonFinite
 from mptraining_trainer.reporting.telemetry import Notify, Telemetry
 
 _NAME = "checkpoint"
-# The files whose values are no part of what was learned, and what follows if they are not restored.
-_TRANSIENT = {
-    "metrics": "values are not restored: the means of this epoch begin at that step",
-    "random": "states are not restored: random numbers begin as in a new run",
-}
 
 
 @dataclass(frozen=True)
@@ -195,8 +190,8 @@ class Checkpointer:
     def restore(self, loaded: LoadedCheckpoint | None = None) -> CheckpointState | None:
         """Assign the variables of `loaded`, or of the newest whole checkpoint; return its state, None if there is none.
 
-        Raise ResumeRefused for a checkpoint of another model or optimizer. The state of other metrics, or of other
-        sources of random numbers, is not restored, which is reported.
+        Raise ResumeRefused for a checkpoint of another model or optimizer. The state of other metrics is not restored,
+        which is reported.
         """
         loaded = loaded or load_newest(self._folder, self._telemetry.notice)
         if loaded is None:
@@ -217,19 +212,19 @@ class Checkpointer:
                 difference = f"{_named(state.kinds[name])} where this {name} has {_named(kinds)}"
             if difference is None:
                 continue
-            if name not in _TRANSIENT:
+            if name != "metrics":
                 raise ResumeRefused(
                     loaded.uri,
                     f"a checkpoint of another {name}: {difference}",
                     next_step="Give another output folder, or set training.resume: Never.",
                 )
+            # Metrics are no part of what was learned. The sum of the losses is among them.
             del wanted[name]
-            if name == "metrics":
-                # The sum of the losses is among the metrics.
-                state = state.model_copy(update={"loss_steps": 0.0})
+            state = state.model_copy(update={"loss_steps": 0.0})
             self._telemetry.notice(
-                f"{name.capitalize()}Reset",
-                f"the checkpoint of step {state.step} is of another {name}: {difference}. Its {_TRANSIENT[name]}",
+                "MetricsReset",
+                f"the program's metrics changed since the checkpoint of step {state.step} ({difference}): this epoch's "
+                "means count from that step on",
                 level="Warning",
             )
         for name, variables in wanted.items():
