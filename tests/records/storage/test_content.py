@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from urllib.parse import unquote
 
@@ -151,7 +152,7 @@ def test_other_requests_wait_as_well(service: Service) -> None:
 
 
 def test_but_not_longer_than_a_request_is_retried(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.5")
+    monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "2")
     service.fault = lambda number, handler: answer(handler, 503, b"", {"Retry-After": "3600"})
     with pytest.raises(StorageUnavailable, match="HTTP 503"):
         _read()
@@ -159,7 +160,9 @@ def test_but_not_longer_than_a_request_is_retried(service: Service, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "request_once", [lambda: _read(), lambda: storage.exists(URI)], ids=["data plane", "control plane"]
+    "request_once",
+    [partial(fetch, URI, 0, 50000, version="7", traffic=Traffic()), partial(storage.exists, URI)],
+    ids=["data plane", "control plane"],
 )
 def test_the_end_of_a_run_ends_retries_in_all_threads(
     service: Service, request_once: Callable[[], object], monkeypatch: pytest.MonkeyPatch
