@@ -111,6 +111,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     if job.processes > 1:
         require_agreement(
             strategy,
+            worker.identity,
             data=f"{data.dataset.fingerprint} {validation.dataset.fingerprint if validation else None}",
             checkpoint=f"{step} {position} {precision_state}",
             folder=worker.folder,
@@ -334,6 +335,7 @@ def _restore(
         fence=worker.fence,
         strategy=context.strategy,
         origin=context.origin,
+        outbox=worker.outbox,
     )
     if rolled_back:
         # After the barrier every worker sees the chief's last checkpoint, for which the chief has waited.
@@ -342,6 +344,7 @@ def _restore(
         if loaded is not None and is_mostly_skipped(loaded.state.skipped_steps, loaded.state.step):
             # It has hardly trained under the policy that skipped: begin again under the safer one.
             loaded = None
+            checkpointer.begin_again()
     else:
         _check_resume(worker, loaded, context.datasets.training.dataset.fingerprint)
     return checkpointer, checkpointer.restore(loaded) if loaded is not None else None
