@@ -103,7 +103,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
 
     from mptraining_api.kubernetes_api import ApiProblem
     from mptraining_api.problems import Problem
-    from mptraining_operator.settings import RENEWAL_FRACTION, Identity, OperatorSettings
+    from mptraining_operator.settings import Identity, OperatorSettings
 
     try:
         chosen = OperatorSettings.load(settings)
@@ -114,6 +114,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
 
     from mptraining_operator.app import Operator, exit_process
     from mptraining_operator.cluster import Cluster, ServerTime
+    from mptraining_operator.leader_election import request_seconds
     from mptraining_operator.metrics import Metrics
     from mptraining_operator.monitoring.diagnostics import Diagnostics
     from mptraining_operator.settings_reload import SettingsReload
@@ -123,9 +124,8 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     try:
         # One connection per worker, and more for progress, lists and events.
         cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call, server_time=now)
-        # A connection with a short timeout: a renewal that takes longer loses the lease.
-        timeout = chosen.lease.duration_seconds * RENEWAL_FRACTION
-        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=timeout)
+        seconds = request_seconds(chosen.lease)
+        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=seconds)
     except ApiProblem as problem:
         typer.echo(problem.message, err=True)
         raise typer.Exit(2) from None
