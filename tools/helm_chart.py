@@ -135,18 +135,6 @@ class OperatorResources(Model):
     )
 
 
-class PriorityClass(Model):
-    """A PriorityClass of the chart's own: `system-cluster-critical` is refused outside kube-system where a quota of the
-    provider limits it (GKE).
-    """
-
-    create: bool = Field(True, description="Create a PriorityClass for the replicas, if `priorityClassName` is empty.")
-    value: Annotated[int, Field(ge=-(2**31), le=10**9)] = Field(
-        10**9,
-        description="Its value, which cannot be changed later; the default is the highest that is not Kubernetes' own.",
-    )
-
-
 class PodDisruptionBudget(Model):
     enabled: bool = Field(True, description="Create a PodDisruptionBudget, if there are two or more replicas.")
 
@@ -307,9 +295,14 @@ class ChartValues(Model):
     rbac: Rbac = Field(Rbac(), description="Roles of the operator and of users.")
     limits_policy: LimitsPolicy = Field(LimitsPolicy(), description="Admission of jobs by the administrator's limits.")
     resources: OperatorResources = Field(OperatorResources(), description="Requests and limits of each replica.")
-    priority_class: PriorityClass = Field(PriorityClass(), description="PriorityClass of the replicas.")
     priority_class_name: Called = Field(
-        "", description="An existing priority class of the replicas, such as system-cluster-critical in kube-system."
+        "",
+        description="An existing PriorityClass of the replicas, above those of jobs; such as system-cluster-critical, "
+        "where the provider allows it outside kube-system.",
+    )
+    pod_security_context: Object = Field(
+        {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        description="As in a pod. The images' user is 1000; platforms such as OpenShift assign another.",
     )
     node_selector: Labels = Field({}, description="As in a pod.")
     tolerations: tuple[Object, ...] = Field((), description="As in a pod.")

@@ -69,11 +69,7 @@ capabilities:
 {{- end -}}
 
 {{- define "mptraining.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 1000
-runAsGroup: 1000
-seccompProfile:
-  type: RuntimeDefault
+{{- toYaml .Values.podSecurityContext -}}
 {{- end -}}
 
 {{/* The board of the cluster: another name in each label that selects pods, so that no selector finds both. */}}
