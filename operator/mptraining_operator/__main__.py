@@ -97,6 +97,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     """Run the operator; `clock` is this machine's, in seconds since 1970."""
     import gc
     import os
+    import secrets
     import socket
     import threading
     from time import monotonic
@@ -124,8 +125,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     try:
         # One connection per worker, and more for progress, lists and events.
         cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call, server_time=now)
-        seconds = request_seconds(chosen.lease)
-        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=seconds)
+        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=request_seconds(chosen.lease))
     except ApiProblem as problem:
         typer.echo(problem.message, err=True)
         raise typer.Exit(2) from None
@@ -133,7 +133,8 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     # are parsed, which took a fifth of the CPU time of an event (parsed and handled, without the network).
     gc.collect()
     gc.freeze()
-    identity = Identity.from_environment(os.environ, host=socket.gethostname())
+    # Two processes on one host are two replicas.
+    identity = Identity.from_environment(os.environ, host=f"{socket.gethostname()}-{secrets.token_hex(4)}")
     stop = threading.Event()
     _handle_signals(stop)
     try:

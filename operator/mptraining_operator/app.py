@@ -443,6 +443,7 @@ class Operator:
             image_pull_secrets=pods.image_pull_secrets,
             ca_bundle=CABundle(pods.ca_config_map, pods.ca_key) if pods.ca_config_map else None,
             priority_class_name=pods.priority_class_name,
+            platform_user=self._platform.assigns_users,
             labels=pods.labels,
             coscheduling=settings.gang_schedulers.coscheduling,
             volcano=settings.gang_schedulers.volcano,

@@ -297,6 +297,14 @@ def test_a_path_of_python_from_elsewhere_cannot_be_joined() -> None:
         pod(source=source, podTemplate={"env": [elsewhere]})
 
 
+def test_a_platform_that_assigns_users_gets_pods_without_one() -> None:
+    """OpenShift's restricted-v2 refuses a uid, a gid and an fsGroup outside the namespace's range."""
+    settings = dataclasses.replace(SETTINGS, platform_user=True)
+    security = built(settings=settings)["spec"]["template"]["spec"]["securityContext"]
+    assert not {"runAsUser", "runAsGroup", "fsGroup"} & security.keys()
+    assert (security["runAsNonRoot"], security["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
+
+
 def test_progress_is_reported_where_an_endpoint_exists() -> None:
     told = PodSettings(progress_url="https://operator:8443", progress_certificate="PEM")
     found = pod(settings=told)
