@@ -57,7 +57,9 @@ class Global(Model):
 
     model_config = ConfigDict(extra="allow")
 
-    image_registry: Registry = Field("", description="Default registry of all images, such as a mirror.")
+    image_registry: Registry = Field(
+        "", description="Registry of all images, as HOST/PATH; `docker.io` for images that are on the nodes already."
+    )
     image_pull_secrets: tuple[PullSecret, ...] = Field(
         (), description="Image pull secrets of the operator; for jobs, see `settings.pods`."
     )
@@ -74,7 +76,7 @@ class Crds(Model):
 
 
 class OperatorImage(Model):
-    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
+    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`; one of the two is required.")
     repository: Repository = Field("mptraining/operator", description="Repository in the registry.")
     tag: Tag = Field("", description="Empty: the chart's appVersion.")
     digest: Digest = Field("", description="Overrides the tag.")
@@ -96,7 +98,7 @@ class Digests(Model):
 class TrainerImage(Model):
     """Default images of jobs; `settings.trainerImage` and `settings.trainerImages` override them."""
 
-    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
+    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`; one of the two is required.")
     repository: Repository = Field("mptraining/trainer", description="Repository in the registry.")
     tag: Tag = Field("", description="Empty: the chart's appVersion.")
     suffixes: Suffixes = Field(Suffixes(), description="Suffix of the tag by kind of accelerator.")

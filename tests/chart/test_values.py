@@ -11,7 +11,7 @@ import yaml
 from mptraining.job_file.runtimes import KnownRuntimes
 from mptraining_operator.settings import OperatorSettings
 from tests.chart.rendered import objects, pod, rendered, settings
-from tests.testbed.kubernetes.chart import Refused, documents, render
+from tests.testbed.kubernetes.chart import REGISTRY, Refused, documents, render
 
 pytestmark = pytest.mark.integration
 
@@ -22,10 +22,32 @@ CRD = "mptrainingjobs.mptraining.dev"
 def test_by_default_the_operator_reads_its_own_defaults_and_this_version_s_images() -> None:
     chosen = settings({})
     images = {kind: chosen.image(kind) for kind in ("cpu", "gpu", "tpu")}
-    assert images == {kind: OperatorSettings().image(kind) for kind in images}
+    assert images == {kind: f"{REGISTRY}/{OperatorSettings().image(kind)}" for kind in images}
     assert chosen.model_copy(update={"trainer_images": OperatorSettings().trainer_images}) == OperatorSettings()
     (container,) = pod()["spec"]["containers"]
-    assert container["image"] == OperatorSettings().image("cpu").replace("trainer", "operator")
+    assert container["image"] == images["cpu"].replace("trainer", "operator")
+
+
+@pytest.mark.parametrize(
+    ("values", "repository"),
+    [
+        ({"global": {}}, "mptraining/operator"),
+        ({"global": {}, "image": {"registry": "own.example"}}, "mptraining/trainer"),
+        ({"global": {}, "image": {"registry": "own.example"}, "settings": {"trainerImages": {"cpu": "own/t:1"}}},
+         "mptraining/trainer"),
+        ({"global": {}, "image": {"registry": "own.example"}, "settings": {"trainerImage": "own.example/t:1"},
+          "board": {"enabled": True}}, "mptraining/board"),
+    ],
+)  # fmt: skip
+def test_no_image_comes_from_a_registry_that_nobody_named(values: dict[str, Any], repository: str) -> None:
+    """Nodes would take it from Docker Hub, where the name is not this project's."""
+    with pytest.raises(Refused, match=f"global.imageRegistry: expected the HOST/PATH .* {repository}"):
+        render(values)
+
+
+def test_images_of_other_names_need_no_registry() -> None:
+    own = {"global": {}, "image": {"repository": "team/operator"}, "settings": {"trainerImage": "team/trainer:1"}}
+    assert pod(own)["spec"]["containers"][0]["image"].startswith("team/operator:")
 
 
 def test_images_come_from_one_registry_unless_something_nearer_is_named() -> None:
