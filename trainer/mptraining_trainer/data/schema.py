@@ -66,6 +66,7 @@ class Column:
     ragged: bool = False
     length_name: str | None = None
     typical_size: float = 1.0
+    is_label: bool = False
 
     @property
     def is_variable(self) -> bool:
@@ -188,7 +189,7 @@ def decide_columns(
                 next_step="Remove ragged, so that it is padded; the loss ignores what the model masks.",
             )
         _check_default(column)
-    columns = tuple(_sized(column) for column in columns)
+    columns = tuple(_sized(replace(column, is_label=column.name in labels)) for column in columns)
     classes = manifest.classes if manifest and labels == (manifest.label,) else None
     return Columns(columns, labels, classes, data.sample_weight)
 
