@@ -168,7 +168,8 @@ def _cast(stored: Any, column: Column) -> Any:
     if dtype == tf.bool or not dtype.is_integer:
         return cast
     numbers, whole = (each.flat_values if isinstance(each, tf.RaggedTensor) else each for each in (cast, stored))
-    with tf.control_dependencies([tf.debugging.assert_equal(tf.cast(numbers, tf.int64), whole)]):
+    outside = f"a number that is no {column.dtype}"
+    with tf.control_dependencies([tf.debugging.assert_equal(tf.cast(numbers, tf.int64), whole, outside)]):
         numbers = tf.identity(numbers)
     return cast.with_flat_values(numbers) if isinstance(cast, tf.RaggedTensor) else numbers
 
