@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +26,17 @@ _SUFFIXES = frozenset((
 ))
 # fmt: on
 # Tags of EXIF and TIFF.
-_ORIENTATION, _BITS_PER_SAMPLE = 0x112, 258
+_ORIENTATION, _BITS_PER_SAMPLE = 274, 258
+# Members of Image.Transpose by the EXIF orientation that they undo.
+_TURNS: dict[object, str] = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
 
 
 class _UnknownRange(OSError):
@@ -73,7 +84,7 @@ def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bo
     a JPEG: those of a palette are stored instead of its colours, and they are not interpolated. Raises OSError with the
     cause if the image cannot be decoded, or the range of its pixels is not known.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     kind = features.image_kind(content)
     is_label = is_label and kind != "jpeg"
@@ -88,13 +99,13 @@ def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bo
                 if kind != "jpeg" and getattr(image, "is_animated", False)
                 else []
             )
-            orientation = image.getexif().get(_ORIENTATION)
+            turn = _TURNS.get(_orientation(image))
             image.load()
             upright = image
-            if orientation in range(2, 9):
-                # Pillow turns a TIFF when it loads it.
-                upright = ImageOps.exif_transpose(image)
+            if turn is not None:
                 notes.append("turned upright by its EXIF orientation")
+                # Pillow turns a TIFF when it loads it.
+                upright = image if image.format == "TIFF" else image.transpose(Image.Transpose[turn])
             changed = _class_numbers(upright, notes) if is_label else upright
             if kind is None or size or changed is not image:
                 changed = _plain(changed)
@@ -115,6 +126,14 @@ def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bo
     elif bits > 8 and not is_label:
         notes.append("kept in 16 bits, of which a job decodes 8 unless data.features has dtype: uint16")
     return Content(content, stored, tuple(notes))
+
+
+def _orientation(image: Image.Image) -> object:
+    """Return the orientation in the EXIF data, None without one; damaged EXIF data is no damaged image."""
+    try:
+        return image.getexif().get(_ORIENTATION)
+    except (SyntaxError, TypeError, ValueError, struct.error):
+        return None
 
 
 def _bits(image: Image.Image, content: bytes) -> int:

@@ -23,8 +23,8 @@ Decode = Literal["jpeg", "png", "raw", "tensor"]
 IMAGES = frozenset({"jpeg", "png"})
 
 _MAGIC: dict[Decode, bytes] = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
-# The end of every PNG, whose checksum Pillow does not compare.
-_PNG_END = b"IEND\xaeB`\x82"
+# TensorFlow decodes no image without its end, which Pillow may not read.
+_ENDS: dict[Decode, bytes] = {"jpeg": b"\xff\xd9", "png": b"\0\0\0\0IEND\xaeB`\x82"}
 # The numbers of channels to which TensorFlow decodes each format that it knows.
 _DECODED_TO = {"JPEG": (1, 3), "MPO": (1, 3), "PNG": (1, 3, 4), "GIF": (3,), "BMP": (3,)}
 _GIVE_FEATURES = "Describe the records in data.features"
@@ -178,10 +178,12 @@ def image_fault(content: bytes, shape: Sequence[int | None] = ()) -> str | None:
 
     height, width, channels = tuple(shape[-3:]) or (None, None, None)
     try:
-        if content.startswith(_MAGIC["png"]):
-            if _PNG_END not in content:
-                raise OSError("image file is truncated")
+        kind = image_kind(content)
+        if kind and _ENDS[kind] not in content:
+            raise OSError("image file is truncated")
+        if kind == "png":
             with Image.open(io.BytesIO(content)) as image:
+                # The checksums.
                 image.verify()
         with Image.open(io.BytesIO(content)) as image:
             found, mode, size = str(image.format), image.mode, (image.height, image.width)
@@ -194,7 +196,8 @@ def image_fault(content: bytes, shape: Sequence[int | None] = ()) -> str | None:
         # Pillow's text names the object that holds the content.
         return "no image of a known format" if isinstance(error, UnidentifiedImageError) else str(error)
     channels = channels or 3
-    if channels not in _DECODED_TO.get(found, ()) or (channels == 1 and mode == "CMYK"):
+    unread = (found == "BMP" and mode != "RGB") or (mode == "CMYK" and channels == 1)
+    if unread or channels not in _DECODED_TO.get(found, ()):
         return f"TensorFlow does not decode {found} ({mode}) to {channels} channels"
     if height not in (None, size[0]) or width not in (None, size[1]):
         return f"its size is {size[0]}x{size[1]}; expected {height or '?'}x{width or '?'}"
