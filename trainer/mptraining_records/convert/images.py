@@ -39,6 +39,20 @@ _TURNS: dict[object, str] = {
 }
 
 
+# What Pillow's readers of formats raise for damaged files, besides DecompressionBombError.
+_DAMAGED = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    LookupError,
+    ArithmeticError,
+    EOFError,
+    struct.error,
+)
+
+
 class _UnknownRange(OSError):
     """Pixels that are no brightness from black to white."""
 
@@ -88,17 +102,15 @@ def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bo
 
     kind = features.image_kind(content)
     is_label = is_label and kind != "jpeg"
+    notes: list[str] = []
     try:
         if kind and (fault := features.image_fault(content)):
             raise OSError(fault)
         with Image.open(io.BytesIO(content)) as image:
             bits = _bits(image, content)
             # The further frames of a JPEG are previews.
-            notes = (
-                ["with several frames, the first of which is stored"]
-                if kind != "jpeg" and getattr(image, "is_animated", False)
-                else []
-            )
+            if kind != "jpeg" and getattr(image, "is_animated", False):
+                notes.append("with several frames, the first of which is stored")
             turn = _TURNS.get(_orientation(image))
             image.load()
             upright = image
@@ -117,7 +129,7 @@ def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bo
         raise
     except UnidentifiedImageError as error:
         raise OSError("a damaged image, or of a format that Pillow does not read, such as HEIC") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (*_DAMAGED, Image.DecompressionBombError) as error:
         raise OSError(f"a damaged image: {error}") from error
     stored = features.stored_image(content)
     assert stored is not None
@@ -132,7 +144,7 @@ def _orientation(image: Image.Image) -> object:
     """Return the orientation in the EXIF data, None without one; damaged EXIF data is no damaged image."""
     try:
         return image.getexif().get(_ORIENTATION)
-    except (SyntaxError, TypeError, ValueError, struct.error):
+    except _DAMAGED:
         return None
 
 

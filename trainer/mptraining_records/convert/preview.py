@@ -53,7 +53,8 @@ def _value(source: Source, name: str, value: Encodable) -> str:
         return _array(array)
     if name == source.label and source.classes is not None:
         return f"{array.item()} ({source.classes[array.item()]})"
-    return str(array.item())
+    scalar = array.item()
+    return _value(source, name, scalar) if isinstance(scalar, bytes | str) else str(scalar)
 
 
 def _bytes(value: bytes, feature: Feature | None) -> str:
@@ -65,7 +66,7 @@ def _bytes(value: bytes, feature: Feature | None) -> str:
         with Image.open(io.BytesIO(value)) as opened:
             # As TensorFlow decodes them.
             pixels = np.asarray(opened.convert({"1": "L", "P": "RGB", "CMYK": "RGB"}.get(opened.mode, opened.mode)))
-        return f"{image.kind} {'x'.join(map(str, image.shape))} {pixels.dtype}, {_range(pixels)}"
+        return f"{image.kind} {'x'.join(map(str, image.shape))} {pixels.dtype} {_range(pixels)}"
     if feature is not None and feature.decode == "raw":
         if feature.dtype == "bfloat16":
             # The upper half of a float32.
@@ -90,13 +91,13 @@ def _text(text: str) -> str:
 def _array(array: NDArray[Any], dtype: str = "") -> str:
     """Return type, shape, and the numbers if they are few, else their range."""
     values = str(array.tolist()) if array.size <= _FEW or array.dtype.kind in "SUO" else _range(array)
-    return f"{dtype or array.dtype} {list(array.shape)}, {values[:_WIDTH]}"
+    return f"{dtype or array.dtype} {list(array.shape)} {values[:_WIDTH]}"
 
 
 def _range(array: NDArray[Any]) -> str:
     """Return the numbers that occur if they are few, as in a mask of classes, else the smallest and the largest."""
     numbers = np.unique(array[np.isfinite(array)])
-    finite = "" if len(numbers) and np.isfinite(array).all() else ", not all finite"
+    infinite = " and not finite" if len(numbers) and not np.isfinite(array).all() else ""
     if len(numbers) <= _FEW:
-        return ", ".join(f"{number:g}" for number in numbers) + finite
-    return f"{numbers[0]:g} to {numbers[-1]:g}{finite}"
+        return "{" + ", ".join(f"{number:g}" for number in numbers) + "}" + infinite
+    return f"{numbers[0]:g} to {numbers[-1]:g}{infinite}"
