@@ -269,7 +269,7 @@ def test_images_in_a_table_are_as_those_of_files(tmp_path: Path) -> None:
     notices: list[str] = []
     convert(str(tmp_path / "a.parquet"), str(tmp_path / "out"), notice=notices.append)
     assert notices == [
-        "photo: 2 images turned upright by its EXIF orientation",
+        "photo: 2 images turned upright by EXIF orientation",
         "label: 2 images with a palette, whose indices are stored instead of its colours",
     ]
     tensors = decoded(opened(tmp_path / "out"))

@@ -115,7 +115,7 @@ def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bo
             image.load()
             upright = image
             if turn is not None:
-                notes.append("turned upright by its EXIF orientation")
+                notes.append("turned upright by EXIF orientation")
                 # Pillow turns a TIFF when it loads it.
                 upright = image if image.format == "TIFF" else image.transpose(Image.Transpose[turn])
             changed = _class_numbers(upright, notes) if is_label else upright
