@@ -17,6 +17,7 @@ from mptraining_records.tfrecord.features import Decode
 
 if TYPE_CHECKING:
     from PIL import Image
+    from PIL.ImageFile import ImageFile
 
 IMAGE = "image"
 # fmt: off
@@ -112,11 +113,12 @@ def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bo
             if kind != "jpeg" and getattr(image, "is_animated", False):
                 notes.append("with several frames, the first of which is stored")
             turn = _TURNS.get(_orientation(image))
-            image.load()
-            upright = image
+            if kind is None:
+                # Only then ICO knows its size, and a TIFF is turned.
+                image.load()
+            upright: Image.Image = image
             if turn is not None:
                 notes.append("turned upright by EXIF orientation")
-                # Pillow turns a TIFF when it loads it.
                 upright = image if image.format == "TIFF" else image.transpose(Image.Transpose[turn])
             changed = _class_numbers(upright, notes) if is_label else upright
             if kind is None or size or changed is not image:
@@ -148,15 +150,15 @@ def _orientation(image: Image.Image) -> object:
         return None
 
 
-def _bits(image: Image.Image, content: bytes) -> int:
+def _bits(image: ImageFile, content: bytes) -> int:
     """Return the bits of a value in the file, of which Pillow may keep 8."""
     if image.format == "PNG":
         return content[24]
     if image.mode.startswith("I"):
         return 16
-    if image.format == "PPM" and isinstance(arguments := image.tile[0][3], tuple):
+    if image.format == "PPM" and isinstance(image.tile[0][3], tuple):
         # The mode and the largest value.
-        return int(arguments[1]).bit_length()
+        return int(image.tile[0][3][1]).bit_length()
     return int(max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (8,))))
 
 
@@ -178,11 +180,11 @@ def _class_numbers(image: Image.Image, notes: list[str]) -> Image.Image:
 def _plain(image: Image.Image) -> Image.Image:
     """Return the image in a mode that Pillow can interpolate and write as PNG."""
     if image.mode == "F":
-        low, high = image.getextrema()
-        raise _UnknownRange(f"its pixels are floats from {low:g} to {high:g}")
+        values = np.asarray(image)
+        raise _UnknownRange(f"its pixels are floats from {values.min():g} to {values.max():g}")
     if image.mode.startswith("I"):
         numbers = image.convert("I")
-        low, high = numbers.getextrema()
+        low, high = np.asarray(numbers).min(), np.asarray(numbers).max()
         if low < 0 or high > 0xFFFF:
             raise _UnknownRange(f"its pixels are integers from {low} to {high}")
         return numbers.convert("I;16")

@@ -223,7 +223,7 @@ def _infer_bytes(name: str, shape: tuple[int | None, ...], contents: Sequence[by
     if not contents or not all(map(image_kind, contents)):
         return (None if shape else _infer_tensor(name, contents)) or Feature(name=name, dtype="string", shape=shape)
     try:
-        images = {image for content in contents if (image := stored_image(content))}
+        images = {stored for content in contents if (stored := stored_image(content))}
     except OSError as error:
         raise InvalidData(f"feature {name!r}", f"a damaged image: {error}") from error
     image = image_feature(name, images, is_label=is_label)
