@@ -118,6 +118,22 @@ def test_a_job_gets_what_pillow_shows(tmp_path: Path, name: str) -> None:
     assert np.abs(image - expected).max() <= (10 if made.features[0].decode == "jpeg" else 0)
 
 
+@pytest.mark.parametrize(
+    "name", ["exif6.jpg", "exif5.png", "16.png", "1.png", "palette.png", "cmyk.jpg", "grey-alpha.png", "rgb16.png"]
+)
+def test_photos_are_turned_then_resized(tmp_path: Path, name: str) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / name).write_bytes(KINDS[name])
+    convert(str(tmp_path / "source"), str(tmp_path / "out"), image_size=(6, 5))
+    image = decoded(opened(tmp_path / "out", labels=[]))["image"].astype(np.int64)
+    full = shown(KINDS[name], image.shape[-1]).astype(np.float32)
+    expected = tf.image.resize(full, (6, 5), antialias=True).numpy()
+    if name == "grey-alpha.png":
+        # Pillow weights colours by their transparency.
+        image, expected = image[..., 3:], expected[..., 3:]
+    assert np.abs(image - expected).max() <= (12 if name.endswith("jpg") else 2)
+
+
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_others_are_refused_by_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "source").mkdir()
@@ -261,6 +277,14 @@ def test_a_class_number_beyond_the_type_is_an_error(tmp_path: Path) -> None:
     assert cause is not None
     assert cause.startswith("feature 'mask' cannot be decoded: ")
     assert "a number that is no uint8" in cause
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "GIF", "TIFF"])
+def test_images_of_other_formats_in_a_table_are_images(tmp_path: Path, kind: str) -> None:
+    content = encoded(PHOTO, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    pq.write_table(pa.table({"photo": [content] * 2, "label": [0, 1]}), tmp_path / "a.parquet")
+    convert(str(tmp_path / "a.parquet"), str(tmp_path / "out"))
+    assert np.array_equal(decoded(opened(tmp_path / "out"))["photo"], shown(content, 3))
 
 
 def test_images_in_a_table_are_as_those_of_files(tmp_path: Path) -> None:

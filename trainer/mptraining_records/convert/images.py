@@ -83,6 +83,12 @@ def is_image(path: str) -> bool:
     return not name.name.startswith(".") and name.suffix.lower() in _SUFFIXES
 
 
+def is_encoded(content: bytes) -> bool:
+    """Return whether the bytes begin as an image in a format that tables of images use."""
+    begins = content.startswith((b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*"))
+    return begins or content[8:12] in (b"WEBP", b"avif") or features.image_kind(content) is not None
+
+
 def load(uri: str, size: tuple[int, int] | None, *, is_label: bool = False) -> Content:
     """Return the image as `prepare` does; raises InvalidData if it cannot be converted."""
     try:

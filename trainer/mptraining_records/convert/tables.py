@@ -16,7 +16,6 @@ from mptraining_records.convert import images
 from mptraining_records.convert.files import ImageColumns
 from mptraining_records.convert.request import LabelAs, Request, check_column, stored_columns
 from mptraining_records.reading.order import Int64s
-from mptraining_records.tfrecord import features
 from mptraining_records.tfrecord.example import Encodable
 from mptraining_records.tfrecord.features import Dtype, Feature, choose_label
 
@@ -271,8 +270,8 @@ class Table:
         )
 
     def _bytes(self, name: str, row: int, value: bytes | str) -> bytes | str:
-        """Return text and bytes as they are, and a JPEG or PNG image as a job decodes it."""
-        if name in self._other_bytes or not isinstance(value, bytes) or features.image_kind(value) is None:
+        """Return text and bytes as they are, and an image as a job decodes it."""
+        if name in self._other_bytes or not isinstance(value, bytes) or not images.is_encoded(value):
             self._other_bytes.add(name)
             return value
         try:
