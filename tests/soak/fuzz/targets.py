@@ -114,7 +114,7 @@ def tf_example(content: bytes, folder: Path) -> None:
     record_check.fault(found, content)
     for feature in found:
         for each in record_check.contents(feature, content) if feature.decode else ():
-            features.image_fault(each)
+            features.image_fault(each, feature.shape)
 
 
 def index_sidecar(content: bytes, folder: Path) -> None:
