@@ -18,6 +18,7 @@ from mptraining_records.storage import gcs_clients, storage
 from mptraining_trainer.checkpoints.claim import refuse_foreign_folder
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.export import model_server
+from mptraining_trainer.forked_child import user_code
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.reporting.errors import report_storage_retries, to_problem, unreachable_storage_as_invalid_data
 from mptraining_trainer.reporting.program_output import ProgramOutput
@@ -67,7 +68,8 @@ def run(
         output.start()
         tracking = TrackingProcesses(job, identity, folder, telemetry.notice, environment)
         _warn_about_ignored_settings(job, telemetry)
-        trained = train(worker, environment)
+        with user_code():
+            trained = train(worker, environment)
         outcome, message = outcomes.SUCCEEDED, trained.message
         if trained.model is not None and wait:
             model_server.announce(telemetry, job, wait)

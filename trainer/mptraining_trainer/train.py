@@ -351,6 +351,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
     job, telemetry = worker.job, worker.telemetry
     if job.program.prediction is not None:
         # Its workers do not communicate.
+        worker.preemption.unblock_for_children()
         return predict(worker, environment)
     if job.program.ensemble is not None:
         return average(worker, environment)
@@ -367,6 +368,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
 
     # Devices must be set before any other use of TensorFlow, policy and seeds before any other use of Keras.
     strategy = make_strategy(job, worker.identity, environment)
+    worker.preemption.unblock_for_children()
     keras = load(job.keras)
     if source := environment.get(SOURCE_FOLDER):
         sys.path.insert(0, source)

@@ -120,6 +120,9 @@ class Recorder:
     def stop_requested(self) -> bool:
         return self.stop_after is not None and len(self.saved) >= self.stop_after
 
+    def wait(self, seconds: float) -> bool:
+        return self.stop_requested()
+
 
 @pytest.fixture
 def folder(keras: Keras, tmp_path: Path) -> Path:

@@ -48,7 +48,6 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
         )
     telemetry.emit(events.Started, **started_fields(job, keras, strategy), start_up_seconds=telemetry.process_seconds())
     context = _Script(worker, keras, strategy)
-    worker.preemption.unblock_for_children()
     began = telemetry.now()
     try:
         model = run_script(
