@@ -71,6 +71,11 @@ def checkpoints(folder: str) -> list[str]:
     )
 
 
+def step_of(uri: str) -> int:
+    """Return the step of a checkpoint of `checkpoints`."""
+    return int(uri.rpartition("-")[2])
+
+
 def newest_state(folder: str) -> CheckpointState | None:
     """Return the state of the newest checkpoint with a readable state; the arrays are not checked."""
     for uri in reversed(checkpoints(folder)):

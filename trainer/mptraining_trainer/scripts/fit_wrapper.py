@@ -245,6 +245,7 @@ def run_script(
         around.callback(drop_in_children(changes.close))
         for generation in generations:
             changes.enter_context(_wrapped_fit(generation, fits))
+            changes.enter_context(_refuse_graph_mode(generation))
             changes.enter_context(warn_about_rounded_ids(generation, context.notice))
             changes.enter_context(build_optimizers_early(generation))
         changes.enter_context(job_scope(generations, job.precision.policy, strategy))
@@ -369,6 +370,29 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         owner.compile = compile_model
         keras.module.Model.fit = original
         keras.module.Model.make_train_function = make_train_function
+
+
+@contextlib.contextmanager
+def _refuse_graph_mode(keras: Keras) -> Iterator[None]:
+    model = keras.graph_model
+    if model is None:
+        yield
+        return
+    original = model.fit
+
+    def fit(*_: Any, **__: Any) -> Any:
+        raise InvalidProgram(
+            _PATH,
+            "model.fit in graph mode: without eager execution there would be no checkpoint and no exported model",
+            next_step="Delete tf.compat.v1.disable_eager_execution() or disable_v2_behavior(): Keras compiles its step "
+            "into a graph without them.",
+        )
+
+    model.fit = fit
+    try:
+        yield
+    finally:
+        model.fit = original
 
 
 def _add_callback(callbacks: Any, ours: Any) -> Any:
