@@ -44,6 +44,7 @@ from mptraining_trainer.distribution.coordination import (
 from mptraining_trainer.distribution.strategy import make_strategy, started_fields
 from mptraining_trainer.ensemble.run_ensemble import average
 from mptraining_trainer.export.export import publish
+from mptraining_trainer.forked_child import user_code
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.loop.steps_per_execution import Boundaries, StepsPerExecution
@@ -385,11 +386,13 @@ def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> 
         scaler.restore(ScalerState(scaler.state().scale, 0, state.skipped_steps, 0))
 
 
+@user_code()
 def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResult:
     """Train the job to its end on this worker. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
     if job.program.prediction is not None:
         # Its workers do not communicate.
+        worker.preemption.unblock_for_children()
         return predict(worker, environment)
     if job.program.ensemble is not None:
         return average(worker, environment)
@@ -406,6 +409,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
 
     # Devices must be set before any other use of TensorFlow, policy and seeds before any other use of Keras.
     strategy = make_strategy(job, worker.identity, environment)
+    worker.preemption.unblock_for_children()
     keras = load(job.keras)
     if source := environment.get(SOURCE_FOLDER):
         sys.path.insert(0, source)

@@ -14,9 +14,12 @@ import os
 import random
 import runpy
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import _threads_wakeups
+from concurrent.futures.thread import _threads_queues
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -32,6 +35,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.tensorflow_cloud import inside_job
 from mptraining_trainer.checkpoints.state import FitState
 from mptraining_trainer.export.float32_model import policy_of
+from mptraining_trainer.forked_child import drop_in_children, user_code
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.rounded_ids import warn_about_rounded_ids
 from mptraining_trainer.notebook_shell import source_location
@@ -59,8 +63,8 @@ def preserve_random_states() -> Iterator[None]:
 T = TypeVar("T")
 
 
-class Stop(BaseException):
-    """Ends the script at once; a BaseException, so that the script's own `except Exception` does not catch it."""
+class Stop(SystemExit):
+    """Ends the script at once: its own `except Exception` does not catch it, and a thread ends without a traceback."""
 
 
 class Addition(Enum):
@@ -117,6 +121,9 @@ class Context(Protocol):
     def stop_requested(self) -> bool:
         """Return whether the worker is being preempted: training then stops after the current batch."""
 
+    def wait(self, seconds: float) -> bool:
+        """Wait so long or until the worker is being preempted; return whether it is."""
+
 
 class Fits:
     """State of the script's fits so far, in this attempt and earlier ones."""
@@ -130,6 +137,8 @@ class Fits:
         # The policy of the last fit's model; None before the first fit.
         self.policy: str | None = None
         self.states: list[FitState] = []
+        # Whether a fit ended by a stop request.
+        self.stopped = False
         self._earlier: Sequence[FitState] | None = None
 
     @property
@@ -198,6 +207,8 @@ class Fits:
 
 _PATH = "spec.program.script.path"
 _SECONDS_BETWEEN_PROGRESS = 1.0
+# The thread that receives SIGTERM notices it later than the script's own handler.
+_SECONDS_FOR_SIGTERM = 0.1
 
 
 def run_script(
@@ -227,32 +238,61 @@ def run_script(
     fits = Fits(strategy, context, tuners)
     generations = [keras, load("Keras3")] if keras.legacy else [keras]
     with contextlib.ExitStack() as around:
+        # A forked child has a TensorFlow that is initialized, too.
         around.enter_context(ignore_late_settings(context.notice))
-        for generation in generations:
-            around.enter_context(_wrapped_fit(generation, fits))
-            around.enter_context(warn_about_rounded_ids(generation, context.notice))
-            around.enter_context(build_optimizers_early(generation))
         around.enter_context(_as_main(path, folder, script))
-        around.enter_context(job_scope(generations, job.precision.policy, strategy))
+        changes = around.enter_context(contextlib.ExitStack())
+        around.callback(drop_in_children(changes.close))
+        for generation in generations:
+            changes.enter_context(_wrapped_fit(generation, fits))
+            changes.enter_context(_refuse_graph_mode(generation))
+            changes.enter_context(warn_about_rounded_ids(generation, context.notice))
+            changes.enter_context(build_optimizers_early(generation))
+        changes.enter_context(job_scope(generations, job.precision.policy, strategy))
         if tuners is not None:
-            around.enter_context(tuners.around_script())
+            changes.enter_context(tuners.around_script())
         try:
-            runpy.run_path(str(path), run_name="__main__")
+            with user_code():
+                _run_main(path, fits)
         except SearchEnded:
             return None
-        except Stop:
-            raise Preempted("", f"stopped after {fits.epochs} epochs and {fits.steps} steps") from None
-        except SystemExit as end:
-            if end.code not in (None, 0):
-                raise Problem(script.path, f"the script left with {end.code!r}") from None
         except Problem:
             raise
-        except Exception as error:
+        except BaseException as error:
             if job.processes > 1 and is_peer_error(error):
                 # A lost peer is not the script's error: `reporting.errors` converts it.
                 raise
-            raise _to_problem(script, folder, error, _circumstances(job, keras, fits, path)) from error
+            # A script's own handler of SIGTERM may end it by an error or with an exit code of 0.
+            if isinstance(error, Stop) or context.wait(_SECONDS_FOR_SIGTERM):
+                raise Preempted("", f"stopped after {fits.epochs} epochs and {fits.steps} steps") from None
+            if isinstance(error, Exception):
+                raise _to_problem(script, folder, error, _circumstances(job, keras, fits, path)) from error
+            if not isinstance(error, SystemExit):
+                raise
+            if error.code not in (None, 0):
+                raise Problem(script.path, f"the script left with {error.code!r}") from None
         return fits.trained_model()
+
+
+def _run_main(path: Path, fits: Fits) -> None:
+    """Run the script and, as Python does at a program's end, wait for its threads; those of idle pools never end."""
+    before = set(threading.enumerate())
+    end: SystemExit | None = None
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as error:
+        end = error
+    while not isinstance(end, Stop):
+        others = before.union(_threads_queues, _threads_wakeups)
+        thread = next((each for each in threading.enumerate() if not each.daemon and each not in others), None)
+        if thread is None:
+            break
+        thread.join()
+    if fits.stopped:
+        # Also if the script caught it, and if a thread trained.
+        raise Stop
+    if end is not None:
+        raise end
 
 
 @contextlib.contextmanager
@@ -332,6 +372,29 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         keras.module.Model.make_train_function = make_train_function
 
 
+@contextlib.contextmanager
+def _refuse_graph_mode(keras: Keras) -> Iterator[None]:
+    model = keras.graph_model
+    if model is None:
+        yield
+        return
+    original = model.fit
+
+    def fit(*_: Any, **__: Any) -> Any:
+        raise InvalidProgram(
+            _PATH,
+            "model.fit in graph mode: without eager execution there would be no checkpoint and no exported model",
+            next_step="Delete tf.compat.v1.disable_eager_execution() or disable_v2_behavior(): Keras compiles its step "
+            "into a graph without them.",
+        )
+
+    model.fit = fit
+    try:
+        yield
+    finally:
+        model.fit = original
+
+
 def _add_callback(callbacks: Any, ours: Any) -> Any:
     if hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end"):
         callbacks.append(ours)
@@ -363,6 +426,7 @@ def _callback(keras: Keras, fits: Fits, *, in_search: bool) -> Any:
             self.batches = batch + 1
             fits.run_addition(Addition.PROFILE, lambda: fits.context.after_batch(fits.steps))
             if fits.context.stop_requested():
+                fits.stopped = True
                 raise Stop
             if time.monotonic() - self.reported_at >= _SECONDS_BETWEEN_PROGRESS:
                 self.reported_at = time.monotonic()
