@@ -164,12 +164,9 @@ def export(
         forms.write_keras_file()
         if rebuilds:
             forms.write_rebuild()
-        asked = job.export.format == SAVED_MODEL
-        if asked or not forms.formats:
+        if job.export.format == SAVED_MODEL or not forms.formats:
             # On several workers the others have left by now, so that the live model's variables cannot be read.
-            failure = forms.write_saved_model(live=job.processes == 1)
-            if failure is not None and asked:
-                forms.left_out[SAVED_MODEL] = failure
+            forms.write_saved_model(live=job.processes == 1)
         if not {KERAS_FILE, REBUILD} & set(forms.formats):
             forms.write_keras_weights()
         about |= {
@@ -245,8 +242,8 @@ class _Forms:
         copy.set_weights(list(self._snapshot.weights))
         return copy
 
-    def write_saved_model(self, *, live: bool) -> str | None:
-        """Write saved_model/ of the copy, else of the live model if it is readable here; return why neither is one."""
+    def write_saved_model(self, *, live: bool) -> None:
+        """Write saved_model/ of the copy, else of the live model if it is readable here."""
         target, failure = self._folder / SAVED_MODEL, "only a copy can be exported on several workers"
         sources = [] if self._copy is None else [(self._copy, self._exact or self._snapshot.reference, self.policy)]
         if live:
@@ -264,10 +261,10 @@ class _Forms:
             if found is None:
                 self.policy = policy
                 self.formats.insert(0, SAVED_MODEL)
-                return None
+                return
             failure = found
         shutil.rmtree(target, ignore_errors=True)
-        return failure
+        self.left_out[SAVED_MODEL] = failure
 
     def write_keras_weights(self) -> None:
         """Write the live model's weights in Keras' format, with the state that layers save themselves."""
