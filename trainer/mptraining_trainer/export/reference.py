@@ -19,7 +19,8 @@ from mptraining_trainer.keras_backend import Keras
 
 # Unit roundoff of the products: GPUs multiply float32 as TF32, which has float16's 11 bits.
 _ROUNDOFF = {"bfloat16": 2.0**-8}
-_NARROW, _WIDE = 2, 16
+# A graph rounds bfloat16 in other places than eager operations: up to 2.5 roundings were seen.
+_NARROW, _WIDE = 8, 16
 # Share of the outputs' range that the median may differ by under another precision.
 _SHARE = 1 / 8
 # A model that draws random numbers at inference differs from itself; its copy differs from it about as much.
