@@ -32,6 +32,7 @@ import numpy as np
 import tensorflow as tf
 
 from mptraining_api import run_folder
+from mptraining_api.model import json_value
 from mptraining_api.problems import InvalidData
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import storage, transfers
@@ -154,7 +155,7 @@ def export(
             "losses": {name: one._asdict() for name, one in output_losses(program.compiled).items()},
             "trainedUnder": job.precision.policy,
             "step": step,
-            "metrics": dict(metrics or {}),
+            "metrics": {name: json_value(value) for name, value in (metrics or {}).items()},
         }
         (part / "model.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
         for entry_point in {*_entry_points(program.rebuild), job.data.preprocess if job.data else ""}:

@@ -1,4 +1,4 @@
-"""Float32 form of a trained model for the export, and warnings about token ids in half precision.
+"""Float32 form of a trained model for the export.
 
 The live model is saved as a .keras archive, which has all state that its layers save: weights, vocabularies, moments,
 assets, and what `save_own_variables` writes. The float32 form is the same archive with float32 in place of every mixed
@@ -8,7 +8,6 @@ policy, since a mixed policy keeps variables in float32 and affects only the com
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import json
 import shutil
@@ -27,10 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.reporting.telemetry import Notify
 
-# Integers above this are not all representable: float16 has 11 significant bits, bfloat16 has 8.
-_EXACT_IDS = {tf.float16: 2048, tf.bfloat16: 256}
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 
 
@@ -48,41 +44,6 @@ def _name(layer: Any) -> str | None:
     name = getattr(policy, "name", None)
     # Layers on integers or strings, such as preprocessing layers, have no floating-point policy.
     return name if name is not None and ("float" in name) else None
-
-
-@contextmanager
-def warn_about_rounded_ids(keras: Keras, notice: Notify) -> Iterator[None]:
-    """Warn about token ids that reach an Embedding in half precision, which trains on wrong tokens without an error.
-
-    Ids from a float `keras.Input` are cast by a script's own layer around the Embedding: float16 rounds 19997 to 20000,
-    bfloat16 keeps 8 bits.
-    """
-    embedding = keras.module.layers.Embedding
-    original = embedding.call
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def check(layer: Any, ids: Any) -> None:
-        dtype = getattr(ids, "dtype", None)
-        exact = _EXACT_IDS.get(tf.as_dtype(dtype)) if dtype is not None else None
-        if exact is not None and (layer.input_dim is None or layer.input_dim > exact):
-            notice(
-                "TokenIdsRounded",
-                f"the Embedding {layer.name!r} reads ids as {tf.as_dtype(dtype).name}, in which those above {exact} "
-                "are rounded: write keras.Input(..., dtype='int32'), or precision: {policy: float32}",
-                level="Warning",
-            )
-
-    # The wrapper has the original's signature: tf_keras passes `training` to a layer that takes any keyword.
-    @functools.wraps(original)
-    def call(self: Any, inputs: Any) -> Any:
-        check(self, inputs)
-        return original(self, inputs)
-
-    embedding.call = call
-    try:
-        yield
-    finally:
-        embedding.call = original
 
 
 @contextmanager
