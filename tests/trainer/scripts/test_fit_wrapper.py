@@ -108,6 +108,9 @@ class Recorder:
         self.restored.append((len(model.weights), whole))
         return self.restores
 
+    def keep_inputs(self, inputs: Any) -> None:
+        self.inputs = inputs
+
     def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         self.policies.append((policy, replicas))
 

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import os
+import queue
 import random
 import runpy
 import sys
@@ -109,6 +110,9 @@ class Context(Protocol):
     def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         """Called before each fit with the precision policy of the model's layers and the number of replicas."""
 
+    def keep_inputs(self, inputs: Any) -> None:
+        """Called at the script's end with inputs of the last fit's first batch, None if they are not known."""
+
     def on_best(self, model: Any, metrics: Mapping[str, float]) -> None:
         """Called with the best model of a search, and the metrics of its trial."""
 
@@ -139,28 +143,31 @@ class Fits:
         self.states: list[FitState] = []
         # Whether a fit ended by a stop request.
         self.stopped = False
+        # Returns inputs of the last fit's first batch.
+        self.peek: Callable[[], Any] = lambda: None
         self._earlier: Sequence[FitState] | None = None
 
     @property
     def epochs(self) -> int:
         return sum(fit.epochs for fit in self.states)
 
-    def begin(self, model: Any, planned: int, build: Callable[[], None]) -> tuple[int, FitState]:
+    def begin(self, model: Any, planned: int, data: Any) -> tuple[int, FitState]:
         """Return how many planned epochs of the next fit to skip, and the state of the same fit in an earlier attempt.
 
         Fits are identified by their order. All fits before the last one of an earlier attempt count as complete, even
         if they stopped early; their models are restored as far as the checkpoint has them. The last fit resumes with
-        its own optimizer; if its model cannot be restored, it begins again. `build` creates the variables of a model
-        that has none yet; it is called only if there is something to restore.
+        its own optimizer; if its model cannot be restored, it begins again. A model without variables is built from
+        `data` if there is something to restore.
         """
         self.model = model
+        self.peek = self._call_guarded(Addition.EXPORT, lambda: _peek(data), lambda: None)
         if self._earlier is None:
             nothing: Sequence[FitState] = ()
             self._earlier = self._call_guarded(Addition.READ, lambda: self.context.load_earlier_fits(model), nothing)
         number, skipped, before = len(self.states), 0, FitState(epochs=0)
         if number < len(self._earlier):
             last = number == len(self._earlier) - 1
-            self._call_guarded(Addition.BUILD, build, None)
+            self._call_guarded(Addition.BUILD, lambda: _build_from(model, data), None)
             restored = self._call_guarded(Addition.RESTORE, lambda: self.context.restore(model, whole=last), False)
             if restored or not last:
                 before = self._earlier[number]
@@ -209,6 +216,8 @@ _PATH = "spec.program.script.path"
 _SECONDS_BETWEEN_PROGRESS = 1.0
 # The thread that receives SIGTERM notices it later than the script's own handler.
 _SECONDS_FOR_SIGTERM = 0.1
+_PEEK_ROWS = 16
+_PEEK_SECONDS = 60.0
 
 
 def run_script(
@@ -271,7 +280,9 @@ def run_script(
                 raise
             if error.code not in (None, 0):
                 raise Problem(script.path, f"the script left with {error.code!r}") from None
-        return fits.trained_model()
+        model = fits.trained_model()
+        fits.run_addition(Addition.EXPORT, lambda: context.keep_inputs(fits.peek()))
+        return model
 
 
 def _run_main(path: Path, fits: Fits) -> None:
@@ -327,7 +338,7 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         else:
             if fits.tuners is not None:
                 fits.tuners.tuner = None
-            skipped, before = fits.begin(model, planned, lambda: _build_from(model, given["x"]))
+            skipped, before = fits.begin(model, planned, given["x"])
         given["initial_epoch"] = first + skipped
         given["callbacks"] = _add_callback(given["callbacks"], _callback(keras, fits, in_search=fits.in_search))
         # A progress bar would be one line of many kilobytes in a pod's log.
@@ -472,6 +483,48 @@ def _build_from(model: Any, data: Any) -> None:
         model(first[0] if isinstance(first, tuple) else first, training=False)
     elif isinstance(data, np.ndarray) or tf.is_tensor(data):
         model(data[:1], training=False)
+
+
+def _peek(data: Any) -> Callable[[], Any]:
+    """Return a function that returns inputs of the first batch of what `fit` got, None if it cannot be read again."""
+    if isinstance(data, tf.data.Dataset):
+        return lambda: _within(_PEEK_SECONDS, lambda: _few(_inputs_of(next(iter(data.take(1))))))
+    if hasattr(data, "__getitem__") and hasattr(data, "on_epoch_end"):
+        # A PyDataset or Sequence.
+        return lambda: _few(_inputs_of(data[0]))
+    if data is None or isinstance(data, Iterator | tf.distribute.DistributedDataset):
+        return lambda: None
+    few = _few(data)
+    return lambda: few
+
+
+def _inputs_of(element: Any) -> Any:
+    return element[0] if isinstance(element, tuple) else element
+
+
+def _few(inputs: Any) -> Any:
+    try:
+        return tf.nest.map_structure(
+            lambda rows: tf.identity(rows[:_PEEK_ROWS] if tf.is_tensor(rows) else np.asarray(rows[:_PEEK_ROWS])), inputs
+        )
+    except (TypeError, ValueError, IndexError, KeyError):
+        return None
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T | None:
+    """Return the call's result; None if it fails or takes longer, as a data set whose source is used up may."""
+    results: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        found = None
+        with contextlib.suppress(Exception):
+            found = call()
+        results.put(found)
+
+    threading.Thread(target=run, daemon=True).start()
+    with contextlib.suppress(queue.Empty):
+        return results.get(timeout=seconds)
+    return None
 
 
 @contextlib.contextmanager

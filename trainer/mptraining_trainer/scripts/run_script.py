@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, Lo
 from mptraining_trainer.checkpoints.state import CheckpointState, FitState, checkpoints, step_of
 from mptraining_trainer.distribution.coordination import exit_barrier
 from mptraining_trainer.distribution.strategy import started_fields
-from mptraining_trainer.export.export import publish
+from mptraining_trainer.export.export import publish, take_snapshot
 from mptraining_trainer.export.float32_model import policy_of
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.program import Program
@@ -111,49 +111,36 @@ def _earlier_steps(worker: Worker, tuner_folder: TunerFolder) -> int:
 
 def _export(worker: Worker, context: _Script, model: Any, policy: str) -> str | None:
     """Export the model; return its path in the run folder, None if the export failed and on other workers."""
-    try:
-        # Reading per-replica variables is a collective operation, so no worker may read them after the exit barrier.
-        weights = model.get_weights()
-    except Exception as error:  # noqa: BLE001 - the script's model may raise any error
-        context.report_failure(Addition.EXPORT, error)
-        exit_barrier(worker.identity)
-        return None
-    exit_barrier(worker.identity)
-    if not worker.identity.is_chief:
-        return None
     job, keras = worker.job, context.keras_of(model)
-    precision = job.precision.model_copy(update={"policy": policy})
-    program = Program(model, rebuild={"builder": "script", "arguments": {}})
-    for form in dict.fromkeys((job.export.format, "keras")):
-        form_of = job.export.model_copy(update={"format": form})
-        trained = replace(worker, job=job.model_copy(update={"precision": precision, "export": form_of}))
+    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
         try:
-            found = publish(trained, program, keras, None, context.step, context.metrics, weights)
-            _warn_about_export(worker, found)
-            return found
+            # Reading per-replica variables is a collective operation: no worker reads them after the exit barrier.
+            snapshot = take_snapshot(
+                model,
+                keras,
+                Path(scratch),
+                policy=policy,
+                inputs=context.inputs,
+                callable_here=job.accelerator.kind != "tpu",
+            )
+        except Exception as error:  # noqa: BLE001 - the script's model may raise any error
+            context.report_failure(Addition.EXPORT, error)
+            exit_barrier(worker.identity)
+            return None
+        exit_barrier(worker.identity)
+        if not worker.identity.is_chief:
+            return None
+        precision = job.precision.model_copy(update={"policy": policy})
+        trained = replace(worker, job=job.model_copy(update={"precision": precision}))
+        program = Program(model, rebuild={"builder": "script", "arguments": {}})
+        try:
+            return publish(trained, program, keras, None, context.step, context.metrics, snapshot)
         except StorageUnavailable:
             # The next attempt has no steps left and only exports the model.
             raise
-        except Exception as error:  # noqa: BLE001 - Keras' own saving fails in many ways
+        except Exception as error:  # noqa: BLE001 - the script itself has succeeded
             context.report_failure(Addition.EXPORT, error)
     return None
-
-
-def _warn_about_export(worker: Worker, model: str) -> None:
-    about = json.loads(storage.read(storage.join(worker.folder, model, "model.json")))
-    if about["policy"] != "float32":
-        worker.telemetry.notice(
-            "NotFloat32",
-            f"the exported model computes under {about['policy']}: its layers keep their own policy",
-            level="Warning",
-        )
-    if about["main"] not in ("model.keras", "saved_model"):
-        worker.telemetry.notice(
-            "OnlyWeights",
-            f"Keras cannot serialize the script's model, so {about['main']} and no model.keras is exported; classes "
-            "with get_config and @keras.saving.register_keras_serializable() can be",
-            level="Warning",
-        )
 
 
 class _Script:
@@ -179,6 +166,8 @@ class _Script:
         self.policy: str | None = None
         # The last fitted model.
         self._model: Any = None
+        # The inputs of its first batch; None if they are not known.
+        self.inputs: Any = None
         # The trial that runs, of a search with KerasTuner.
         self._trial: TrialNumber | None = None
 
@@ -292,6 +281,9 @@ class _Script:
                 "mixed_bfloat16 or float32 in the script",
                 level="Warning",
             )
+
+    def keep_inputs(self, inputs: Any) -> None:
+        self.inputs = inputs
 
     def on_best(self, model: Any, metrics: Mapping[str, float]) -> None:
         self.policy, self.metrics = policy_of(model, self.keras_of(model)), dict(metrics)
