@@ -68,7 +68,7 @@ class PlaceInQueue:
         before = snapshot.lookups.refusal
         if isinstance(action, CreateWorkload) and (before is None or before.message != refusal.message):
             # The status belongs to MultiKueue.
-            found = waiting.refused(refusal, Phase.QUEUED)
+            found = waiting.refused(refusal, Phase.QUEUED, owner.namespace)
             self._record_event(snapshot, EventRecord(found.reason, found.message, "Warning"))
         return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
 

@@ -173,7 +173,7 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         return None
     ending = end_current_attempt(snapshot, status)
     if ending or not no_live_pods(snapshot):
-        return _wait_for_node(snapshot, status, now, ending)
+        return _wait_for_end(snapshot, status, now, ending)
     due = parse_time(attempt.completion_time or format_time(now)) + end.restart_backoff(
         status, snapshot.limits, snapshot.uid
     )
@@ -189,11 +189,11 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     return _start(snapshot, status, machines.start_of(attempt.number + 1, job, machine=machine), now)
 
 
-def _wait_for_node(snapshot: Snapshot, status: JobStatus, now: float, actions: tuple[Action, ...]) -> Plan:
-    """Report pods of the previous attempt that do not end because their node is not ready."""
-    found = waiting.node_not_ready(snapshot, now)
+def _wait_for_end(snapshot: Snapshot, status: JobStatus, now: float, actions: tuple[Action, ...]) -> Plan:
+    """Report pods of the previous attempt that do not end."""
+    found = waiting.pods_do_not_end(snapshot, now)
     if found is None:
-        return Plan(actions=actions)
+        return Plan(actions=actions, wake_at=waiting.next_stuck(snapshot, now))
     before = conditions.condition(status, "Running")
     new = before is None or before.reason != found.reason
     status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
