@@ -20,6 +20,7 @@ from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.export import model_server
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.reporting.errors import report_storage_retries, to_problem, unreachable_storage_as_invalid_data
+from mptraining_trainer.reporting.oom_watch import OomWatch
 from mptraining_trainer.reporting.program_output import ProgramOutput
 from mptraining_trainer.reporting.scalar_writer import ScalarWriter
 from mptraining_trainer.reporting.secrets import SecretValues
@@ -51,13 +52,13 @@ def run(
         secrets=secrets,
     )
     reporter = _reporter(identity, telemetry, environment)
+    oom_watch = OomWatch(telemetry, identity, report=reporter.on_event if reporter else None)
     scalars = _scalars(identity, telemetry, folder)
     job = with_keras_of_script(job, environment, telemetry.notice)
     seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
     exit_stack = ExitStack()
     exit_stack.enter_context(report_storage_retries(telemetry))
     worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack, scalars=scalars)
-    debug = bool(environment.get(launch.DEBUG))
     trained: TrainingResult | None = None
     wait = 0.0
     tracking: TrackingProcesses | None = None
@@ -84,8 +85,9 @@ def run(
         if outcome == outcomes.PREEMPTED and _stopped_by_user(environment):
             outcome, message = outcomes.STOPPED_BY_USER, _stopped_text(problem)
         # A mistake in the spec is one line; an error in the user's program or in the trainer needs its traceback.
-        if debug or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
+        if environment.get(launch.DEBUG) or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
             sys.stderr.write(telemetry.redact(traceback.format_exc()))
+    message = oom_watch.close(message, failed=outcome != outcomes.SUCCEEDED)
     telemetry.emit(
         events.Finished,
         reason=outcome.reason,
