@@ -34,7 +34,7 @@ _REFUSED = {
     "Refused": ("ChildRefused", ""),
     "Invalid": ("InvalidSpec", "Fix the field that the API server names, and apply the job again."),
     "NoGang": ("GangNotServed", "Install it, or choose another scheduling.gang."),
-    "NoQueue": ("QueueNotServed", "Install or create it, or correct scheduling.queueName."),
+    "NoQueue": ("QueueNotServed", "Install Kueue, create the queue, or correct scheduling.queueName."),
 }
 
 
