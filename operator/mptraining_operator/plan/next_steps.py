@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from mptraining_api.pods.images import has_moving_tag
+
 _FIELD = "podTemplate.resources"
 _MUST_SPECIFY = re.compile(r"must specify ([^\n]*)")
 _NAMES = re.compile(r"(?:limits|requests)\.[\w./-]+")
@@ -94,8 +96,7 @@ def of_placement(message: str, namespace: str, selector: Mapping[str, str], requ
 def of_image(image: str) -> str:
     """Return the next step for an image that cannot be pulled."""
     step = "Check spec.podTemplate.image and imagePullSecrets."
-    tag = image.rsplit("/", 1)[-1].partition(":")[2]
-    if image and "@" not in image and tag in ("", "latest"):
+    if image and has_moving_tag(image):
         return f"{step} Also an image that the node has is pulled if its tag is latest or missing: give another tag."
     return step
 

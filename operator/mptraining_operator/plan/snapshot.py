@@ -70,6 +70,8 @@ class SeenPod:
     waiting_message: str = ""
     # The container that waits, or the init container that runs, if it is not the job's.
     waits_for: str = ""
+    # The trainer's image with its digest, if it was pulled from a registry.
+    image: str = ""
     # Whether the trainer's container runs.
     runs: bool = False
     # The state of a container that is not the trainer, waits for nothing of it, and does not run or end with it.

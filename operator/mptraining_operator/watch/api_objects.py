@@ -150,8 +150,9 @@ class ContainerState(msgspec.Struct, frozen=True):
     terminated: Terminated | None = None
 
 
-class ContainerStatus(msgspec.Struct, frozen=True):
+class ContainerStatus(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
+    image_id: str = msgspec.field(default="", name="imageID")
     state: ContainerState = ContainerState()
     # Of a sidecar: whether its startup probe has succeeded.
     started: bool | None = None

@@ -261,6 +261,7 @@ def pod(raw: api_objects.Pod) -> SeenPod:
         waiting=waiting.reason or "",
         waiting_message=waiting.message or "",
         waits_for=waits_for,
+        image=sys.intern(trainer.status.image_id) if "@" in trainer.status.image_id else "",
         runs=trainer.state.running is not None,
         other=_other(containers, trainer),
         unscheduled=(scheduled.message or scheduled.reason or "Unschedulable") if scheduled.status == "False" else "",

@@ -118,3 +118,14 @@ def test_the_init_container_that_the_trainer_waits_for_is_named(name: str) -> No
         },
     }
     assert parse.pod(api_objects.convert(raw, api_objects.Pod)).waits_for == name
+
+
+@pytest.mark.parametrize(
+    ("image_id", "image"),
+    [("docker.io/own/trainer@sha256:01", "docker.io/own/trainer@sha256:01"), ("sha256:01", ""), ("", "")],
+)
+def test_the_image_with_its_digest_is_that_of_the_trainer(image_id: str, image: str) -> None:
+    """An image that was loaded into the node, not pulled, has no name with a digest."""
+    statuses = [{"name": "mesh", "imageID": "m@sha256:02"}, {"name": "trainer", "imageID": image_id}]
+    raw = {"metadata": {"name": "p", "uid": "u"}, "status": {"containerStatuses": statuses}}
+    assert parse.pod(api_objects.convert(raw, api_objects.Pod)).image == image
