@@ -122,8 +122,9 @@ def _describe(pod: SeenPod) -> str:
         return f"{where}: {last.message}"
     tail = _without_events(pod.termination_message)[-500:]
     # A pod whose other containers run on is deleted.
-    log = f" See kubectl logs {pod.name}." if pod.terminated else ""
-    return f"{where} ended {_exit(pod.exit_code)}" + (f": {tail}." if tail else ".") + log
+    container = f" --container {pod.waits_for}" if pod.waits_for else ""
+    log = f" See kubectl logs {pod.name}{container}." if pod.terminated else ""
+    return sentence(f"{where} ended {_exit(pod.exit_code)}" + (f": {tail}" if tail else "")) + log
 
 
 def _exit(code: int | None) -> str:

@@ -124,7 +124,9 @@ def _with_trouble(
         return status, ()
     message = f"{_running_message(batch_job)}{found}"
     after = conditions.with_running(status, message, now, snapshot.generation)
-    return after, (EventRecord("ProcessKilledForMemory" if killed else "OtherContainer", message, "Warning"),)
+    if killed:
+        return after, (EventRecord("ProcessKilledForMemory", message, "Warning"),)
+    return after, (EventRecord("OtherContainer", message, "Warning"),)
 
 
 def _ending(

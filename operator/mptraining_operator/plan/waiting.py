@@ -180,8 +180,9 @@ def _of_pods(snapshot: Snapshot, batch_job: SeenBatchJob, phase: Phase, now: flo
     workers = f"of {batch_job.parallelism} workers"
     refusal = snapshot.lookups.warnings.get(batch_job.uid)
     if refusal is not None and refusal.reason and len(pods) < batch_job.parallelism:
-        step = next_steps.of_refusal(refusal.message, snapshot.key.namespace)
-        return Wait(phase, "PodsRefused", f"{len(pods)} {workers} could be created: {sentence(refusal.message)} {step}")
+        message = refusal.message.removeprefix("(combined from similar events): ").removeprefix("Error creating: ")
+        step = next_steps.of_refusal(message, snapshot.key.namespace)
+        return Wait(phase, "PodsRefused", f"{len(pods)} {workers} could be created: {sentence(message)} {step}")
     waits = [pod for pod in pods if pod.waiting not in _USUAL]
     if waits:
         return _container_waits(snapshot, phase, min(waits, key=lambda pod: pod.waiting not in _IMAGE))
@@ -194,11 +195,8 @@ def _of_pods(snapshot: Snapshot, batch_job: SeenBatchJob, phase: Phase, now: flo
     # Every pod is unscheduled for a moment: report it only after `settle` seconds.
     if unscheduled and now >= began + snapshot.limits.settle:
         found = unscheduled[0].unscheduled
-        return Wait(
-            phase,
-            "Unschedulable",
-            f"{len(unscheduled)} {workers}: {sentence(found)} {_placement(snapshot, batch_job, found)}".rstrip(),
-        )
+        text = f"{len(unscheduled)} {workers}: {sentence(found)} {_placement(snapshot, batch_job, found)}"
+        return Wait(phase, "Unschedulable", text.rstrip())
     if now >= began + _SLOW and (text := _slow(snapshot, batch_job, pods)):
         return Wait(phase, STARTS_SLOWLY, text)
     # The containers start: a message that is already in the status is not worth another write.
@@ -229,8 +227,8 @@ def _slow(snapshot: Snapshot, batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]
     place = f"--namespace {snapshot.key.namespace}"
     if len(pods) < batch_job.parallelism:
         return (
-            f"{len(pods)} of {batch_job.parallelism} workers were created, and no event says why. "
-            f"More: kubectl describe job {batch_job.name} {place}"
+            f"{len(pods)} of {batch_job.parallelism} workers were created. Its events say why: "
+            f"kubectl describe job {batch_job.name} {place}"
         )
     for pod in pods:
         if pod.phase != "Pending" or pod.runs:

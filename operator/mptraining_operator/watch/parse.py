@@ -380,14 +380,17 @@ def _hand_over(end: api_objects.Terminated) -> Literal["", "Fetched", "NotFetche
 
 
 def _waiting(containers: Sequence[_Container], trainer: _Container) -> tuple[str, api_objects.Waiting]:
-    """Return the container that the trainer waits for, by name if it is not the trainer, and its waiting state."""
+    """Return the container that the trainer waits for, or that failed before it, by name if it is not the trainer, and
+    its waiting state.
+    """
     if _started(trainer):
         return "", api_objects.Waiting()
     for each in containers:
         if each.role == "other":
             continue
         runs = each.state.running is not None and (each.role == "init" or each.status.started is False)
-        if each.wait is not None or runs:
+        failed = each.role == "init" and each.failure is not None
+        if each.wait is not None or runs or failed:
             return "" if each.role == "trainer" else each.name, each.wait or api_objects.Waiting()
     return "", api_objects.Waiting()
 
