@@ -84,7 +84,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 lock: $(INSTALLED) ## regenerates requirements.lock and the images' locks from pyproject.toml
 	@# Without the extras mlflow and wandb, which tests have in an environment of their own.
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --extra operator --extra trainer --extra board --extra notebook --extra dev \
+	  --extra operator --extra trainer-cpu --extra board --extra notebook --extra dev \
 	  --no-emit-package tensorflow --no-emit-index-url --no-emit-find-links -o requirements.lock pyproject.toml
 	images/lock.sh
 

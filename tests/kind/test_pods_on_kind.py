@@ -283,6 +283,7 @@ def webhook(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     yield
     kind.kubectl("delete", "mutatingwebhookconfiguration", "mesh.example", "--ignore-not-found")
     server.shutdown()
+    server.server_close()
 
 
 def namespace_of(job: str) -> str:

@@ -15,6 +15,8 @@ from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import gcs_clients, storage
+from mptraining_records.storage.retry import without_retries
+from mptraining_records.writers.outbox import Outbox
 from mptraining_trainer.checkpoints.claim import refuse_foreign_folder
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.export import model_server
@@ -34,6 +36,9 @@ from mptraining_trainer.worker import Worker
 if TYPE_CHECKING:
     from mptraining_trainer.reporting.progress_reporter import Reporter
 
+# How long a run that failed waits for its last files.
+_DRAIN_SECONDS = 30.0
+
 
 def run(
     job: ResolvedJob,
@@ -44,21 +49,32 @@ def run(
 ) -> Outcome:
     """Train, report the outcome and return it; only exceptions that end the interpreter propagate."""
     secrets = SecretValues.from_environment(environment)
-    output = ProgramOutput(identity, folder, secrets, environment)
+    outbox = Outbox()
+    output = ProgramOutput(identity, folder, secrets, environment, outbox)
     telemetry = Telemetry(
         identity,
         folder,
         termination_log=environment.get(launch.TERMINATION_LOG),
         secrets=secrets,
+        outbox=outbox,
     )
     reporter = _reporter(identity, telemetry, environment)
     oom_watch = OomWatch(telemetry, identity, report=reporter.on_event if reporter else None)
-    scalars = _scalars(identity, telemetry, folder)
+    scalars = _scalars(identity, telemetry, folder, outbox)
     job = with_keras_of_script(job, environment, telemetry.notice)
-    seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
     exit_stack = ExitStack()
     exit_stack.enter_context(report_storage_retries(telemetry))
-    worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack, scalars=scalars)
+    worker = Worker(
+        job,
+        identity,
+        telemetry,
+        preemption,
+        folder,
+        float(environment.get(launch.PROGRESS_SECONDS, "10")),
+        exit_stack,
+        scalars=scalars,
+        outbox=outbox,
+    )
     trained: TrainingResult | None = None
     wait = 0.0
     tracking: TrackingProcesses | None = None
@@ -75,15 +91,15 @@ def run(
         if identity.is_chief:
             _publish_result(worker, trained, outcome, message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an outcome and the last Event
+        # The last checkpoint may still be on its way.
+        outbox.drain(_DRAIN_SECONDS)
         has_responded = gcs_clients.endpoint().has_responded
         problem = error if isinstance(error, Problem) else to_problem(error, job)
         problem = unreachable_storage_as_invalid_data(problem, identity, has_responded=has_responded)
         if storage.is_remote(folder) and not has_responded:
             # Storage that never answered cannot take the events either.
             telemetry.disable_output()
-        outcome, message = outcomes.by_reason(problem.reason), str(problem)
-        if outcome == outcomes.PREEMPTED and _stopped_by_user(environment):
-            outcome, message = outcomes.STOPPED_BY_USER, _stopped_text(problem)
+        outcome, message = _reported(problem, environment)
         # A mistake in the spec is one line; an error in the user's program or in the trainer needs its traceback.
         if environment.get(launch.DEBUG) or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
             sys.stderr.write(telemetry.redact(traceback.format_exc()))
@@ -109,7 +125,9 @@ def run(
     if scalars is not None:
         scalars.close()
     telemetry.close()
-    exit_stack.close()
+    with without_retries():
+        # Threads that read records for later steps may be retrying.
+        exit_stack.close()
     if reporter is not None:
         reporter.close()
     output.close()
@@ -118,6 +136,14 @@ def run(
         preempted = outcome in (outcomes.PREEMPTED, outcomes.PEER_LOST)
         tracking.close(PREEMPTED_SECONDS if preempted else CLOSE_SECONDS, telemetry.now)
     return outcome
+
+
+def _reported(problem: Problem, environment: Mapping[str, str]) -> tuple[Outcome, str]:
+    """Return the outcome and the message of a run that ended with the problem."""
+    outcome = outcomes.by_reason(problem.reason)
+    if outcome == outcomes.PREEMPTED and _stopped_by_user(environment):
+        return outcomes.STOPPED_BY_USER, _stopped_text(problem)
+    return outcome, str(problem)
 
 
 def _stopped_by_user(environment: Mapping[str, str]) -> bool:
@@ -145,7 +171,7 @@ def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mappi
     return reporter
 
 
-def _scalars(identity: WorkerIdentity, telemetry: Telemetry, folder: str) -> ScalarWriter | None:
+def _scalars(identity: WorkerIdentity, telemetry: Telemetry, folder: str, outbox: Outbox) -> ScalarWriter | None:
     """Return the writer of the chief's TensorBoard scalars; None for other workers."""
     if not identity.is_chief:
         return None
@@ -153,7 +179,7 @@ def _scalars(identity: WorkerIdentity, telemetry: Telemetry, folder: str) -> Sca
     def warn(message: str) -> None:
         telemetry.notice("ScalarsNotKept", message, level="Warning")
 
-    scalars = ScalarWriter(identity, folder, on_failure=warn)
+    scalars = ScalarWriter(identity, folder, on_failure=warn, outbox=outbox)
     telemetry.listeners.append(scalars.on_event)
     return scalars
 

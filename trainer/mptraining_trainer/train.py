@@ -112,6 +112,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         fence=worker.fence,
         strategy=strategy,
         origin=context.origin,
+        outbox=worker.outbox,
     )
     first = context.first
     if rollback is not None:
@@ -131,6 +132,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     if job.processes > 1:
         require_agreement(
             strategy,
+            worker.identity,
             data=f"{data.dataset.fingerprint} {validation.dataset.fingerprint if validation else None}",
             checkpoint=f"{step} {position} {precision_state}",
             folder=worker.folder,

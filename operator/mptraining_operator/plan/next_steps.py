@@ -84,13 +84,13 @@ def of_placement(message: str, namespace: str, selector: Mapping[str, str], requ
     steps = []
     if _SELECTOR in message and selector:
         labels = ",".join(f"{name}={value}" for name, value in selector.items())
-        steps.append(f"Each worker needs a node with the labels {labels}: kubectl get nodes --selector {labels}")
+        steps.append(f"Each worker needs a node with the labels {labels} (kubectl get nodes --selector {labels}).")
     lacking = dict.fromkeys(name for name in _INSUFFICIENT.findall(message) if name in requests)
     if lacking:
         asked = ", ".join(f"{requests[name]} {name}" for name in lacking)
         steps.append(f"Each worker requests {asked}; lower accelerator.countPerNode or {_FIELD}, or add machines.")
-    steps.append(_first(_UNPLACED, message).format(namespace=namespace))
-    return " ".join(step for step in steps if step)
+    # The taint of a control plane is in most messages: alone it explains the wait.
+    return " ".join(steps) or _first(_UNPLACED, message).format(namespace=namespace)
 
 
 def of_image(image: str) -> str:

@@ -60,6 +60,8 @@ class CheckpointState(Model):
     fits: tuple[FitState, ...] = ()
     # The provenance of the numbers; None in checkpoints of older versions.
     origin: Origin | None = None
+    # The kinds of the saved objects by file, such as the optimizer's class; empty in checkpoints of older versions.
+    kinds: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     files: dict[str, FileState] = Field(default_factory=dict)
 
 
@@ -69,6 +71,11 @@ def checkpoints(folder: str) -> list[str]:
     return sorted(
         found.uri.removesuffix(suffix) for found in storage.list_objects(folder) if found.uri.endswith(suffix)
     )
+
+
+def step_of(uri: str) -> int:
+    """Return the step of a checkpoint of `checkpoints`."""
+    return int(uri.rpartition("-")[2])
 
 
 def newest_state(folder: str) -> CheckpointState | None:

@@ -232,8 +232,7 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
         worker.scalars.write_beside_callback()
     scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))
     worker.exit_stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-    files = CallbackFiles(worker.folder, scratch, chief=worker.identity.is_chief, notice=notice)
-    worker.exit_stack.callback(files.close)
+    files = CallbackFiles(worker.folder, scratch, chief=worker.identity.is_chief, notice=notice, outbox=worker.outbox)
     callbacks = Callbacks(
         program.callbacks,
         keras=keras,

@@ -235,7 +235,6 @@ class Callbacks:
         """Call the hooks before an execution with batch `first` of the epoch, after `step` steps."""
         if self._batch_callbacks:
             self._count_steps(step)
-            self._files.wait()
             self._call("on_train_batch_begin", first, {}, only=self._batch_callbacks)
 
     def batches_end(self, last: int, logs: Mapping[str, float]) -> bool:
@@ -248,7 +247,6 @@ class Callbacks:
         return self.any_worker_stopped
 
     def validation_begins(self) -> None:
-        self._files.wait()
         self._call("on_test_begin", {})
 
     def test_batches_begin(self, first: int) -> None:
@@ -262,14 +260,12 @@ class Callbacks:
         self._call("on_test_end", dict(logs))
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, float]) -> None:
-        self._files.wait()
         # All callbacks share one dict: ReduceLROnPlateau adds the learning rate, which a later CSVLogger writes.
         self._call("on_epoch_end", epoch, dict(logs))
         self._publish()
 
     def end(self, logs: Mapping[str, float]) -> None:
         """Call the hooks after the last step; EarlyStopping may restore its best weights."""
-        self._files.wait()
         self._call("on_train_end", dict(logs))
         self._publish()
         self._files.wait()
@@ -277,7 +273,6 @@ class Callbacks:
     def abandon(self) -> None:
         """Stop publishing and close the callbacks; other instances resume from an earlier step and write the files."""
         self._files.wait()
-        self._files.close()
         for callback in self._callbacks:
             supported_callbacks.close(callback)
 
