@@ -145,7 +145,7 @@ JOBS: dict[str, tuple[dict[str, Any], str | None]] = {
             "accelerator": {"type": "cpu"},
             "program": {"script": {"path": "pool.py"}},
             "source": {"configMap": {"name": "code"}},
-            "runPolicy": {"progressDeadlineSeconds": 120, "backoffLimit": 0},
+            "runPolicy": {"progressDeadlineSeconds": 300, "backoffLimit": 0},
             "podTemplate": {"resources": {"limits": {"memory": "1Gi"}}},
         },
         "NoProgress",
