@@ -207,6 +207,7 @@ def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
 def _succeeded(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> Plan:
     message = f"attempt {batch_job.attempt} succeeded with {batch_job.parallelism} worker"
     message += "s" if batch_job.parallelism > 1 else ""
+    message += _warnings(snapshot.pods_of(batch_job.attempt))
     if _has_no_output(snapshot):
         chief = next((pod for pod in snapshot.pods_of(batch_job.attempt) if pod.index == 0), None)
         arrives_until = (batch_job.ended_at or now) + snapshot.limits.settle
@@ -226,6 +227,12 @@ def _other_containers(pods: tuple[SeenPod, ...]) -> str:
         return ""
     deleted = "" if pod.terminated else ", and its pod is deleted"
     return f"; in the pod of worker {pod.index}, {pod.other}{deleted}"
+
+
+def _warnings(pods: tuple[SeenPod, ...]) -> str:
+    """Return what the result lacks, by the last Event of worker 0."""
+    last = next((_last_event(pod) for pod in pods if pod.index == 0), None)
+    return "".join(f"; warning: {text}" for text in (last.warnings if last else None) or ())
 
 
 def end_is_due(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
