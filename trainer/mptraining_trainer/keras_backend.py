@@ -8,6 +8,7 @@ TF_USE_LEGACY_KERAS.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -52,8 +53,13 @@ class Keras:
         return str(self.module.mixed_precision.global_policy().name)
 
     def clear_session(self) -> None:
-        """Clear Keras' global state, so that the next models get the same names. The policy must be set again."""
+        """Clear Keras' global state, so that the next models get the same names, and free models without a reference.
+
+        The policy must be set again.
+        """
         self.module.backend.clear_session()
+        # A model is in reference cycles. tf_keras leaves it there, and a GPU may not have the memory for two.
+        gc.collect()
 
     def set_seed(self, seed: int) -> None:
         """Seed Python, NumPy and TensorFlow, from which every unseeded initializer and dropout draws."""
@@ -163,8 +169,13 @@ class Keras:
 
     def finalize(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Overwrite the weights with their moving average if the optimizer has `use_ema`, as `fit` does at its end."""
-        if getattr(optimizer, "use_ema", False):
+        if self.averages(optimizer):
             optimizer.finalize_variable_values(list(variables))
+
+    @staticmethod
+    def averages(optimizer: Any) -> bool:
+        """Return whether the optimizer replaces the weights by their moving average at the end."""
+        return bool(getattr(optimizer, "use_ema", False))
 
     def random_states(self, model: Any) -> list[Any]:
         """Return the TensorFlow variables of random state that are not among the model's variables.

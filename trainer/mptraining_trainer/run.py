@@ -110,6 +110,7 @@ def run(
         message=message,
         step=trained.step if trained else None,
         metrics=trained.metrics if trained else {},
+        warnings=trained.warnings if trained and trained.warnings else None,
         model=trained.model if trained else None,
         seconds=round(telemetry.seconds(), 3),
         training_seconds=trained.training_seconds if trained else None,
@@ -222,6 +223,7 @@ def _publish_result(worker: Worker, trained: TrainingResult, outcome: Outcome, m
         measured=precision_state.trials if precision_state else (),
         native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
         notices=tuple(worker.telemetry.warnings),
+        warnings=trained.warnings,
         model=trained.model,
         best=trained.best,
     )

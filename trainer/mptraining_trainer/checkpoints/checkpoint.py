@@ -200,6 +200,10 @@ class Checkpointer:
         self._warn_about_changes(state)
         return state
 
+    def begin_again(self) -> None:
+        """Abandon all checkpoints: the next save deletes them."""
+        self._restored_step = 0
+
     def assign(self, loaded: LoadedCheckpoint, *, only: str | None = None) -> CheckpointState:
         """Assign the arrays to all variables, or to those of one file; return the state. Raise ResumeRefused."""
         state, of_files = loaded.state, self._contents.variables()
