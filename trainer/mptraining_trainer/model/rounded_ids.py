@@ -7,6 +7,7 @@ dtype: float16 makes 20000 of 19997, bfloat16 keeps 8 bits. The layer then casts
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -76,12 +77,13 @@ def warn_about_rounded_ids(keras: Keras, notice: Notify) -> Iterator[None]:
             notice(_TOPIC, _warning(f"the {type(layer).__name__} {layer.name!r}", name), level="Warning")
 
     def patched(original: Callable[..., Any]) -> Callable[..., Any]:
-        # The wrapper has the original's signature: tf_keras passes `training` to a layer that takes any keyword.
         @functools.wraps(original)
         def call(self: Any, inputs: Any, *more: Any, **named: Any) -> Any:
             check(self, inputs)
             return original(self, inputs, *more, **named)
 
+        # tf_keras passes `training` to a layer that takes any keyword, and does not look at `__wrapped__`.
+        call.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
         return call
 
     with ExitStack() as restored:
