@@ -87,6 +87,23 @@ def writing():
                     c.ModelCheckpoint("{{epoch:02d}}.keras"),
                     c.ModelCheckpoint("batches.weights.h5", save_weights_only=True, save_freq=2)])
 
+class Scaled(keras.layers.Layer):
+    # Its configuration omits the factor.
+    def __init__(self, factor=1.0, **options):
+        super().__init__(**options)
+        self.factor = factor
+
+    def call(self, rows):
+        return rows * self.factor
+
+def keeping(forgetful=False):
+    scaled = Scaled(30.0) if forgetful else keras.layers.Normalization()
+    if not forgetful:
+        scaled.adapt([[float(number * column) for column in range(8)] for number in range(9)])
+    made = keras.Sequential([keras.Input((8,)), scaled, keras.layers.Dense(3, dtype="float32")])
+    MODELS.append(made)
+    return program([keras.callbacks.ModelCheckpoint("kept.keras")]) | dict(model=made)
+
 def scheduled():
     made = program([keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)])
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.9)
@@ -286,6 +303,27 @@ def test_their_files_are_in_the_run_folder_of_a_bucket(train: Train, bucket: str
     assert tags["validation"] >= {"epoch_loss", "epoch_accuracy"}
     assert tags["train"] >= {"epoch_loss", "epoch_learning_rate"}
     assert any("kernel/histogram" in tag for tag in tags["train"])
+
+
+@pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
+def test_model_checkpoint_s_file_equals_the_live_model(train: Train, generation: str) -> None:
+    """Also in the state that is in neither the weights nor the configuration, as plain Keras opens it."""
+    once = {"keras": generation, "training": {"epochs": 1}, "precision": {"policy": "mixed_bfloat16"}}
+    done = train("keeping", **once)
+    assert done.outcome == outcomes.SUCCEEDED, done.finished.message
+    assert "ModelCheckpoint" not in done.notices
+    package = tf_keras if generation == "Legacy" else keras3
+    kept = package.models.load_model(f"{done.folder}/callbacks/kept.keras", compile=False)
+    rows = np.arange(32, dtype=np.float32).reshape(4, 8)
+    expected = np.asarray(sys.modules[f"{package.__name__}_program"].MODELS[-1](rows))
+    np.testing.assert_allclose(np.asarray(kept(rows)), expected, rtol=0, atol=0.02 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
+def test_a_file_of_model_checkpoint_that_differs_is_named(train: Train, generation: str) -> None:
+    done = train("keeping", keras=generation, training={"epochs": 1}, arguments={"forgetful": True})
+    assert done.outcome == outcomes.SUCCEEDED, done.finished.message
+    assert done.notices["ModelCheckpoint"].startswith("its files have the model as it is: its outputs differ by ")
 
 
 def test_those_of_tf_keras_write_too(train: Train) -> None:
