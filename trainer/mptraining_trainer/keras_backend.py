@@ -181,26 +181,26 @@ class Keras:
         """Let the optimizer set the final weights as `fit` does at its end: with `use_ema`, their moving average."""
         optimizer.finalize_variable_values(list(variables))
 
-    def random_states(self, model: Any) -> list[Any]:
-        """Return the TensorFlow variables of random state that are not among the model's variables.
+    def untracked_states(self, model: Any) -> list[Any]:
+        """Return the TensorFlow variables that a forward pass may change and that are not among the model's variables.
 
-        These are the states of the layers' `tf.random.Generator`s, in tf_keras also those inside its RandomGenerators;
-        for Keras 3, also the global generator's, which layers without a generator use.
+        These are the states of stateful RNNs, `tf.Variable`s in Keras 3's layers, and the states of generators: of
+        `tf.random.Generator`s, tf_keras' RandomGenerators, and Keras 3's global one, which layers without one use.
         """
-        kinds: tuple[type, ...] = (tf.random.Generator,)
         if self.legacy:
             from tf_keras.src.backend import RandomGenerator
-
-            kinds = (RandomGenerator, *kinds)
-        states = {} if self.legacy else {0: self._global_generator().state.value}
+        wrapper = RandomGenerator if self.legacy else self.module.Variable
+        states = [] if self.legacy else [self._global_generator().state.value]
         for layer in self.layers(model):
-            for generator in _inside(list(vars(layer).values()), kinds):
-                if not isinstance(generator, tf.random.Generator):
-                    generator._maybe_init()
-                    generator = generator._generator  # noqa: PLW2901
-                if generator is not None:
-                    states[id(generator)] = generator.state
-        return list(states.values())
+            kept = [value for name, value in vars(layer).items() if name not in _COUNTERS]
+            for value in _inside(kept, (tf.Variable, tf.random.Generator, wrapper)):
+                if isinstance(value, wrapper):
+                    if self.legacy:
+                        value._maybe_init()
+                    value = value._generator if self.legacy else value.value  # noqa: PLW2901
+                states.append(value.state if isinstance(value, tf.random.Generator) else value)
+        known = {id(variable) for variable in [None, *self.variables(model)]}
+        return [state for key, state in {id(state): state for state in states}.items() if key not in known]
 
     def moving_statistics(self, model: Any) -> list[Any]:
         """Return the TensorFlow variables that layers update in training, such as BatchNormalization's means.
@@ -275,7 +275,11 @@ class Keras:
             self.module.random.SeedGenerator.next = _with_replica(self.module.random.SeedGenerator.next)
 
 
-def _inside(value: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
+# Attributes of a tf_keras model for its own `fit`.
+_COUNTERS = ("_train_counter", "_test_counter", "_predict_counter", "_steps_per_execution")
+
+
+def _inside(value: Any, kinds: tuple[Any, ...]) -> Iterator[Any]:
     """Yield the objects of these kinds in nested lists, tuples and dicts."""
     if isinstance(value, kinds):
         yield value

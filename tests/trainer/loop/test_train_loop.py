@@ -392,7 +392,7 @@ def test_replicas_draw_different_numbers(keras: Keras, name: str) -> None:
     with over.scope():
         layer = LAYERS[name](keras)
         drawing = keras.module.Sequential([keras.module.layers.Input((8, 8, 1)), layer])
-        states = keras.random_states(drawing)
+        states = keras.untracked_states(drawing)
     keras.fold_replica_into_seeds()
     ramp = tf.reshape(tf.range(1.0, 65.0), [1, 8, 8, 1])
     draw = tf.function(lambda: over.run(lambda: drawing(ramp, training=True)))
@@ -493,6 +493,33 @@ def test_an_optimizer_of_keras_3_means_what_it_means_there(
     keras3: Keras, optimizer: Callable[[Keras], Any], replicas: int, accumulation: int
 ) -> None:
     assert_trains_as_in_keras(keras3, optimizer, replicas=replicas, accumulation=accumulation)
+
+
+def test_states_that_keras_does_not_track_are_found(keras: Keras) -> None:
+    """A checkpoint and a skipped step need them: those of stateful RNNs and plain `tf.Variable`s."""
+
+    class Counting(keras.module.layers.Layer):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = {"seen": tf.Variable(0.0, trainable=False)}
+
+        def call(self, inputs: Any) -> Any:
+            self.calls["seen"].assign_add(1.0)
+            return inputs
+
+    layers = keras.module.layers
+    counting = keras.module.Sequential([layers.Input((3, 2), 4), Counting(), layers.GRU(2, stateful=True)])
+
+    def values() -> list[np.ndarray]:
+        found = [*keras.untracked_states(counting), *keras.forward_pass_variables(counting)]
+        return [np.array(variable.numpy()) for variable in found]
+
+    before = values()
+    counting(tf.ones((4, 3, 2)))
+    changed = [
+        array.shape for array, earlier in zip(values(), before, strict=True) if not np.array_equal(array, earlier)
+    ]
+    assert sorted(changed) == [(), (4, 2)]
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

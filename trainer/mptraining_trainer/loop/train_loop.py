@@ -122,7 +122,7 @@ class Loop:
         # Variables that a forward pass changes; a skipped step must restore them.
         moved = keras.forward_pass_variables(model) if scaler else []
         self._changed_by_forward = [variable for variable in moved if variable.dtype.is_floating]
-        self._restored_by_skip = [*moved, *keras.random_states(model)] if scaler else []
+        self._restored_by_skip = [*moved, *keras.untracked_states(model)] if scaler else []
         if scaler:
             self._restored_by_skip += [variable for metric in self.metrics for variable in keras.variables(metric)]
         self.evaluation = Evaluation(

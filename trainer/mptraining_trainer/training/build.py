@@ -185,7 +185,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         built = program.build(job, keras, context.example, context.notice)
         _check_batch_size(context, built.model)
         # This call creates Keras 3's global generator under the strategy if it does not exist, so every replica has it.
-        keras.random_states(built.model)
+        keras.untracked_states(built.model)
         compiled = built.compiled
         assert compiled is not None
         own = "train_step" in compiled.own_steps
@@ -262,7 +262,7 @@ def _trace(
         loop.prepare(tensors)
         loop.evaluation.prepare(tensors)
     parts = job.replicas * context.training.gradient_accumulation_steps
-    moved = [*keras.forward_pass_variables(built.model), *keras.random_states(built.model)]
+    moved = [*keras.forward_pass_variables(built.model), *keras.untracked_states(built.model)]
     values = ReplicaValues(context.strategy)
     before = values.read(moved)
     sums = False
