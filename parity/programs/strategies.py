@@ -141,11 +141,12 @@ def _programs(draw: st.DrawFn, generation: str | None) -> Program:
     p |= draw(_weights(p["task"], outputs))
     p |= draw(_metrics(p))
     p |= draw(_optimizers(p["generation"]))
-    p["validation"] = draw(st.sampled_from(["none", "none", "each", "each", "each", "second"]))
+    fixed = p["inputs"] == "fixed"
+    p["validation"] = "none" if fixed else draw(st.sampled_from(["none", "none", "each", "each", "each", "second"]))
     p["callbacks"] = draw(_callbacks(p["validation"], p["schedule"]))
     p |= draw(_batches(p))
     p["policy"] = draw(_rarely(choices.POLICIES, 6))
-    p["strategy"] = draw(st.sampled_from(choices.STRATEGIES))
+    p["strategy"] = "None" if fixed else draw(st.sampled_from(choices.STRATEGIES))
     p["workers"] = draw(_one_in(25))
     made = Program(**p)
     assume(problem(made) is None)
@@ -255,10 +256,11 @@ def _callbacks(draw: st.DrawFn, validation: str, schedule: str) -> tuple[str, ..
 def _batches(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
     batch = draw(st.sampled_from([12, 12, 8, 4]))
     changing = {"batchnorm", "dropout"} & set(p["extras"]) or p["override"] in ("train_step", "both_steps")
-    accumulation = 2 if not changing and draw(_one_in(8)) else 1
+    fixed = p["inputs"] == "fixed"
+    accumulation = 2 if not changing and not fixed and draw(_one_in(8)) else 1
     unit = batch * accumulation
     full = draw(st.integers(1, 3))
-    remainder = draw(st.sampled_from(choices.REMAINDERS))
+    remainder = "Drop" if fixed else draw(st.sampled_from(choices.REMAINDERS))
     epochs = draw(st.sampled_from([1, 2, 2, 3]))
     rows = full * unit + (draw(st.integers(1, unit - 1)) if remainder == "PadAndMask" else 0)
     return {
