@@ -196,10 +196,9 @@ class Keras:
         """Let the optimizer set the final weights as `fit` does at its end: with `use_ema`, their moving average."""
         optimizer.finalize_variable_values(list(variables))
 
-    @staticmethod
-    def averages(optimizer: Any) -> bool:
-        """Return whether the optimizer replaces the weights by their moving average at the end."""
-        return bool(getattr(optimizer, "use_ema", False))
+    def averages(self, optimizer: Any) -> bool:
+        """Return whether the optimizer replaces weights by their moving average at the end."""
+        return any(getattr(part, "use_ema", False) for part in self.parts(optimizer))
 
     def untracked_states(self, model: Any) -> list[Any]:
         """Return the TensorFlow variables that a forward pass may change and that are not among the model's variables.
