@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -169,6 +170,17 @@ def test_the_end_of_a_repetition_gives_up_after_a_time() -> None:
     end(0.05)
     stuck.set()
     end(60)
+
+
+def test_what_was_written_is_not_kept_until_the_next_write() -> None:
+    outbox, content = Outbox(), Storage()
+    end = outbox.repeat("events", lambda last: None, "run", on_failure=pytest.fail, seconds=60)
+    kept = weakref.ref(content)
+    outbox.put("checkpoint", lambda content=content: None)  # type: ignore[misc]
+    del content
+    outbox.wait("checkpoint")
+    assert kept() is None
+    end()
 
 
 def test_an_idle_outbox_has_no_thread() -> None:

@@ -167,6 +167,8 @@ class Outbox:
             with self._changed:
                 self._running = None
                 self._finish(write, error)
+                # What it wrote, such as a checkpoint, would stay in memory until the next write.
+                del write, error
                 self._changed.notify_all()
 
     def _next(self) -> _Write | None:
