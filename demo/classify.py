@@ -12,6 +12,8 @@ import keras
 import numpy as np
 
 SHADES = " .:*#"
+# Four digits fit a terminal of 80 columns.
+SHOWN = 4
 
 
 def main(model_folder: Path, data: Path) -> None:
@@ -20,8 +22,8 @@ def main(model_folder: Path, data: Path) -> None:
     images, labels = held_out["image"], held_out["label"]
     predicted = np.asarray(model.predict(images.astype("float32"), verbose=0)).argmax(axis=1)
     right = predicted == labels
-    wrong = np.flatnonzero(~right)[:2]
-    shown = [*np.flatnonzero(right)[: 8 - len(wrong)], *wrong]
+    wrong = np.flatnonzero(~right)[:1]
+    shown = [*np.flatnonzero(right)[: SHOWN - len(wrong)], *wrong]
     for row in range(8):
         print(
             "  ".join(

@@ -27,13 +27,12 @@ compile --universal --extra trainer -c requirements.lock -o images/trainer.lock 
   --no-emit-package requests-oauthlib --no-emit-package websocket-client --no-emit-package python-dateutil \
   --no-emit-package aiohttp --no-emit-package aiohappyeyeballs --no-emit-package aiosignal --no-emit-package attrs \
   --no-emit-package frozenlist --no-emit-package multidict --no-emit-package propcache --no-emit-package tzdata \
-  --no-emit-package yarl \
-  --no-emit-package tensorflow --no-emit-package tensorflow-cpu --no-emit-package tf-keras --no-emit-package tensorboard
+  --no-emit-package yarl --no-emit-package tensorboard
 # tf-keras asks for `tensorflow` by name, which must not come in beside the variant: it is skipped, and pip gets --no-deps.
 printf 'tensorflow-cpu\ntf-keras\ntensorboard\n' | tensorflow -c requirements.lock -o images/tensorflow-cpu.lock --no-emit-package tensorflow
 printf 'tensorflow[and-cuda]==2.21.0\ntf-keras\ntensorboard\n' | tensorflow -c requirements.lock -o images/tensorflow-gpu.lock
-# The last release for TPUs; it wants the Keras 2 of the same number.
-printf 'tensorflow-tpu==2.20.0\ntf-keras==2.20.1\n' | tensorflow -c images/trainer.lock -o images/tensorflow-tpu.lock \
+# The last release for TPUs, as in pyproject.toml; it wants the Keras 2 of the same number.
+printf 'tensorflow-tpu==2.20.0\nlibtpu==0.0.20\ntf-keras==2.20.1\n' | tensorflow -c images/trainer.lock -o images/tensorflow-tpu.lock \
   --no-emit-package tensorflow
 # What writes the bills of material of the four; it is in none of them. Its grammar of international addresses is left
 # out: of 5 s of checking 4 are that, for addresses that are package URLs of ASCII letters.

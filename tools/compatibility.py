@@ -71,8 +71,8 @@ def promised() -> list[str]:
         "Helm chart": f"kubeVersion `{chart['kubeVersion']}`",
         "Python": project["requires-python"].replace(",", ", "),
         "Python, to train": f"{trains[0]} to {trains[-1]}",
-        "TensorFlow, to train outside of our images": bound(extras["trainer"], "tensorflow"),
-        "tf_keras, the same": bound(extras["trainer"], "tf-keras"),
+        "TensorFlow, to train outside of our images": bound(extras["trainer-gpu"], "tensorflow"),
+        "tf_keras, the same": bound(extras["trainer-gpu"], "tf-keras"),
         "Kubernetes' Python client": bound(project["dependencies"], "kubernetes"),
         "Pydantic": bound(project["dependencies"], "pydantic"),
     }

@@ -116,7 +116,7 @@ def test_what_it_imports_is_in_colab_and_is_installed_elsewhere_by_its_first_cel
 def test_a_module_without_its_package_is_found() -> None:
     cell = "%%writefile train.py\nimport keras\nfrom sklearn.datasets import load_digits"
     assert imported(cell) == imported(cell.partition("\n")[2] + "\n!ls\nimport json") == {"keras", "sklearn"}
-    assert lacking({"sklearn", "keras", "PIL", "mptraining"}, brought(["mptraining[trainer]"])) == {"sklearn"}
+    assert lacking({"sklearn", "keras", "PIL", "mptraining"}, brought(["mptraining[trainer-cpu]"])) == {"sklearn"}
     assert lacking({"numpy", "keras"}, brought(["mptraining"])) == {"keras"}
 
 

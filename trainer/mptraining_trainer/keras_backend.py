@@ -8,6 +8,7 @@ TF_USE_LEGACY_KERAS.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,8 +53,13 @@ class Keras:
         return str(self.module.mixed_precision.global_policy().name)
 
     def clear_session(self) -> None:
-        """Clear Keras' global state, so that the next models get the same names. The policy must be set again."""
+        """Clear Keras' global state, so that the next models get the same names, and free models without a reference.
+
+        The policy must be set again.
+        """
         self.module.backend.clear_session()
+        # A model is in reference cycles. tf_keras leaves it there, and a GPU may not have the memory for two.
+        gc.collect()
 
     def set_seed(self, seed: int) -> None:
         """Seed Python, NumPy and TensorFlow, from which every unseeded initializer and dropout draws."""
@@ -180,6 +186,12 @@ class Keras:
     def finalize(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Let the optimizer set the final weights as `fit` does at its end: with `use_ema`, their moving average."""
         optimizer.finalize_variable_values(list(variables))
+
+    def sets_final_weights(self, optimizer: Any) -> bool:
+        """Return whether `finalize` changes the weights: by `use_ema`, or by a method of the user's."""
+        plain = self.module.optimizers.Optimizer.finalize_variable_values
+        parts = self.parts(optimizer)
+        return any(part.use_ema or type(part).finalize_variable_values is not plain for part in parts)
 
     def untracked_states(self, model: Any) -> list[Any]:
         """Return the TensorFlow variables that a forward pass may change and that are not among the model's variables.

@@ -14,6 +14,8 @@ from mptraining_api.resolved_job import Choice, ResolvedAccelerator, Strategy
 from mptraining_api.spec import JobSpec, Machine
 
 FELL_BACK = "FellBackToCPU"
+# The fat binaries in TensorFlow 2.21's and 2.22.0rc0's wheels end at 9.0, without PTX that a newer GPU could compile.
+_CAPABILITY_WITHOUT_KERNELS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,20 @@ def _resolved(wanted: Machine, type: AcceleratorType, count: int) -> ResolvedAcc
         sharing=wanted.sharing,
         compute_capability=type.compute_capability,
     )
+
+
+def check_kernels(spec: JobSpec, devices: Devices) -> None:
+    """Refuse a GPU that the trainer's images cannot compute on, unless the job names its own image."""
+    accelerator = devices.accelerator
+    newer = (accelerator.compute_capability or 0.0) >= _CAPABILITY_WITHOUT_KERNELS
+    if newer and not (spec.pod_template and spec.pod_template.image):
+        raise InvalidSpec(
+            accelerators.TYPE,
+            f"{accelerator.title}: TensorFlow's wheels have no kernels for its compute capability "
+            f"{accelerator.compute_capability}",
+            expected=f"a GPU of compute capability below {_CAPABILITY_WITHOUT_KERNELS}",
+            next_step="Choose such a GPU, or name an image with a TensorFlow built for this one in podTemplate.image.",
+        )
 
 
 def without_accelerators(devices: Devices, *, splits_in_two: bool) -> Devices:

@@ -24,7 +24,7 @@ from mptraining_api.resolve.batch_size import (
 )
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
 from mptraining_api.resolve.device_claims import with_claim
-from mptraining_api.resolve.devices import Devices, requested_devices, strategy, without_accelerators
+from mptraining_api.resolve.devices import Devices, check_kernels, requested_devices, strategy, without_accelerators
 from mptraining_api.resolve.placement import placement
 from mptraining_api.resolve.precision import Keras, jit_compile, precision
 from mptraining_api.resolve.runtime_settings import Runtime
@@ -247,6 +247,7 @@ def _machine(
     """Return what depends on the machine of `spec`. Raises InvalidSpec."""
     # The requested devices are checked, too: a CPU fallback must not accept a job that a cluster with them refuses.
     strategy(spec, wanted)
+    check_kernels(spec, wanted)
     picked_strategy, strategy_choice = strategy(spec, devices)
     resolved_precision, precision_choice = precision(spec, wanted, devices, keras)
     jit, jit_choice = jit_compile(spec, devices, resolved_precision.policy)

@@ -39,7 +39,7 @@ def deep_check(path: str, *, say: Callable[[str], None], command: Sequence[str] 
     InvalidProgram if TensorFlow is not installed.
     """
     if tuple(command) == INSPECTOR and importlib.util.find_spec("tensorflow") is None:
-        step = "Install it with: pip install 'mptraining[trainer]'"
+        step = "Install it with: pip install 'mptraining[trainer-cpu]'"
         raise InvalidProgram("--deep", "TensorFlow is not installed here", next_step=step)
     folder = Path(path).absolute().parent
     with tempfile.TemporaryDirectory(prefix="mptj-") as temporary:

@@ -193,7 +193,7 @@ def run_local(
     if attempt is None:
         return 0
     if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
-        step = "Install it with: pip install 'mptraining[trainer]'"
+        step = "Install it with: pip install 'mptraining[trainer-cpu]'"
         raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
 
     folder = _relative_path(resolved.output or "", Path.cwd())

@@ -108,7 +108,7 @@ def _name(each: Mapping[str, Any]) -> str:
 def _read_space(spec: Mapping[str, Any], folder: Path, command: Sequence[str]) -> list[dict[str, Any]]:
     """Return the hyperparameters that the trainer reports. Raises InvalidProgram."""
     if tuple(command) == READER and importlib.util.find_spec("tensorflow") is None:
-        step = "Name them, or install TensorFlow here: pip install 'mptraining[trainer]'"
+        step = "Name them, or install TensorFlow here: pip install 'mptraining[trainer-cpu]'"
         raise InvalidProgram("spec.parameters", "missing; the program is asked for them", next_step=step)
     document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "search-space"}, "spec": dict(spec)}
     with tempfile.TemporaryDirectory(prefix="mptj-") as temporary:

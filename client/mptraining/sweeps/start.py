@@ -107,7 +107,7 @@ def run_sweep(
     Problem before any process starts.
     """
     if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
-        step = "Install it with: pip install 'mptraining[trainer]'"
+        step = "Install it with: pip install 'mptraining[trainer-cpu]'"
         raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
     require_optuna(opened.sweep.spec)
     slots = gpus_of_slots(opened.sweep.spec, opened.parallel, visible_gpus(os.environ))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from mptraining_api.events import Progress, Recovered, Started
+from mptraining_api.events import Progress, Recovered, Started, parse
 from mptraining_api.outputs.scalars import Restart, Scalar, ScalarSeries, surviving
 
 COMMON: dict[str, Any] = {"attempt": 1, "incarnation": "a", "worker": 0}
@@ -32,6 +33,15 @@ def test_metrics_and_gauges_of_a_progress() -> None:
         Scalar("train", "system/cpu_percent", 8, 8.0, 90.0),
     ]
     assert [each.name for each in found if isinstance(each, Scalar)][:2] == ["loss", "val_loss"]
+
+
+def test_a_validation_that_is_nan_is_drawn_once_too() -> None:
+    series = ScalarSeries()
+    lines = [progress(step, metrics={"val_loss": math.nan}).to_json() for step in (1, 2)]
+    events = [event for line in lines if (event := parse(line)) is not None]
+    found = [each for event in events for each in series.add(event) if isinstance(each, Scalar)]
+    assert [(each.name, each.step) for each in found] == [("val_loss", 1)]
+    assert math.isnan(found[0].value)
 
 
 def test_a_validation_is_drawn_once() -> None:

@@ -22,6 +22,8 @@ def job(accelerator: dict[str, Any], settings: ClusterSettings, **spec: Any) -> 
             "accelerator": accelerator,
             "program": {"application": {"name": "cnn", "classes": 3}},
             "data": {"train": ["gs://b/*.tfrecord"]},
+            # The newest GPUs need one.
+            "podTemplate": {"image": "trainer:1"},
             **spec,
         },
     }
@@ -94,6 +96,16 @@ def test_gke_selects_by_labels_alone(
     assert placed.node_affinity is None
     assert placed.resources == {"nvidia.com/gpu": 1}
     assert list(placed.tolerations) == [GPU_TAINT, *(toleration(key, value) for key, value in tolerated)]
+
+
+@pytest.mark.parametrize("gpu", ["nvidia-b200", "nvidia-gb200", "nvidia-rtx-pro-6000"])
+@pytest.mark.parametrize("settings", [ClusterSettings(), ClusterSettings(cpu_fallback=True)])
+def test_a_gpu_without_kernels_in_tensorflow_s_wheels_needs_an_image_of_the_job(
+    gpu: str, settings: ClusterSettings
+) -> None:
+    assert job({"type": gpu}, settings).image == "trainer:1"
+    with pytest.raises(InvalidSpec, match=r"no kernels for its compute capability 1\d.0; .* podTemplate.image"):
+        job({"type": gpu}, settings, podTemplate={})
 
 
 def test_gb200_needs_arm_nodes() -> None:

@@ -48,7 +48,7 @@ def first_job(place: Place, python: str) -> float:
         return said
 
     step("a stranger: an empty environment", python, "-m", "venv", "env")
-    wanted = f"mptraining[trainer]=={VERSION}"
+    wanted = f"mptraining[trainer-cpu]=={VERSION}"
     step("a stranger: installed", "pip", "install", "--quiet", "--index-url", f"{place.index}/simple/", wanted)
     found = step("a stranger: whose it is", "python", "-c", "import mptraining; print(mptraining.__file__)").strip()
     assert Path(found).is_relative_to(home), f"{found} is not the installed package"

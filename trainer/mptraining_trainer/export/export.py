@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from mptraining_api import run_folder
+from mptraining_api.model import json_value
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import storage, transfers
@@ -102,7 +103,7 @@ def export(
             "policy": policy,
             "main": main,
             "step": step,
-            "metrics": dict(metrics or {}),
+            "metrics": {name: json_value(value) for name, value in (metrics or {}).items()},
             "recipe": _RECIPE if rebuilds else None,
         }
         (part / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")

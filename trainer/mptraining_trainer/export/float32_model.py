@@ -1,4 +1,4 @@
-"""Float32 form of a script's trained model for the export, and warnings about token ids in half precision.
+"""Float32 form of a script's trained model for the export.
 
 The trainer does not know which lines of a script build its model. A model that Keras can rebuild from its config, with
 the script's own classes and functions, is rebuilt. Any other model is itself switched to float32: a mixed policy keeps
@@ -7,20 +7,12 @@ variables in float32 and affects only the compute dtype.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
-import tensorflow as tf
-
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.reporting.telemetry import Notify
-
-# Integers above this are not all representable: float16 has 11 significant bits, bfloat16 has 8.
-_EXACT_IDS = {tf.float16: 2048, tf.bfloat16: 256}
 
 
 def policy_of(model: Any, keras: Keras) -> str:
@@ -37,41 +29,6 @@ def _name(layer: Any) -> str | None:
     name = getattr(policy, "name", None)
     # Layers on integers or strings, such as preprocessing layers, have no floating-point policy.
     return name if name is not None and ("float" in name) else None
-
-
-@contextmanager
-def warn_about_rounded_ids(keras: Keras, notice: Notify) -> Iterator[None]:
-    """Warn about token ids that reach an Embedding in half precision, which trains on wrong tokens without an error.
-
-    Ids from a float `keras.Input` are cast by a script's own layer around the Embedding: float16 rounds 19997 to 20000,
-    bfloat16 keeps 8 bits.
-    """
-    embedding = keras.module.layers.Embedding
-    original = embedding.call
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def check(layer: Any, ids: Any) -> None:
-        dtype = getattr(ids, "dtype", None)
-        exact = _EXACT_IDS.get(tf.as_dtype(dtype)) if dtype is not None else None
-        if exact is not None and (layer.input_dim is None or layer.input_dim > exact):
-            notice(
-                "TokenIdsRounded",
-                f"the Embedding {layer.name!r} reads ids as {tf.as_dtype(dtype).name}, in which those above {exact} "
-                "are rounded: write keras.Input(..., dtype='int32'), or precision: {policy: float32}",
-                level="Warning",
-            )
-
-    # The wrapper has the original's signature: tf_keras passes `training` to a layer that takes any keyword.
-    @functools.wraps(original)
-    def call(self: Any, inputs: Any) -> Any:
-        check(self, inputs)
-        return original(self, inputs)
-
-    embedding.call = call
-    try:
-        yield
-    finally:
-        embedding.call = original
 
 
 def rebuild_from_config(model: Any, keras: Keras, config: Any, arrays: Sequence[Any]) -> Any:

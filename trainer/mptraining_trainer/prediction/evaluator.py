@@ -5,7 +5,6 @@ The state of a metric is a sum over examples, as tf.distribute assumes too: the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,9 +94,7 @@ class Evaluator:
         examples = sum(part.examples for part in parts)
         found = {"loss": sum(part.loss for part in parts) / examples} if examples else {}
         results = self._compiled.results(self._compiled.evaluation_metrics)
-        found |= {name: float(value) for name, value in results.items()}
-        # As in training, results hold finite numbers only.
-        return {name: value for name, value in found.items() if math.isfinite(value)}
+        return found | {name: float(value) for name, value in results.items()}
 
     def _graph(self, inputs: Any, labels: Any, weights: Any, rows: Any) -> Any:
         compiled = self._compiled

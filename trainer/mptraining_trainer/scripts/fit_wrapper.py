@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import math
 import os
 import random
 import runpy
@@ -32,8 +31,9 @@ from mptraining_api.programs.fields import Script
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.tensorflow_cloud import inside_job
 from mptraining_trainer.checkpoints.state import FitState
-from mptraining_trainer.export.float32_model import policy_of, warn_about_rounded_ids
+from mptraining_trainer.export.float32_model import policy_of
 from mptraining_trainer.keras_backend import Keras, load
+from mptraining_trainer.model.rounded_ids import warn_about_rounded_ids
 from mptraining_trainer.notebook_shell import source_location
 from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.secrets import SecretValues
@@ -388,9 +388,7 @@ def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
     for name, value in (logs or {}).items():
         # The script's own train_step or callback may return strings, vectors or dicts.
         with contextlib.suppress(TypeError, ValueError):
-            number = float(np.asarray(value)[()])
-            if math.isfinite(number):
-                found[str(name)] = number
+            found[str(name)] = float(np.asarray(value)[()])
     return found
 
 

@@ -357,6 +357,7 @@ class _Script:
                 fence=worker.fence,
                 # The strategy is the job's, or one that the script created.
                 strategy=getattr(model, "distribute_strategy", None) or self._strategy,
+                outbox=worker.outbox,
             )
         assert self._checkpointer is not None
         return self._checkpointer

@@ -34,8 +34,16 @@ _TRAINING = "training"
 class Hooks:
     """Methods that the fit loop calls; without callbacks and best weights they do nothing."""
 
-    def __init__(self, callbacks: Callbacks | None = None, best: BestWeights | None = None) -> None:
+    def __init__(
+        self,
+        callbacks: Callbacks | None = None,
+        best: BestWeights | None = None,
+        *,
+        steps_per_execution: int | None = None,
+    ) -> None:
+        """`steps_per_execution` is the number of fused steps, None to measure it."""
         self._callbacks = callbacks
+        self.steps_per_execution = steps_per_execution
         self.best = best
         self._boundaries = Boundaries(total_steps=1, steps_per_epoch=1, validation_every=None, checkpoint_every=None)
         # The last step whose hooks have run, and the number of epochs that have ended by then.
@@ -54,6 +62,21 @@ class Hooks:
     def training_stopped(self) -> bool:
         """Whether a callback ended the training."""
         return self._stopped
+
+    @property
+    def sees_test_batches(self) -> bool:
+        """Whether a callback is called with every batch of validation."""
+        return self._callbacks is not None and self._callbacks.sees_test_batches
+
+    @property
+    def exports_last_weights(self) -> bool:
+        """Whether the weights are exported that the model has at the end."""
+        return self.best_to_export is None
+
+    @property
+    def restores_weights(self) -> bool:
+        """Whether a callback may have restored earlier weights at the end."""
+        return self._callbacks is not None and self._callbacks.restores_weights
 
     @property
     def best_to_export(self) -> Best | None:
@@ -224,16 +247,16 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
     validated = built.context.datasets.validation is not None
     metrics = built.loop.logged_metrics
     best = best_weights(job.export, program.model, metrics, validated=validated, notice=notice)
+    steps_per_execution = built.context.training.steps_per_execution
     if not program.callbacks:
-        return Hooks(None, best)
+        return Hooks(None, best, steps_per_execution=steps_per_execution)
     if worker.scalars is not None and any(
         supported_callbacks.kind(each) == "TensorBoard" for each in program.callbacks
     ):
         worker.scalars.write_beside_callback()
     scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))
     worker.exit_stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-    files = CallbackFiles(worker.folder, scratch, chief=worker.identity.is_chief, notice=notice)
-    worker.exit_stack.callback(files.close)
+    files = CallbackFiles(worker.folder, scratch, chief=worker.identity.is_chief, notice=notice, outbox=worker.outbox)
     callbacks = Callbacks(
         program.callbacks,
         keras=keras,
@@ -246,6 +269,7 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
         notice=notice,
         now=worker.telemetry.now,
         sum_over_workers=sum_over_workers(built.context.strategy, job.processes),
+        steps_per_execution=steps_per_execution,
         chief=worker.identity.is_chief,
     )
-    return Hooks(callbacks, best)
+    return Hooks(callbacks, best, steps_per_execution=callbacks.steps_per_execution)

@@ -1,11 +1,11 @@
 """Keras callbacks of a function program, called by the fit loop as `fit` would call them.
 
 As under `fit`: `on_train_begin`; in every epoch `on_epoch_begin` and `on_epoch_end` with its metrics, validation's with
-`val_`; `on_train_batch_begin` and `_end` around each execution of K fused steps, with the number of its first and last
-batch, as under `fit(steps_per_execution=K)`; `on_test_begin` and `_end` around validation, `on_test_batch_begin` and
-`_end` around each of its calls. `self.model` is the trained model and `self.model.optimizer` its optimizer.
-`stop_training` is read at the end of an epoch, and after batches for which a callback was called: the epoch then ends
-there, with validation. An epoch that the job's last step truncates does not end.
+`val_`; `on_train_batch_begin` and `_end` around each step, or with stepsPerExecution: K around K fused steps, with the
+number of the first and last batch, as under `fit(steps_per_execution=K)`; `on_test_begin` and `_end` around validation,
+`on_test_batch_begin` and `_end` around its batches. `self.model` is the trained model and `self.model.optimizer` its
+optimizer. `stop_training` is read at the end of an epoch, and after batches for which a callback was called: the epoch
+then ends there, with validation. An epoch that the job's last step truncates does not end.
 
 Every worker calls the callbacks, as under `fit`, because reading or setting a variable may be a collective operation.
 Keras' own callbacks write into a separate folder per worker (`callback_files`), and all workers agree whether to stop.
@@ -110,6 +110,7 @@ class Callbacks:
         notice: Callable[..., None],
         now: Callable[[], float],
         sum_over_workers: Callable[[float], float],
+        steps_per_execution: int | None = None,
         chief: bool = True,
     ) -> None:
         """Raise InvalidProgram for callbacks that cannot work in this training."""
@@ -119,6 +120,13 @@ class Callbacks:
         callbacks = tuple(one for one in callbacks if supported_callbacks.superseded_reason(one) is None)
         # Decided by the callbacks of all workers, since `any_worker_stopped` is a collective operation.
         self._stops_after_batches = any(supported_callbacks.has_batch_hooks(one) for one in callbacks)
+        # An observer only reports, and may miss batches.
+        others = [one for one in callbacks if not supported_callbacks.is_observer(one)]
+        # The number of fused steps, None to measure it; every worker has the same.
+        self.steps_per_execution = steps_per_execution
+        if steps_per_execution is None and any(supported_callbacks.has_batch_hooks(one) for one in others):
+            self.steps_per_execution = 1
+        self.sees_test_batches = any(supported_callbacks.has_test_batch_hooks(one) for one in others)
         self._callbacks = callbacks = supported_callbacks.of_worker(callbacks, chief=chief)
         self._names = supported_callbacks.checkpoint_names(callbacks)
         self._keras = keras
@@ -135,6 +143,7 @@ class Callbacks:
         self._job_rate = self._rate()
         self._published_at = now()
         self._check(validated)
+        self._report_batch_hooks(steps_per_execution)
         files.redirect(callbacks)
 
     def begin(
@@ -192,6 +201,11 @@ class Callbacks:
             self._files.check_fence = fence.check
 
     @property
+    def restores_weights(self) -> bool:
+        """Whether an EarlyStopping has restored its best weights, or may have."""
+        return any(getattr(one, "restore_best_weights", False) is True for one in self._callbacks)
+
+    @property
     def any_worker_stopped(self) -> bool:
         """Whether a callback on any worker stopped training; a collective operation that every worker must call."""
         return self._sum_over_workers(float(bool(self._model.stop_training))) > 0
@@ -235,7 +249,6 @@ class Callbacks:
         """Call the hooks before an execution with batch `first` of the epoch, after `step` steps."""
         if self._batch_callbacks:
             self._count_steps(step)
-            self._files.wait()
             self._call("on_train_batch_begin", first, {}, only=self._batch_callbacks)
 
     def batches_end(self, last: int, logs: Mapping[str, float]) -> bool:
@@ -248,7 +261,6 @@ class Callbacks:
         return self.any_worker_stopped
 
     def validation_begins(self) -> None:
-        self._files.wait()
         self._call("on_test_begin", {})
 
     def test_batches_begin(self, first: int) -> None:
@@ -262,14 +274,12 @@ class Callbacks:
         self._call("on_test_end", dict(logs))
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, float]) -> None:
-        self._files.wait()
         # All callbacks share one dict: ReduceLROnPlateau adds the learning rate, which a later CSVLogger writes.
         self._call("on_epoch_end", epoch, dict(logs))
         self._publish()
 
     def end(self, logs: Mapping[str, float]) -> None:
         """Call the hooks after the last step; EarlyStopping may restore its best weights."""
-        self._files.wait()
         self._call("on_train_end", dict(logs))
         self._publish()
         self._files.wait()
@@ -277,7 +287,6 @@ class Callbacks:
     def abandon(self) -> None:
         """Stop publishing and close the callbacks; other instances resume from an earlier step and write the files."""
         self._files.wait()
-        self._files.close()
         for callback in self._callbacks:
             supported_callbacks.close(callback)
 
@@ -358,13 +367,20 @@ class Callbacks:
                         next_step="Give it mode='max' or mode='min'.",
                     )
                 callback.mode = mode
-        if self._batch_callbacks:
-            kind = ", ".join(dict.fromkeys(type(one).__name__ for one in self._batch_callbacks))
-            self._notice(
-                "BatchCallbacks",
-                f"{kind}: called after each execution of several fused steps, with the number of the last batch; "
-                "training.stepsPerExecution: 1 calls it after every batch",
+
+    def _report_batch_hooks(self, steps_of_job: int | None) -> None:
+        names = ", ".join(dict.fromkeys(type(one).__name__ for one in self._batch_callbacks))
+        if not names or steps_of_job == 1:
+            return
+        if self.steps_per_execution == 1:
+            text = (
+                "called after every batch, so each step is an execution of its own, which is slower for small models; "
             )
+            text += "training.stepsPerExecution: K calls it after each execution of K fused steps"
+        else:
+            text = "called after each execution of several fused steps, with the number of the last batch; "
+            text += "training.stepsPerExecution: 1 calls it after every batch"
+        self._notice("BatchCallbacks", f"{names}: {text}", level="Warning" if steps_of_job else "Info")
 
     def _count_steps(self, step: int) -> None:
         for callback in self._callbacks:
