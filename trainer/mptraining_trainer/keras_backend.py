@@ -52,6 +52,15 @@ class Keras:
         """The name of the global precision policy."""
         return str(self.module.mixed_precision.global_policy().name)
 
+    @property
+    def graph_model(self) -> Any:
+        """The class that tf_keras makes the base of all models after `disable_eager_execution`; None of Keras 3."""
+        if not self.legacy:
+            return None
+        from tf_keras.src.engine.training_v1 import Model
+
+        return Model
+
     def clear_session(self) -> None:
         """Clear Keras' global state, so that the next models get the same names, and free models without a reference.
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -43,7 +45,8 @@ from mptraining_trainer.distribution.coordination import (
 )
 from mptraining_trainer.distribution.strategy import make_strategy, started_fields
 from mptraining_trainer.ensemble.run_ensemble import average
-from mptraining_trainer.export.export import publish
+from mptraining_trainer.export.export import publish, take_snapshot
+from mptraining_trainer.forked_child import user_code
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.loop.steps_per_execution import Boundaries, StepsPerExecution
@@ -207,12 +210,23 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         # The metrics of the weights that are exported, which no validation has seen.
         metrics |= fit_loop.validate_final_weights()
 
-    # Export. Reading per-replica variables is a collective operation, so every worker calls `get_weights`.
-    chosen = hooks.select_export(fit_loop.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
+    # Export. Reading per-replica variables is a collective operation, so every worker takes the snapshot.
+    model = built.program.model
+    at, logs, weights = hooks.select_export(fit_loop.last_step, metrics, model.get_weights(), telemetry.notice)
+    scratch = Path(worker.exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="mptraining-")))
+    snapshot = take_snapshot(
+        model,
+        keras,
+        scratch,
+        policy=keras.policy,
+        inputs=built.inputs,
+        weights=weights,
+        callable_here=job.accelerator.kind != "tpu",
+    )
     exit_barrier(worker.identity)
     exported = None
     if worker.identity.is_chief:
-        exported = publish(worker, built.program, keras, context.example, *chosen, columns=data.columns)
+        exported = publish(worker, built.program, keras, context.example, at, logs, snapshot, columns=data.columns)
     return TrainingResult(
         step=fit_loop.last_step,
         metrics=metrics,
@@ -385,11 +399,13 @@ def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> 
         scaler.restore(ScalerState(scaler.state().scale, 0, state.skipped_steps, 0))
 
 
+@user_code()
 def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResult:
     """Train the job to its end on this worker. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
     if job.program.prediction is not None:
         # Its workers do not communicate.
+        worker.preemption.unblock_for_children()
         return predict(worker, environment)
     if job.program.ensemble is not None:
         return average(worker, environment)
@@ -406,6 +422,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
 
     # Devices must be set before any other use of TensorFlow, policy and seeds before any other use of Keras.
     strategy = make_strategy(job, worker.identity, environment)
+    worker.preemption.unblock_for_children()
     keras = load(job.keras)
     if source := environment.get(SOURCE_FOLDER):
         sys.path.insert(0, source)

@@ -74,9 +74,6 @@ class ScalarSeries:
     def add(self, event: Event) -> list[Scalar | Restart]:
         """Return what the event adds to the series."""
         match event:
-            case Started() if event.total_steps is None:
-                # A script: its Started does not tell where it resumes.
-                self._last = math.inf
             case Started():
                 return [self._restart(event.first_step, event.time)]
             case Recovered():

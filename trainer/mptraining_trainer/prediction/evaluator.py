@@ -5,6 +5,7 @@ The state of a metric is a sum over examples, as tf.distribute assumes too: the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.data.batch_spec import batch_spec
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
-from mptraining_trainer.export.export import under_float32
+from mptraining_trainer.export.float32_model import under_float32
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import program
 from mptraining_trainer.model.compiled import CompiledModel
@@ -133,6 +134,9 @@ def build_program(job: ResolvedJob, path: Path, keras: Keras, example: ExampleSp
         # The weights that training began with are not needed again.
         application = job.program.application.model_copy(update={"weights": "none", "freeze_base": False})
         job = job.model_copy(update={"program": job.program.model_copy(update={"application": application})})
+    about = json.loads((path / "model.json").read_text(encoding="utf-8"))
+    if reason := about.get("leftOut", {}).get("rebuild.py"):
+        raise InvalidProgram("spec.program", f"the program builds another model than it did: {reason}")
     with under_float32(keras.module):
         built = program.build(job, keras, example, lambda *_, **__: None)
     with np.load(path / "weights.npz") as arrays:

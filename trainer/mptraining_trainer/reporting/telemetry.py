@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import io
+import os
 import resource
 import sys
 import threading
@@ -34,6 +35,7 @@ class WholeLines(io.TextIOBase):
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._process = os.getpid()
         # Called with all output except separate lines (Events); it must neither block nor raise.
         self.copy: Callable[[str], None] = lambda _: None
         self._lock = threading.RLock()
@@ -43,6 +45,9 @@ class WholeLines(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write or buffer the text; return its number of characters."""
+        if os.getpid() != self._process:
+            # A forked child: the thread that held the lock does not exist in it.
+            return self._out.write(text)
         with self._lock:
             thread_id = threading.get_ident()
             complete, newline, partial = (self._partial_lines.pop(thread_id, "") + text).rpartition("\n")
@@ -56,6 +61,9 @@ class WholeLines(io.TextIOBase):
 
     def flush(self) -> None:
         """Write this thread's partial line, such as a progress bar, and those of threads that have ended."""
+        if os.getpid() != self._process:
+            self._out.flush()
+            return
         with self._lock:
             others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
             for thread in self._partial_lines.keys() - others:
@@ -135,6 +143,7 @@ class Telemetry:
         part_seconds: float | None = None,
     ) -> None:
         self._identity = identity
+        self._process = os.getpid()
         self._output = output
         self._termination_log = termination_log
         self._secrets = secrets or SecretValues({})
@@ -168,7 +177,9 @@ class Telemetry:
         return round(max(0.0, self._wall() - psutil.Process().create_time()), 3)
 
     def emit(self, kind: type[Event], **fields: Any) -> None:
-        """Report one event: a line on standard output and a line in the run folder."""
+        """Report one event: a line on standard output and a line in the run folder; nothing in a forked child."""
+        if os.getpid() != self._process:
+            return
         if "message" in fields:
             fields["message"] = self.redact(fields["message"])
         event = kind(

@@ -168,6 +168,8 @@ class BuildResult:
     loop: Loop
     preprocess: Preprocess
     findings: tuple[Finding, ...]
+    # The model's inputs of the first examples, with which an export is compared.
+    inputs: Any
 
     def make_iterator(self, position: Position, steps: int) -> Any:
         """Return an iterator for the loop over `steps` steps from `position`."""
@@ -239,11 +241,12 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     elif jit and eager and must_disable_xla(job, loop.xla_error(tensors), context.notice):
         loop.disable_xla()
     findings = tuple(preflight.warnings(facts)) if facts else ()
+    inputs = compiled.arrange_inputs(tensors[0])
     with context.strategy.scope():
         rounded = rounded_ids(keras, compiled, examples[0])
     if rounded:
         context.notice("TokenIdsRounded", rounded, level="Warning")
-    return BuildResult(context, job, built, built.optimizer, scaler, loop, preprocess, findings)
+    return BuildResult(context, job, built, built.optimizer, scaler, loop, preprocess, findings, inputs)
 
 
 def _trace(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from pydantic import JsonValue
 from mptraining_api.run_folder import Best
 from mptraining_trainer.checkpoints.state import CheckpointState
 from mptraining_trainer.distribution.coordination import sum_over_workers
+from mptraining_trainer.distribution.replica_variables import ReplicaValues
+from mptraining_trainer.export.export import take_snapshot, write_keras_file
+from mptraining_trainer.export.float32_model import load_archive, own_objects, write_float32_archive
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.loop.steps_per_execution import Boundaries
 from mptraining_trainer.model import supported_callbacks
@@ -264,7 +268,7 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
         optimizer=built.optimizer,
         metrics=metrics,
         files=files,
-        rebuild=program.rebuild,
+        save=_keras_files(worker, built),
         validated=validated,
         notice=notice,
         now=worker.telemetry.now,
@@ -273,3 +277,49 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
         chief=worker.identity.is_chief,
     )
     return Hooks(callbacks, best, steps_per_execution=callbacks.steps_per_execution)
+
+
+def _keras_files(worker: Worker, built: BuildResult) -> Callable[..., None]:
+    """Return the function that writes ModelCheckpoint's file, as the export's `model.keras` is written.
+
+    A file of a mixed-precision model opens only where that policy works. The first file is compared with the live
+    model; the later ones differ from it in numbers alone. Every worker must call the function.
+    """
+    program, context, notice = built.program, built.context, worker.telemetry.notice
+    keras, verified = context.keras, None
+
+    def save(path: Path, **options: Any) -> None:
+        nonlocal verified
+        moved = [*keras.forward_pass_variables(program.model), *keras.random_states(program.model)]
+        values = ReplicaValues(context.strategy)
+        before = values.read(moved) if verified is None else []
+        with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+            snapshot = take_snapshot(
+                program.model,
+                keras,
+                Path(scratch),
+                policy=keras.policy,
+                inputs=built.inputs,
+                callable_here=verified is None and built.job.accelerator.kind != "tpu",
+            )
+            if snapshot.failure is not None:
+                raise ValueError(snapshot.failure)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # tf_keras also writes the SavedModel and HDF5 formats.
+            target = path if path.suffix == ".keras" else Path(scratch, "copy.keras")
+            if verified is None:
+                values.assign(moved, before)
+                verified = write_keras_file(program.model, keras, snapshot, target)
+                if verified.failure or verified.policy != "float32":
+                    reason = verified.failure or f"it computes under {verified.policy}"
+                    notice("ModelCheckpoint", f"its files have the model as it is: {reason}", level="Warning")
+                verified = replace(verified, model=None, exact=None)
+            if verified.failure or verified.policy != "float32":
+                shutil.copyfile(snapshot.archive, target)
+            else:
+                write_float32_archive(snapshot.archive, target)
+            if target != path:
+                copy = load_archive(target, keras, verified.policy, own_objects(program.model, keras))
+                copy.save(str(path), **options)
+
+    return save

@@ -25,7 +25,6 @@ import numpy as np
 from pydantic import JsonValue
 
 from mptraining_api.problems import InvalidProgram, Problem
-from mptraining_trainer.export.export import float32_copy
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import supported_callbacks
@@ -94,7 +93,7 @@ _PUBLISH_EVERY = 30.0
 
 
 class Callbacks:
-    """The callbacks of one training. `sum_over_workers` is the sum of a number over all workers."""
+    """The callbacks of one training. `save` writes the model to a .keras file, `sum_over_workers` adds a number."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class Callbacks:
         optimizer: Any,
         metrics: Sequence[Any],
         files: CallbackFiles,
-        rebuild: Mapping[str, Any],
+        save: Callable[..., None],
         validated: bool,
         notice: Callable[..., None],
         now: Callable[[], float],
@@ -134,7 +133,7 @@ class Callbacks:
         self._optimizer = optimizer
         self._directions = {metric.name: getattr(metric, "_direction", None) for metric in metrics}
         self._files = files
-        self._rebuild = rebuild
+        self._save = save
         self._notice = notice
         self._now = now
         self._sum_over_workers = sum_over_workers
@@ -165,7 +164,7 @@ class Callbacks:
         # Closures of the program know the model and not the callback, so these attributes are set on the model.
         self._model.optimizer = self._optimizer
         self._model.stop_training = False
-        saving_model = _Float32SavingModel(self._model, self._keras, self._rebuild)
+        saving_model = _Float32SavingModel(self._model, self._save)
         for callback in self._callbacks:
             # A CSVLogger's earlier file must be in place before `set_model` or `on_train_begin` opens it.
             self._files.restore_csv_log(callback, epochs_done)
@@ -411,29 +410,17 @@ class Callbacks:
 
 
 class _Float32SavingModel:
-    """Proxy of the model for ModelCheckpoint: `save` writes a float32 copy under any training policy.
+    """Proxy of the model for ModelCheckpoint, whose `save` writes a float32 file under any training policy."""
 
-    A file of a mixed-precision model opens only where that policy works, and other versions of Keras cannot read it;
-    see `export.float32_model`.
-    """
-
-    def __init__(self, model: Any, keras: Keras, rebuild: Mapping[str, Any]) -> None:
+    def __init__(self, model: Any, save: Callable[..., None]) -> None:
         self._model = model
-        self._keras = keras
-        self._rebuild = rebuild
-        self._copy: Any = None
+        self._save = save
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def save(self, filepath: str, overwrite: bool = True, **options: Any) -> None:
-        Path(filepath).parent.mkdir(parents=True, exist_ok=True)
-        weights = self._model.get_weights()
-        if self._copy is None:
-            self._copy = float32_copy(self._model, self._keras, self._rebuild, weights)[0]
-        else:
-            self._copy.set_weights(weights)
-        self._copy.save(filepath, overwrite=overwrite, **options)
+    def save(self, filepath: str, **options: Any) -> None:
+        self._save(Path(filepath), **options)
 
 
 def _kind(callback: Any) -> str:
