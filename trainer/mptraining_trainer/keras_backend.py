@@ -196,9 +196,11 @@ class Keras:
         """Let the optimizer set the final weights as `fit` does at its end: with `use_ema`, their moving average."""
         optimizer.finalize_variable_values(list(variables))
 
-    def averages(self, optimizer: Any) -> bool:
-        """Return whether the optimizer replaces weights by their moving average at the end."""
-        return any(getattr(part, "use_ema", False) for part in self.parts(optimizer))
+    def sets_final_weights(self, optimizer: Any) -> bool:
+        """Return whether `finalize` changes the weights: by `use_ema`, or by a method of the user's."""
+        plain = self.module.optimizers.Optimizer.finalize_variable_values
+        parts = self.parts(optimizer)
+        return any(part.use_ema or type(part).finalize_variable_values is not plain for part in parts)
 
     def untracked_states(self, model: Any) -> list[Any]:
         """Return the TensorFlow variables that a forward pass may change and that are not among the model's variables.
