@@ -244,9 +244,8 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
             loop.disable_xla()
     inputs = compiled.arrange_inputs(tensors[0])
     with context.strategy.scope():
-        rounded = rounded_ids(keras, compiled, examples[0])
-    if rounded:
-        context.notice("TokenIdsRounded", rounded, level="Warning")
+        if rounded := rounded_ids(keras, compiled, examples[0]):
+            context.notice("TokenIdsRounded", rounded, level="Warning")
     return BuildResult(context, job, built, built.optimizer, scaler, loop, preprocess, findings, inputs)
 
 
