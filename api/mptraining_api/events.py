@@ -130,6 +130,8 @@ class Progress(_Event):
     precision: str | None = None
     recoveries: int | None = None
     peak_memory_bytes: int | None = None
+    # Processes of this worker's container that the kernel has killed for memory.
+    oom_kills: int | None = None
     # Values of this worker's GPUs or TPU cores. Peak: the maximum over the devices, by TensorFlow's allocator. The
     # others are from NVML: memory of the fullest GPU by all its users, and mean fraction of time in which a kernel ran.
     device_memory_peak_bytes: int | None = None

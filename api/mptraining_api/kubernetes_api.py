@@ -68,6 +68,8 @@ NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies")
 RESOURCE_CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads")
+# In the versions that Kueue serves, the newest first.
+LOCAL_QUEUES = tuple(Resource("kueue.x-k8s.io", version, "localqueues") for version in ("v1beta2", "v1beta1"))
 WORKLOAD_PRIORITY_CLASSES = Resource("kueue.x-k8s.io", "v1beta2", "workloadpriorityclasses", namespaced=False)
 NODES = Resource("", "v1", "nodes", namespaced=False)
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)

@@ -175,6 +175,7 @@ class Progress(Model):
     loss_scale: Annotated[float, Field(ge=0)] | None = Field(None, description="Under mixed_float16.")
     precision: Word | None = Field(None, description="Current policy.")
     recoveries: NonNegative | None = Field(None, description="Number of rollbacks to a checkpoint.")
+    oom_kills: NonNegative | None = Field(None, description="Processes of worker 0 that were killed for memory.")
     device_utilization_percent: Annotated[float, Field(ge=0, le=100)] | None = Field(
         None, description="Share of the time in which a kernel ran, mean of worker 0's GPUs."
     )

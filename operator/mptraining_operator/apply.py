@@ -230,7 +230,7 @@ class Applier:
             # Built before any creation, so that an invalid pod template leaves no children.
             job = indexed_job(
                 owner,
-                action.job,
+                action.job.model_copy(update={"image": action.image}) if action.image else action.job,
                 snapshot.job.spec,
                 attempt=action.number,
                 settings=settings,

@@ -27,7 +27,7 @@ from mptraining_operator.resources.job_objects import JOB_FILE, Owner, job_diges
 
 _log = logging.getLogger(__name__)
 
-Kind = Literal["NameTaken", "Refused", "Invalid"]
+Kind = Literal["NameTaken", "Refused", "Invalid", "NoQueue"]
 
 
 # The common prefix of metav1.CauseType for fields, and the reasons of objects that no field causes to be invalid.

@@ -49,7 +49,7 @@ def _reordered(p: Program, v: Variant) -> bool:
 _Applies = Callable[[Program, Variant], bool]
 _TABLE: tuple[tuple[_Applies, Bound], ...] = (
     (
-        lambda p, v: v != ONE and "dropout" in p.extras,
+        lambda p, v: v != ONE and bool({"dropout", "dropouts"} & {*p.extras}),
         Bound(None, None, "replicas draw masks of their own, as they should; plain fit has one replica"),
     ),
     (
@@ -69,6 +69,10 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
             "Keras 3 squares the gradients of a token that a batch has twice one by one; over accumulated batches, "
             "here as with its own gradient_accumulation_steps (equal to the bit), their sum",
         ),
+    ),
+    (
+        lambda p, v: "float8" in p.extras and _reordered(p, v),
+        Bound(1e-1, 1e-1, "2 or 3 bits of mantissa: a last digit of float32 turns a rounding"),
     ),
     (
         lambda p, v: v != ONE and p.optimizer == "Lion",

@@ -133,6 +133,8 @@ def _metrics_apart(
             if name in _RATES:
                 continue
             if not math.isfinite(value):
+                if math.isfinite(other.get(name, value)):
+                    apart, worst = math.inf, f"{name} of epoch {number}: {other[name]:.7g}, {value} in Keras"
                 continue
             found = abs(value - other[name]) / max(1.0, abs(value))
             if found > apart or not math.isfinite(found):

@@ -37,7 +37,9 @@ class Tried:
 
 def variants(program: Program) -> tuple[Variant, ...]:
     """Return the variants that this process trains; two workers are separate processes."""
-    return (ONE,) if program.batch % 2 else (ONE, TWO)
+    # tf_keras itself refuses stateful RNNs on several replicas.
+    alone = program.batch % 2 or (program.legacy and program.inputs == "fixed")
+    return (ONE,) if alone else (ONE, TWO)
 
 
 def attempt(program: Program, folder: Path, wanted: tuple[Variant, ...] | None = None) -> Tried:

@@ -30,11 +30,17 @@ _RATES = {
     "Adadelta": 0.5,
     "Ftrl": 0.05,
     "Lion": 0.001,
+    "Own": 0.05,
+    "Multi": 0.05,
 }
 
 
 def definitions(p: Program) -> str:
     found = [text for name, text in _CALLBACK_CLASSES.items() if name in p.callbacks]
+    if p.optimizer == "Own":
+        found.append(_OPTIMIZER)
+    if "own_nan" in (*p.metrics, *p.weighted_metrics):
+        found.append("def undefined(y_true, y_pred):\n    return 0.0 * tf.cast(y_pred[..., 0], tf.float32) / 0.0")
     if "own_metric" in (*p.metrics, *p.weighted_metrics):
         found.append(_METRIC)
     # Keras 3 casts labels for a custom function, tf_keras only if they are floating.
@@ -100,6 +106,7 @@ def _metric(name: str) -> str:
     own = {
         "own_function": "closeness",
         "own_metric": "Distance(2.0)",
+        "own_nan": "undefined",
         "mean_absolute_error": "keras.metrics.mean_absolute_error",
     }
     if name in own:
@@ -133,14 +140,28 @@ def optimizer(p: Program) -> list[str]:
     if p.ema != "none":
         arguments += ["use_ema=True", "ema_momentum=0.8"]
         arguments += ["ema_overwrite_frequency=2"] if p.ema == "overwrite" else []
-    name = "SGD" if p.optimizer == "Momentum" else p.optimizer
-    return [f"optimizer = keras.optimizers.{name}({', '.join(arguments)})"]
+    arguments += ["loss_scale_factor=1024.0"] if p.loss_scale else []
+    made = f"keras.optimizers.{'SGD' if p.optimizer == 'Momentum' else p.optimizer}({', '.join(arguments)})"
+    if p.optimizer == "Own":
+        made = f"Own({', '.join(arguments)})"
+    elif p.optimizer == "Multi":
+        scale = ", loss_scale_factor=1024.0" if p.loss_scale else ""
+        inner = [argument for argument in arguments if not argument.startswith("loss_scale")]
+        made = f"keras.optimizers.SGD({', '.join(inner)})"
+        chosen = '{".*bias": keras.optimizers.RMSprop(0.01)}'
+        made = f"keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap({made}, {chosen}){scale})"
+    excluded = ['optimizer.exclude_from_weight_decay(var_names=["bias"])'] if p.decay_excludes else []
+    return [f"optimizer = {made}", *excluded]
 
 
 def compiled(p: Program) -> list[str]:
     arguments = ["optimizer=optimizer"]
     if p.task == "unlabelled":
         pass
+    elif p.outputs == "without_loss":
+        arguments.append(f'loss={{"{LABEL}": {_loss(p)}}}')
+        arguments += [f'metrics={{"{LABEL}": {_metrics(p.metrics)}}}'] if p.metrics else []
+        arguments += [f'weighted_metrics={{"{LABEL}": {_metrics(p.weighted_metrics)}}}'] if p.weighted_metrics else []
     elif p.outputs == "one":
         arguments.append(f"loss={_loss(p)}")
         arguments += [f"metrics={_metrics(p.metrics)}"] if p.metrics else []
@@ -174,6 +195,7 @@ def callbacks(p: Program) -> list[str]:
         "save_weights_only=True)",
         "terminate_on_nan": "keras.callbacks.TerminateOnNaN()",
         "own_stopper": "Stopper()",
+        "batch_rate": "BatchRate()",
     }
     return [f"    {made[name]}," for name in p.callbacks]
 
@@ -205,11 +227,31 @@ class Distance(keras.metrics.Metric):
         self.seen.assign(0.0)
 """.strip()
 
+_OPTIMIZER = """
+class Own(keras.optimizers.SGD):
+    def apply_gradients(self, grads_and_vars, name=None):
+        return super().apply_gradients([(0.5 * tf.convert_to_tensor(g), v) for g, v in grads_and_vars if g is not None])
+
+    def finalize_variable_values(self, var_list):
+        super().finalize_variable_values(var_list)
+        for variable in var_list:
+            variable.assign(0.9 * variable)
+""".strip()
+
 _CALLBACK_CLASSES = {
     "observer": """
 class Observer(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.seen = [*getattr(self, "seen", []), sorted(logs)]
+""".strip(),
+    "batch_rate": """
+class BatchRate(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+        self.model.optimizer.learning_rate = 0.02 / self.batches
 """.strip(),
     "own_stopper": """
 class Stopper(keras.callbacks.Callback):

@@ -12,6 +12,9 @@ def _body(p: Program) -> list[str]:
     regularizer = ", kernel_regularizer=keras.regularizers.L2(0.01)" if "l2" in p.extras else ""
     regularizer += ", activity_regularizer=keras.regularizers.L2(0.01)" if "activity" in p.extras else ""
     dense = f'keras.layers.Dense(8, activation="tanh"{regularizer})'
+    first = []
+    if "adapted" in p.extras:
+        first = [_ADAPTED[p.inputs]] if p.inputs in _ADAPTED else []
     if p.inputs == "image":
         layers = [
             "keras.layers.Rescaling(1 / 255)",
@@ -23,13 +26,21 @@ def _body(p: Program) -> list[str]:
         layers = ["keras.layers.Masking(0.0)", dense]
     else:
         layers = [dense]
+    if p.inputs == "fixed":
+        layers = ["keras.layers.LSTM(8, stateful=True)"]
+    layers = [*first, *layers]
     if p.inputs == "tokens_lstm":
         layers.append(f"keras.layers.LSTM(5, return_sequences={p.task == 'tokens'})")
     extra = {
         "batchnorm": "keras.layers.BatchNormalization(momentum=0.8)",
         "dropout": "keras.layers.Dropout(0.3, seed=5)",
         "add_loss": "Penalty()",
+        "dropouts": "Dropouts()",
         "frozen": 'keras.layers.Dense(8, activation="tanh", trainable=False)',
+        "frozen_inside": "FrozenInside()",
+        "shared": "Twice()",
+        "unused": "Unused()",
+        "no_config": "Scaled(0.5)",
         "stateful": "Counter()",
     }
     layers += [text for name, text in extra.items() if name in p.extras]
@@ -41,9 +52,17 @@ def _body(p: Program) -> list[str]:
     return layers
 
 
+_ADAPTED = {
+    "vector": "adapted(keras.layers.Normalization())",
+    "sequence": "adapted(keras.layers.Normalization())",
+    "tokens": "keras.layers.IntegerLookup(vocabulary=[7, 3, 9, 1, 4], mask_token=0)",
+    "tokens_lstm": "keras.layers.IntegerLookup(vocabulary=[7, 3, 9, 1, 4], mask_token=0)",
+}
+
+
 def _head_layers(p: Program) -> list[str]:
     float32 = "" if p.policy == "float32" else ', dtype="float32"'
-    name = f', name="{LABEL}"' if p.outputs == "named" else ""
+    name = f', name="{LABEL}"' if p.outputs in ("named", "without_loss") else ""
     activation = ""
     if p.head != "logits":
         found = {"binary": "sigmoid", "classes": "softmax", "onehot": "softmax", "tokens": "softmax"}.get(p.task)
@@ -66,6 +85,8 @@ def _head_layers(p: Program) -> list[str]:
 def _shape(p: Program) -> str:
     return {
         "vector": f"({WIDTH},)",
+        "integers": f"({WIDTH},)",
+        "fixed": f"({TOKENS}, 4)",
         "image": "(6, 6, 1)",
         "tokens": f"({TOKENS},)",
         "tokens_lstm": f"({TOKENS},)",
@@ -74,8 +95,10 @@ def _shape(p: Program) -> str:
 
 
 def _input(p: Program) -> str:
-    dtype = {"image": ', dtype="uint8"', "tokens": ', dtype="int64"', "tokens_lstm": ', dtype="int64"'}
-    return f'keras.Input({_shape(p)}, name="x"{dtype.get(p.inputs, "")})'
+    dtype = f', dtype="{_zeros_dtype(p)}"' if _zeros_dtype(p) != "float32" else ""
+    if p.inputs == "fixed":
+        dtype = f", batch_size={p.batch}"
+    return f'keras.Input({_shape(p)}, name="x"{dtype})'
 
 
 def _has_class(p: Program) -> bool:
@@ -113,17 +136,80 @@ def model(p: Program) -> list[str]:
     if p.outputs == "one":
         return [*lines, f"model = {kind}(inputs, first)"]
     float32 = "" if p.policy == "float32" else ', dtype="float32"'
-    name = f', name="{SECOND}"' if p.outputs == "named" else ""
-    outputs = f'{{"{LABEL}": first, "{SECOND}": other}}' if p.outputs == "dict" else "[first, other]"
+    name = f', name="{SECOND}"' if p.outputs in ("named", "without_loss") else ""
+    # With a list of outputs, Keras 3 wants a loss, or None, of each.
+    named = p.outputs == "dict" or (p.outputs == "without_loss" and not p.legacy)
+    outputs = f'{{"{LABEL}": first, "{SECOND}": other}}' if named else "[first, other]"
     return [*lines, f"other = keras.layers.Dense(1{float32}{name})(x)", f"model = {kind}(inputs, {outputs})"]
 
 
 def _zeros_dtype(p: Program) -> str:
-    return {"image": "uint8", "tokens": "int64", "tokens_lstm": "int64"}.get(p.inputs, "float32")
+    whole = {"image": "uint8", "integers": "int64", "tokens": "int64", "tokens_lstm": "int64"}
+    return whole.get(p.inputs, "float32")
+
+
+_LAYERS = {
+    "dropouts": """
+class Dropouts(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.generators = [keras.random.SeedGenerator(seed) for seed in (1, 2)]
+        self.by_name = {"third": keras.random.SeedGenerator(3)}
+
+    def call(self, x, training=False):
+        for generator in [*self.generators, self.by_name["third"]] if training else []:
+            x = keras.random.dropout(x, 0.2, seed=generator)
+        return x
+""",
+    "frozen_inside": """
+class FrozenInside(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inner = keras.layers.Dense(8, activation="tanh")
+        self.inner.trainable = False
+        self.outer = keras.layers.Dense(8)
+
+    def call(self, x):
+        return self.outer(self.inner(x))
+""",
+    "shared": """
+class Twice(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.first = keras.layers.Dense(8, activation="tanh")
+        self.dense = keras.layers.Dense(8, activation="tanh")
+
+    def call(self, x):
+        return self.dense(self.dense(self.first(x)))
+""",
+    "unused": """
+class Unused(keras.layers.Layer):
+    def build(self, shape):
+        self.kernel = self.add_weight(name="kernel", shape=(4, 4), initializer="ones")
+
+    def call(self, x):
+        return x
+""",
+    "no_config": """
+class Scaled(keras.layers.Layer):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def call(self, x):
+        return self.scale * x
+""",
+}
+_MASK = """
+    def compute_mask(self, inputs, mask=None):
+        return mask
+"""
 
 
 def classes(p: Program) -> str:
-    found = []
+    found = [f"{text}{_MASK}".strip() for name, text in _LAYERS.items() if name in p.extras]
+    if "adapted" in p.extras and p.inputs in ("vector", "sequence"):
+        found.append('def adapted(layer):\n    layer.adapt(arrays(24, 3)["x"])\n    return layer')
     if "add_loss" in p.extras:
         found.append(
             "class Penalty(keras.layers.Layer):\n"

@@ -79,6 +79,8 @@ _BASES = (
     replace(_TWO_EPOCHS, loss_form="class", validation="each"),
     replace(_BINARY, loss_form="class", validation="each"),
     replace(_TWO_EPOCHS, override="compute_loss", validation="each"),
+    replace(_TWO_EPOCHS, form="functional", validation="each"),
+    replace(_TWO_EPOCHS, weight_decay=True, validation="each"),
     _TWO_EPOCHS,
 )
 
@@ -104,6 +106,8 @@ def single_choices() -> list[Program]:
         "ema": choices.EMAS,
         "clipping": choices.CLIPPINGS,
         "weight_decay": (True,),
+        "decay_excludes": (True,),
+        "loss_scale": (True,),
         "schedule": choices.SCHEDULES,
         "class_weight": (True,),
         "sample_weight": choices.SAMPLE_WEIGHTS,

@@ -10,13 +10,28 @@ from typing import Any
 
 # Values of each field, the simplest first; `strategies` draws from them, `shrink` goes towards the first.
 FORMS = ("sequential", "functional", "subclass")
-INPUTS = ("vector", "image", "tokens", "tokens_lstm", "sequence", "several", "several_list")
-EXTRAS = ("batchnorm", "dropout", "l2", "activity", "add_loss", "frozen", "stateful")
+INPUTS = ("vector", "integers", "image", "tokens", "tokens_lstm", "sequence", "fixed", "several", "several_list")
+EXTRAS = (
+    "batchnorm",
+    "dropout",
+    "dropouts",
+    "l2",
+    "activity",
+    "add_loss",
+    "frozen",
+    "frozen_inside",
+    "shared",
+    "unused",
+    "stateful",
+    "adapted",
+    "no_config",
+    "float8",
+)
 TASKS = ("regression", "vector", "binary", "classes", "onehot", "tokens", "image", "unlabelled")
 DTYPES = ("float32", "int64", "int32", "uint8", "bool")
 RANKS = ("B1", "B")
 HEADS = ("plain", "logits", "rank1")
-OUTPUTS = ("one", "list", "named", "dict")
+OUTPUTS = ("one", "list", "named", "dict", "without_loss")
 LOSS_FORMS = (
     "string",
     "class",
@@ -42,6 +57,8 @@ OPTIMIZERS = (
     "Ftrl",
     "Adafactor",
     "Lion",
+    "Own",
+    "Multi",
 )
 EMAS = ("none", "ema", "overwrite")
 CLIPPINGS = ("none", "clipnorm", "global_clipnorm", "clipvalue")
@@ -56,6 +73,7 @@ CALLBACKS = (
     "checkpoint",
     "terminate_on_nan",
     "own_stopper",
+    "batch_rate",
 )
 SAMPLE_WEIGHTS = ("none", "example", "token")
 VALIDATIONS = ("none", "each", "second")
@@ -93,7 +111,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "image": ("mae", "mse", "RootMeanSquaredError"),
     "unlabelled": (),
 }
-OWN_METRICS = ("own_function", "own_metric")
+OWN_METRICS = ("own_function", "own_metric", "own_nan")
 
 
 @dataclass(frozen=True)
@@ -123,6 +141,8 @@ class Program:
     ema: str = "none"
     clipping: str = "none"
     weight_decay: bool = False
+    decay_excludes: bool = False
+    loss_scale: bool = False
     schedule: str = "none"
     # fit
     class_weight: bool = False
@@ -169,7 +189,7 @@ class Program:
     @property
     def second_task(self) -> str | None:
         """Return the task of the second output."""
-        return None if self.outputs == "one" else "regression"
+        return None if self.outputs in ("one", "without_loss") else "regression"
 
     @property
     def several(self) -> bool:
@@ -183,6 +203,36 @@ class Program:
 def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912, PLR0915 - a list of rules
     """Return why Keras has no such program, or why its result would be meaningless; None for a program."""
     p = program
+    if p.legacy and ({"float8", "dropouts"} & {*p.extras} or p.loss_scale or p.optimizer == "Multi"):
+        return "features of Keras 3"
+    if p.loss_scale and p.policy == "mixed_float16":
+        return "LossScaleOptimizer of Keras 3 divides by the factor and does not multiply by it"
+    if "float8" in p.extras and p.ema != "none":
+        return "Keras 3 fails to overwrite what has no average"
+    if "float8" in p.extras and p.override in ("train_step", "both_steps"):
+        return "the largest gradients of the mean over a replica's rows are larger"
+    if "float8" in p.extras and p.inputs == "fixed":
+        return "the LSTM has no float8"
+    if p.inputs == "fixed" and (p.form != "sequential" or p.accumulation > 1 or p.remainder != "Drop"):
+        return "a fixed batch size: one form of it, and batches that have it"
+    if p.legacy and p.inputs == "fixed" and p.strategy != "None":
+        return "tf_keras has no stateful RNNs in the scope of a strategy"
+    if p.policy == "mixed_float16" and p.optimizer == "Own":
+        return "LossScaleOptimizer of Keras 3 does not call its apply_gradients, that of tf_keras with an argument"
+    if p.inputs == "fixed" and p.validation != "none":
+        return "the last batch of validation is not full"
+    if p.decay_excludes and not p.weight_decay and p.optimizer != "AdamW":
+        return "no weights decay"
+    if "batch_rate" in p.callbacks and (p.steps_per_execution != 1 or p.accumulation > 1 or p.optimizer == "Multi"):
+        return "a hook for each batch, which sets the rate"
+    if "batch_rate" in p.callbacks and (p.schedule != "none" or {"reduce_rate", "scheduler"} & {*p.callbacks}):
+        return "one sets the rate"
+    if p.optimizer == "Multi" and (
+        p.schedule != "none" or p.clipping != "none" or {"reduce_rate", "scheduler"} & {*p.callbacks}
+    ):
+        return "optimizers inside have rates of their own"
+    if p.outputs == "without_loss" and p.form != "functional":
+        return "an output without a loss is written for functional models"
     if p.several and p.form == "sequential":
         return "a Sequential model has one input"
     if p.inputs == "several_list" and p.form == "subclass":
@@ -191,6 +241,10 @@ def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912, PLR0915 
         return "a Sequential model has one output"
     if p.outputs == "named" and p.form == "subclass":
         return "outputs of a subclass have no names but a dict's keys"
+    if p.outputs == "without_loss" and not p.legacy and (p.metrics or p.weighted_metrics):
+        return "with metrics, Keras 3 wants a label for each output"
+    if p.outputs == "without_loss" and p.sample_weight != "none":
+        return "a weight is of one output"
     if p.outputs != "one" and p.override in ("compute_loss", "train_step", "both_steps", "test_step"):
         return "the overrides here are written for one output"
     if p.task == "tokens" and not p.masked_sequence:
@@ -274,7 +328,7 @@ def problem(program: Program) -> str | None:  # noqa: PLR0911, PLR0912, PLR0915 
         return "tf_keras draws other masks in each program"
     if p.legacy and p.policy == "mixed_float16" and p.override in ("train_step", "both_steps"):
         return "written for the LossScaleOptimizer of Keras 3"
-    counting = {"batchnorm", "dropout", "stateful"} & set(p.extras)
+    counting = {"batchnorm", "dropout", "dropouts", "stateful"} & set(p.extras)
     if p.accumulation > 1 and (p.override in ("train_step", "both_steps") or counting):
         return "accumulation is compared with the larger batch, which has other statistics and fewer calls"
     if p.accumulation > 1 and p.clipping != "none" and p.inputs in ("tokens", "tokens_lstm"):

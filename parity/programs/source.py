@@ -51,6 +51,10 @@ def _arrays(p: Program) -> str:
             'found["x"] = x.astype("int64")',
             "row = (x - 4.5) / 4.5",
         ]
+    elif p.inputs == "integers":
+        lines += [f'found["x"] = x = random.integers(0, 5, size=(rows, {WIDTH}))', "row = x / 2.0 - 1.0"]
+    elif p.inputs == "fixed":
+        lines += [f'found["x"] = x = random.normal(size=(rows, {TOKENS}, 4)).astype("float32")', "row = x.sum(axis=2)"]
     elif p.inputs == "sequence":
         lines += [
             f"lengths = random.integers(1, {TOKENS} + 1, size=rows)",
@@ -113,6 +117,8 @@ def _split(p: Program) -> str:
         labels = "None"
     elif p.outputs == "one":
         labels = f'found["{LABEL}"]'
+    elif p.outputs == "without_loss":
+        labels = f'{{"{LABEL}": found["{LABEL}"]}}'
     elif p.outputs == "list":
         labels = f'[found["{LABEL}"], found["{SECOND}"]]'
     else:
@@ -132,7 +138,8 @@ def initial(model):
 
 
 def _build(p: Program) -> str:
-    lines = [*model(p), "initial(model)", *optimizer(p), *compiled(p)]
+    quantized = ['model.quantize("float8")'] if "float8" in p.extras else []
+    lines = [*model(p), "initial(model)", *quantized, *optimizer(p), *compiled(p)]
     if p.callbacks:
         lines += ['return {"model": model, "callbacks": [', *callbacks(p), "]}"]
     else:

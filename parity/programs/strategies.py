@@ -117,6 +117,8 @@ def _programs(draw: st.DrawFn, generation: str | None) -> Program:
     p["inputs"] = draw(_rarely(choices.INPUTS, 3))
     if (p["inputs"] == "several" and p["form"] == "sequential") or p["inputs"] == "several_list":
         p["form"] = "functional"
+    if p["inputs"] == "fixed":
+        p["form"] = "sequential"
     p["override"] = draw(_rarely(choices.OVERRIDES, 18))
     tasks = [task for task in choices.TASKS if task not in ("tokens", "image", "unlabelled")]
     tasks += {"image": ["image"] * 2, "tokens": ["tokens"] * 2, "tokens_lstm": ["tokens"], "sequence": ["tokens"]}.get(
@@ -127,23 +129,24 @@ def _programs(draw: st.DrawFn, generation: str | None) -> Program:
     p["task"] = draw(st.sampled_from(tasks))
     single = p["task"] in ("tokens", "image") or p["override"] not in ("none", "compute_loss_super", "compute_metrics")
     if not single and p["form"] != "sequential":
-        kinds = [kind for kind in choices.OUTPUTS if p["form"] != "subclass" or kind != "named"]
+        kinds = choices.OUTPUTS if p["form"] == "functional" else ("one", "list", "dict")
         p["outputs"] = draw(_rarely(kinds, 3))
     outputs = p.get("outputs", "one")
-    p["extras"] = tuple(sorted(draw(st.sets(st.sampled_from(choices.EXTRAS), max_size=2)))) if draw(_one_in(3)) else ()
+    p["extras"] = tuple(sorted(draw(st.sets(st.sampled_from(choices.EXTRAS), max_size=2)))) if draw(_one_in(2)) else ()
     if p["generation"] == "Legacy":
-        p["extras"] = tuple(extra for extra in p["extras"] if extra != "dropout")
+        p["extras"] = tuple(extra for extra in p["extras"] if extra not in ("dropout", "dropouts", "float8"))
     p |= draw(_labels(p["task"]))
     p |= draw(_losses(p))
     p["loss_weights"] = outputs != "one" and draw(_one_in(2))
     p |= draw(_weights(p["task"], outputs))
     p |= draw(_metrics(p))
-    p |= draw(_optimizers())
-    p["validation"] = draw(st.sampled_from(["none", "none", "each", "each", "each", "second"]))
+    p |= draw(_optimizers(p["generation"]))
+    fixed = p["inputs"] == "fixed"
+    p["validation"] = "none" if fixed else draw(st.sampled_from(["none", "none", "each", "each", "each", "second"]))
     p["callbacks"] = draw(_callbacks(p["validation"], p["schedule"]))
     p |= draw(_batches(p))
     p["policy"] = draw(_rarely(choices.POLICIES, 6))
-    p["strategy"] = draw(st.sampled_from(choices.STRATEGIES))
+    p["strategy"] = "None" if fixed else draw(st.sampled_from(choices.STRATEGIES))
     p["workers"] = draw(_one_in(25))
     made = Program(**p)
     assume(problem(made) is None)
@@ -221,13 +224,17 @@ def _metrics(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
 
 
 @st.composite
-def _optimizers(draw: st.DrawFn) -> dict[str, Any]:
-    optimizer = draw(_rarely(choices.OPTIMIZERS, 5))
+def _optimizers(draw: st.DrawFn, generation: str) -> dict[str, Any]:
+    legacy = generation == "Legacy"
+    optimizer = draw(_rarely([name for name in choices.OPTIMIZERS if not legacy or name != "Multi"], 5))
+    weight_decay = optimizer != "AdamW" and draw(_one_in(8))
     return {
         "optimizer": optimizer,
         "ema": draw(_rarely(choices.EMAS, 10)),
         "clipping": draw(_rarely(choices.CLIPPINGS, 9)),
-        "weight_decay": optimizer != "AdamW" and draw(_one_in(8)),
+        "weight_decay": weight_decay,
+        "decay_excludes": (weight_decay or optimizer == "AdamW") and draw(_one_in(2)),
+        "loss_scale": not legacy and draw(_one_in(10)),
         "schedule": draw(_rarely(choices.SCHEDULES, 9)),
     }
 
@@ -237,6 +244,7 @@ def _callbacks(draw: st.DrawFn, validation: str, schedule: str) -> tuple[str, ..
     if not draw(_one_in(4)):
         return ()
     known = ["observer", "lambda", "csv", "terminate_on_nan", "own_stopper"]
+    known += ["batch_rate"] if schedule == "none" else []
     if validation == "each":
         known += ["early_stopping", "checkpoint"]
     if schedule == "none":
@@ -248,10 +256,11 @@ def _callbacks(draw: st.DrawFn, validation: str, schedule: str) -> tuple[str, ..
 def _batches(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
     batch = draw(st.sampled_from([12, 12, 8, 4]))
     changing = {"batchnorm", "dropout"} & set(p["extras"]) or p["override"] in ("train_step", "both_steps")
-    accumulation = 2 if not changing and draw(_one_in(8)) else 1
+    fixed = p["inputs"] == "fixed"
+    accumulation = 2 if not changing and not fixed and draw(_one_in(8)) else 1
     unit = batch * accumulation
     full = draw(st.integers(1, 3))
-    remainder = draw(st.sampled_from(choices.REMAINDERS))
+    remainder = "Drop" if fixed else draw(st.sampled_from(choices.REMAINDERS))
     epochs = draw(st.sampled_from([1, 2, 2, 3]))
     rows = full * unit + (draw(st.integers(1, unit - 1)) if remainder == "PadAndMask" else 0)
     return {

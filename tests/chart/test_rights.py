@@ -85,6 +85,7 @@ CALLS = {
     "workloads": dict.fromkeys(("get", "create"), "apply"),
     # Also without deviceClasses: jobs that started with them claim their GPUs at every attempt.
     "resourceclaimtemplates": dict.fromkeys(("get", "create"), "apply"),
+    "localqueues": {"get": "kueue.place_in_queue"},
     "workloadpriorityclasses": {"get": "kueue.place_in_queue"},
     # Of the Job that holds a job's place in its queue.
     "jobs/status": {"patch": "kueue.place_in_queue"},

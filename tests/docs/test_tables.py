@@ -20,7 +20,7 @@ from mptraining_api.status import CONDITION_TYPES, Phase, Progress
 from mptraining_api.sweep.conditions import End
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.monitoring.job_metrics import NUMBERS, JobMetrics
-from mptraining_operator.plan.waiting import NAMESPACE_FULL, NODE_NOT_READY
+from mptraining_operator.plan.waiting import NAMESPACE_FULL, NODE_NOT_READY, PODS_DO_NOT_END, STARTS_SLOWLY
 from mptraining_operator.settings import OperatorSettings
 from mptraining_operator.sweeps.metrics import SweepMetrics
 from tests.docs.blocks import ROOT, SECTIONS
@@ -49,7 +49,7 @@ def test_the_guide_names_every_reason_with_its_budget() -> None:
 def test_the_guide_names_every_reason_to_wait() -> None:
     source = (ROOT / "operator" / "mptraining_operator" / "plan" / "waiting.py").read_text(encoding="utf-8")
     known = {*re.findall(r'\bWait\([\w.]+,\s*"(\w+)"', source), *re.findall(r'": \("(\w+)", ', source)}
-    known |= {NAMESPACE_FULL, NODE_NOT_READY}
+    known |= {NAMESPACE_FULL, NODE_NOT_READY, PODS_DO_NOT_END, STARTS_SLOWLY}
     told = {row[0].strip("`") for row in _table("docs/guide/reference.md", "## Reasons", 1)}
     assert told == known - {each.reason for each in OUTCOMES}
 

@@ -45,6 +45,9 @@ def raises():
 def wrong_size():
     return keras.Sequential([keras.layers.Input((7,)), keras.layers.Dense(3)])
 
+def fixed_size():
+    return keras.Sequential([keras.layers.Input((2,), batch_size=8), keras.layers.Dense(3)])
+
 def bad_preprocess(inputs):
     return inputs
 
@@ -146,6 +149,18 @@ def test_a_program_that_is_none(
     attempt: Attempt, capfd: pytest.CaptureFixture[str], function: str, message: str
 ) -> None:
     expect(attempt(function), message, capfd)
+
+
+def test_a_fixed_batch_size_works_with_batches_of_this_size(attempt: Attempt) -> None:
+    assert attempt("bad_models:fixed_size").exit_code == outcomes.SUCCEEDED.exit_code
+
+
+@pytest.mark.parametrize("training", [{"batchSize": {"global": 16}}, {"gradientAccumulationSteps": 2}])
+def test_a_fixed_batch_size_that_batches_do_not_have(
+    attempt: Attempt, capfd: pytest.CaptureFixture[str], training: dict[str, Any]
+) -> None:
+    message = r"^spec\.program: .*Input fixes the batch size 8, .* batch here has 16 examples in \d parts.*global: 8"
+    expect(attempt("bad_models:fixed_size", training=training), message, capfd)
 
 
 def test_an_error_with_a_secret_does_not_print_it(attempt: Attempt, capfd: pytest.CaptureFixture[str]) -> None:

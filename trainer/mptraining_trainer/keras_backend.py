@@ -11,7 +11,7 @@ import contextlib
 import gc
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
@@ -87,7 +87,16 @@ class Keras:
 
     def inner_optimizer(self, optimizer: Any) -> Any:
         """Return the optimizer without the LossScaleOptimizer that `compile` may have wrapped around it."""
-        return getattr(optimizer, "inner_optimizer", optimizer)
+        scaling = isinstance(optimizer, self.module.mixed_precision.LossScaleOptimizer)
+        return optimizer.inner_optimizer if scaling else optimizer
+
+    def scale_loss(self, model: Any, loss: Any) -> Any:
+        """Return the loss multiplied as `fit` does for the model's optimizer, which divides the gradients again."""
+        return loss if self.legacy else self.inner_optimizer(model.optimizer).scale_loss(loss)
+
+    def overwritten(self, variables: Sequence[Any]) -> list[bool]:
+        """Return for each variable whether its gradient is its next value, as of FP8's scales and largest values."""
+        return [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
 
     def learning_rate(self, optimizer: Any) -> float | None:
         """Return the rate of the optimizer's next update (tf_keras: of the last, by a schedule); None if unknown."""
@@ -104,18 +113,25 @@ class Keras:
 
         `variables` are the Keras variables that were passed to `build_optimizer`.
         """
-        if self.legacy:
-            optimizer.apply_gradients(zip(gradients, variables, strict=True), skip_gradients_aggregation=True)
-        else:
-            optimizer.apply(list(gradients))
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     def build_optimizer(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Create the slots now, so that a checkpoint can be restored before the first step."""
         self.build_slots(optimizer, variables)
-        if not self.legacy:
-            # Keras 3 clips each replica's gradients before it sums them, and has no switch for that. The loop passes
-            # the sums, so Keras' own summing is disabled. tf_keras has an argument for it.
-            optimizer._all_reduce_sum_gradients = list
+        self.disable_sums(optimizer)
+
+    def parts(self, optimizer: Any) -> list[Any]:
+        """Return the optimizers that update variables: a MultiOptimizer's, all known when it is built, or itself."""
+        several = isinstance(optimizer, getattr(self.module.optimizers, "MultiOptimizer", ()))
+        return list(optimizer.optimizers) if several else [optimizer]
+
+    def disable_sums(self, optimizer: Any) -> None:
+        """Make an optimizer take its gradients as summed over the replicas.
+
+        Keras 3 clips before it sums, and an `apply_gradients` of the user's need not pass tf_keras' argument on.
+        """
+        for part in self.parts(optimizer):
+            setattr(part, "aggregate_gradients" if self.legacy else "_all_reduce_sum_gradients", list)
 
     def build_slots(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Create the optimizer's variables; no counter among them depends on the number of traces."""
@@ -182,37 +198,33 @@ class Keras:
         return weighed
 
     def finalize(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """Overwrite the weights with their moving average if the optimizer has `use_ema`, as `fit` does at its end."""
-        if self.averages(optimizer):
-            optimizer.finalize_variable_values(list(variables))
+        """Let the optimizer set the final weights as `fit` does at its end: with `use_ema`, their moving average."""
+        optimizer.finalize_variable_values(list(variables))
 
-    @staticmethod
-    def averages(optimizer: Any) -> bool:
-        """Return whether the optimizer replaces the weights by their moving average at the end."""
-        return bool(getattr(optimizer, "use_ema", False))
+    def averages(self, optimizer: Any) -> bool:
+        """Return whether the optimizer replaces weights by their moving average at the end."""
+        return any(getattr(part, "use_ema", False) for part in self.parts(optimizer))
 
-    def random_states(self, model: Any) -> list[Any]:
-        """Return the TensorFlow variables of random state that are not among the model's variables.
+    def untracked_states(self, model: Any) -> list[Any]:
+        """Return the TensorFlow variables that a forward pass may change and that are not among the model's variables.
 
-        For tf_keras, the state of each layer's generator; for Keras 3, the global generator's, which layers without a
-        generator use.
+        These are the states of stateful RNNs, `tf.Variable`s in Keras 3's layers, and the states of generators: of
+        `tf.random.Generator`s, tf_keras' RandomGenerators, and Keras 3's global one, which layers without one use.
         """
-        if not self.legacy:
-            return [self._global_generator().state.value]
-        from tf_keras.src.backend import RandomGenerator
-
-        generators = {
-            id(value): value
-            for layer in self.layers(model)
-            for value in vars(layer).values()
-            if isinstance(value, RandomGenerator)
-        }
-        found = []
-        for generator in generators.values():
-            generator._maybe_init()
-            if generator._generator is not None:
-                found.append(generator._generator.state)
-        return found
+        if self.legacy:
+            from tf_keras.src.backend import RandomGenerator
+        wrapper = RandomGenerator if self.legacy else self.module.Variable
+        states = [] if self.legacy else [self._global_generator().state.value]
+        for layer in self.layers(model):
+            kept = [value for name, value in vars(layer).items() if name not in _COUNTERS]
+            for value in _inside(kept, (tf.Variable, tf.random.Generator, wrapper)):
+                if isinstance(value, wrapper):
+                    if self.legacy:
+                        value._maybe_init()
+                    value = value._generator if self.legacy else value.value  # noqa: PLW2901
+                states.append(value.state if isinstance(value, tf.random.Generator) else value)
+        known = {id(variable) for variable in [None, *self.variables(model)]}
+        return [state for key, state in {id(state): state for state in states}.items() if key not in known]
 
     def moving_statistics(self, model: Any) -> list[Any]:
         """Return the TensorFlow variables that layers update in training, such as BatchNormalization's means.
@@ -262,6 +274,11 @@ class Keras:
             shape if isinstance(shape, tuple) and all(size is None or isinstance(size, int) for size in shape) else None
         )
 
+    def fixed_batch_size(self, model: Any) -> int | None:
+        """Return the batch size that the model's Input fixes, as a stateful RNN needs; None for any size."""
+        sizes = (tensor.shape[0] for tensor in getattr(model, "inputs", None) or ())
+        return next((size for size in sizes if size is not None), None)
+
     def own_steps(self, model: Any) -> tuple[str, ...]:
         """Return those of `train_step` and `test_step` that the model's class overrides."""
         found = []
@@ -271,25 +288,30 @@ class Keras:
                 found.append(name)
         return tuple(found)
 
-    def fold_replica_into_seeds(self, model: Any) -> int:
-        """Give each replica its own dropout masks; return the number of seed generators.
+    def fold_replica_into_seeds(self) -> None:
+        """Give each replica its own dropout masks.
 
-        A Keras 3 SeedGenerator draws the same seed on every replica, and thus the same masks. tf_keras creates one
-        random op per replica, each with its own state.
+        A Keras 3 SeedGenerator draws the same seed on every replica, and thus the same masks. All generators of the
+        process are changed, wherever a layer keeps them. tf_keras creates one random op per replica, each with its own
+        state.
         """
-        if self.legacy:
-            return 0
-        generators = {
-            id(value): value
-            for layer in self.layers(model)
-            for value in vars(layer).values()
-            if isinstance(value, self.module.random.SeedGenerator)
-        }
-        shared = self._global_generator()
-        generators[id(shared)] = shared
-        for generator in generators.values():
-            generator.next = _with_replica(generator.next)
-        return len(generators)
+        if not self.legacy and not hasattr(self.module.random.SeedGenerator.next, "of_keras"):
+            self.module.random.SeedGenerator.next = _with_replica(self.module.random.SeedGenerator.next)
+
+
+# Attributes of a tf_keras model for its own `fit`.
+_COUNTERS = ("_train_counter", "_test_counter", "_predict_counter", "_steps_per_execution")
+
+
+def _inside(value: Any, kinds: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield the objects of these kinds in nested lists, tuples and dicts."""
+    if isinstance(value, kinds):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _inside(list(value.values()), kinds)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _inside(part, kinds)
 
 
 # The factor is odd and far from a SeedGenerator's increment (1 per draw), so that no two replicas draw the same seed:
@@ -298,8 +320,8 @@ _GOLDEN = 2654435769
 
 
 def _with_replica(draw: Callable[..., Any]) -> Callable[..., Any]:
-    def next_seed(ordered: bool = True) -> Any:
-        seed = draw(ordered)
+    def next_seed(generator: Any, ordered: bool = True) -> Any:
+        seed = draw(generator, ordered)
         context = tf.distribute.get_replica_context()
         if context is None or context.num_replicas_in_sync == 1:
             return seed
@@ -307,6 +329,7 @@ def _with_replica(draw: Callable[..., Any]) -> Callable[..., Any]:
         salt = tf.cast(replica * tf.constant(_GOLDEN, tf.uint32), seed.dtype)
         return seed + tf.stack([salt, tf.zeros_like(salt)])
 
+    next_seed.of_keras = draw  # type: ignore[attr-defined]
     return next_seed
 
 

@@ -22,6 +22,7 @@ from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.export import model_server
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.reporting.errors import report_storage_retries, to_problem, unreachable_storage_as_invalid_data
+from mptraining_trainer.reporting.oom_watch import OomWatch
 from mptraining_trainer.reporting.program_output import ProgramOutput
 from mptraining_trainer.reporting.scalar_writer import ScalarWriter
 from mptraining_trainer.reporting.secrets import SecretValues
@@ -58,6 +59,7 @@ def run(
         outbox=outbox,
     )
     reporter = _reporter(identity, telemetry, environment)
+    oom_watch = OomWatch(telemetry, identity, report=reporter.on_event if reporter else None)
     scalars = _scalars(identity, telemetry, folder, outbox)
     job = with_keras_of_script(job, environment, telemetry.notice)
     exit_stack = ExitStack()
@@ -97,12 +99,11 @@ def run(
         if storage.is_remote(folder) and not has_responded:
             # Storage that never answered cannot take the events either.
             telemetry.disable_output()
-        outcome, message = outcomes.by_reason(problem.reason), str(problem)
-        if outcome == outcomes.PREEMPTED and _stopped_by_user(environment):
-            outcome, message = outcomes.STOPPED_BY_USER, _stopped_text(problem)
+        outcome, message = _reported(problem, environment)
         # A mistake in the spec is one line; an error in the user's program or in the trainer needs its traceback.
         if environment.get(launch.DEBUG) or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
             sys.stderr.write(telemetry.redact(traceback.format_exc()))
+    message = oom_watch.close(message, failed=outcome != outcomes.SUCCEEDED)
     telemetry.emit(
         events.Finished,
         reason=outcome.reason,
@@ -136,6 +137,14 @@ def run(
         preempted = outcome in (outcomes.PREEMPTED, outcomes.PEER_LOST)
         tracking.close(PREEMPTED_SECONDS if preempted else CLOSE_SECONDS, telemetry.now)
     return outcome
+
+
+def _reported(problem: Problem, environment: Mapping[str, str]) -> tuple[Outcome, str]:
+    """Return the outcome and the message of a run that ended with the problem."""
+    outcome = outcomes.by_reason(problem.reason)
+    if outcome == outcomes.PREEMPTED and _stopped_by_user(environment):
+        return outcomes.STOPPED_BY_USER, _stopped_text(problem)
+    return outcome, str(problem)
 
 
 def _stopped_by_user(environment: Mapping[str, str]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mptraining_api import accelerators
+from mptraining_api.pods.images import has_moving_tag
 from mptraining_api.resolve.attempt import divisors, possible_nodes
 from mptraining_api.resolve.batch_size import SCALING, scaling_rule, scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob
@@ -26,6 +27,7 @@ def advise(job: ResolvedJob) -> list[str]:
         *_interruption(job),
         *_one_size(job),
         *_file_locations(job),
+        *_image(job),
         *_precision(job),
         *_learning_rate(job),
         *_shapes(job),
@@ -103,6 +105,14 @@ def _file_locations(job: ResolvedJob) -> Iterator[str]:
     paths = [uri for uri in ((*job.data.train, *job.data.predict) if job.data else ()) if "://" not in uri]
     if paths and job.processes > 1:
         yield f"{paths[0]} is a path: the same files must be mounted in all {job.processes} pods."
+
+
+def _image(job: ResolvedJob) -> Iterator[str]:
+    if job.image is not None and has_moving_tag(job.image):
+        yield (
+            f"podTemplate.image: {job.image} may be another image at each pull, and is pulled even if the node has it: "
+            "name a version or a digest."
+        )
 
 
 def _precision(job: ResolvedJob) -> Iterator[str]:

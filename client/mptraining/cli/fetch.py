@@ -41,8 +41,8 @@ def fetch(
             folder = job.fetch(to, model_only=model_only, overwrite=overwrite, display=display)
     except KeyboardInterrupt as interrupt:
         options = [*(["--to", to] if to else []), *(["--model-only"] if model_only else [])]
-        again = shlex.join([job.name, *options, *(["--overwrite"] if overwrite else []), *job.where.flags()])
-        typer.echo(f"Stopped. Complete files are kept; to continue: mptj fetch {again}", err=True)
+        again = job.server.command("fetch", job.name, *options, *(["--overwrite"] if overwrite else []))
+        typer.echo(f"Stopped. Complete files are kept; to continue: {again}", err=True)
         raise typer.Exit(interrupt.args[0] if interrupt.args else 130) from None
     typer.echo(f"{'model' if model_only else 'run folder'}: {folder}")
     if not model_only:

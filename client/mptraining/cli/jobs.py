@@ -189,7 +189,8 @@ def show_status(
     for each in warned[-3:]:
         typer.echo(f"  {'event':<10}  {each}")
     if not seen.finished:
-        typer.echo(f"  {'next':<10}  mptj logs -f {name}   mptj wait {name}")
+        logs, wait = (job.server.command(verb, job.name) for verb in ("logs -f", "wait"))
+        typer.echo(f"  {'next':<10}  {logs}   {wait}")
 
 
 def logs(
@@ -217,7 +218,7 @@ def logs(
         for line in job.log_lines(follow=follow, worker=worker, attempt=attempt, raw=raw):
             typer.echo(line)
     except KeyboardInterrupt:
-        typer.echo(detached_text(name, job.where.flags()), err=True)
+        typer.echo(detached_text(job.server, job.name), err=True)
         raise typer.Exit(130) from None
 
 
@@ -252,7 +253,7 @@ def wait(
 
     job = job_or_sweep(name, where)
     if not isinstance(job, Job):
-        follow_sweep(job, where, timeout=timeout)
+        follow_sweep(job, timeout=timeout)
         return
     follow_until_ended(job, timeout=timeout, model=model, plain=plain)
 
@@ -286,7 +287,7 @@ def suspend(
         job = job_or_sweep(name, where)
         _refuse_ended(job)
         job.suspend()
-        typer.echo(f"suspended: {name}; to continue it: mptj resume {name}")
+        typer.echo(f"suspended: {name}; to continue it: {job.server.command('resume', name)}")
 
 
 def resume(
@@ -334,7 +335,7 @@ def follow_until_ended(job: Job, *, timeout: float | None, model: str | None, pl
         if model is not None and seen.succeeded:
             typer.echo(f"model: {job.save_model(model)}")
     except KeyboardInterrupt:
-        typer.echo(detached_text(job.name, job.where.flags()), err=True)
+        typer.echo(detached_text(job.server, job.name), err=True)
         raise typer.Exit(130) from None
     raise typer.Exit(seen.exit_code or 0)
 
@@ -375,11 +376,12 @@ def _refuse_ended(job: Job | ClusterSweep) -> None:
     if isinstance(job, Job):
         seen = job.status()
         ended, phase = seen.finished, seen.phase
-        step = f"To run it again: mptj cancel {job.name}, then submit it; with output.uri it resumes from a checkpoint."
+        again = f"{job.server.command('cancel', job.name)}, then submit it"
+        step = f"To run it again: {again}; with output.uri it resumes from a checkpoint."
     else:
         found = job.view()
         ended, phase = found.finished is not None, found.phase
-        step = f"`mptj sweep compare {job.name}` shows its trials."
+        step = f"`{job.server.command('sweep compare', job.name)}` shows its trials."
     if ended:
         raise ClusterProblem(
             job.name, f"the {'job' if isinstance(job, Job) else 'sweep'} has ended ({phase})", next_step=step
@@ -396,7 +398,8 @@ def _show_sweep(sweep: ClusterSweep, output: Format | None) -> None:
     for text in lines(seen):
         typer.echo(text)
     if seen.finished is None:
-        typer.echo(f"  {'next':<10}  mptj wait mpts/{sweep.name}   mptj sweep compare {sweep.name}")
+        wait, compare = (sweep.server.command(verb, f"mpts/{sweep.name}") for verb in ("wait", "sweep compare"))
+        typer.echo(f"  {'next':<10}  {wait}   {compare}")
 
 
 def job_or_sweep(name: str, where: Where) -> Job | ClusterSweep:

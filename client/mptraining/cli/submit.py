@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -133,8 +132,8 @@ def submit(
     if follow:
         follow_until_ended(job, timeout=None, model=None, plain=plain)
     elif output is None:
-        named = shlex.join([job.name, *where.flags()])
-        typer.echo(f"  mptj wait {named}      follow it to the end\n  mptj status {named}    its phase, and the reason")
+        wait, status = (job.server.command(verb, job.name) for verb in ("wait", "status"))
+        typer.echo(f"  {wait}      follow it to the end\n  {status}    its phase, and the reason")
 
 
 def _submit_sweep(target: str, where: Where, *, follow: bool, dry_run: bool, output: Format | None) -> None:
@@ -156,10 +155,10 @@ def _submit_sweep(target: str, where: Where, *, follow: bool, dry_run: bool, out
     else:
         typer.echo(f"submitted: sweep {sweep.name} (namespace {sweep.server.namespace})")
     if follow:
-        follow_sweep(sweep, where)
+        follow_sweep(sweep)
     elif output is None:
-        named = shlex.join([f"mpts/{sweep.name}", *where.flags()])
-        typer.echo(f"  mptj wait {named}           follow it to the end\n  mptj sweep status {named}   its best trial")
+        wait, status = (sweep.server.command(verb, f"mpts/{sweep.name}") for verb in ("wait", "sweep status"))
+        typer.echo(f"  {wait}           follow it to the end\n  {status}   its best trial")
 
 
 def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None]:

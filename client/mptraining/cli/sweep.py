@@ -232,7 +232,7 @@ def find_sweep(text: str, where: Where) -> SweepView:
     return attach_sweep(text, where).view()
 
 
-def follow_sweep(sweep: ClusterSweep, where: Where, *, timeout: float | None = None) -> None:
+def follow_sweep(sweep: ClusterSweep, *, timeout: float | None = None) -> None:
     """Print each trial of a cluster's sweep when it ends, and exit with 0 if the sweep succeeded, else with 1.
 
     Exits with 130 after Ctrl-C, which does not stop the sweep; raises StillRunning after `timeout` seconds.
@@ -242,7 +242,7 @@ def follow_sweep(sweep: ClusterSweep, where: Where, *, timeout: float | None = N
     from mptraining.cluster.wait import StillRunning
     from mptraining.sweeps import view
 
-    named = shlex.join([f"mpts/{sweep.name}", *where.flags()])
+    again = sweep.server.command("wait", f"mpts/{sweep.name}")
     end = None if timeout is None else time.monotonic() + timeout
     last: SweepView | None = None
     silent = False
@@ -253,7 +253,7 @@ def follow_sweep(sweep: ClusterSweep, where: Where, *, timeout: float | None = N
                     typer.echo(view.trial_line(seen, trial))
                 last, silent = seen, False
                 if end is not None and time.monotonic() >= end and seen.finished is None:
-                    step = f"The sweep continues; wait again: mptj wait {named}"
+                    step = f"The sweep continues; wait again: {again}"
                     raise StillRunning(sweep.name, f"still {seen.phase} after {timeout:g} s", next_step=step)
         except Unreachable as problem:
             if not silent:
@@ -261,7 +261,8 @@ def follow_sweep(sweep: ClusterSweep, where: Where, *, timeout: float | None = N
             silent = True
             time.sleep(_RETRY_SECONDS)
         except KeyboardInterrupt:
-            typer.echo(f"Detached; the sweep continues. mptj wait {named}   Cancel it: mptj cancel {named}", err=True)
+            cancel = sweep.server.command("cancel", f"mpts/{sweep.name}")
+            typer.echo(f"Detached; the sweep continues. {again}   Cancel it: {cancel}", err=True)
             raise typer.Exit(130) from None
     for text in view.lines(last):
         typer.echo(text)

@@ -127,7 +127,7 @@ def _submit(document: dict[str, Any], where: Where, *, follow: bool, plain: bool
     if follow:
         follow_until_ended(sent, timeout=None, model=None, plain=plain)
     else:
-        typer.echo(f"  mptj wait {shlex.join([sent.name, *where.flags()])}      follow it to the end")
+        typer.echo(f"  {sent.server.command('wait', sent.name)}      follow it to the end")
 
 
 def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None:

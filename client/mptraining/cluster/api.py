@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -30,18 +31,49 @@ WATCH_SECONDS = 60
 class ApiServer:
     """API server of a cluster, with a namespace.
 
-    `api` is a kubernetes.client.ApiClient, `name` the cluster's name in messages. Thread-safe. Every method raises
+    `api` is a kubernetes.client.ApiClient, `name` the cluster's name in messages. `flags` are those of
+    `mptj` that select the cluster, in which `default_namespace` needs none. Thread-safe. Every method raises
     ClusterProblem.
     """
 
-    def __init__(self, api: Any, *, name: str, namespace: str) -> None:
+    def __init__(
+        self,
+        api: Any,
+        *,
+        name: str,
+        namespace: str,
+        flags: Sequence[str] = (),
+        kubeconfig: str | None = None,
+        default_namespace: str | None = None,
+    ) -> None:
         self.api = api
         self.name = name
         self.namespace = namespace
+        self._flags = tuple(flags)
+        self._kubeconfig = kubeconfig
+        self._default_namespace = default_namespace
 
     def in_namespace(self, namespace: str) -> ApiServer:
         """Return the same cluster with another namespace."""
-        return ApiServer(self.api, name=self.name, namespace=namespace)
+        return ApiServer(
+            self.api,
+            name=self.name,
+            namespace=namespace,
+            flags=self._flags,
+            kubeconfig=self._kubeconfig,
+            default_namespace=self._default_namespace,
+        )
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags of `mptj` that select this cluster and namespace."""
+        place = [] if self.namespace == self._default_namespace else ["--namespace", self.namespace]
+        return [*self._flags, *place]
+
+    def command(self, verb: str, *arguments: str) -> str:
+        """Return the command line of `mptj` for this cluster and namespace."""
+        line = shlex.join(["mptj", *verb.split(), *arguments, *self.flags])
+        return f"KUBECONFIG={shlex.quote(self._kubeconfig)} {line}" if self._kubeconfig else line
 
     def get(self, resource: Resource, name: str) -> Raw:
         return self._parsed("GET", "get", resource, name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,14 @@ def connect(where: Where) -> ApiServer:
         name, namespace = "this pod's cluster", _own_namespace()
     else:
         name, namespace = _load_kubeconfig(config, where, configuration)
-    return ApiServer(client.ApiClient(configuration), name=name, namespace=where.namespace or namespace)
+    return ApiServer(
+        client.ApiClient(configuration),
+        name=name,
+        namespace=where.namespace or namespace,
+        flags=replace(where, namespace=None).flags(),
+        kubeconfig=where.kubeconfig,
+        default_namespace=namespace,
+    )
 
 
 def _load_kubeconfig(config: Any, where: Where, configuration: Any) -> tuple[str, str]:

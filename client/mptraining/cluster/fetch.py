@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import posixpath
 import secrets
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -212,7 +213,7 @@ def worker_zero(server: ApiServer, uid: str) -> WorkerPod | None:
 def _template(server: ApiServer, seen: JobView) -> Mapping[str, Any]:
     attempt = seen.status.current_attempt
     if not attempt:
-        step = f"See: mptj status {seen.name}"
+        step = f"See: mptj status {shlex.join([seen.name, *seen.flags])}"
         raise ClusterProblem(seen.name, "no attempt has been started: it has no run folder yet", next_step=step)
     for number in range(attempt, 0, -1):
         with suppress(NotFound):

@@ -148,7 +148,7 @@ class JobFollower:
     def _put(self, document: dict[str, Any]) -> bool:
         if document["metadata"]["uid"] != self._uid:
             raise self._gone()
-        seen = view(document)
+        seen = view(document, self._server.flags)
         self._inbox.put(seen)
         if self._logs is not None and seen.status.current_attempt:
             self._look_for_logs(self._logs)

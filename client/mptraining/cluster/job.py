@@ -115,7 +115,7 @@ class Job(dict[str, str | None]):
 
     def status(self) -> JobView:
         """Return the current status; its text contains the reason and the next step."""
-        return view(self.server.get(JOBS, self.name))
+        return view(self.server.get(JOBS, self.name), self.server.flags)
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -201,7 +201,7 @@ class Job(dict[str, str | None]):
     def _detached(self) -> str:
         from mptraining.cluster.wait import detached_text
 
-        return f"{detached_text(self.name, self.where.flags())}   In Python: mptraining.attach({self.name!r})"
+        return f"{detached_text(self.server, self.name)}   In Python: mptraining.attach({self.name!r})"
 
     # -- changes ------------------------------------------------------------------------------------------------
 

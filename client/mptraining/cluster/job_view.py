@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,11 +30,13 @@ _ADVICE: Mapping[str, str] = {
     "InvalidProgram": "try it on this machine first: mptj run FILE",
     "ResumeRefused": "give another output.uri, or delete the run folder",
     "Diverged": "lower the learning rate, clip gradients (clipnorm), or train in float32",
-    "OOMKilled": "raise podTemplate.resources.limits.memory, or lower batchSize or data.shuffle",
+    "OOMKilled": "raise podTemplate.resources.limits.memory, lower batchSize or data.shuffle, or set "
+    "data.cache to None",
     "StorageLimit": "raise the limit that the reason above names, or write to a bucket or a claim with output.uri",
     "StorageFull": "enlarge the volume that the reason above names, write to a bucket, or keep fewer checkpoints "
     "(checkpoint.maxToKeep)",
-    "PendingTimeout": "fix what the reason above names, then: mptj cancel {name} and submit it again",
+    "PendingTimeout": "fix what the reason above names, or raise runPolicy.pendingTimeoutSeconds, then: mptj cancel "
+    "{name} and submit it again",
     "NoProgress": "the workers' last output: mptj logs {name}; for slow steps raise runPolicy.progressDeadlineSeconds",
     "DeadlineExceeded": "raise runPolicy.activeDeadlineSeconds; with output.uri it resumes from its checkpoint",
     "Preempted": "with output.uri and checkpoint.everySteps less is lost each time; or provisioning: OnDemand",
@@ -48,21 +50,6 @@ _ADVICE: Mapping[str, str] = {
     "Suspended": "to continue: mptj resume {name}",
     "QueuePreempted": "it resumes by itself when its queue admits it again; kubectl get workloads",
 }
-# For PendingTimeout, by the reason of the wait, with which its message ends.
-_WAITED_FOR = re.compile(r"\(spec\.runPolicy\.pendingTimeoutSeconds\): (\w+): (.*)", re.DOTALL)
-_PENDING_ADVICE: Mapping[str, str] = {
-    "Unschedulable": "free machines or ask for others (accelerator, nodes, podTemplate.resources), or raise "
-    "runPolicy.pendingTimeoutSeconds; kubectl get nodes",
-    "ImagePullFailed": "correct podTemplate.image or imagePullSecrets, then: mptj cancel {name} and submit it again",
-    "VolumeNotMounted": "create the ConfigMap, Secret or claim that the reason above names, or correct source or "
-    "podTemplate.volumes, then: mptj cancel {name} and submit it again",
-    "ContainerNotStarting": "create or correct what the reason above names, such as a Secret of podTemplate.env, then: "
-    "mptj cancel {name} and submit it again",
-    "PodsRefused": "ask for less, or ask the owner of the namespace's quota and policies; kubectl describe quota",
-    "ChildRefused": "ask for less, or ask the owner of the namespace's quota and policies; kubectl describe quota",
-    "ChildNameTaken": "delete that object, or give the job another name",
-}
-_MISSING_CLAIM = re.compile(r'persistentvolumeclaim "[^"]*" not found')
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,6 +61,8 @@ class JobView:
     document: Mapping[str, Any]
     status: JobStatus
     error: str | None = None
+    # Those of `mptj` that select its cluster and namespace, for commands in advice.
+    flags: tuple[str, ...] = ()
 
     @property
     def uid(self) -> str:
@@ -149,15 +138,19 @@ class JobView:
         return card(title, lines=rest, table=bar(progress_event(self)) if known else "", panels=panels)
 
 
-def view(document: Mapping[str, Any]) -> JobView:
-    """Parse a job object of the API server. Unknown fields of a newer version's status are ignored."""
+def view(document: Mapping[str, Any], flags: Sequence[str] = ()) -> JobView:
+    """Parse a job object of the API server. Unknown fields of a newer version's status are ignored.
+
+    `flags` are those of `mptj` that select its cluster and namespace.
+    """
     metadata = document["metadata"]
     error = None
     try:
         status = JobStatus.read(json.dumps(document.get("status") or {}))
     except ValidationError as problem:
         status, error = JobStatus(), f"status cannot be read: {problem.errors()[0]['msg']}"
-    return JobView(str(metadata["name"]), str(metadata.get("namespace", "default")), document, status, error)
+    namespace = str(metadata.get("namespace", "default"))
+    return JobView(str(metadata["name"]), namespace, document, status, error, tuple(flags))
 
 
 def condition(status: JobStatus, type: str) -> Condition | None:
@@ -208,16 +201,8 @@ def advice(seen: JobView) -> str | None:
     found = seen.ended_by or condition(seen.status, "Suspended")
     if found is None or seen.succeeded:
         return None
-    waited = _WAITED_FOR.search(found.message) if found.reason == "PendingTimeout" else None
-    text = _pending_advice(waited[1], waited[2]) if waited else None
-    text = text or _ADVICE.get(found.reason)
-    return text.format(name=seen.name) if text else None
-
-
-def _pending_advice(reason: str, message: str) -> str | None:
-    if reason == "Unschedulable" and _MISSING_CLAIM.search(message):
-        return _PENDING_ADVICE["VolumeNotMounted"]
-    return _PENDING_ADVICE.get(reason)
+    text = _ADVICE.get(found.reason)
+    return text.format(name=shlex.join([seen.name, *seen.flags])) if text else None
 
 
 def progress_text(seen: JobView) -> str:
@@ -301,13 +286,18 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
     status = seen.status
     rows = [("why", reason_text(seen)), ("progress", progress_text(seen))]
     if seen.paused:
-        rows.append(("paused", f"the operator leaves it; to continue: kubectl annotate mptj {seen.name} {PAUSED}-"))
+        rows.append(
+            (
+                "paused",
+                f"the operator leaves it; to continue: kubectl annotate mptj {seen.name} -n {seen.namespace} {PAUSED}-",
+            )
+        )
     fallback = condition(status, "FellBackToCPU")
     if fallback is not None:
         rows.append(("on the CPU", fallback.message))
     decided = [
         (status.accelerator or "") if len(_machines(seen)) > 1 else "",
-        status.strategy or "",
+        "" if status.strategy in (None, "None") else str(status.strategy),
         status.precision or "",
         _count(status.workers, "worker"),
         _count(status.replicas_in_sync, "replica"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def require_worker(seen: JobView, worker: int | None) -> None:
 def explain_no_logs(found: Sequence[WorkerPod], seen: JobView, *, attempt: int | None, worker: int | None) -> NoLogs:
     """Return why none of the job's pods has a log of that attempt (default: the last) and worker."""
     name = seen.name
-    status = f"See: mptj status {name}"
+    status = f"See: mptj status {shlex.join([name, *seen.flags])}"
     current = seen.status.current_attempt or 0
     wanted = attempt or max((each.attempt for each in found), default=current)
     if wanted > current or not wanted:

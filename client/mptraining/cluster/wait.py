@@ -17,6 +17,8 @@ from mptraining_api.launch import MODEL_WAITS
 
 # Log lines shown from before the call: a job may have run for days.
 LINES_BEFORE = 1000
+# Seconds in which a user may follow the last lines' advice.
+_READING_SECONDS = 60
 
 
 class StillRunning(ClusterProblem):
@@ -62,7 +64,7 @@ def wait(
                 raise StillRunning(
                     name,
                     f"still {phase} after {timeout:g} s",
-                    next_step=f"The job continues; wait again: mptj wait {name}",
+                    next_step=f"The job continues; wait again: {server.command('wait', name)}",
                 )
     if last is None:
         raise StillRunning(name, "its status is unknown")
@@ -124,12 +126,15 @@ def final_lines(seen: JobView, summary: RunSummary) -> list[str]:
     if seen.succeeded:
         finished = summary.finished.get(0)
         if finished is not None:
-            return list(success_lines(finished, seen.output, job=seen.name, predicts=summary.predicts))
+            ttl = (seen.spec.get("runPolicy") or {}).get("ttlSecondsAfterFinished")
+            # A job that is deleted right after its end cannot be compared by its name.
+            job = "" if ttl is not None and ttl < _READING_SECONDS else shlex.join([seen.name, *seen.flags])
+            return list(success_lines(finished, seen.output, job=job, predicts=summary.predicts))
         return [f"Succeeded: {progress_text(seen)}" if progress_text(seen) else "Succeeded"]
     return [f"{seen.phase}: {reason_text(seen)}", *(f"  advice      {each}" for each in (advice(seen),) if each)]
 
 
-def detached_text(name: str, flags: list[str]) -> str:
+def detached_text(server: ApiServer, name: str) -> str:
     """Return the message after Ctrl-C, with the commands to attach again and to cancel."""
-    arguments = shlex.join([name, *flags])
-    return f"Detached; the job continues. Attach again: mptj wait {arguments}   Cancel it: mptj cancel {arguments}"
+    again, cancel = server.command("wait", name), server.command("cancel", name)
+    return f"Detached; the job continues. Attach again: {again}   Cancel it: {cancel}"

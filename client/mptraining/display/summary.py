@@ -35,7 +35,8 @@ def success_lines(
 ) -> tuple[str, ...]:
     """Return the final lines after success; `folder` is None for a cluster job without a run folder.
 
-    `job` is the name of a cluster's job, whose folder may be a path of its pods. A run that `predicts` has no metrics
+    `job` is what `mptj` names a cluster's job by, whose folder may be a path of its pods, "" for one that is deleted. A
+    run that `predicts` has no metrics
     over steps, so that there is nothing to compare.
     """
     if finished is None:
@@ -59,7 +60,8 @@ def success_lines(
     if finished.model is not None:
         below = "://" not in finished.model and not finished.model.startswith("/")
         rows.append(("model", f"{folder.rstrip('/')}/{finished.model}" if below else finished.model))
-    rows.append(("next", f"mptj compare {shlex.quote(folder if job is None or '://' in folder else job)}"))
+    run = shlex.quote(folder) if job is None or "://" in folder else job
+    rows.append(("next", f"mptj compare {run}" if run else ""))
     return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
 
 

@@ -186,7 +186,7 @@ def event_lines(event: Event, before: Progress | None = None) -> list[str]:
             replicas = f"{event.replicas_in_sync} replica{'s' if event.replicas_in_sync != 1 else ''}"
             on = f"{event.workers} workers, {replicas}" if event.workers > 1 else replicas
             parts = [
-                f"{event.strategy} on {on}",
+                on if event.strategy == "None" else f"{event.strategy} on {on}",
                 event.precision,
                 f"{event.keras}, TensorFlow {event.tensorflow}",
             ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 
 from mptraining.display.summary import RunSummary, success_lines
 from mptraining_api import outcomes
@@ -69,6 +69,20 @@ def verdict(end: GangEnd) -> Verdict:
     return Verdict(first.code if first.code > 0 else 128 - first.code, first)
 
 
+def with_missing_reports(end: GangEnd, reported: Container[int]) -> GangEnd:
+    """Return the ends with exit code 1 for each worker that exited with 0 before it reported that it had finished.
+
+    A program that calls `os._exit(0)` ends the trainer too, without a model.
+    """
+    code = outcomes.PROGRAM_FAILED.exit_code
+    return replace(
+        end,
+        ends=tuple(
+            worker if worker.code or worker.worker in reported else replace(worker, code=code) for worker in end.ends
+        ),
+    )
+
+
 def due_signal(
     now: float, *, interrupts: int, failed_at: float | None, signalled_at: float | None, timeouts: Timeouts
 ) -> signal.Signals | None:
@@ -119,6 +133,8 @@ def _cause(end: End, finished: Mapping[int, Finished], *, many: bool) -> tuple[o
     if end.code < 0:
         return outcomes.by_exit_code(end.code), f"{name} was ended by {_signal_name(-end.code)}"
     outcome = outcomes.by_exit_code(end.code)
+    if report is None and outcome is outcomes.PROGRAM_FAILED:
+        return outcome, f"{name} exited before it could report a result, as by os._exit; the lines above may say why"
     return outcome, f"{name} exited with code {end.code} ({outcome.meaning}); the lines above may say why"
 
 

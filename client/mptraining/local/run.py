@@ -31,7 +31,7 @@ from mptraining.display.summary import RunSummary
 from mptraining.display.text import Display, header, is_noise, show_waiting, wrapped
 from mptraining.job_file.check import check_document, check_job_file
 from mptraining.job_file.paths import absolute_path, source_folder, with_absolute_paths, with_output
-from mptraining.local.outcome import STOP_BEFORE_TRAINING, Timeouts, final_text, verdict
+from mptraining.local.outcome import STOP_BEFORE_TRAINING, Timeouts, final_text, verdict, with_missing_reports
 from mptraining.local.processes import Stream, Worker, run_gang
 from mptraining_api import events, run_folder
 from mptraining_api.accelerators import catalogue
@@ -251,7 +251,7 @@ def run_local(
             inherited=os.environ | (environment or {}),
         )
         end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=timeouts or Timeouts(), signals=signals)
-    decided = verdict(end)
+    decided = verdict(with_missing_reports(end, summary.finished))
     final = final_text(summary, end, decided, command=again, folder=folder)
     for text in final.output:
         display.say(text)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS, ApiProblem, Raw
+from mptraining_api.kubernetes_api import (
+    BATCH_JOBS,
+    LOCAL_QUEUES,
+    WORKLOAD_PRIORITY_CLASSES,
+    WORKLOADS,
+    ApiProblem,
+    Raw,
+)
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.spec import Scheduling
@@ -68,7 +75,7 @@ class PlaceInQueue:
         before = snapshot.lookups.refusal
         if isinstance(action, CreateWorkload) and (before is None or before.message != refusal.message):
             # The status belongs to MultiKueue.
-            found = waiting.refused(refusal, Phase.QUEUED)
+            found = waiting.refused(refusal, Phase.QUEUED, owner.namespace)
             self._record_event(snapshot, EventRecord(found.reason, found.message, "Warning"))
         return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
 
@@ -84,6 +91,7 @@ class PlaceInQueue:
 
     def _join(self, owner: Owner, action: JoinQueue, snapshot: Snapshot) -> bool:
         attempt, scheduling = self._attempt(owner, action, snapshot)
+        self._find_queue(owner.namespace, scheduling.queue_name or "")
         pod_set: Raw | None = None
         if snapshot.workload:
             found = self._cluster.get_if_exists(WORKLOADS, owner.namespace, snapshot.workload)
@@ -111,6 +119,23 @@ class PlaceInQueue:
         self._put(snapshot.key, created)
         self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return True
+
+    def _find_queue(self, namespace: str, name: str) -> None:
+        """Raise NotCreated if nobody would admit the job: Kueue ignores the Jobs of a queue that does not exist."""
+        for resource in LOCAL_QUEUES:
+            try:
+                self._cluster.get(resource, namespace, name)
+            except ApiProblem as problem:
+                if problem.status == 404 and problem.kind:
+                    message = f"there is none in the namespace {namespace!r}: kubectl get localqueues -n {namespace}"
+                    raise NotCreated("NoQueue", f"LocalQueue {name}", message) from None
+                if problem.status == 404:
+                    continue
+                if problem.status != 403:
+                    raise
+            # 403: rights of an earlier version of the chart.
+            return
+        raise NotCreated("NoQueue", f"LocalQueue {name}", "the API server does not serve it: Kueue is not installed")
 
     def _create_workload(self, owner: Owner, action: CreateWorkload, snapshot: Snapshot) -> bool:
         attempt, scheduling = self._attempt(owner, action, snapshot)

@@ -19,12 +19,14 @@ class StartAttempt:
     """Create the namespace's shared objects if missing, then the attempt's Indexed Job.
 
     `job` is the frozen job; `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
+    `image` is what an earlier attempt ran, if it is not the frozen job's.
     """
 
     number: int
     job: ResolvedJob
     machine: int = 0
     nodes: int | None = None
+    image: str = ""
 
     @property
     def attempt_job(self) -> ResolvedJob:

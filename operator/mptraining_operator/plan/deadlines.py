@@ -90,6 +90,18 @@ def began_to_wait(status: JobStatus, batch_job: SeenBatchJob | None) -> float:
     return parse_time(attempt.start_time)
 
 
+def oom_kills(status: JobStatus) -> str:
+    """Describe the processes of the current attempt that were killed for memory; empty if there are none."""
+    progress = status.progress
+    if progress is None or progress.attempt != status.current_attempt or not progress.oom_kills:
+        return ""
+    processes = "1 process" if progress.oom_kills == 1 else f"{progress.oom_kills} processes"
+    return (
+        f"; the kernel killed {processes} of worker 0 for using more memory than its limit. Raise "
+        "podTemplate.resources.limits.memory, use fewer processes, or set data.cache to None"
+    )
+
+
 def _active(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
     limit = run_policy(snapshot).active_deadline_seconds
     if limit is None or status.start_time is None:
@@ -114,5 +126,5 @@ def _progress(snapshot: Snapshot, status: JobStatus) -> Deadline | None:
             began += _EXPORT_SECONDS
         # A training that a callback stopped has done fewer steps, and its model is kept, too.
         began = max(began, kept)
-    message = f"no step was done for {limit} s (spec.runPolicy.progressDeadlineSeconds)"
+    message = f"no step was done for {limit} s (spec.runPolicy.progressDeadlineSeconds){oom_kills(status)}"
     return Deadline(began + limit, outcomes.NO_PROGRESS, message)

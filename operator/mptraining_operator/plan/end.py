@@ -13,6 +13,7 @@ from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan
 from mptraining_operator.plan.capacity import gangs
 from mptraining_operator.plan.deadlines import began_to_wait, has_never_run, run_policy
+from mptraining_operator.plan.next_steps import sentence
 from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod, Snapshot
 
 # Seconds. A worker whose peer is evicted often fails in a collective before the peer's pod gets DisruptionTarget.
@@ -40,7 +41,7 @@ def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
         (pod for pod in pods if _failed_by_itself(pod)), key=lambda pod: (pod.finished or batch_job.created, pod.index)
     )
     deciding = next((pod for pod in failures if _budget(pod) != Budget.UNDECIDED), None)
-    disrupted = next((pod for pod in pods if pod.disruption), None)
+    disrupted = next((pod for pod in pods if pod.disruption and pod.exit_code != 0), None)
     if disrupted and (deciding is None or _disrupted_before(disrupted, deciding)):
         deciding = disrupted
     if deciding is not None:
@@ -49,6 +50,10 @@ def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
         superseded = next((pod for pod in failures if _outcome(pod) == outcomes.SUPERSEDED), None)
         found = f"worker {failures[0].index} lost a peer, and no remaining pod shows the cause"
         return Verdict(outcomes.NODE_LOST, _describe(superseded) if superseded else found)
+    by_other = next((pod for pod in pods if pod.phase == "Failed" and pod.exit_code == 0 and pod.other), None)
+    if by_other is not None:
+        message = f"worker {by_other.index} succeeded, but its pod failed and ended its peers: {by_other.other}"
+        return Verdict(outcomes.CHILD_DELETED, message, from_pod=True)
     if batch_job.end_reason == "PodFailurePolicy":
         # The only rule is about DisruptionTarget (`resources.indexed_job`). An evicted pod may already be deleted.
         return Verdict(outcomes.PREEMPTED, f"a worker was evicted: {batch_job.end_message}")
@@ -58,7 +63,7 @@ def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
 
 def _failed_by_itself(pod: SeenPod) -> bool:
     """Return whether the pod failed by itself rather than being deleted after a peer failed."""
-    return pod.phase == "Failed" and (pod.deletion is None or bool(pod.disruption))
+    return pod.failed and (pod.deletion is None or bool(pod.disruption))
 
 
 def _disrupted_before(disrupted: SeenPod, deciding: SeenPod) -> bool:
@@ -101,22 +106,25 @@ def _describe(pod: SeenPod) -> str:
         return f"{where} was disrupted: {pod.disruption}" + (f" ({pod.message})" if pod.message else "")
     if pod.reason == "Evicted":
         return (
-            f"{where} was evicted: {_sentence(pod.message)} Files on its node are lost. Raise the volume's sizeLimit "
+            f"{where} was evicted: {sentence(pod.message)} Files on its node are lost. Raise the volume's sizeLimit "
             "or podTemplate.resources.limits.ephemeral-storage, or write to a bucket or a claim (output.uri)."
         )
     if pod.reason and pod.exit_code is None:
         return f"{where} was ended by its node: {pod.reason}" + (f" ({pod.message})" if pod.message else "")
-    if pod.exit_reason == "OOMKilled":
+    last = _last_event(pod)
+    # A trainer that failed without a child process, which the kernel killed, reports that itself.
+    if pod.exit_reason == "OOMKilled" and last is None:
         return (
             f"{where} was killed for using more memory than its limit. Raise podTemplate.resources.limits.memory, "
-            "or lower training.batchSize or data.shuffle.bufferSize."
+            "or lower training.batchSize or data.shuffle.bufferSize, or set data.cache to None."
         )
-    last = _last_event(pod)
     if last is not None:
         return f"{where}: {last.message}"
     tail = _without_events(pod.termination_message)[-500:]
-    log = f"See kubectl logs {pod.name}."
-    return f"{where} ended {_exit(pod.exit_code)}" + (f": {tail}. {log}" if tail else f". {log}")
+    # A pod whose other containers run on is deleted.
+    container = f" --container {pod.waits_for}" if pod.waits_for else ""
+    log = f" See kubectl logs {pod.name}{container}." if pod.terminated else ""
+    return sentence(f"{where} ended {_exit(pod.exit_code)}" + (f": {tail}" if tail else "")) + log
 
 
 def _exit(code: int | None) -> str:
@@ -160,6 +168,8 @@ def restart_backoff(status: JobStatus, limits: Limits, uid: str = "") -> float:
 
 # Seconds. A watch stream with a longer delay has ended, and the next list arrives before its next event.
 _POD_UPDATES_WITHIN = 30.0
+# Seconds that containers which a webhook of the cluster added, such as a mesh proxy, may run after the trainer.
+_OTHERS_END_WITHIN = 10.0
 # Seconds. The Job controller may count all pods and never write the terminal condition: observed on Kubernetes 1.34
 # after its API server was killed, with all pods counted as failed and no condition for minutes.
 _CONDITION_WITHIN = 60.0
@@ -187,7 +197,7 @@ def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
         return charge_budget(snapshot, status, outcomes.CHILD_DELETED, message, now)
     due = end_is_due(snapshot, batch_job)
     silent = due is not None and now >= due
-    if batch_job.ended == "Complete" or (silent and not batch_job.failed):
+    if batch_job.ended == "Complete":
         return _succeeded(snapshot, status, batch_job, now)
     if batch_job.ended == "Failed" or silent:
         return _failed(snapshot, status, batch_job, now)
@@ -201,13 +211,22 @@ def _succeeded(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, n
     if _has_no_output(snapshot):
         chief = next((pod for pod in snapshot.pods_of(batch_job.attempt) if pod.index == 0), None)
         arrives_until = (batch_job.ended_at or now) + snapshot.limits.settle
-        if chief is not None and not chief.terminated and now < arrives_until:
+        if chief is not None and not chief.terminated and chief.exit_code is None and now < arrives_until:
             # Pods arrive on another stream than the Job; the last Event of this one says whether the model was fetched.
             return Plan(wake_at=arrives_until)
         message += _HAND_OVER[chief.hand_over if chief else ""]
+    message += _other_containers(snapshot.pods_of(batch_job.attempt))
     status = status.model_copy(update={"start_time": status.start_time or _start_time(batch_job)})
     status = conditions.with_finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
     return Plan(status=status, event_records=(EventRecord("Succeeded", message),))
+
+
+def _other_containers(pods: tuple[SeenPod, ...]) -> str:
+    pod = next((pod for pod in pods if pod.other), None)
+    if pod is None:
+        return ""
+    deleted = "" if pod.terminated else ", and its pod is deleted"
+    return f"; in the pod of worker {pod.index}, {pod.other}{deleted}"
 
 
 def _warnings(pods: tuple[SeenPod, ...]) -> str:
@@ -217,23 +236,36 @@ def _warnings(pods: tuple[SeenPod, ...]) -> str:
 
 
 def end_is_due(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
-    """Return when a Job whose pods are all counted is treated as ended without a terminal condition.
+    """Return when a Job is treated as ended without a terminal condition.
 
-    None while a pod is alive or the Job has a terminal condition.
+    All its pods are counted, or a trainer has failed or all have succeeded in pods that other containers keep alive.
     """
+    if batch_job.ended or batch_job.suspended or batch_job.deleting:
+        return None
+    pods = snapshot.pods_of(batch_job.attempt)
+    if any(not pod.terminated for pod in pods):
+        alive = [pod for pod in pods if not pod.terminated and pod.deletion is None]
+        ends = [pod.finished or 0.0 for pod in alive if pod.failed]
+        if not ends and _all_trained(batch_job, pods):
+            ends = [max(pod.finished or 0.0 for pod in pods)]
+        return min(ends) + _OTHERS_END_WITHIN if ends else None
     counted = batch_job.failed > 0 or batch_job.succeeded >= batch_job.parallelism
-    if batch_job.ended or batch_job.suspended or batch_job.deleting or not counted or batch_job.changed is None:
-        return None
-    if any(not pod.terminated for pod in snapshot.pods_of(batch_job.attempt)):
-        return None
-    return batch_job.changed + _CONDITION_WITHIN
+    return batch_job.changed + _CONDITION_WITHIN if counted and batch_job.changed is not None else None
+
+
+def _all_trained(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> bool:
+    """Return whether every trainer has succeeded, whatever its pod's other containers do."""
+    return len(pods) >= batch_job.parallelism and all(pod.exit_code == 0 for pod in pods)
 
 
 def _failed(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> Plan:
     wait_until = _wait_for_pods_until(snapshot, batch_job)
     if wait_until is not None and now < wait_until:
         return Plan(wake_at=wait_until)
-    found = find_verdict(batch_job, snapshot.pods_of(batch_job.attempt))
+    pods = snapshot.pods_of(batch_job.attempt)
+    if batch_job.succeeded >= batch_job.parallelism or _all_trained(batch_job, pods):
+        return _succeeded(snapshot, status, batch_job, now)
+    found = find_verdict(batch_job, pods)
     return charge_budget(snapshot, status, found.outcome, found.message, now)
 
 
@@ -287,7 +319,7 @@ def charge_budget(snapshot: Snapshot, status: JobStatus, outcome: Outcome, messa
     used = (getattr(status, field) or 0) + 1
     status = status.model_copy(update={field: used})
     if used > limit:
-        message = f"{_sentence(message)} No retry is left (spec.runPolicy.{name}: {limit})."
+        message = f"{sentence(message)} No retry is left (spec.runPolicy.{name}: {limit})."
         status = conditions.with_finished(status, outcome, message, now, generation)
         return Plan(
             status=status,
@@ -297,7 +329,7 @@ def charge_budget(snapshot: Snapshot, status: JobStatus, outcome: Outcome, messa
     status = conditions.with_attempt_ended(status, outcome, message, now)
     status = conditions.with_waiting(status, Phase.RESTARTING, outcome.reason, message, now, generation)
     record = EventRecord(
-        "Restarting", f"{_sentence(message)} Restart {used} of {limit} (spec.runPolicy.{name}).", "Warning"
+        "Restarting", f"{sentence(message)} Restart {used} of {limit} (spec.runPolicy.{name}).", "Warning"
     )
     wake = now + restart_backoff(status, snapshot.limits)
     return Plan(
@@ -315,7 +347,7 @@ def end_without_charge(
     """Record the outcome of the attempt and restart it after `restart_backoff`, charged to no budget."""
     ended = conditions.with_attempt_ended(status, outcome, message, now)
     backoff = restart_backoff(ended, snapshot.limits, snapshot.uid)
-    told = f"{_sentence(message)} Attempt {(status.current_attempt or 0) + 1} starts in {backoff:.0f} s."
+    told = f"{sentence(message)} Attempt {(status.current_attempt or 0) + 1} starts in {backoff:.0f} s."
     status = with_uncharged_end(
         snapshot, status, batch_job, outcome, message, now, waiting_message=told, next_start=now + backoff
     )
@@ -355,11 +387,6 @@ def with_uncharged_end(
     told = waiting_message or message
     status = conditions.with_waiting(status, phase, outcome.reason, told, now, snapshot.generation)
     return status.model_copy(update={"waited_seconds": waited})
-
-
-def _sentence(message: str) -> str:
-    message = message.rstrip()
-    return message if message.endswith((".", "…")) else f"{message}."
 
 
 def end_current_attempt(snapshot: Snapshot, status: JobStatus) -> tuple[Action, ...]:

@@ -134,7 +134,7 @@ def _digest(snapshot: Snapshot, start: StartAttempt) -> str:
 
 def _refused(snapshot: Snapshot, status: JobStatus, start: StartAttempt, refusal: Refusal, now: float) -> Plan:
     """Create the queue's Job again later that the API server rejected; fail a job of which it can never be created."""
-    found = waiting.refused(refusal, Phase.QUEUED)
+    found = waiting.refused(refusal, Phase.QUEUED, snapshot.key.namespace)
     if refusal.kind == "Invalid":
         if start.number > (status.current_attempt or 0):
             status = conditions.with_attempt_started(status, start, now, snapshot.generation)
@@ -183,7 +183,8 @@ def _with_queued(snapshot: Snapshot, status: JobStatus, now: float) -> JobStatus
 
 
 def _message(snapshot: Snapshot) -> str:
-    return f"waiting for the queue {snapshot.queue_name!r} to admit the job"
+    place = f"kubectl get workloads --namespace {snapshot.key.namespace}"
+    return f"waiting for the queue {snapshot.queue_name!r} to admit the job; its place there: {place}"
 
 
 def preempted(snapshot: Snapshot, now: float) -> Plan | None:

@@ -8,7 +8,7 @@ from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan import conditions, waiting
 from mptraining_operator.plan.actions import AllowPeers, CreatePodGroup, EventRecord, Loss, Plan, ReadEvents
 from mptraining_operator.plan.capacity import gangs, machines
-from mptraining_operator.plan.deadlines import Deadline, earliest_deadline
+from mptraining_operator.plan.deadlines import Deadline, earliest_deadline, oom_kills
 from mptraining_operator.plan.end import charge_budget, end_is_due, end_without_charge
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
@@ -37,12 +37,11 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     look: float | None = None
     # The pods of a preempted Job are still counted as ready until they terminate.
     preempted = batch_job.suspended and conditions.is_true(status, "Running")
-    unready = waiting.node_not_ready(snapshot, now)
+    unready = waiting.pods_do_not_end(snapshot, now)
     if conditions.is_true(status, "Running") and not preempted and unready is None:
-        after = status
-    elif unready is None and not batch_job.suspended and batch_job.ready + batch_job.succeeded >= batch_job.parallelism:
-        workers = f"all {batch_job.parallelism} workers run" if batch_job.parallelism > 1 else "its worker runs"
-        message = f"attempt {attempt.number}: {workers}"
+        after, records = _with_trouble(snapshot, status, batch_job, now)
+    elif unready is None and not batch_job.suspended and _runs(snapshot, batch_job):
+        message = _running_message(batch_job)
         after = conditions.with_running(status, message, now, generation)
         losses = _losses(snapshot, status, batch_job, now)
         if attempt.number == 1 and not _ran_before(status):
@@ -55,7 +54,8 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         look = waiting.next_look(snapshot, batch_job, now)
         after = conditions.with_waiting(status, found.phase, found.reason, found.message, now, generation)
         before = conditions.condition(status, "Running")
-        if found.reason not in ("Starting", "Queued") and (before is None or before.reason != found.reason):
+        new = before is None or before.reason != found.reason
+        if new and found.reason not in ("Starting", "Queued", waiting.STARTS_SLOWLY):
             records = (EventRecord(found.reason, found.message, "Warning"),)
         if batch_job.suspended:
             # activeDeadlineSeconds does not count time in a queue, for the first admission or a later one.
@@ -83,6 +83,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         end_is_due(snapshot, batch_job),
         read and read.at,
         look,
+        waiting.next_stuck(snapshot, now),
     )
     wakes = [each for each in due if each and each > now]
     return Plan(
@@ -97,6 +98,35 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         losses=losses,
         first_run=first_run,
     )
+
+
+def _runs(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
+    return batch_job.ready + batch_job.succeeded >= batch_job.parallelism or waiting.trainers_run(snapshot, batch_job)
+
+
+def _running_message(batch_job: SeenBatchJob) -> str:
+    workers = f"all {batch_job.parallelism} workers run" if batch_job.parallelism > 1 else "its worker runs"
+    return f"attempt {batch_job.attempt}: {workers}"
+
+
+def _with_trouble(
+    snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float
+) -> tuple[JobStatus, tuple[EventRecord, ...]]:
+    """Report processes of a running attempt that were killed for memory, or a container that is not the trainer and
+    fails or waits: once, because these messages change with each of its restarts.
+    """
+    running = conditions.condition(status, "Running")
+    if running is None or running.reason != "Running" or ";" in running.message:
+        return status, ()
+    killed, (worker, state) = oom_kills(status), waiting.other_container(snapshot, batch_job)
+    found = killed or (f"; in the pod of {worker}, {state}" if state else "")
+    if not found:
+        return status, ()
+    message = f"{_running_message(batch_job)}{found}"
+    after = conditions.with_running(status, message, now, snapshot.generation)
+    if killed:
+        return after, (EventRecord("ProcessKilledForMemory", message, "Warning"),)
+    return after, (EventRecord("OtherContainer", message, "Warning"),)
 
 
 def _ending(

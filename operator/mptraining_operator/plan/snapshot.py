@@ -35,7 +35,8 @@ class Key:
 class SeenPod:
     """One worker's pod.
 
-    `exit_code`, `exit_reason`, `termination_message` and `finished` are those of its first failed container, if any.
+    `exit_code`, `exit_reason`, `termination_message` and `finished` are those of the trainer, or of an init container
+    that failed before it. Containers that a webhook of the cluster adds to the pod decide nothing.
     """
 
     name: str
@@ -64,9 +65,17 @@ class SeenPod:
     finished: float | None = None
     # Whether the model that worker 0 kept without output.uri was fetched; empty if it kept none or still keeps it.
     hand_over: Literal["", "Fetched", "NotFetched"] = ""
-    # Why a container does not start: ImagePullBackOff, …, and the kubelet's message.
+    # Why the trainer, or a container that it waits for, does not start: ImagePullBackOff, …, and the kubelet's message.
     waiting: str = ""
     waiting_message: str = ""
+    # The container that waits, or the init container that runs, if it is not the job's.
+    waits_for: str = ""
+    # The trainer's image with its digest, if it was pulled from a registry.
+    image: str = ""
+    # Whether the trainer's container runs.
+    runs: bool = False
+    # The state of a container that is not the trainer, waits for nothing of it, and does not run or end with it.
+    other: str = ""
     # The scheduler's message; empty when the pod is scheduled.
     unscheduled: str = ""
     # When it got its node.
@@ -75,13 +84,18 @@ class SeenPod:
     @property
     def starts_as_usual(self) -> bool:
         """Whether nothing about the pod needs a decision: it waits, starts or runs."""
-        problems = (self.disruption, self.reason, self.waiting, self.unscheduled, self.exit_reason)
-        return not (any(problems) or self.terminated or self.deletion is not None or self.exit_code)
+        problems = (self.disruption, self.reason, self.waiting, self.unscheduled, self.exit_reason, self.other)
+        return not (any(problems) or self.terminated or self.deletion is not None or self.exit_code is not None)
 
     @property
     def terminated(self) -> bool:
         """Whether all containers have terminated, by the pod's phase."""
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def failed(self) -> bool:
+        """Whether the trainer failed, or something ended the pod before the trainer's end."""
+        return bool(self.exit_code) or (self.phase == "Failed" and self.exit_code is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +164,8 @@ class Refusal:
     message: str
     at: float
     # NameTaken: another owner's object has the name. Refused: quota or policy. Invalid: no retry can succeed.
-    # NoGang: the API server does not serve the job's gang scheduling.
-    kind: Literal["NameTaken", "Refused", "Invalid", "NoGang"] = "Refused"
+    # NoGang: the API server does not serve the job's gang scheduling. NoQueue: it has not the job's queue.
+    kind: Literal["NameTaken", "Refused", "Invalid", "NoGang", "NoQueue"] = "Refused"
 
 
 @dataclass(frozen=True, slots=True)

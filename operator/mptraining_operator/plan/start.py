@@ -11,6 +11,7 @@ from mptraining_api import outcomes
 from mptraining_api.admin_limits import RuntimeLimits
 from mptraining_api.admission.limit_rules import check_limits
 from mptraining_api.pods.fields import PodTemplate
+from mptraining_api.pods.images import has_moving_tag
 from mptraining_api.problems import OutsideLimits, Problem
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolve.resolve import resolve
@@ -173,7 +174,7 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         return None
     ending = end_current_attempt(snapshot, status)
     if ending or not no_live_pods(snapshot):
-        return _wait_for_node(snapshot, status, now, ending)
+        return _wait_for_end(snapshot, status, now, ending)
     due = parse_time(attempt.completion_time or format_time(now)) + end.restart_backoff(
         status, snapshot.limits, snapshot.uid
     )
@@ -189,11 +190,11 @@ def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     return _start(snapshot, status, machines.start_of(attempt.number + 1, job, machine=machine), now)
 
 
-def _wait_for_node(snapshot: Snapshot, status: JobStatus, now: float, actions: tuple[Action, ...]) -> Plan:
-    """Report pods of the previous attempt that do not end because their node is not ready."""
-    found = waiting.node_not_ready(snapshot, now)
+def _wait_for_end(snapshot: Snapshot, status: JobStatus, now: float, actions: tuple[Action, ...]) -> Plan:
+    """Report pods of the previous attempt that do not end."""
+    found = waiting.pods_do_not_end(snapshot, now)
     if found is None:
-        return Plan(actions=actions)
+        return Plan(actions=actions, wake_at=waiting.next_stuck(snapshot, now))
     before = conditions.condition(status, "Running")
     new = before is None or before.reason != found.reason
     status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
@@ -250,6 +251,7 @@ def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa
         status = status.model_copy(update={"attempts": written.attempts})
     if (queued := queue_job.admission(snapshot, status, start, now)) is not None:
         return queued
+    start = replace(start, image=_pinned_image(snapshot, job))
     return Plan(status=written, actions=(start,), event_records=records, wake_at=wake)
 
 
@@ -278,6 +280,7 @@ def _start(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: floa
     waiting_plan = waiting_plan or queue_job.admission(snapshot, status, start, now)
     if waiting_plan is not None:
         return waiting_plan
+    start = replace(start, image=_pinned_image(snapshot, start.job))
     if start.number == 1 and snapshot.lookups.refusal is None:
         # `record_first_attempt` writes the status.
         return Plan(actions=(start,))
@@ -285,12 +288,20 @@ def _start(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: floa
     return Plan(status=after, actions=(start,), event_records=_started(snapshot, after, start))
 
 
+def _pinned_image(snapshot: Snapshot, job: ResolvedJob) -> str:
+    """Return the image with its digest that an earlier attempt ran, if the job's tag may name another one by now."""
+    if job.image is None or job.alternatives or not has_moving_tag(job.image):
+        return ""
+    return next((pod.image for pod in snapshot.pods if pod.image), "")
+
+
 def _started(snapshot: Snapshot, status: JobStatus, start: StartAttempt) -> tuple[EventRecord, ...]:
     number, job = start.number, start.attempt_job
     kind = job.accelerator.asked_for or job.accelerator.type
     workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")
     replicas = f"{job.replicas} replica" + ("s" if job.replicas > 1 else "")
-    how = f"{job.strategy} over {replicas}, {job.precision.policy}"
+    strategy = "" if job.strategy == "None" else f"{job.strategy} over "
+    how = f"{strategy}{replicas}, {job.precision.policy}"
     tries = machines.plan_of_tries(snapshot, status, start.machine)
     records = [EventRecord("Started", f"attempt {number}: {workers} for {kind}, {how}{tries}")]
     if number == 1 and (lost := _output_is_lost(snapshot, job)):

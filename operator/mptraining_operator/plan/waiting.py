@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mptraining_api.status import JobStatus, Phase
-from mptraining_operator.plan import conditions
+from mptraining_api.problems import Problem
+from mptraining_api.resolve.attempt import for_attempt
+from mptraining_api.resolve.resolve import resolve
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.status import TRAINER_CONTAINER, JobStatus, Phase
+from mptraining_operator.plan import conditions, next_steps
+from mptraining_operator.plan.next_steps import sentence
 from mptraining_operator.plan.snapshot import Refusal, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources import names
+from mptraining_operator.resources.indexed_job import trainer_resources, with_frozen_template
 
 # Waiting reasons of the kubelet for an image that it cannot pull.
 _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
@@ -20,12 +26,15 @@ _VOLUME = ("FailedMount", "FailedAttachVolume")
 _FIRST_READ = 3.0
 # Seconds; the intervals between two reads double up to it.
 _LONGEST_READ_INTERVAL = 300.0
+# Seconds after which a start that nothing has explained is described by what the pods show.
+_SLOW = 45.0
 
 _REFUSED = {
     "NameTaken": ("ChildNameTaken", "Delete that object, or give the job another name."),
-    "Refused": ("ChildRefused", "Request less, or ask the administrator of the namespace's quota and policies."),
+    "Refused": ("ChildRefused", ""),
     "Invalid": ("InvalidSpec", "Fix the field that the API server names, and apply the job again."),
     "NoGang": ("GangNotServed", "Install it, or choose another scheduling.gang."),
+    "NoQueue": ("QueueNotServed", "Install Kueue, create the queue, or correct scheduling.queueName."),
 }
 
 
@@ -36,6 +45,10 @@ _LONGEST_RETRY = 60.0
 NAMESPACE_FULL = "NamespaceFull"
 # Reported while pods of a node that is not ready are past their grace period.
 NODE_NOT_READY = "NodeNotReady"
+# Reported while pods of a ready node are past their grace period.
+PODS_DO_NOT_END = "PodsDoNotEnd"
+# Reported without an Event: a busy cluster starts many jobs slowly at once.
+STARTS_SLOWLY = "StartsSlowly"
 # The taint by which an administrator declares that no process of the node runs (Kubernetes, "Non-graceful node
 # shutdown").
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -53,9 +66,9 @@ def waiting_reason(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: floa
     status = snapshot.status
     first = status and ((status.current_attempt or 1) == 1 or status.waited_seconds is not None)
     phase = Phase.PENDING if first else Phase.RESTARTING
-    unready = node_not_ready(snapshot, now)
-    if unready is not None:
-        return unready
+    stuck = pods_do_not_end(snapshot, now)
+    if stuck is not None:
+        return stuck
     if batch_job is None:
         return _of_children(snapshot, phase)
     if batch_job.suspended:
@@ -97,10 +110,37 @@ def node_not_ready(snapshot: Snapshot, now: float) -> Wait | None:
     return Wait(Phase.RESTARTING if ran else Phase.PENDING, NODE_NOT_READY, message)
 
 
+def pods_do_not_end(snapshot: Snapshot, now: float) -> Wait | None:
+    """Describe the wait for pods past their grace period, on any node; None if there are none."""
+    unready = node_not_ready(snapshot, now)
+    pod = next((pod for pod in _ending(snapshot) if now >= (pod.deletion or now) + 2 * snapshot.limits.stuck_pod), None)
+    if unready is not None or pod is None:
+        return unready
+    ran = snapshot.status is not None and snapshot.status.phase in (Phase.RUNNING, Phase.RESTARTING)
+    message = (
+        f"pod {pod.name} was deleted and does not end: a finalizer or a container keeps it. It shows both: "
+        f"kubectl get pod {pod.name} --namespace {snapshot.key.namespace} --output yaml"
+    )
+    return Wait(Phase.RESTARTING if ran else Phase.PENDING, PODS_DO_NOT_END, message)
+
+
+def next_stuck(snapshot: Snapshot, now: float) -> float | None:
+    """Return when a pod that is being deleted is reported as one that does not end."""
+    times = [(pod.deletion or now) + 2 * snapshot.limits.stuck_pod for pod in _ending(snapshot)]
+    return min((at for at in times if at > now), default=None)
+
+
+def _ending(snapshot: Snapshot) -> tuple[SeenPod, ...]:
+    """Return the pods that are being deleted, and whose end the next attempt waits for."""
+    deleting = {each.uid for each in snapshot.batch_jobs if each.deleting and not each.ended}
+    pods = (*snapshot.pods, *snapshot.predecessors)
+    return tuple(pod for pod in pods if pod.deletion and (pod.owner_uid in deleting or not pod.terminated))
+
+
 def _of_children(snapshot: Snapshot, phase: Phase) -> Wait:
     refusal = snapshot.lookups.refusal
     if refusal is not None:
-        return refused(refusal, phase)
+        return refused(refusal, phase, snapshot.key.namespace)
     # Without pod names or counts: otherwise each pod that terminates would cause a status write.
     if snapshot.predecessors:
         pods = f"kubectl get pods -l {names.JOB}={snapshot.key.name}"
@@ -114,10 +154,11 @@ def _of_children(snapshot: Snapshot, phase: Phase) -> Wait:
     return Wait(phase, "Starting", f"attempt {attempt} is being created")
 
 
-def refused(refusal: Refusal, phase: Phase) -> Wait:
+def refused(refusal: Refusal, phase: Phase, namespace: str) -> Wait:
     """Describe a child that the API server rejected, with the next step."""
     reason, step = _REFUSED[refusal.kind]
-    return Wait(phase, reason, f"{refusal.child}: {refusal.message.rstrip('.')}. {step}")
+    step = step or next_steps.of_refusal(refusal.message, namespace)
+    return Wait(phase, reason, f"{refusal.child}: {sentence(refusal.message)} {step}")
 
 
 def with_wait(snapshot: Snapshot, status: JobStatus, found: Wait, now: float) -> tuple[JobStatus, bool]:
@@ -139,39 +180,133 @@ def _of_pods(snapshot: Snapshot, batch_job: SeenBatchJob, phase: Phase, now: flo
     workers = f"of {batch_job.parallelism} workers"
     refusal = snapshot.lookups.warnings.get(batch_job.uid)
     if refusal is not None and refusal.reason and len(pods) < batch_job.parallelism:
-        step = _REFUSED["Refused"][1]
-        return Wait(phase, "PodsRefused", f"{len(pods)} {workers} could be created: {refusal.message}. {step}")
-    for pod in pods:
-        if pod.waiting in _IMAGE:
-            step = "Check spec.podTemplate.image and imagePullSecrets."
-            return Wait(phase, "ImagePullFailed", f"worker {pod.index}: {pod.waiting}: {pod.waiting_message}. {step}")
-    for pod in pods:
-        if pod.waiting not in _USUAL:
-            return Wait(phase, "ContainerNotStarting", f"worker {pod.index}: {pod.waiting}: {pod.waiting_message}")
+        message = refusal.message.removeprefix("(combined from similar events): ").removeprefix("Error creating: ")
+        step = next_steps.of_refusal(message, snapshot.key.namespace)
+        return Wait(phase, "PodsRefused", f"{len(pods)} {workers} could be created: {sentence(message)} {step}")
+    waits = [pod for pod in pods if pod.waiting not in _USUAL]
+    if waits:
+        return _container_waits(snapshot, phase, min(waits, key=lambda pod: pod.waiting not in _IMAGE))
     for pod in pods:
         warning = snapshot.lookups.warnings.get(pod.uid)
         if warning is not None and warning.reason and _starts_slowly(pod):
-            return _not_starting(phase, pod, warning)
+            return _not_starting(snapshot, phase, pod, warning)
     unscheduled = [pod for pod in pods if pod.unscheduled]
+    began = _began(batch_job, pods)
     # Every pod is unscheduled for a moment: report it only after `settle` seconds.
-    if unscheduled and now >= (batch_job.started or batch_job.created) + snapshot.limits.settle:
-        return Wait(phase, "Unschedulable", f"{len(unscheduled)} {workers}: {unscheduled[0].unscheduled}")
+    if unscheduled and now >= began + snapshot.limits.settle:
+        found = unscheduled[0].unscheduled
+        text = f"{len(unscheduled)} {workers}: {sentence(found)} {_placement(snapshot, batch_job, found)}"
+        return Wait(phase, "Unschedulable", text.rstrip())
+    if now >= began + _SLOW and (text := _slow(snapshot, batch_job, pods)):
+        return Wait(phase, STARTS_SLOWLY, text)
     # The containers start: a message that is already in the status is not worth another write.
     before = _previous(snapshot, "Starting")
     return before or Wait(phase, "Starting", f"attempt {batch_job.attempt} is being created")
 
 
+def _began(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> float:
+    """Return since when the pods start: their creation, or the time at which the last of them got its node."""
+    starts = [pod.scheduled for pod in pods if pod.scheduled is not None and pod.phase == "Pending"]
+    return max([batch_job.started or batch_job.created, *starts])
+
+
+def _container_waits(snapshot: Snapshot, phase: Phase, pod: SeenPod) -> Wait:
+    name = f"container {pod.waits_for!r}: " if pod.waits_for else ""
+    text = sentence(f"worker {pod.index}: {name}{pod.waiting}: {pod.waiting_message or 'no message'}")
+    if pod.waiting in _IMAGE and not pod.waits_for:
+        return Wait(phase, "ImagePullFailed", f"{text} {next_steps.of_image(_image(snapshot))}")
+    if pod.waiting in _IMAGE:
+        step = "Check its image in podTemplate.initContainers, or in the webhook that adds it."
+        return Wait(phase, "ImagePullFailed", f"{text} {step}")
+    step = next_steps.of_container(text, snapshot.key.namespace, pod.name, pod.waits_for or TRAINER_CONTAINER)
+    return Wait(phase, "ContainerNotStarting", f"{text} {step}")
+
+
+def _slow(snapshot: Snapshot, batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> str:
+    """Describe a start that neither the status of a pod nor an event explains."""
+    place = f"--namespace {snapshot.key.namespace}"
+    if len(pods) < batch_job.parallelism:
+        return (
+            f"{len(pods)} of {batch_job.parallelism} workers were created. Its events say why: "
+            f"kubectl describe job {batch_job.name} {place}"
+        )
+    for pod in pods:
+        if pod.phase != "Pending" or pod.runs:
+            continue
+        if not pod.node:
+            scheduling = snapshot.job.spec.scheduling if snapshot.job else None
+            name = (scheduling and scheduling.scheduler_name) or "the gang's or the cluster's default"
+            return (
+                f"worker {pod.index}: no scheduler has tried to place it. Does the scheduler run "
+                f"(scheduling.schedulerName: {name})? More: kubectl describe pod {pod.name} {place}"
+            )
+        if pod.waits_for:
+            return (
+                f"worker {pod.index} waits for its init container {pod.waits_for!r}, which runs. "
+                f"Its output: kubectl logs {pod.name} --container {pod.waits_for} {place}"
+            )
+        return (
+            f"worker {pod.index} on node {pod.node}: its containers are being created; a large image takes minutes. "
+            f"More: kubectl describe pod {pod.name} {place}"
+        )
+    return ""
+
+
+def _placement(snapshot: Snapshot, batch_job: SeenBatchJob, message: str) -> str:
+    """Return the next step for workers without a node, with the labels and resources that they ask for."""
+    job = _frozen(snapshot)
+    if job is None or snapshot.job is None:
+        return ""
+    template = with_frozen_template(snapshot.job.spec, job).pod_template
+    placement = for_attempt(job, machine=batch_job.machine).placement
+    terms = placement.node_affinity or ()
+    labels = {
+        each["key"]: "|".join(each.get("values", ("*",)))
+        for term in terms[:1]
+        for each in term.get("matchExpressions", ())
+    }
+    selector = {**labels, **((template and template.node_selector) or {}), **placement.node_selector}
+    resources = trainer_resources(template, placement)
+    return next_steps.of_placement(message, snapshot.key.namespace, selector, resources["requests"])
+
+
+def _frozen(snapshot: Snapshot) -> ResolvedJob | None:
+    try:
+        if snapshot.lookups.job_text:
+            return ResolvedJob.read(snapshot.lookups.job_text)
+        return resolve(snapshot.job, snapshot.limits.cluster) if snapshot.job else None
+    except Problem:
+        return None
+
+
+def _image(snapshot: Snapshot) -> str:
+    job = _frozen(snapshot)
+    return (job and job.image) or ""
+
+
+def trainers_run(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
+    """Return whether every trainer runs, although another container keeps a pod from being ready."""
+    return sum(pod.runs for pod in snapshot.pods_of(batch_job.attempt)) >= batch_job.parallelism
+
+
+def other_container(snapshot: Snapshot, batch_job: SeenBatchJob) -> tuple[str, str]:
+    """Return the worker whose pod has a container that fails or waits while the trainers run, and its state."""
+    pod = next((pod for pod in snapshot.pods_of(batch_job.attempt) if pod.other and pod.runs), None)
+    return (f"worker {pod.index}", pod.other) if pod else ("", "")
+
+
 def _starts_slowly(pod: SeenPod) -> bool:
     """Return whether the pod has a node and its status does not show why its containers do not run."""
-    return pod.phase == "Pending" and bool(pod.node) and pod.waiting in _USUAL
+    return pod.phase == "Pending" and bool(pod.node) and pod.waiting in _USUAL and not pod.runs
 
 
-def _not_starting(phase: Phase, pod: SeenPod, warning: SeenWarning) -> Wait:
-    found = f"worker {pod.index}: {warning.reason}: {warning.message}"
+def _not_starting(snapshot: Snapshot, phase: Phase, pod: SeenPod, warning: SeenWarning) -> Wait:
+    found = sentence(f"worker {pod.index}: {warning.reason}: {warning.message}")
     if warning.reason in _VOLUME:
         step = "Create what is missing, or correct spec.source or podTemplate.volumes."
-        return Wait(phase, "VolumeNotMounted", f"{found}. {step}")
-    return Wait(phase, "ContainerNotStarting", found)
+        return Wait(phase, "VolumeNotMounted", f"{found} {step}")
+    step = next_steps.of_container(found, snapshot.key.namespace, pod.name, pod.waits_for or TRAINER_CONTAINER)
+    return Wait(phase, "ContainerNotStarting", f"{found} {step}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +324,7 @@ def next_event_read(snapshot: Snapshot, batch_job: SeenBatchJob) -> EventRead | 
     about = batch_job.uid if len(pods) < batch_job.parallelism else slow
     if about is None or batch_job.suspended or batch_job.ended:
         return None
-    began = batch_job.started or batch_job.created
+    began = _began(batch_job, pods)
     first = _FIRST_READ * snapshot.limits.settle
     read = snapshot.lookups.warnings.get(about)
     if read is None:
@@ -201,7 +336,7 @@ def next_look(snapshot: Snapshot, batch_job: SeenBatchJob, now: float) -> float 
     """Return when to look at an attempt again whose workers still start; the intervals double."""
     if batch_job.suspended or batch_job.ended:
         return None
-    began = batch_job.started or batch_job.created
+    began = _began(batch_job, snapshot.pods_of(batch_job.attempt))
     first = _FIRST_READ * snapshot.limits.settle
     return began + first if now < began + first else now + min(max(first, now - began), _LONGEST_READ_INTERVAL)
 

@@ -49,6 +49,8 @@ def to_status(report: Report, previous: Progress | None, now: float) -> Progress
     # A script's report, or that of a failed attempt, may lack these two.
     fields["precision"] = (report.precision or "")[:_LONGEST_NAME] or before.precision
     fields["recoveries"] = before.recoveries if report.recoveries is None else _count(report.recoveries)
+    killed = report.oom_kills if isinstance(report, events.Progress) else None
+    fields["oom_kills"] = before.oom_kills if killed is None else _count(killed)
     fields |= {"attempt": _count(report.attempt), "update_time": format_time(now)}
     return Progress(**{name: value for name, value in fields.items() if value is not None})
 

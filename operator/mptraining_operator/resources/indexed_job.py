@@ -324,7 +324,7 @@ def _containers(
         trainer = _container(names.TRAINER_CONTAINER, job, pod_template, launched.command)
         trainer["env"] = trainer_environment(owner, launched, source, settings, pod_template, gpus=gpus)
     trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
-    trainer["resources"] = _resources(pod_template, job.placement, job.placement.resources)
+    trainer["resources"] = trainer_resources(pod_template, job.placement)
     claims = _claims(owner, job)
     if claims:
         trainer["resources"]["claims"] = [{"name": names.CLAIM}]
@@ -377,6 +377,11 @@ def _claims(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
     template = claim_template(owner, job.placement.device_class, job.accelerator.count_per_node)
     claim = {"name": names.CLAIM, "resourceClaimTemplateName": template["metadata"]["name"]}
     return {"resourceClaims": [claim]}
+
+
+def trainer_resources(pod_template: PodTemplate | None, placement: Placement) -> dict[str, Any]:
+    """Return the requests and limits of each worker."""
+    return _resources(pod_template or PodTemplate(), placement, placement.resources)
 
 
 def _resources(pod_template: PodTemplate, placement: Placement, devices: dict[str, int]) -> dict[str, Any]:

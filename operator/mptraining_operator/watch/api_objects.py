@@ -140,14 +140,22 @@ class Waiting(msgspec.Struct, frozen=True):
     message: str | None = None
 
 
+class Running(msgspec.Struct, frozen=True):
+    """The state of a container that runs; its time is not read."""
+
+
 class ContainerState(msgspec.Struct, frozen=True):
     waiting: Waiting | None = None
+    running: Running | None = None
     terminated: Terminated | None = None
 
 
-class ContainerStatus(msgspec.Struct, frozen=True):
+class ContainerStatus(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
+    image_id: str = msgspec.field(default="", name="imageID")
     state: ContainerState = ContainerState()
+    # Of a sidecar: whether its startup probe has succeeded.
+    started: bool | None = None
 
 
 class InitContainer(msgspec.Struct, frozen=True, rename="camel"):

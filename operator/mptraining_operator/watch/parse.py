@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from mptraining_api import events
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, GROUP, KIND, PREBUILT_WORKLOAD, MPTrainingJob, is_paused
-from mptraining_api.status import SOURCE_CONTAINER, JobStatus, Phase, parse_time
+from mptraining_api.status import SOURCE_CONTAINER, TRAINER_CONTAINER, JobStatus, Phase, parse_time
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.sweep.status import SWEEP_UID
 from mptraining_operator.plan.snapshot import Key, SeenBatchJob, SeenPod
@@ -58,8 +58,9 @@ class StoredJob:
     # The nodes it has taken, from its first attempt until it ends or is suspended; see the function `nodes`.
     nodes: int = 0
     paused: bool = False
-    # progress.modelKeptUntil: unlike the rest of the progress it changes the plan.
+    # progress.modelKeptUntil and progress.oomKills: unlike the rest of the progress they change the plan.
     model_kept_until: str = ""
+    oom_kills: int = 0
     # The uid of the MPTrainingSweep that controls it, which makes it a trial; empty for none.
     sweep_uid: str = ""
     # The Workload that MultiKueue created for it in this cluster; empty for none.
@@ -80,8 +81,17 @@ class StoredJob:
         return self._work() == other._work()
 
     def _work(self) -> tuple[object, ...]:
-        kept = self.model_kept_until
-        return (self.uid, self.generation, self.deleting, self.spec, self.status, self.paused, kept, self.sweep_uid)
+        of_progress = (self.model_kept_until, self.oom_kills)
+        return (
+            self.uid,
+            self.generation,
+            self.deleting,
+            self.spec,
+            self.status,
+            self.paused,
+            of_progress,
+            self.sweep_uid,
+        )
 
 
 def version_number(version: object) -> int:
@@ -116,6 +126,7 @@ def job(raw: RawObject) -> StoredJob:
         nodes=nodes(status),
         paused=is_paused(metadata.get("annotations")),
         model_kept_until=str(progress.get("modelKeptUntil") or "") if isinstance(progress, dict) else "",
+        oom_kills=_whole(progress.get("oomKills")) if isinstance(progress, dict) else 0,
         sweep_uid=sys.intern(_sweep_uid(metadata)),
         workload=_prebuilt_workload(metadata),
         awaited_nodes=(_whole(status.get("workers")) or 1) if _waits_for_nodes(status) else 0,
@@ -221,9 +232,12 @@ def pod(raw: api_objects.Pod) -> SeenPod:
     disruption = conditions.get("DisruptionTarget", _NO_CONDITION)
     disrupted = disruption.status == "True"
     scheduled = conditions.get("PodScheduled", _NO_CONDITION)
-    status = _without_sidecars(raw)
-    failure = _first_failure(status)
-    waiting = _waiting(status)
+    containers = _containers(raw)
+    trainer = next(
+        (each for each in containers if each.role == "trainer"), _Container("trainer", api_objects.ContainerStatus())
+    )
+    end = _end(containers, trainer)
+    waits_for, waiting = _waiting(containers, trainer)
     return SeenPod(
         name=metadata.name,
         uid=metadata.uid,
@@ -239,13 +253,17 @@ def pod(raw: api_objects.Pod) -> SeenPod:
         disrupted_at=optional_time(disruption.last_transition_time) if disrupted else None,
         reason=status.reason or "",
         message=status.message or (disruption.message or "" if disrupted else ""),
-        exit_code=failure.exit_code,
-        exit_reason=failure.reason or "",
-        termination_message=failure.message or "",
-        finished=optional_time(failure.finished_at),
+        exit_code=end.exit_code,
+        exit_reason=end.reason or "",
+        termination_message=end.message or "",
+        finished=optional_time(end.finished_at),
+        hand_over=_hand_over(end),
         waiting=waiting.reason or "",
-        hand_over=_hand_over(status),
         waiting_message=waiting.message or "",
+        waits_for=waits_for,
+        image=sys.intern(trainer.status.image_id) if "@" in trainer.status.image_id else "",
+        runs=trainer.state.running is not None,
+        other=_other(containers, trainer),
         unscheduled=(scheduled.message or scheduled.reason or "Unschedulable") if scheduled.status == "False" else "",
         scheduled=optional_time(scheduled.last_transition_time) if scheduled.status == "True" else None,
     )
@@ -291,65 +309,106 @@ def _phase(text: object) -> Literal["Pending", "Running", "Succeeded", "Failed",
     return text if text in ("Pending", "Running", "Succeeded", "Failed") else "Unknown"
 
 
-def _without_sidecars(pod: api_objects.Pod) -> api_objects.PodStatus:
-    """Return the pod's status without its sidecars, whose ends and restarts decide nothing.
+class _Container(NamedTuple):
+    """A container of a pod; `role` is that of the trainer, of an init container, of a sidecar, or of any other."""
 
-    A sidecar that cannot start is kept until the trainer starts, which waits for it.
-    """
+    role: Literal["trainer", "init", "sidecar", "other"]
+    status: api_objects.ContainerStatus
+
+    @property
+    def name(self) -> str:
+        return self.status.name
+
+    @property
+    def state(self) -> api_objects.ContainerState:
+        return self.status.state
+
+    @property
+    def failure(self) -> api_objects.Terminated | None:
+        """Its end, if it failed."""
+        end = self.state.terminated
+        return end if end is not None and end.exit_code else None
+
+    @property
+    def wait(self) -> api_objects.Waiting | None:
+        """Its waiting state, if it is another than that of every container at its start."""
+        wait = self.state.waiting
+        return wait if wait is not None and wait.reason not in (*_STARTING, None) else None
+
+
+def _containers(pod: api_objects.Pod) -> tuple[_Container, ...]:
+    """Return the containers in the order of their start; ephemeral ones, for debugging, are not among them."""
     sidecars = {each.name for each in pod.spec.init_containers if each.restart_policy == "Always"}
-    if not sidecars:
-        return pod.status
-    started = any(each.state.waiting is None for each in pod.status.container_statuses)
-    kept = [
-        each if each.name not in sidecars else msgspec.structs.replace(each, state=_only_waiting(each.state))
-        for each in pod.status.init_container_statuses
-        if each.name not in sidecars or not started
-    ]
-    return msgspec.structs.replace(pod.status, init_container_statuses=tuple(kept))
+    return (
+        *(
+            _Container("sidecar" if each.name in sidecars else "init", each)
+            for each in pod.status.init_container_statuses
+        ),
+        *(
+            _Container("trainer" if each.name == TRAINER_CONTAINER else "other", each)
+            for each in pod.status.container_statuses
+        ),
+    )
 
 
-def _only_waiting(state: api_objects.ContainerState) -> api_objects.ContainerState:
-    return msgspec.structs.replace(state, terminated=None)
+def _started(trainer: _Container) -> bool:
+    return trainer.state.running is not None or trainer.state.terminated is not None
 
 
-def _containers(status: api_objects.PodStatus) -> Iterator[api_objects.ContainerState]:
-    for container in (*status.init_container_statuses, *status.container_statuses):
-        yield container.state
-
-
-def _first_failure(status: api_objects.PodStatus) -> api_objects.Terminated:
-    """Return the terminated state of the first container that failed, or an empty state."""
-    own = [each.state for each in status.container_statuses]
-    failures = []
-    for each in status.init_container_statuses:
-        if each.name in ("", SOURCE_CONTAINER):
-            own.append(each.state)
-        elif (end := each.state.terminated) and end.exit_code:
-            failures.append(_in_foreign_container(each.name, end))
-    failures += [end for state in own if (end := state.terminated) and end.exit_code]
-    return min(failures, key=lambda end: optional_time(end.finished_at) or 0.0, default=api_objects.Terminated())
-
-
-def _in_foreign_container(name: str, end: api_objects.Terminated) -> api_objects.Terminated:
-    """Return the end of an init container of the job as a program's failure: its exit codes are not the trainer's."""
-    message = f"init container {name!r} ended with exit code {end.exit_code}. {end.message or ''}".strip()
+def _end(containers: Sequence[_Container], trainer: _Container) -> api_objects.Terminated:
+    """Return the end of the trainer, or of the init container that failed before it; an empty one if there is none."""
+    if trainer.state.terminated is not None:
+        return trainer.state.terminated
+    failed = next((each for each in containers if each.role == "init" and each.failure is not None), None)
+    if failed is None or failed.failure is None:
+        return api_objects.Terminated()
+    end = failed.failure
+    if failed.name == SOURCE_CONTAINER:
+        return end
+    # The exit codes of other init containers are not the trainer's.
+    message = f"init container {failed.name!r} ended with exit code {end.exit_code}. {end.message or ''}".strip()
     return msgspec.structs.replace(end, exit_code=1, message=message)
 
 
-def _hand_over(status: api_objects.PodStatus) -> Literal["", "Fetched", "NotFetched"]:
-    """Return what the last Event of a pod that succeeded says about the model that it kept."""
-    for state in _containers(status):
-        # Few pods keep a model: only their messages are parsed.
-        if state.terminated and not state.terminated.exit_code and "handOver" in (state.terminated.message or ""):
-            event = events.parse(state.terminated.message or "")
-            return (event.hand_over or "") if isinstance(event, events.Finished) else ""
+def _hand_over(end: api_objects.Terminated) -> Literal["", "Fetched", "NotFetched"]:
+    """Return what the last Event of a trainer that succeeded says about the model that it kept."""
+    # Few pods keep a model: only their messages are parsed.
+    if end.exit_code != 0 or "handOver" not in (end.message or ""):
+        return ""
+    event = events.parse(end.message or "")
+    return (event.hand_over or "") if isinstance(event, events.Finished) else ""
+
+
+def _waiting(containers: Sequence[_Container], trainer: _Container) -> tuple[str, api_objects.Waiting]:
+    """Return the container that the trainer waits for, or that failed before it, by name if it is not the trainer, and
+    its waiting state.
+    """
+    if _started(trainer):
+        return "", api_objects.Waiting()
+    for each in containers:
+        if each.role == "other":
+            continue
+        runs = each.state.running is not None and (each.role == "init" or each.status.started is False)
+        failed = each.role == "init" and each.failure is not None
+        if each.wait is not None or runs or failed:
+            return "" if each.role == "trainer" else each.name, each.wait or api_objects.Waiting()
+    return "", api_objects.Waiting()
+
+
+def _other(containers: Sequence[_Container], trainer: _Container) -> str:
+    """Describe the first container that is not the trainer, which does not wait for it, and fails, waits or runs on."""
+    ended = trainer.state.terminated is not None
+    for each in containers:
+        name = f"container {each.name!r}"
+        if each.role == "other" and each.failure is not None:
+            return f"{name} ended with exit code {each.failure.exit_code}"
+        # The kubelet ends sidecars after the trainer.
+        waits = each.role == "other" or (each.role == "sidecar" and _started(trainer) and not ended)
+        if waits and each.wait is not None:
+            return f"{name} does not run: {each.wait.reason}: {each.wait.message or 'no message'}"
+        if each.role == "other" and ended and each.state.running is not None:
+            return f"{name} runs on"
     return ""
-
-
-def _waiting(status: api_objects.PodStatus) -> api_objects.Waiting:
-    """Return the waiting state of a container that cannot start, or an empty state."""
-    states = (state.waiting for state in _containers(status))
-    return next((state for state in states if state and state.reason not in (*_STARTING, None)), api_objects.Waiting())
 
 
 def read_job(stored: StoredJob) -> tuple[MPTrainingJob | None, str]:

@@ -21,6 +21,8 @@ FINISHED = {"type": "Finished", "status": "True", "reason": "Succeeded", "messag
 class Slow:
     """Has one job, which has ended, and its pod; returns the pod only when it may."""
 
+    flags: tuple[str, ...] = ()
+
     def __init__(self) -> None:
         self.may = threading.Event()
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining.cluster import job_view
+from mptraining.cluster.api import ApiServer
 from mptraining.cluster.job_view import advice, lines, no_operator_text, reason_text, row, view, with_status
 from mptraining.runs import history
 from mptraining_api import outcomes
@@ -59,26 +60,14 @@ def test_every_end_has_a_code_and_a_next_step(outcome: outcomes.Outcome) -> None
     assert "{" not in (told or "")
 
 
-@pytest.mark.parametrize(
-    ("waited", "step"),
-    [
-        ("Unschedulable: 2 of 2 workers: 0/3 nodes are available", "free machines or ask for others"),
-        (
-            'Unschedulable: 1 of 1 workers: persistentvolumeclaim "runs" not found',
-            "create the ConfigMap, Secret or claim that the reason above names",
-        ),
-        ("ImagePullFailed: worker 0: ErrImagePull: no such image", "correct podTemplate.image"),
-        ("ContainerNotStarting: worker 0: CreateContainerConfigError", "such as a Secret of podTemplate.env"),
-        ("PodsRefused: 0 of 1 workers could be created: quota", "kubectl describe quota"),
-        ("Starting: attempt 1 is being created", "fix what the reason above names"),
-    ],
-)
-def test_the_advice_for_a_pending_timeout_fits_its_cause(waited: str, step: str) -> None:
-    message = f"not all 2 workers ran within 60 s (spec.runPolicy.pendingTimeoutSeconds): {waited}"
-    failed = [condition("Finished", "PendingTimeout"), condition("Failed", "PendingTimeout", message)]
-    told = str(advice(view(document(phase="Failed", conditions=failed))))
-    assert told.startswith(step) or step in told
-    assert ("kubectl get nodes" in told) == step.startswith("free machines")
+def test_commands_in_advice_name_the_job_s_cluster_and_namespace() -> None:
+    server = ApiServer(None, name="c", namespace="default", flags=("--context", "c"), default_namespace="default")
+    failed = [condition("Finished", "ProgramFailed"), condition("Failed", "ProgramFailed", "x")]
+    seen = view(document(phase="Failed", conditions=failed), server.in_namespace("team").flags)
+    assert "mptj logs flowers --context c --namespace team;" in str(advice(seen))
+    assert server.command("logs -f", "flowers") == "mptj logs -f flowers --context c"
+    elsewhere = ApiServer(None, name="c", namespace="team", kubeconfig="my config")
+    assert elsewhere.command("wait", "flowers") == "KUBECONFIG='my config' mptj wait flowers --namespace team"
 
 
 def test_a_paused_job_says_so_and_how_to_continue() -> None:
@@ -87,7 +76,7 @@ def test_a_paused_job_says_so_and_how_to_continue() -> None:
     seen = view(raw)
     assert seen.paused
     (told,) = [line for line in lines(seen) if line.strip().startswith("paused")]
-    assert "kubectl annotate mptj flowers mptraining.dev/paused-" in told
+    assert f"kubectl annotate mptj flowers -n {seen.namespace} mptraining.dev/paused-" in told
     # That no operator has processed it is no sign of a missing operator.
     assert no_operator_text(seen, CREATED + 60) is None
     assert not any("paused" in line for line in lines(view(document())))

@@ -63,7 +63,7 @@ def test_the_progress_of_the_index_is_replaced_and_removed() -> None:
     assert "indexing the records: 1.00 of 5.00 GB, 32 s left" in text
     assert "\x1b[2K" in text.partition("2.00 of 5.00 GB, 32 s left")[2], "the line is taken away"
     assert text.count("2.00 of 5.00 GB") == 1
-    begins = "training starts: None on 1 replica; float32; Keras3, TensorFlow 2"
+    begins = "training starts: 1 replica; float32; Keras3, TensorFlow 2"
     assert f"note: 2 compressed files were expanded\n{begins}\n" in text
 
 

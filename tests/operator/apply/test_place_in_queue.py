@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, WORKLOADS, ApiProblem
+from mptraining_api.kubernetes_api import BATCH_JOBS, LOCAL_QUEUES, WORKLOADS, ApiProblem
 from mptraining_operator.plan.actions import CreateWorkload, JoinQueue, ReportToQueue, StartAttempt
 from tests.fakes import Clock
 from tests.operator.api_objects import seen_batch_job
@@ -18,7 +18,35 @@ Make = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def queued(api: Any, clock: Clock, raw_job: Make) -> Bench:
+    api.put(LOCAL_QUEUES[0], {"metadata": {"namespace": "team", "name": "gpus"}})
     return Bench(api, clock, raw_job(scheduling={"queueName": "gpus"}))
+
+
+NOT_SERVED = ApiProblem(404, "NotFound", "the server could not find the requested resource")
+NO_QUEUE = ApiProblem(404, "NotFound", 'localqueues.kueue.x-k8s.io "gpus" not found', kind="localqueues")
+NO_RIGHT = ApiProblem(403, "Forbidden", "localqueues is forbidden", kind="localqueues")
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([NOT_SERVED, NOT_SERVED], "Kueue is not installed"),
+        ([NO_QUEUE], "there is none in the namespace 'team'"),
+        ([NOT_SERVED, NO_QUEUE], "there is none in the namespace 'team'"),
+        ([NO_RIGHT], ""),
+    ],
+)
+def test_a_queue_that_nobody_serves_is_reported(queued: Bench, answers: list[ApiProblem], message: str) -> None:
+    for resource, answer in zip(LOCAL_QUEUES, answers, strict=False):
+        queued.api.refuse("get", resource, answer)
+    queued.apply(actions=(JoinQueue(queued.job),))
+    assert (queued.api.find(BATCH_JOBS, "team", "flowers-queue") is None) == bool(message)
+    refusal = queued.lookups.refusal
+    assert (refusal.kind if refusal else "") == ("NoQueue" if message else "")
+    assert message in (refusal.message if refusal else "")
+    queued.apply(actions=(JoinQueue(queued.job),))
+    assert queued.api.find(BATCH_JOBS, "team", "flowers-queue") is not None
+    assert queued.lookups.refusal is None
 
 
 def admit(queued: Bench) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def test_a_running_job_has_a_series_for_each_value(scrape: Scrape, raw_job: Make
 
 def test_every_number_of_the_progress_is_exported_or_known_to_be_no_number() -> None:
     fields = {str(field.alias) for field in Progress.model_fields.values()}
-    assert fields - NUMBERS.keys() == {"metrics", "modelKeptUntil", "precision", "stepTime", "updateTime"}
+    assert fields - NUMBERS.keys() == {"metrics", "modelKeptUntil", "oomKills", "precision", "stepTime", "updateTime"}
     assert NUMBERS.keys() <= fields
 
 

@@ -217,7 +217,7 @@ def written(found: Plan, snapshot: Snapshot) -> dict[str, Any]:
 
 def action(each: Any) -> str:
     if isinstance(each, StartAttempt):
-        return f"StartAttempt {each.number} with {each.job.image} on {each.job.accelerator.type}"
+        return f"StartAttempt {each.number} with {each.image or each.job.image} on {each.job.accelerator.type}"
     return " ".join([type(each).__name__, *(str(value) for value in dataclasses.asdict(each).values())])
 
 

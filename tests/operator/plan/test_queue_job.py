@@ -63,7 +63,7 @@ def test_a_queues_job_that_was_refused_is_created_again_later(after: float, expe
     running = conditions.condition(found.status or JobStatus(), "Running")
     assert running is not None
     assert (found.status and found.status.phase, running.reason) == (Phase.QUEUED, "ChildRefused")
-    assert running.message.startswith("Job flowers-queue: exceeded quota: count/jobs.batch. Request less")
+    assert running.message.startswith("Job flowers-queue: exceeded quota: count/jobs.batch. It starts when others")
     assert [each.reason for each in found.event_records] == ["ChildRefused"]
     waits = plan(snapshot(status=found.status, lookups=Lookups(refusal=refusal)), NOW + after)
     assert waits.event_records == (), "once per reason"

@@ -129,22 +129,12 @@ def terminated(code: int, at: str, message: str = "", reason: str = "Error") -> 
     return {"terminated": {"exitCode": code, "finishedAt": at, "message": message, "reason": reason}}
 
 
-def test_the_message_is_of_the_first_container_that_failed(raw_pod: Make) -> None:
-    raw = raw_pod(
-        phase="Failed",
-        init=(terminated(0, "2026-01-01T00:00:30Z", "unpacked"),),
-        containers=(
-            terminated(75, "2026-01-01T00:00:50Z", "second"),
-            terminated(1, "2026-01-01T00:00:40Z", "first", "OOMKilled"),
-        ),
-    )
+def test_the_end_of_the_trainer_is_that_of_the_pod(raw_pod: Make) -> None:
+    end = terminated(1, "2026-01-01T00:00:40Z", "first", "OOMKilled")
+    raw = raw_pod(phase="Failed", init=(terminated(0, "2026-01-01T00:00:30Z", "unpacked"),), containers=(end,))
     seen = seen_pod(raw)
-    assert (seen.exit_code, seen.exit_reason, seen.termination_message, seen.finished) == (
-        1,
-        "OOMKilled",
-        "first",
-        START + 40,
-    )
+    found = seen.exit_code, seen.exit_reason, seen.termination_message, seen.finished
+    assert found == (1, "OOMKilled", "first", START + 40)
     assert seen.terminated
 
 
@@ -155,8 +145,7 @@ def test_a_failed_init_container_counts(raw_pod: Make) -> None:
 
 def test_success_is_no_failure(raw_pod: Make) -> None:
     seen = seen_pod(raw_pod(phase="Succeeded", containers=(terminated(0, "2026-01-01T00:00:40Z"),)))
-    assert seen.exit_code is None
-    assert seen.finished is None
+    assert (seen.exit_code, seen.finished, seen.failed) == (0, START + 40, False)
 
 
 def test_the_last_event_says_whether_the_model_was_fetched(raw_pod: Make) -> None:

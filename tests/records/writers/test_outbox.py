@@ -64,6 +64,21 @@ def test_what_was_withdrawn_is_not_written() -> None:
     assert storage.written == ["step 1"]
 
 
+def test_what_replaces_a_withdrawn_write_has_its_turn() -> None:
+    """During an outage, each turn takes as long as the retries of a request."""
+    outbox, storage = Outbox(), Storage()
+    outbox.put("events", storage.write("first events"))
+    storage.begun.acquire()
+    outbox.put("checkpoint", storage.write("step 1"))
+    outbox.put("events", storage.write("second events"))
+    assert outbox.withdraw("checkpoint")
+    outbox.put("checkpoint", storage.write("step 2"))
+    storage.answer(3)
+    outbox.wait("events")
+    outbox.wait("checkpoint")
+    assert storage.written == ["first events", "step 2", "second events"]
+
+
 def test_storage_that_is_away_is_tried_again_without_an_error() -> None:
     outbox, storage = Outbox(), Storage(AWAY, AWAY)
     outbox.put("checkpoint", storage.write("step 1"))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.testbed.kubernetes.access import apply_crd
 from tests.testbed.kubernetes.rest import JSON_PATCH, Object, Refused, Rest
 
 QUEUE_NAME = "kueue.x-k8s.io/queue-name"
@@ -20,6 +21,26 @@ _STOPPING = "kueue.x-k8s.io/stopping"
 _PODSET = "kueue.x-k8s.io/podset"
 _WORKLOAD = "kueue.x-k8s.io/workload"
 _CONFLICTS = 100
+
+
+# Kueue's definition as far as its clients need it.
+_LOCAL_QUEUES: Object = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "localqueues.kueue.x-k8s.io", "annotations": {"api-approved.kubernetes.io": "unapproved"}},
+    "spec": {
+        "group": "kueue.x-k8s.io",
+        "names": {"kind": "LocalQueue", "plural": "localqueues", "singular": "localqueue"},
+        "scope": "Namespaced",
+        "versions": [
+            {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+        ],
+    },
+}
+
+
+def _local_queue(name: str) -> Object:
+    return {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": {"name": name}}
 
 
 @dataclass(frozen=True)
@@ -35,6 +56,8 @@ class Queue:
 
     def __init__(self, rest: Rest, namespace: str, name: str) -> None:
         self._rest = rest
+        apply_crd(rest, _LOCAL_QUEUES)
+        rest.post(f"/apis/kueue.x-k8s.io/v1beta1/namespaces/{namespace}/localqueues", _local_queue(name))
         self._path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
         self._name = name
         # Templates before admission, by the Job's uid: Kueue keeps them in a Workload.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,8 @@ class Rig:
         dropout: float = 0.0,
         clipnorm: float | None = None,
         first: Any = None,
+        float8: bool = False,
+        optimizer: Callable[[Keras], Any] | None = None,
     ) -> None:
         keras.set_seed(1)
         keras.set_policy(policy)
@@ -67,7 +69,10 @@ class Rig:
         self.strategy = strategy(replicas)
         with self.strategy.scope():
             self.model = model(keras, normalized=normalized, dropout=dropout, first=first)
-            self.optimizer = keras.module.optimizers.SGD(0.1, momentum=0.9, clipnorm=clipnorm)
+            if float8:
+                self.model.quantize("float8")
+            sgd = keras.module.optimizers.SGD
+            self.optimizer = optimizer(keras) if optimizer else sgd(0.1, momentum=0.9, clipnorm=clipnorm)
             self.scaler = LossScaler(initial=scale, dynamic=True) if scale else None
             if checked:
                 self.scaler = LossScaler(scales=False)
@@ -347,18 +352,174 @@ def test_evaluation_stops_between_two_calls_and_starts_again(keras: Keras) -> No
     )
 
 
-def test_replicas_drop_different_units(keras: Keras) -> None:
+class Nested:
+    """A layer with its generators in a list, a dict in a tuple, and an object that Keras does not track."""
+
+    def __new__(cls, keras: Keras) -> Any:
+        module = keras.module
+        if keras.legacy:
+            from tf_keras.src.backend import RandomGenerator as SeedGenerator
+        else:
+            SeedGenerator = module.random.SeedGenerator
+
+        class NestedDropout(module.layers.Layer):  # type: ignore[name-defined, misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.in_list = [SeedGenerator(1)]
+                self.in_tuple = ({"dict": SeedGenerator(2)},)
+
+            def call(self, inputs: Any, training: bool = False) -> Any:
+                first, second = self.in_list[0], self.in_tuple[0]["dict"]
+                if keras.legacy:
+                    return first.dropout(second.dropout(inputs, 0.5), 0.5)
+                random = module.random
+                return random.dropout(random.dropout(inputs, 0.5, seed=second), 0.5, seed=first)
+
+        return NestedDropout()
+
+
+LAYERS = {
+    "dropout": lambda keras: keras.module.layers.Dropout(0.5),
+    "preprocessing": lambda keras: keras.module.layers.RandomRotation(0.5),
+    "nested": Nested,
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_replicas_draw_different_numbers(keras: Keras, name: str) -> None:
     over = strategy(2)
+    keras.set_seed(1)
     with over.scope():
-        dropping = keras.module.Sequential([keras.module.layers.Input((64,)), keras.module.layers.Dropout(0.5)])
-    draw = tf.function(lambda: over.run(lambda: dropping(tf.ones((1, 64)), training=True)))
-    if not keras.legacy:
-        before = [mask.numpy() for mask in over.experimental_local_results(draw())]
-        assert np.array_equal(*before), "Keras 3 draws the same mask on all replicas, which is why seeds are folded"
-    keras.fold_replica_into_seeds(dropping)
-    draw = tf.function(lambda: over.run(lambda: dropping(tf.ones((1, 64)), training=True)))
-    seen = [mask.numpy().tobytes() for _ in range(3) for mask in over.experimental_local_results(draw())]
-    assert len(set(seen)) == 6, "another mask for every replica and every step"
+        layer = LAYERS[name](keras)
+        drawing = keras.module.Sequential([keras.module.layers.Input((8, 8, 1)), layer])
+        states = keras.untracked_states(drawing)
+    keras.fold_replica_into_seeds()
+    ramp = tf.reshape(tf.range(1.0, 65.0), [1, 8, 8, 1])
+    draw = tf.function(lambda: over.run(lambda: drawing(ramp, training=True)))
+    before = [state.numpy().tolist() for state in [*states, *keras.forward_pass_variables(drawing)]]
+    seen = [drawn.numpy().tobytes() for _ in range(3) for drawn in over.experimental_local_results(draw())]
+    assert len(set(seen)) == 6, "others on every replica and in every step"
+    after = [state.numpy().tolist() for state in [*states, *keras.forward_pass_variables(drawing)]]
+    assert before != after, "a checkpoint has their state"
+
+
+def trained_by_keras(
+    keras: Keras, steps: int, *, policy: str = "float32", float8: bool = False, optimizer: Callable[[Keras], Any]
+) -> Any:
+    """Return the rig's model after so many batches of plain Keras on one device."""
+    keras.set_seed(1)
+    keras.set_policy(policy)
+    plain = model(keras)
+    if float8:
+        plain.quantize("float8")
+    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+    plain.compile(optimizer(keras), loss)
+    inputs, labels = examples(BATCH * 8)
+    plain.fit(inputs[: steps * BATCH], labels[: steps * BATCH], batch_size=BATCH, shuffle=False, verbose=0)
+    return plain
+
+
+@pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method")
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(("replicas", "accumulation"), [(2, 1), (1, 2), (2, 2)])
+def test_float8_trains_as_in_keras(keras3: Keras, policy: str, replicas: int, accumulation: int) -> None:
+    """Its scales and largest values are overwritten by their gradients: neither sums, means nor unscaled."""
+
+    def sgd(keras: Keras) -> Any:
+        return keras.module.optimizers.SGD(0.1)
+
+    scale = 2.0**15 if policy == "mixed_float16" else None
+    rig = Rig(
+        keras3,
+        replicas=replicas,
+        accumulation=accumulation,
+        policy=policy,
+        scale=scale,
+        float8=True,
+        optimizer=sgd,
+    )
+    done = rig.loop.execute(rig.batches, 4)
+    plain = trained_by_keras(keras3, 4, policy=policy, float8=True, optimizer=sgd)
+    assert (done.skipped_steps, done.finite_steps) == (0, 4)
+    assert done.gradient_norm < 10
+    for ours, theirs in zip(rig.model.trainable_variables, plain.trainable_variables, strict=True):
+        # Quantization to 2 or 3 bits of mantissa makes more of a last digit.
+        assert np.allclose(ours.numpy(), theirs.numpy(), rtol=0.05, atol=0.02 * np.abs(theirs.numpy()).max()), ours.path
+
+
+def own_apply(keras: Keras) -> Any:
+    """Return an optimizer with the two methods of `fit` that a class of the user's may override."""
+
+    class Own(keras.module.optimizers.SGD):  # type: ignore[name-defined, misc]
+        def apply_gradients(self, grads_and_vars: Any) -> Any:
+            return super().apply_gradients([(0.5 * gradient, variable) for gradient, variable in grads_and_vars])
+
+        def finalize_variable_values(self, var_list: Any) -> None:
+            for variable in var_list:
+                variable.assign(0.5 * variable)
+
+    return Own(0.1, momentum=0.9)
+
+
+def several(keras: Keras) -> Any:
+    module = keras.module.optimizers
+    inner = {".*bias": module.RMSprop(0.01, use_ema=True, ema_overwrite_frequency=3)}
+    return module.MultiOptimizer(module.OptimizerMap(module.SGD(0.1, momentum=0.9, clipnorm=0.1), inner))
+
+
+def fixed_scale(keras: Keras) -> Any:
+    return keras.module.optimizers.SGD(0.1, clipnorm=0.1, loss_scale_factor=1024.0)
+
+
+def assert_trains_as_in_keras(
+    keras: Keras, optimizer: Callable[[Keras], Any], *, replicas: int, accumulation: int
+) -> None:
+    rig = Rig(keras, replicas=replicas, accumulation=accumulation, optimizer=optimizer)
+    norm = rig.loop.execute(rig.batches, 4).gradient_norm
+    keras.finalize(rig.optimizer, rig.model.trainable_variables)
+    plain = trained_by_keras(keras, 4, optimizer=optimizer)
+    assert same(rig.weights(), plain.get_weights(), 1e-6)
+    assert norm < 10, "not that of a multiplied loss"
+
+
+@pytest.mark.parametrize(("replicas", "accumulation"), [(1, 1), (2, 2)])
+def test_an_optimizer_of_the_user_means_what_it_means_in_keras(keras: Keras, replicas: int, accumulation: int) -> None:
+    assert_trains_as_in_keras(keras, own_apply, replicas=replicas, accumulation=accumulation)
+
+
+@pytest.mark.parametrize("optimizer", [fixed_scale, several])
+@pytest.mark.parametrize(("replicas", "accumulation"), [(1, 1), (2, 2)])
+def test_an_optimizer_of_keras_3_means_what_it_means_there(
+    keras3: Keras, optimizer: Callable[[Keras], Any], replicas: int, accumulation: int
+) -> None:
+    assert_trains_as_in_keras(keras3, optimizer, replicas=replicas, accumulation=accumulation)
+
+
+def test_states_that_keras_does_not_track_are_found(keras: Keras) -> None:
+    """A checkpoint and a skipped step need them: those of stateful RNNs and plain `tf.Variable`s."""
+
+    class Counting(keras.module.layers.Layer):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = {"seen": tf.Variable(0.0, trainable=False)}
+
+        def call(self, inputs: Any) -> Any:
+            self.calls["seen"].assign_add(1.0)
+            return inputs
+
+    layers = keras.module.layers
+    counting = keras.module.Sequential([layers.Input((3, 2), 4), Counting(), layers.GRU(2, stateful=True)])
+
+    def values() -> list[np.ndarray]:
+        found = [*keras.untracked_states(counting), *keras.forward_pass_variables(counting)]
+        return [np.array(variable.numpy()) for variable in found]
+
+    before = values()
+    counting(tf.ones((4, 3, 2)))
+    changed = [
+        array.shape for array, earlier in zip(values(), before, strict=True) if not np.array_equal(array, earlier)
+    ]
+    assert sorted(changed) == [(), (4, 2)]
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

@@ -12,7 +12,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
-from mptraining_trainer.keras_backend import Keras
+from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.compile import compile_model
 from tests.fakes import Notices
 
@@ -93,6 +93,15 @@ def test_a_dict_brings_its_own(keras: Keras) -> None:
 def test_a_loss_scale_optimizer_is_taken_off(keras: Keras) -> None:
     keras.set_policy("mixed_float16")
     assert type(settle(keras, model=compiled(keras))[0]) is keras.module.optimizers.SGD
+
+
+@pytest.mark.parametrize("method", ["minimize", "compute_gradients", "aggregate_gradients"])
+def test_a_method_of_the_optimizer_that_is_not_called_may_not_be_overridden(method: str) -> None:
+    legacy = load("Legacy")
+    sgd = legacy.module.optimizers.SGD
+    own = type("Own", (sgd,), {method: lambda self, *arguments, **named: None})
+    with pytest.raises(InvalidProgram, match=f"Own overrides {method}"):
+        settle(legacy, model=plain(legacy), optimizer=own(0.1))
 
 
 @pytest.mark.parametrize(

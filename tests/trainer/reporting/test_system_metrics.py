@@ -10,8 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from mptraining_api.events import Progress
+from mptraining_trainer.host import Cgroup
 from mptraining_trainer.reporting.system_metrics import SystemMeter
 from tests.fakes import Clock
+
+
+def read_from(folder: Path) -> Cgroup:
+    return Cgroup(folder, folder / "absent")
 
 
 def write(cgroup: Path, **files: str) -> None:
@@ -24,6 +29,7 @@ def container(tmp_path: Path) -> Path:
     """A pod with half a CPU and 1 GB."""
     write(
         tmp_path,
+        cgroup_controllers="cpu io memory\n",
         cpu_stat="usage_usec 1000000\nuser_usec 1\n",
         cpu_max="50000 100000\n",
         memory_current="500000000\n",
@@ -36,7 +42,7 @@ def container(tmp_path: Path) -> Path:
 
 def test_the_figures_of_a_container(container: Path) -> None:
     clock = Clock()
-    meter = SystemMeter(clock, container)
+    meter = SystemMeter(clock, read_from(container))
     clock.now += 10
     write(container, cpu_stat="usage_usec 3000000\n", io_stat="8:0 rbytes=11000 wbytes=2000\n8:16 rbytes=1 wbytes=52\n")
     found = meter.read()
@@ -50,7 +56,7 @@ def test_the_figures_of_a_container(container: Path) -> None:
 
 def test_two_reads_at_one_time_return_the_same_rates(container: Path) -> None:
     clock = Clock()
-    meter = SystemMeter(clock, container)
+    meter = SystemMeter(clock, read_from(container))
     clock.now += 10
     write(container, cpu_stat="usage_usec 3000000\n")
     assert meter.read() == meter.read()
@@ -59,7 +65,7 @@ def test_two_reads_at_one_time_return_the_same_rates(container: Path) -> None:
 def test_without_a_limit_the_machines_counts(container: Path) -> None:
     write(container, memory_max="max\n", cpu_max="max 100000\n")
     clock = Clock()
-    meter = SystemMeter(clock, container)
+    meter = SystemMeter(clock, read_from(container))
     clock.now += 1
     write(container, cpu_stat="usage_usec 1500000\n")
     found = meter.read()
@@ -68,7 +74,7 @@ def test_without_a_limit_the_machines_counts(container: Path) -> None:
 
 
 def test_outside_of_a_container_they_are_the_processs_own(tmp_path: Path) -> None:
-    meter = SystemMeter(time.monotonic, tmp_path)
+    meter = SystemMeter(time.monotonic, read_from(tmp_path))
     end = time.process_time() + 0.3
     while time.process_time() < end:
         pass
@@ -78,9 +84,9 @@ def test_outside_of_a_container_they_are_the_processs_own(tmp_path: Path) -> Non
 
 
 def test_a_cgroup_without_its_files_ends_no_run(tmp_path: Path) -> None:
-    write(tmp_path, memory_current="what is this")
+    write(tmp_path, cgroup_controllers="", memory_current="what is this")
     clock = Clock()
-    meter = SystemMeter(clock, tmp_path)
+    meter = SystemMeter(clock, read_from(tmp_path))
     clock.now += 1
     assert meter.read()["memory_used_bytes"] > 0
 
@@ -98,6 +104,6 @@ def test_a_bridge_does_not_count_a_cards_traffic_again(
 
     clock = Clock()
     monkeypatch.setattr("psutil.net_io_counters", counters)
-    meter = SystemMeter(clock, tmp_path, tmp_path)
+    meter = SystemMeter(clock, read_from(tmp_path), tmp_path)
     clock.now += 10
     assert meter.read()["network_receive_bytes_per_second"] == received

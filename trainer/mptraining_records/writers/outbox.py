@@ -65,13 +65,14 @@ class Outbox:
             self._add(_Write(name, write, self._now()))
 
     def withdraw(self, name: str) -> bool:
-        """Remove the write of this name that has not begun; return whether there was one."""
+        """Forget the write of this name that has not begun; return whether there was one. The next one has its turn."""
         if self._is_forked():
             return False
         with self._changed:
-            removed = self._waiting.pop(name, None)
-            self._changed.notify_all()
-            return removed is not None
+            waiting = self._waiting.get(name)
+            if waiting is not None:
+                waiting.run = lambda: None
+            return waiting is not None
 
     def wait(self, name: str) -> None:
         """Wait until no write of this name waits or runs; raise its error, also StorageUnavailable."""

@@ -106,7 +106,7 @@ class Contents:
             "model": self.keras.variables(self.model),
             "optimizer": self.keras.variables_of(self._of_optimizer()),
             "metrics": [*of_metrics, *self.epoch_sums],
-            "random": self.keras.random_states(self.model),
+            "random": self.keras.untracked_states(self.model),
         }
 
     def kinds(self) -> dict[str, tuple[str, ...]]:

@@ -180,15 +180,35 @@ def _redistribute(variable: Any, array: Any, replicas: int) -> Any:
     return np.stack([aggregated, *[np.zeros_like(aggregated)] * (replicas - 1)])
 
 
-def all_reduce_sum(shares: list[Any]) -> list[Any]:
-    """Return sums over all replicas, in replica context; None stays None."""
+def all_reduce(gradients: Sequence[Any], overwritten: Sequence[bool], *, mean: bool = False) -> list[Any]:
+    """Return sums (or means) over all replicas, in replica context; None stays None.
+
+    The gradient of an `overwritten` variable is its next value. Its largest value is taken: the largest of a replica's
+    rows, or what follows from earlier ones.
+    """
     context = tf.distribute.get_replica_context()
-    if context.num_replicas_in_sync == 1:
+    replicas = context.num_replicas_in_sync
+    if replicas == 1:
         # all_reduce would copy every tensor.
-        return shares
-    present = [share for share in shares if share is not None]
-    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present))
-    return [None if share is None else next(sums) for share in shares]
+        return list(gradients)
+    operation = tf.distribute.ReduceOp.MEAN if mean else tf.distribute.ReduceOp.SUM
+    mine = tf.range(replicas) == context.replica_id_in_sync_group
+
+    def reduced(operation: Any, *, largest: bool) -> Iterator[Any]:
+        pairs = zip(gradients, overwritten, strict=True)
+        present = [gradient for gradient, overwrites in pairs if gradient is not None and overwrites == largest]
+        if largest:
+            # tf.distribute has no maximum: sum one row per replica.
+            rows = (tf.reshape(mine, [replicas, *[1] * value.shape.rank]) for value in present)
+            present = [tf.where(row, value, 0) for row, value in zip(rows, present, strict=True)]
+        return iter(context.all_reduce(operation, present) if present else ())
+
+    sums = reduced(operation, largest=False)
+    values = reduced(tf.distribute.ReduceOp.SUM, largest=True)
+    return [
+        None if gradient is None else tf.reduce_max(next(values), axis=0) if overwrites else next(sums)
+        for gradient, overwrites in zip(gradients, overwritten, strict=True)
+    ]
 
 
 def run_eagerly(strategy: Any, on_replica: Callable[[], None]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mptraining_trainer.distribution.replica_variables import all_reduce
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.batch_reduction import Part, local_value, reduce_as_part, wrap_reductions
 from mptraining_trainer.loop.step import Batch, without_padding
@@ -156,26 +157,21 @@ def _record_variables(keras: Keras, optimizer: Any, variables: list[Any]) -> Non
 def _average(keras: Keras, optimizer: Any) -> None:
     """Make an optimizer apply the mean of the replicas' gradients, before it clips them."""
 
-    def mean(gradients: Sequence[Any]) -> list[Any]:
-        present = [each for each in gradients if each is not None]
-        context = tf.distribute.get_replica_context()
-        means = iter(context.all_reduce(tf.distribute.ReduceOp.MEAN, present) if present else ())
-        return [None if each is None else next(means) for each in gradients]
-
     if keras.legacy:
         apply_gradients = optimizer.apply_gradients
 
         def averaged(grads_and_vars: Any, name: Any = None, **_aggregation: Any) -> Any:
             gradients, variables = zip(*grads_and_vars, strict=True)
-            pairs = list(zip(mean(gradients), variables, strict=True))
-            return apply_gradients(pairs, name=name, skip_gradients_aggregation=True)
+            means = all_reduce(gradients, keras.overwritten(variables), mean=True)
+            return apply_gradients(list(zip(means, variables, strict=True)), name=name)
 
         optimizer.apply_gradients = averaged
     else:
         apply = optimizer.apply
 
         def applied(grads: Any, trainable_variables: Any = None) -> Any:
-            return apply(mean(list(grads)), trainable_variables)
+            gradients, variables = list(grads), list(trainable_variables or optimizer._trainable_variables)
+            return apply(all_reduce(gradients, keras.overwritten(variables), mean=True), trainable_variables)
 
         optimizer.apply = applied
-        optimizer._all_reduce_sum_gradients = list
+    keras.disable_sums(optimizer)

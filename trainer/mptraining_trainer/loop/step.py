@@ -52,6 +52,7 @@ class ReplicaStep:
         self._scaled = scaled
         self._static = static
         self._trainable = compiled.keras.variables_of(compiled.model.trainable_variables)
+        self._overwritten = compiled.keras.overwritten(compiled.model.trainable_variables)
         if replicas > 1 and not compiled.keras.legacy:
             _keep_losses_by_replica(compiled.model)
         wrap_reductions(legacy=compiled.keras.legacy)
@@ -82,8 +83,8 @@ class ReplicaStep:
             loss += part_loss
             unused.update(index for index, share in enumerate(shares) if share is None)
             gradients = [
-                total if share is None else total + tf.convert_to_tensor(share)
-                for total, share in zip(gradients, shares, strict=True)
+                total if share is None else tf.maximum(total, share) if largest else total + tf.convert_to_tensor(share)
+                for total, share, largest in zip(gradients, shares, self._overwritten, strict=True)
             ]
         return loss, [None if index in unused else gradient for index, gradient in enumerate(gradients)]
 
@@ -151,9 +152,11 @@ class ReplicaStep:
             if self._parts > 1:
                 loss /= tf.cast(self._parts, loss.dtype)
             objective = loss * tf.cast(scale, loss.dtype) if self._scaled else loss
+            objective = self._compiled.keras.scale_loss(self._compiled.model, objective)
         gradients = tape.gradient(objective, self._trainable)
         if self._scaled:
-            gradients = [_divide(gradient, scale) for gradient in gradients]
+            pairs = zip(gradients, self._overwritten, strict=True)
+            gradients = [gradient if overwrites else _divide(gradient, scale) for gradient, overwrites in pairs]
         # Masks are attributes of tensors, which a compiled function does not return.
         return tf.reduce_mean(tf.cast(loss, tf.float32)), gradients, (predictions, _masks(predictions))
 

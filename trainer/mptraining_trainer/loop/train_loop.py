@@ -23,7 +23,7 @@ import tensorflow as tf
 from mptraining_trainer.distribution.replica_variables import (
     CrossReplicaSum,
     all_finite,
-    all_reduce_sum,
+    all_reduce,
     assign,
     global_norm,
     run_eagerly,
@@ -102,6 +102,7 @@ class Loop:
         self._replicas = strategy.num_replicas_in_sync
         model = compiled.model
         self._variables = model.trainable_variables
+        self._overwritten = keras.overwritten(self._variables)
         own = OwnStep(compiled, self._replicas) if compiled.own_steps else None
         self._own = own if "train_step" in compiled.own_steps else None
         self._replica_step = ReplicaStep(
@@ -121,7 +122,7 @@ class Loop:
         # Variables that a forward pass changes; a skipped step must restore them.
         moved = keras.forward_pass_variables(model) if scaler else []
         self._changed_by_forward = [variable for variable in moved if variable.dtype.is_floating]
-        self._restored_by_skip = [*moved, *keras.random_states(model)] if scaler else []
+        self._restored_by_skip = [*moved, *keras.untracked_states(model)] if scaler else []
         if scaler:
             self._restored_by_skip += [variable for metric in self.metrics for variable in keras.variables(metric)]
         self.evaluation = Evaluation(
@@ -135,9 +136,9 @@ class Loop:
         if self._own is None:
             keras.build_optimizer(optimizer, model.trainable_variables)
         # The optimizers that overwrite their variables with averages, and the number of updates after which they do so.
-        each = [optimizer] if self._own is None else optimizers(keras, model)
-        found = ((one, keras.pop_ema_overwrite_frequency(one)) for one in each)
-        self._overwriting = [(one, frequency) for one, frequency in found if frequency]
+        built = [optimizer] if self._own is None else optimizers(keras, model)
+        frequencies = ((part, keras.pop_ema_overwrite_frequency(part)) for one in built for part in keras.parts(one))
+        self._overwriting = [(part, frequency) for part, frequency in frequencies if frequency]
         self._names: tuple[str, ...] = ()
         self._trace()
         self._reset = tf.function(self._reset_graph)
@@ -354,8 +355,8 @@ class Loop:
 
         def on_replica(batch: Batch) -> Any:
             loss, gradients = self._shares(batch, tf.constant(1.0))
-            gradients = all_reduce_sum(gradients)
-            norm = global_norm(gradients)
+            gradients = all_reduce(gradients, self._overwritten)
+            norm = self._norm(gradients)
             self._apply(loss, gradients, batch)
             return norm
 
@@ -387,9 +388,18 @@ class Loop:
         with tf.control_dependencies(before):
             loss, gradients = self._shares(batch, scale)
         # The loss carries non-finite values of this replica's forward pass to the others.
-        moved = all_finite([variable.read_value() for variable in self._changed_by_forward])
-        *gradients, total = all_reduce_sum([*gradients, tf.where(moved, loss, math.nan)])
-        return before, loss, gradients, global_norm(gradients), total
+        pairs = zip(gradients, self._overwritten, strict=True)
+        values = [gradient for gradient, overwrites in pairs if overwrites and gradient is not None]
+        moved = all_finite([*(variable.read_value() for variable in self._changed_by_forward), *values])
+        total = tf.where(moved, loss, math.nan)
+        *gradients, total = all_reduce([*gradients, total], [*self._overwritten, False])
+        return before, loss, gradients, self._norm(gradients), total
+
+    def _norm(self, gradients: list[Any]) -> Any:
+        """Return the gradients' global norm, without the optimizer's own scale and the next values of variables."""
+        factor = getattr(self._optimizer, "loss_scale_factor", None) or 1.0
+        pairs = zip(gradients, self._overwritten, strict=True)
+        return global_norm([None if overwrites else gradient for gradient, overwrites in pairs]) / factor
 
     def _finite(self, norms: Any, totals: Any) -> Any:
         """Return the decision from sums over all replicas, so that every replica of every worker decides the same."""
@@ -430,10 +440,10 @@ class Loop:
         """
         for optimizer, frequency in self._overwriting:
             due = tf.equal(tf.cast(optimizer.iterations.value, tf.int64) % frequency, 0)
-            averages = self._keras.variables_of(optimizer._model_variables_moving_average)
-            variables = self._keras.variables_of(optimizer._trainable_variables)
-            for variable, average in zip(variables, averages, strict=True):
-                self._strategy.extended.update(variable, _assign_if, args=(average, due), group=False)
+            averages = optimizer._model_variables_moving_average
+            for variable, average in zip(optimizer._trainable_variables, averages, strict=True):
+                if average is not None:
+                    self._strategy.extended.update(variable.value, _assign_if, args=(average.value, due), group=False)
 
     def _shares(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
         return self._replica_step.gradients(batch, scale)

@@ -209,12 +209,20 @@ def _optimizer(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], notice:
             f"{type(optimizer).__module__}.{type(optimizer).__name__}",
             expected=f"an optimizer of {keras.version}",
         )
-    if getattr(optimizer, "gradient_accumulation_steps", None):
+    if any(getattr(part, "gradient_accumulation_steps", None) for part in keras.parts(optimizer)):
         raise InvalidProgram(
             where,
             "gradient_accumulation_steps inside the optimizer does not work with replicas",
             next_step="Use spec.training.gradientAccumulationSteps.",
         )
+    # Methods that tf_keras' `fit` calls, and the loop does not.
+    for name in ("minimize", "compute_gradients", "aggregate_gradients") if keras.legacy else ():
+        if getattr(type(optimizer), name) is not getattr(module.Optimizer, name):
+            raise InvalidProgram(
+                where,
+                f"{type(optimizer).__name__} overrides {name}, which the training loop does not call",
+                next_step="Override apply_gradients instead, or train by a script.",
+            )
     return optimizer
 
 
@@ -386,25 +394,26 @@ def _summary(value: Any) -> str:
     return f"{type(value).__name__}({', '.join(f'{key}={one}' for key, one in kept.items())})"
 
 
-def scale_learning_rate(keras: Keras, optimizer: Any, learning_rate: LearningRate) -> Any:
-    """Return the optimizer with its rate r(step) replaced by factor * r(step) * min(1, (step + 1) / warmup_steps).
+def scale_learning_rate(keras: Keras, optimizer: Any, learning_rate: LearningRate) -> None:
+    """Replace the optimizer's rate r(step) by factor * r(step) * min(1, (step + 1) / warmup_steps).
 
     `step` counts the optimizer's iterations from 0, that is updates, not batches under gradient accumulation. The
-    gradual warm-up is that of Goyal et al., "Accurate, Large Minibatch SGD" (2017), section 2.2, here from zero.
-    Returns the same object if nothing changes, otherwise a new one: call it inside `strategy.scope()` and before the
-    optimizer has slots.
+    gradual warm-up is that of Goyal et al., "Accurate, Large Minibatch SGD" (2017), section 2.2, here from zero. Call
+    it inside `strategy.scope()`, when the optimizer is built.
     """
     if learning_rate.factor == 1.0 and learning_rate.warmup_steps == 0:
-        return optimizer
-    config = optimizer.get_config()
-    base = config["learning_rate"]
-    if isinstance(base, dict):
-        base = keras.module.optimizers.schedules.deserialize(base)
-    if learning_rate.warmup_steps == 0 and not callable(base):
-        rate = float(base) * learning_rate.factor
-    else:
-        rate = scaled_schedule(keras.module)(base, learning_rate.factor, learning_rate.warmup_steps)
-    return type(optimizer).from_config({**config, "learning_rate": rate})
+        return
+    for part in keras.parts(optimizer):
+        # Not `learning_rate`: of a schedule that is its present value.
+        base = part._learning_rate
+        if not callable(base):
+            base = float(base.numpy())
+        if learning_rate.warmup_steps == 0 and not callable(base):
+            part.learning_rate = base * learning_rate.factor
+            continue
+        scaled = scaled_schedule(keras.module)(base, learning_rate.factor, learning_rate.warmup_steps)
+        # tf_keras' setter does not create the variable of a schedule's present value.
+        part.learning_rate = part._build_learning_rate(scaled) if keras.legacy else scaled
 
 
 @functools.cache

@@ -22,8 +22,8 @@ EXAMPLES_READ = 16
 EXAMPLES_CHECKED = 8
 
 
-def first_examples(dataset: Any) -> tuple[Any, Any, Any]:
-    """Return inputs, labels and weights of the first few examples, without padded rows.
+def first_examples(dataset: Any, count: int) -> tuple[Any, Any, Any]:
+    """Return inputs, labels and weights of the first `count` examples, without padded rows.
 
     They are NumPy arrays, or RaggedTensors.
     """
@@ -38,9 +38,9 @@ def first_examples(dataset: Any) -> tuple[Any, Any, Any]:
         if batches and _shapes(batch) != _shapes(batches[0]):
             break
         batches.append(batch)
-        if sum(tf.nest.flatten(each)[0].shape[0] for each in batches) >= EXAMPLES_READ:
+        if sum(tf.nest.flatten(each)[0].shape[0] for each in batches) >= count:
             break
-    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda *arrays: _joined(arrays)[:EXAMPLES_READ], *batches)
+    few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda *arrays: _joined(arrays)[:count], *batches)
     return few
 
 
@@ -66,7 +66,7 @@ def _shapes(batch: Any) -> list[Any]:
 def gather_facts(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: Keras, job: ResolvedJob) -> Facts | None:
     """Return the facts about the model and the first batch, (inputs, labels, …) as NumPy arrays.
 
-    `inputs` is an array or a dict of arrays, after preprocessing. Runs the model eagerly on the first 8 rows; not on a
+    `inputs` is an array or a dict of arrays, after preprocessing. Runs the model eagerly on these rows; not on a
     TPU, where an eager pass compiles for minutes. With several workers every worker must call it. Returns None for a
     model that has more than one output, label and loss, or its own step.
     """
@@ -77,7 +77,7 @@ def gather_facts(compiled: CompiledModel, first_batch: tuple[Any, ...], keras: K
         return None
     named = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
     layer = keras.output_layer(model)
-    few = {name: as_tensor(value[:EXAMPLES_CHECKED]) for name, value in named.items()}
+    few = {name: as_tensor(value) for name, value in named.items()}
     output = (
         None
         if job.accelerator.kind == "tpu"

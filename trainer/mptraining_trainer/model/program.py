@@ -118,7 +118,9 @@ def call_function(function: Function, keras: Keras) -> dict[str, Any]:
     except Exception as error:
         # A value outside of its range may be the cause.
         check(False)
-        raise InvalidProgram(_ENTRY_POINT, describe_error(function.entry_point, error)) from error
+        # tf_keras refuses stateful RNNs in a strategy's scope.
+        step = "Set strategy: None, on one device." if "not yet supported with tf.distribute" in str(error) else ""
+        raise InvalidProgram(_ENTRY_POINT, describe_error(function.entry_point, error), next_step=step) from error
     check(True)
     parts = dict(returned) if isinstance(returned, Mapping) else {"model": returned}
     for key in parts:

@@ -1,7 +1,6 @@
 """CPU, memory, disk and network of the worker's container, or of its process where no cgroup limits it.
 
-Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.stat, cpu.max, memory.*, io.stat) and psutil. The
-network is that of the pod's network namespace, or of the machine's network cards.
+The network is that of the pod's network namespace, or of the machine's network cards.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from mptraining_trainer.host import CGROUP, page_cache_bytes, read_number
+from mptraining_trainer.host import Cgroup
 
 _NETWORKS = Path("/sys/class/net")
 # Between two samples, in seconds; the counters of a shorter time say little.
@@ -56,12 +55,10 @@ def rates(before: Counters, now: Counters, cpus: float) -> dict[str, float]:
 class SystemMeter:
     """Reads the metrics since the previous call of `read`. Unavailable ones are omitted and never end a run."""
 
-    def __init__(self, now: Callable[[], float], cgroup: Path = CGROUP, networks: Path = _NETWORKS) -> None:
+    def __init__(self, now: Callable[[], float], cgroup: Cgroup | None = None, networks: Path = _NETWORKS) -> None:
         self._now = now
         self._networks = networks
-        self._cgroup = cgroup
-        # The root of the machine's cgroups has no memory.current.
-        self._in_container = (cgroup / "memory.current").exists()
+        self._cgroup = cgroup or Cgroup()
         self._process = psutil.Process()
         self._cpus = self._usable_cpus()
         self._before = self._counters()
@@ -77,23 +74,18 @@ class SystemMeter:
 
     def _memory(self) -> dict[str, int]:
         machine = int(psutil.virtual_memory().total)
-        used = read_number(self._cgroup / "memory.current") if self._in_container else None
+        used = self._cgroup.memory_used()
+        limit = self._cgroup.memory_limit() if used is not None else None
         if used is None:
-            return {"memory_used_bytes": int(self._process.memory_info().rss), "memory_limit_bytes": machine}
-        limit = read_number(self._cgroup / "memory.max")
-        used = max(0, used - page_cache_bytes(self._cgroup / "memory.stat"))
+            used = int(self._process.memory_info().rss)
         return {"memory_used_bytes": used, "memory_limit_bytes": min(machine, limit or machine)}
 
     def _usable_cpus(self) -> float:
         count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-        with contextlib.suppress(OSError, ValueError):
-            quota, period = (self._cgroup / "cpu.max").read_text().split()
-            count = min(count, int(quota) / int(period)) if quota != "max" else count
-        return count
+        return min(count, self._cgroup.cpus() or count)
 
     def _counters(self) -> Counters:
-        cpu = self._container_cpu() if self._in_container else None
-        disk = self._container_disk() if self._in_container else None
+        cpu, disk = self._cgroup.cpu_seconds(), self._cgroup.disk_bytes()
         received, sent = self._network()
         disk_read, disk_write = self._process_disk() if disk is None else disk
         return Counters(
@@ -105,29 +97,9 @@ class SystemMeter:
             sent,
         )
 
-    def _container_cpu(self) -> float | None:
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            lines = dict(line.split() for line in (self._cgroup / "cpu.stat").read_text().splitlines())
-            return int(lines["usage_usec"]) / 1e6
-        return None
-
     def _process_cpu(self) -> float:
         times = self._process.cpu_times()
         return float(times.user + times.system + times.children_user + times.children_system)
-
-    def _container_disk(self) -> tuple[int, int] | None:
-        """Return the bytes read and written on all devices; None where the io controller is off."""
-        with contextlib.suppress(OSError, ValueError):
-            fields = [
-                field.split("=")
-                for line in (self._cgroup / "io.stat").read_text().splitlines()
-                for field in line.split()[1:]
-            ]
-            return (
-                sum(int(value) for name, value in fields if name == "rbytes"),
-                sum(int(value) for name, value in fields if name == "wbytes"),
-            )
-        return None
 
     def _process_disk(self) -> tuple[int | None, int | None]:
         with contextlib.suppress(psutil.Error, OSError, AttributeError, RuntimeError):

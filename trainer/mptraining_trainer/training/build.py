@@ -186,29 +186,28 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     compilable = allow_xla(data.columns.columns, job, context.notice)
     with context.strategy.scope():
         built = program.build(job, keras, context.example, context.notice)
-        optimizer = scale_learning_rate(keras, built.optimizer, job.learning_rate)
+        _check_batch_size(context, built.model)
         # This call creates Keras 3's global generator under the strategy if it does not exist, so every replica has it.
-        keras.random_states(built.model)
+        keras.untracked_states(built.model)
         compiled = built.compiled
         assert compiled is not None
-        compiled.model.optimizer = optimizer
         own = "train_step" in compiled.own_steps
     if own and policy == "mixed_float16":
         safer = _policy_without_scaling(context, type(compiled.model).__name__)
-        del built, optimizer, compiled
+        del built, compiled
         return assemble(context, safer, checked=checked)
     with context.strategy.scope():
         # The user's own train_step cannot be scaled or skipped from outside.
         scaler = None if own else make_scaler(job.precision, checked=checked)
         with _program_errors(job, built, context.example), suppress(Exception) if own else nullcontext():
             # Keras may be unable to build a model with its own steps; their variables are created when they are traced.
-            compiled.build(_specs(built, context.example))
+            compiled.build(_specs(built, context.example, keras.fixed_batch_size(built.model) or 2))
         jit = not own and compilable and can_compile(job, keras, built.model, context.notice)
         loop = Loop(
             keras=keras,
             strategy=context.strategy,
             compiled=compiled,
-            optimizer=optimizer,
+            optimizer=built.optimizer,
             examples_per_step=context.batching.examples_per_step,
             masked=context.masked,
             accumulation=context.training.gradient_accumulation_steps,
@@ -218,15 +217,17 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
             measures_waiting=data.cached is None,
             align=_align(context),
         )
+        scale_learning_rate(keras, built.optimizer, job.learning_rate)
         if job.replicas > 1:
-            keras.fold_replica_into_seeds(built.model)
+            keras.fold_replica_into_seeds()
     preprocess = context.datasets.preprocess
     if preprocess.per_example is None and built.preprocess is not None:
         preprocess = Preprocess(per_batch=built.preprocess) if job.program.application else Preprocess(built.preprocess)
     # Invalid data is refused before the first step.
     with pipeline.raise_reading_problems(data):
-        steps = math.ceil(EXAMPLES_READ / context.batching.examples_per_step)
-        examples = first_examples(_pipeline(context, preprocess, context.first, steps))
+        count = keras.fixed_batch_size(built.model) or EXAMPLES_READ
+        steps = math.ceil(count / context.batching.examples_per_step)
+        examples = first_examples(_pipeline(context, preprocess, context.first, steps), count)
     # On a TPU the whole step always goes to XLA, which reports unsupported operations at the first step.
     tensors = tf.nest.map_structure(as_tensor, examples)
     sums, findings = _trace(context, job, built, loop, examples)
@@ -238,15 +239,14 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         loop.disable_xla()
     elif jit and eager:
         with _program_errors(job, built, context.example):
-            xla_error = loop.xla_error(tensors)
-        if must_disable_xla(job, xla_error, context.notice):
-            loop.disable_xla()
+            if must_disable_xla(job, loop.xla_error(tensors), context.notice):
+                loop.disable_xla()
     inputs = compiled.arrange_inputs(tensors[0])
     with context.strategy.scope():
         rounded = rounded_ids(keras, compiled, examples[0])
     if rounded:
         context.notice("TokenIdsRounded", rounded, level="Warning")
-    return BuildResult(context, job, built, optimizer, scaler, loop, preprocess, findings, inputs)
+    return BuildResult(context, job, built, built.optimizer, scaler, loop, preprocess, findings, inputs)
 
 
 def _trace(
@@ -272,11 +272,12 @@ def _trace(
         loop.prepare(tensors)
         loop.evaluation.prepare(tensors)
     parts = job.replicas * context.training.gradient_accumulation_steps
-    moved = [*keras.forward_pass_variables(built.model), *keras.random_states(built.model)]
+    moved = [*keras.forward_pass_variables(built.model), *keras.untracked_states(built.model)]
     values = ReplicaValues(context.strategy)
     before = values.read(moved)
     # Labels that do not fit the loss are refused before the loss fails.
-    facts = gather_facts(compiled, tf.nest.map_structure(lambda array: array[:EXAMPLES_CHECKED], examples), keras, job)
+    checked = keras.fixed_batch_size(built.model) or EXAMPLES_CHECKED
+    facts = gather_facts(compiled, tf.nest.map_structure(lambda array: array[:checked], examples), keras, job)
     findings = tuple(preflight.warnings(facts)) if facts else ()
     sums = False
     if parts > 1 and job.accelerator.kind != "tpu":
@@ -384,12 +385,26 @@ def _program_errors(job: ResolvedJob, built: Program, example: ExampleSpec) -> I
         ) from error
 
 
-def _specs(built: Program, example: ExampleSpec) -> tuple[Any, Any, Any]:
+def _check_batch_size(context: RunContext, model: Any) -> None:
+    """Raise InvalidProgram if the model's Input fixes another batch size than that of the batches here."""
+    rows, batch = context.keras.fixed_batch_size(model), context.batching.examples_per_step
+    parts = context.job.replicas * context.training.gradient_accumulation_steps
+    if rows is not None and (rows != batch or parts > 1):
+        raise InvalidProgram(
+            "spec.program",
+            f"the model's Input fixes the batch size {rows}, and a batch here has {batch} examples in {parts} parts "
+            "(replicas, accumulated batches)",
+            expected=f"batches of {rows} examples on one replica",
+            next_step=f"Set training.batchSize.global: {rows}, or give the Input no batch size.",
+        )
+
+
+def _specs(built: Program, example: ExampleSpec, rows: int) -> tuple[Any, Any, Any]:
     """Return the specs of a batch (inputs, labels, weights)."""
     seen = program.example_of(built, example)
 
     def specs(tensors: Sequence[TensorSpec]) -> Any:
-        found = {one.name: batch_spec(one, 2) for one in tensors}
+        found = {one.name: batch_spec(one, rows) for one in tensors}
         return next(iter(found.values())) if len(found) == 1 else found or ()
 
-    return specs(seen.inputs), specs(seen.labels), tf.TensorSpec([2], tf.float32) if seen.weighted else ()
+    return specs(seen.inputs), specs(seen.labels), tf.TensorSpec([rows], tf.float32) if seen.weighted else ()

@@ -290,7 +290,7 @@ def _keras_files(worker: Worker, built: BuildResult) -> Callable[..., None]:
 
     def save(path: Path, **options: Any) -> None:
         nonlocal verified
-        moved = [*keras.forward_pass_variables(program.model), *keras.random_states(program.model)]
+        moved = [*keras.forward_pass_variables(program.model), *keras.untracked_states(program.model)]
         values = ReplicaValues(context.strategy)
         before = values.read(moved) if verified is None else []
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
