@@ -28,8 +28,10 @@ _LOCATION = (
 _DECORATION = re.compile(
     r"\x1b\[[0-9;]*m|\{\{function_node [^}]*\}\}\s*|\s*\[Op:\w+\]( name:)?"
     r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "
-    r"|\d+ root error\(s\) found\.|\(\d\) [A-Za-z]+: |\d+ (successful operations|derived errors ignored)\."
+    r"|\d+ root error\(s\) found\.|\(0\) [A-Z_a-z]+: +|\d+ (successful operations|derived errors ignored)\."
 )
+# The beginning of the second of the errors of several replicas.
+_SECOND = re.compile(r"^\s*\(1\) [A-Z_a-z]+: ", re.MULTILINE)
 _PYTHON_ERROR = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Iteration): ")
 # The message of a lookup with a number that has no row.
 INDEX = re.compile(r"indices\[[\d,]*\] = (-?\d+) is not in \[0, (\d+)\)")
@@ -53,7 +55,7 @@ def error_text(error: BaseException) -> str:
     message = error.message if isinstance(error, tf.errors.OpError) else str(error)
     lines: list[str] = []
     frame = False
-    for line in _DECORATION.sub("", message).splitlines():
+    for line in _DECORATION.sub("", _SECOND.split(message)[0]).splitlines():
         text = line.strip()
         # The line after a frame's file is its source code, or empty.
         if not frame and text and not text.startswith(_LOCATION) and text not in lines:

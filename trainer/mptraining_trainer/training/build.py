@@ -239,9 +239,8 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         loop.disable_xla()
     elif jit and eager:
         with _program_errors(job, built, context.example):
-            xla_error = loop.xla_error(tensors)
-        if must_disable_xla(job, xla_error, context.notice):
-            loop.disable_xla()
+            if must_disable_xla(job, loop.xla_error(tensors), context.notice):
+                loop.disable_xla()
     inputs = compiled.arrange_inputs(tensors[0])
     with context.strategy.scope():
         if rounded := rounded_ids(keras, compiled, examples[0]):
