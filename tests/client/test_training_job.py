@@ -33,7 +33,7 @@ def flowers(**more: Any) -> TrainingJob:
         program=mptraining.Program(application=mptraining.Application(name="cnn", classes=5)),
         data=mptraining.Data(
             train=("records/train-*.tfrecord",),
-            features=[mptraining.Feature(name="image", dtype="uint8", shape=(28, 28), decode="png")],
+            features=[mptraining.Feature(name="image", dtype="uint8", shape=(28, 28, 1), decode="png")],
         ),
         training=mptraining.Training(
             epochs=np.int64(5),
@@ -55,7 +55,7 @@ def test_it_is_the_document_of_a_job_file() -> None:
             "program": {"application": {"name": "cnn", "classes": 5}},
             "data": {
                 "train": ["records/train-*.tfrecord"],
-                "features": [{"name": "image", "dtype": "uint8", "shape": [28, 28], "decode": "png"}],
+                "features": [{"name": "image", "dtype": "uint8", "shape": [28, 28, 1], "decode": "png"}],
             },
             "training": {
                 "epochs": 5,

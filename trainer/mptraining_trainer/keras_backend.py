@@ -23,6 +23,8 @@ from mptraining_api.problems import InvalidSpec
 
 Generation = Literal["Keras3", "Legacy"]
 
+CLASS_WEIGHT = "spec.training.classWeight"
+
 
 # Largest number of elements in a moving statistic; BatchNormalization has one per channel.
 _LARGEST_STATISTIC = 1 << 20
@@ -182,13 +184,16 @@ class Keras:
             mapped: Callable[..., Any] = make({int(number): float(weight) for number, weight in weights.items()})
         except ValueError as error:
             raise InvalidSpec(
-                "spec.training.classWeight", f"{dict(weights)}: {error}", expected='class numbers, such as {"0": 1.0}'
+                CLASS_WEIGHT, f"{dict(weights)}: {error}", expected='class numbers, such as {"0": 1.0}'
             ) from None
 
         def weighed(inputs: Any, labels: Any) -> Any:
             # Keras rounds labels to class numbers; `tf.round` does not take booleans.
             numbers = tf.cast(labels, tf.int32) if tf.is_tensor(labels) and labels.dtype == tf.bool else labels
-            return mapped(inputs, numbers)
+            _check_labels(numbers, 1 + max(map(int, weights)))
+            # By the scope `reporting.errors` knows the errors of labels without a weight.
+            with tf.name_scope(CLASS_WEIGHT):
+                return mapped(inputs, numbers)
 
         return weighed
 
@@ -196,9 +201,11 @@ class Keras:
         """Let the optimizer set the final weights as `fit` does at its end: with `use_ema`, their moving average."""
         optimizer.finalize_variable_values(list(variables))
 
-    def averages(self, optimizer: Any) -> bool:
-        """Return whether the optimizer replaces weights by their moving average at the end."""
-        return any(getattr(part, "use_ema", False) for part in self.parts(optimizer))
+    def sets_final_weights(self, optimizer: Any) -> bool:
+        """Return whether `finalize` changes the weights: by `use_ema`, or by a method of the user's."""
+        plain = self.module.optimizers.Optimizer.finalize_variable_values
+        parts = self.parts(optimizer)
+        return any(part.use_ema or type(part).finalize_variable_values is not plain for part in parts)
 
     def untracked_states(self, model: Any) -> list[Any]:
         """Return the TensorFlow variables that a forward pass may change and that are not among the model's variables.
@@ -341,6 +348,28 @@ def load(generation: Generation) -> Keras:
             "'Legacy' needs the package tf-keras, which is not installed",
             next_step="pip install tf-keras",
         ) from None
+
+
+def _check_labels(labels: Any, classes: int) -> None:
+    """Raise InvalidSpec for a batch of labels that Keras cannot take for numbers of so many classes."""
+    if not tf.is_tensor(labels):
+        raise InvalidSpec(CLASS_WEIGHT, "given, and the records have several labels", expected="one label")
+    if labels.dtype == tf.string:
+        raise InvalidSpec(
+            CLASS_WEIGHT,
+            "given, and the label is text",
+            expected="class numbers from 0",
+            next_step="Map the label to class numbers in data.preprocess.",
+        )
+    last = labels.shape[-1] if labels.shape.rank is not None and labels.shape.rank > 1 else None
+    if last is not None and last > max(1, classes):
+        raise InvalidSpec(
+            CLASS_WEIGHT,
+            f"weights of the classes 0 to {classes - 1}, and a label has shape {labels.shape[1:].as_list()}, "
+            f"whose last axis Keras takes for {last} one-hot classes",
+            expected="a weight for each class",
+            next_step="Labels with one class number for each pixel or step need a last axis of size 1.",
+        )
 
 
 def _count_by_variable(nadam: Any) -> None:

@@ -206,7 +206,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     # No rollback can follow here. EarlyStopping may restore its best weights.
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
     hooks.end(metrics)
-    if hooks.exports_last_weights and (keras.averages(built.optimizer) or hooks.restores_weights):
+    if hooks.exports_last_weights and (keras.sets_final_weights(built.optimizer) or hooks.restores_weights):
         # The metrics of the weights that are exported, which no validation has seen.
         metrics |= fit_loop.validate_final_weights()
 

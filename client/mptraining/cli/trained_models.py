@@ -159,7 +159,7 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None
         raise typer.Exit(code)
     storage.delete_prefix(folder)
     typer.echo(f"predictions: {target}")
-    typer.echo(f"next: pandas.read_parquet({target!r})")
+    typer.echo(f"next: pyarrow.parquet.read_table({target!r})")
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def test_a_prediction_is_a_job_whose_run_folder_is_deleted_at_the_end(
     printed = capsys.readouterr().out
     # The local run, which is a fake here, prints the metrics.
     target = str(here / "p.parquet")
-    assert printed == f"predictions: {target}\nnext: pandas.read_parquet({target!r})\n"
+    assert printed == f"predictions: {target}\nnext: pyarrow.parquet.read_table({target!r})\n"
 
 
 def test_an_error_of_a_prediction_names_the_argument_of_the_command(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.source.user_code import describe_error, import_entry_point
+from mptraining_trainer.reporting.error_text import describe_error
+from mptraining_trainer.source.user_code import import_entry_point
 
 WHERE = "spec.program.function.entryPoint"
 

@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
+from mptraining_trainer.reporting.error_text import describe_error, problem_in
 
-_FIELD = "spec.data.preprocess"
+FIELD = "spec.data.preprocess"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Preprocess:
         if self.per_batch is not None:
             per_batch = self.per_batch
             dataset = dataset.map(
-                lambda inputs, *rest: (per_batch(inputs), *rest),
+                lambda inputs, *rest: (scoped(per_batch, inputs), *rest),
                 num_parallel_calls=parallel,
                 deterministic=True,
             )
@@ -59,11 +60,11 @@ class Preprocess:
         seed = tf.TensorSpec([2], tf.int64)
         try:
             outputs = tf.function(call).get_concrete_function(inputs, labels, seed).structured_outputs
-        except InvalidProgram:
-            raise
         except Exception as error:
-            line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-            raise InvalidProgram(_FIELD, f"the function failed on one example: {line}") from error
+            raise (
+                problem_in(error)
+                or InvalidProgram(FIELD, describe_error("the function failed on one example: it", error))
+            ) from error
         new_inputs, new_labels = outputs
         return ExampleSpec(
             _named(new_inputs, example.inputs), _named(new_labels, example.labels), example.classes, example.weighted
@@ -82,7 +83,7 @@ def check_signature(function: Callable[..., Any]) -> Callable[..., Any]:
     ]
     if len(required) != 2:
         raise InvalidProgram(
-            _FIELD,
+            FIELD,
             f"{getattr(function, '__name__', function)}{signature}",
             expected="(inputs, labels[, seed][, training])",
         )
@@ -98,14 +99,18 @@ def _caller(function: Callable[..., Any], training: bool) -> Callable[..., Any]:
             extra["seed"] = seed
         if "training" in names:
             extra["training"] = training
-        returned = function(inputs, labels, **extra)
+        returned = scoped(function, inputs, labels, **extra)
         if not isinstance(returned, tuple | list) or len(returned) != 2:
-            raise InvalidProgram(
-                _FIELD, f"the function returned {type(returned).__name__}", expected="(inputs, labels)"
-            )
+            raise InvalidProgram(FIELD, f"the function returned {type(returned).__name__}", expected="(inputs, labels)")
         return returned[0], returned[1]
 
     return call
+
+
+def scoped(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Call the function in a name scope of the field, by which `reporting.errors` knows its errors in a graph."""
+    with tf.name_scope(FIELD):
+        return function(*arguments, **named)
 
 
 def _specs(tensors: Sequence[TensorSpec]) -> Any:
@@ -125,4 +130,11 @@ def _named(outputs: Any, before: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]
 
 
 def _spec(name: str, tensor: Any) -> TensorSpec:
+    if tensor.shape.rank is None:
+        raise InvalidProgram(
+            FIELD,
+            f"the function returned {name!r} without a shape, as tf.numpy_function and tf.py_function do",
+            expected="a tensor of known rank",
+            next_step="Call tensor.set_shape([...]) with the shape of one example before the function returns it.",
+        )
     return TensorSpec(name, tf.as_dtype(tensor.dtype).name, tuple(tensor.shape))

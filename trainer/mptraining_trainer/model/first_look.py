@@ -14,6 +14,7 @@ from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.preflight import ELEMENTWISE, SPARSE, Facts, InputFacts, LabelFacts, OutputFacts
+from mptraining_trainer.reporting.error_text import describe_error, next_step_of
 
 # The number of examples read before training, and the number of those whose values `preflight` may reject:
 # `onNonFinite` handles later examples that are not finite.
@@ -113,8 +114,11 @@ def _forward(model: Any, inputs: Any) -> Any:
     try:
         output = model(inputs, training=False)
     except Exception as error:
-        line = " ".join(str(error).split())
-        raise InvalidProgram("spec.program", f"the model fails on the first batch: {line[:600]}") from error
+        raise InvalidProgram(
+            "spec.program",
+            f"the model fails on the first batch: {describe_error('', error)}",
+            next_step=next_step_of(error),
+        ) from error
     return output
 
 

@@ -38,6 +38,10 @@ class LabelFacts:
     minimum: float | None
     maximum: float | None
 
+    @property
+    def is_text(self) -> bool:
+        return self.dtype == "object" or self.dtype.startswith(("|S", "<U"))
+
 
 @dataclass(frozen=True)
 class OutputFacts:
@@ -115,6 +119,13 @@ def _check_output(facts: Facts) -> None:
 
 def _check_label(facts: Facts) -> None:
     label, shape = facts.label, facts.output.shape
+    if label.is_text and facts.loss in (*SPARSE, *ELEMENTWISE):
+        raise InvalidData(
+            "spec.data.label",
+            f"the label is text, with the loss {facts.loss}",
+            expected="class numbers from 0" if facts.loss in SPARSE else "numbers",
+            next_step="Map the label to numbers in data.preprocess, or convert the records with class numbers.",
+        )
     if facts.loss in SPARSE:
         if not label.whole:
             raise InvalidData(

@@ -19,7 +19,8 @@ from mptraining_trainer.model.compile import compile_model
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.hyperparameters import takes_hyperparameters, with_hyperparameters
 from mptraining_trainer.model.supported_callbacks import check_callbacks
-from mptraining_trainer.source.user_code import describe_error, import_entry_point
+from mptraining_trainer.reporting.error_text import describe_error
+from mptraining_trainer.source.user_code import import_entry_point
 
 _ENTRY_POINT = "spec.program.function.entryPoint"
 _ENTRIES = (*("model", "loss", "loss_weights", "optimizer", "metrics", "weighted_metrics", "callbacks", "preprocess"),)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import math
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +13,15 @@ import tensorflow as tf
 
 from mptraining_api.events import Notice
 from mptraining_api.launch import WorkerIdentity
-from mptraining_api.problems import InvalidData, InvalidProgram, PeerLost, Problem, StorageUnavailable
+from mptraining_api.problems import InvalidData, InvalidProgram, InvalidSpec, PeerLost, Problem, StorageUnavailable
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import gcs_clients
 from mptraining_records.storage.gcs import SCHEME
+from mptraining_trainer.reporting.error_text import INDEX, error_text, next_step_of, problem_in, user_frame
 from mptraining_trainer.reporting.telemetry import Telemetry
+
+# The longest text of an error in a message.
+_LENGTH = 500
 
 # Words in errors of collective operations after a peer has died; the error class depends on which worker detects it.
 _PEER = (
@@ -29,32 +35,35 @@ _PEER = (
 )
 
 
-# Beginnings of lines around the cause in a graph error.
-_NOISE = ("[[{{", "Detected at", "File ", "Stack trace", "[Op:", "Graph execution error", "(0) ", "(1) ")
 # The message of the CPU kernel of the sparse losses; the GPU kernel returns NaN for such a label.
 _LABEL = "Received a label value of"
+# The name scope of a part of the input pipeline is the field that names it.
+_SCOPE = re.compile(r"\{\{node (spec(?:\.\w+)+)/")
+# A node outside the graph of a dataset, through which an error of the dataset passes.
+_INPUT = re.compile(
+    r"__wrapped__IteratorGetNext|Iterator::Root|\[\[[^\]{}]*IteratorGetNext\]\]|\{\{node \S*IteratorGetNext\}\}"
+)
 
 
 def to_problem(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR0911 - a table, one row a kind
     """Return the Problem for `error`; an unknown error counts as the program's."""
-    found: BaseException | None = error
-    while found is not None:
-        # A Problem may be the cause or context of another error.
-        if isinstance(found, Problem):
-            return found
-        found = found.__cause__ or found.__context__
-    text = _cause_line(error)
+    # A Problem may be the cause or context of another error.
+    if (problem := problem_in(error)) is not None:
+        return problem
+    text = error_text(error)[:_LENGTH]
+    # A peer's error may arrive in the text of a collective operation: it has the same outcome on every worker.
+    if (scope := _SCOPE.search(str(error))) is not None:
+        return _in_field(scope[1], error)
     if job.processes > 1 and is_peer_error(error):
         return PeerLost(
             "",
             f"another worker went away: {text}",
             next_step="The whole gang starts again from the checkpoint.",
         )
-    if isinstance(error, tf.errors.InvalidArgumentError) and _LABEL in str(error):
-        said = next(line for line in str(error).splitlines() if _LABEL in line)
+    if isinstance(error, tf.errors.InvalidArgumentError) and _LABEL in text:
         return InvalidData(
             "spec.data.label",
-            said[said.index(_LABEL) :].split(". ")[0].rstrip(".")[:500],
+            text[text.index(_LABEL) :].split(". ")[0].rstrip("."),
             next_step="Give the head as many classes as there are labels, or count the labels from 0.",
         )
     if isinstance(error, tf.errors.UnimplementedError) and "determinis" in str(error).lower():
@@ -71,19 +80,50 @@ def to_problem(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR0
             next_step="Lower training.batchSize (with gradientAccumulationSteps to keep the product), "
             "or use mixed precision, which halves activations.",
         )
-    if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.DataLossError) and _in_input(error):
+    if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.DataLossError) and _INPUT.search(str(error)):
+        if "Cannot batch tensors with different shapes" in text:
+            # Decoded features have one shape.
+            return InvalidProgram("spec.data.preprocess", text, expected="tensors of the same shape for every example")
         return InvalidData(
             "spec.data",
             text,
             next_step="Run `mptj records verify`, and compare data.features with the records.",
         )
-    if isinstance(error, tf.errors.InvalidArgumentError | ValueError | TypeError) and job.program.function is not None:
-        return (
-            InvalidProgram("spec.program.function", text, next_step="`--debug` shows where.")
-            if _in_trace(error)
-            else Problem("", text)
+    if _is_program_fault(error, job):
+        return InvalidProgram("spec.program", _described(error), next_step=next_step_of(error))
+    return Problem("", text)
+
+
+def _in_field(field: str, error: BaseException) -> Problem:
+    """Return the Problem of an error in the part of the input pipeline that `field` names."""
+    text = error_text(error)
+    index = INDEX.search(text)
+    if field == "spec.training.classWeight" and index is not None:
+        return InvalidSpec(
+            field,
+            f"a label is {index[1]}, and the weights are those of the classes 0 to {int(index[2]) - 1}",
+            expected="a weight for each class",
+            next_step="Count the labels from 0." if index[1].startswith("-") else f'Add a weight for "{index[1]}".',
         )
-    return Problem("", f"{type(error).__name__}: {text}")
+    raised = getattr(builtins, text.partition(":")[0], None)
+    if isinstance(raised, type) and issubclass(raised, OSError):
+        # A file or a service that the function reads may be there in the next attempt.
+        return Problem(field, f"the function raised {_described(error)}")
+    return InvalidProgram(field, f"the function raised {_described(error)}")
+
+
+def _is_program_fault(error: BaseException, job: ResolvedJob) -> bool:
+    """Return whether a retry of the error would end in the same way: the program's code, or values it does not take."""
+    if job.program.script is not None or isinstance(error, OSError):
+        return False
+    if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.UnimplementedError):
+        return job.processes == 1 or "collective" not in str(error).lower()
+    return "in user code" in str(error) or bool(user_frame(error))
+
+
+def _described(error: BaseException) -> str:
+    place = user_frame(error)
+    return error_text(error)[:_LENGTH] + (f" (at {place})" if place else "")
 
 
 def is_peer_error(error: BaseException) -> bool:
@@ -106,24 +146,6 @@ def is_peer_error(error: BaseException) -> bool:
         | tf.errors.InternalError
         | tf.errors.DeadlineExceededError,
     )
-
-
-def _in_input(error: BaseException) -> bool:
-    text = str(error)
-    return "IteratorGetNext" in text or "ParseExample" in text or "DecodeImage" in text or "MapDataset" in text
-
-
-def _in_trace(error: BaseException) -> bool:
-    return "in user code" in str(error)
-
-
-def _cause_line(error: BaseException) -> str:
-    """Return the line of the message with the cause; graph errors begin with a location and end with the cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    said = [line for line in lines if not line.startswith(_NOISE)]
-    return (said[0] if isinstance(error, tf.errors.OpError) and said else lines[-1])[:500]
 
 
 _SECONDS = 10.0

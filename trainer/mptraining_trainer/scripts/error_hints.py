@@ -8,18 +8,6 @@ from dataclasses import dataclass
 
 from mptraining_trainer.scripts import old_names
 
-# Beginnings of lines in which a TensorFlow or Keras message repeats its traceback.
-_NOISE = (
-    'File "',
-    "in user code:",
-    "Graph execution error",
-    "Detected at node",
-    "[[{{",
-    "Stack trace",
-    "<stack traces",
-)
-_COLOURS = re.compile(r"\x1b\[\d+m")
-
 
 @dataclass(frozen=True)
 class Circumstances:
@@ -73,18 +61,6 @@ _MISMATCH = re.compile(
 )
 _INDEX = re.compile(r"indices\[.*\] = \d+ is not in \[0, \d+\)")
 _TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|in the cluster)", re.IGNORECASE)
-
-
-def one_line(error: BaseException) -> str:
-    """Return the error's class and message without the frames of a traced function that TensorFlow adds to it."""
-    said, frame = [], False
-    for line in _COLOURS.sub("", str(error)).splitlines():
-        text = line.strip()
-        # The line after a frame's file is its source code, or empty.
-        if not frame and text and not text.startswith(_NOISE):
-            said.append(text)
-        frame = text.startswith('File "')
-    return f"{type(error).__name__}: {' '.join(said) or error}"
 
 
 def next_step(error: BaseException, run: Circumstances) -> str | None:

@@ -40,9 +40,10 @@ from mptraining_trainer.forked_child import drop_in_children, user_code
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.rounded_ids import warn_about_rounded_ids
 from mptraining_trainer.notebook_shell import source_location
+from mptraining_trainer.reporting.error_text import error_text
 from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.secrets import SecretValues
-from mptraining_trainer.scripts.error_hints import Circumstances, next_step, one_line
+from mptraining_trainer.scripts.error_hints import Circumstances, next_step
 from mptraining_trainer.scripts.job_scope import job_scope
 from mptraining_trainer.scripts.late_settings import ignore_late_settings
 from mptraining_trainer.scripts.own_optimizers import build_optimizers_early
@@ -574,4 +575,4 @@ def _to_problem(script: Script, folder: Path, error: Exception, circumstances: C
     text = "Traceback (most recent call last):\n" + "".join(lines)
     print(SecretValues.from_environment(os.environ).redact(text), file=sys.stderr, end="", flush=True)
     place = source_location(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
-    return Problem(place, one_line(error), next_step=next_step(error, circumstances) or "")
+    return Problem(place, error_text(error), next_step=next_step(error, circumstances) or "")

@@ -1,23 +1,16 @@
-"""Import of the user's functions by `module:name`, and one-line messages for errors raised in the user's code."""
+"""Import of the user's functions by `module:name`."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
-import re
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from mptraining_api.problems import InvalidProgram, nearest
 from mptraining_api.tensorflow_cloud import inside_job
-
-# The folders of the standard library and of TensorFlow, which may be an editable install.
-_LIBRARIES = (inspect.__file__, importlib.__file__, tf.__file__)
+from mptraining_trainer.reporting.error_text import describe_error
 
 
 def import_entry_point(entry_point: str, where: str) -> Callable[..., Any]:
@@ -45,26 +38,6 @@ def import_entry_point(entry_point: str, where: str) -> Callable[..., Any]:
     if not callable(found):
         raise InvalidProgram(where, f"{entry_point} is {type(found).__name__}", expected="a function")
     return found  # type: ignore[no-any-return]
-
-
-def describe_error(what: str, error: Exception) -> str:
-    """Return an error of the user's code and its place: `importing flowers raised NameError: ... (at flowers.py:3)`."""
-    place = _user_frame(error)
-    if isinstance(error, SyntaxError):
-        place = f"{error.filename}:{error.lineno}"
-    # Keras writes parts of its messages in bold.
-    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    return f"{what} raised {type(error).__name__}: {message}" + (f" (at {place})" if place else "")
-
-
-def _user_frame(error: BaseException) -> str:
-    """Return `file:line` of the innermost frame in the user's own code, or an empty string."""
-    ours = (str(Path(__file__).parents[1]), *sorted({str(Path(module).parent) for module in _LIBRARIES}))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = frame.filename
-        if not path.startswith(("<", *ours)) and "site-packages" not in path:
-            return f"{path}:{frame.lineno}"
-    return ""
 
 
 def _module_not_found(where: str, name: str, missing: str) -> InvalidProgram:

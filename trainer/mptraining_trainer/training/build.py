@@ -38,12 +38,12 @@ from mptraining_trainer.model import preflight, program
 from mptraining_trainer.model.compile import scale_learning_rate
 from mptraining_trainer.model.compiled import shape_mismatch
 from mptraining_trainer.model.first_look import EXAMPLES_CHECKED, EXAMPLES_READ, as_tensor, first_examples, gather_facts
-from mptraining_trainer.model.preflight import Facts, Finding
+from mptraining_trainer.model.preflight import Finding
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.model.rounded_ids import rounded_ids
 from mptraining_trainer.numerics.loss_scaling import LossScaler, make_scaler
 from mptraining_trainer.numerics.recovery import job_with_policy, safer_policy, supported_policies
-from mptraining_trainer.source.user_code import describe_error
+from mptraining_trainer.reporting.error_text import describe_error, next_step_of, problem_in
 from mptraining_trainer.training.variable_sizes import allow_xla
 
 _NO_KERNEL = re.compile(r"(\w+) \(No registered '\w+' OpKernel|\b(\w+) \([^()]*is not compilable")
@@ -222,8 +222,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
             keras.fold_replica_into_seeds()
     preprocess = context.datasets.preprocess
     if preprocess.per_example is None and built.preprocess is not None:
-        per_batch = job.program.application is not None
-        preprocess = Preprocess(per_batch=built.preprocess) if per_batch else Preprocess(built.preprocess)
+        preprocess = Preprocess(per_batch=built.preprocess) if job.program.application else Preprocess(built.preprocess)
     # Invalid data is refused before the first step.
     with pipeline.raise_reading_problems(data):
         count = keras.fixed_batch_size(built.model) or EXAMPLES_READ
@@ -231,28 +230,28 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         examples = first_examples(_pipeline(context, preprocess, context.first, steps), count)
     # On a TPU the whole step always goes to XLA, which reports unsupported operations at the first step.
     tensors = tf.nest.map_structure(as_tensor, examples)
-    sums, facts = _trace(context, job, built, loop, examples)
+    sums, findings = _trace(context, job, built, loop, examples)
     eager = job.accelerator.kind != "tpu"
     if eager and not sums:
         loop.disable_loss_sums()
     if jit and sums and job.replicas > 1:
         report_replica_sums(job, context.notice)
         loop.disable_xla()
-    elif jit and eager and must_disable_xla(job, loop.xla_error(tensors), context.notice):
-        loop.disable_xla()
-    findings = tuple(preflight.warnings(facts)) if facts else ()
+    elif jit and eager:
+        with _program_errors(job, built, context.example):
+            if must_disable_xla(job, loop.xla_error(tensors), context.notice):
+                loop.disable_xla()
     inputs = compiled.arrange_inputs(tensors[0])
     with context.strategy.scope():
-        rounded = rounded_ids(keras, compiled, examples[0])
-    if rounded:
-        context.notice("TokenIdsRounded", rounded, level="Warning")
+        if rounded := rounded_ids(keras, compiled, examples[0]):
+            context.notice("TokenIdsRounded", rounded, level="Warning")
     return BuildResult(context, job, built, built.optimizer, scaler, loop, preprocess, findings, inputs)
 
 
 def _trace(
     context: RunContext, job: ResolvedJob, built: Program, loop: Loop, examples: tuple[Any, Any, Any]
-) -> tuple[bool, Facts | None]:
-    """Trace the step; return whether the loss needs sums over the replicas, and the facts for `preflight`.
+) -> tuple[bool, tuple[Finding, ...]]:
+    """Trace the step; return whether the loss needs sums over the replicas, and the findings of `preflight`.
 
     The model's variables are unchanged afterwards, moving statistics included. Raise InvalidProgram for a program that
     cannot train.
@@ -275,15 +274,17 @@ def _trace(
     moved = [*keras.forward_pass_variables(built.model), *keras.untracked_states(built.model)]
     values = ReplicaValues(context.strategy)
     before = values.read(moved)
+    # Labels that do not fit the loss are refused before the loss fails.
+    checked = keras.fixed_batch_size(built.model) or EXAMPLES_CHECKED
+    facts = gather_facts(compiled, tf.nest.map_structure(lambda array: array[:checked], examples), keras, job)
+    findings = tuple(preflight.warnings(facts)) if facts else ()
     sums = False
     if parts > 1 and job.accelerator.kind != "tpu":
         # The model's own step may call neither the compiled loss nor the model.
-        with _ignoring_all_but_problems() if own else nullcontext():
+        with _ignoring_all_but_problems() if own else _program_errors(job, built, context.example):
             sums = needs_sums(context.strategy, compiled, examples, parts, padded=context.masked)
-    checked = keras.fixed_batch_size(built.model) or EXAMPLES_CHECKED
-    facts = gather_facts(compiled, tf.nest.map_structure(lambda array: array[:checked], examples), keras, job)
     values.assign(moved, before)
-    return sums, facts
+    return sums, findings
 
 
 def _policy_without_scaling(context: RunContext, name: str) -> str:
@@ -371,18 +372,16 @@ def _program_errors(job: ResolvedJob, built: Program, example: ExampleSpec) -> I
     except Problem:
         raise
     except Exception as error:
-        chain: list[BaseException] = [error]
-        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
-            # AutoGraph raises its own error in place of one whose class it cannot construct.
-            if isinstance(cause, Problem):
-                raise cause from None
-            chain.append(cause)
+        if (problem := problem_in(error)) is not None:
+            raise problem from None
         function = job.program.function
-        what = f"a training step of {function.entry_point}" if function else ""
-        text = describe_error(what, error) if function else " ".join(str(error).split())[:600]
+        text = describe_error(f"a training step of {function.entry_point}" if function else "", error)
         inputs = program.example_of(built, example).inputs
         assert built.compiled is not None
-        raise shape_mismatch(built.compiled, inputs, text) or InvalidProgram("spec.program", text) from error
+        raise (
+            shape_mismatch(built.compiled, inputs, text)
+            or InvalidProgram("spec.program", text, next_step=next_step_of(error))
+        ) from error
 
 
 def _check_batch_size(context: RunContext, model: Any) -> None:

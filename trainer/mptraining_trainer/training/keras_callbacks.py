@@ -28,7 +28,7 @@ from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import supported_callbacks
-from mptraining_trainer.source.user_code import describe_error
+from mptraining_trainer.reporting.error_text import describe_error
 from mptraining_trainer.training.best_weights import log_names, mode_of
 from mptraining_trainer.training.callback_files import CallbackFiles
 
