@@ -131,7 +131,6 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@PYTHONPATH=api:operator:trainer:client $(BIN)/lint-imports --no-cache | tail -n 3
 	@$(BIN)/python -m mptraining_api.crd --check
 	@$(BIN)/python -m tools.helm_chart --check
-	@$(BIN)/python -m tools.compatibility --check
 	@if command -v go >/dev/null || test -x build/bin/actionlint; then $(MAKE) --no-print-directory lint-workflows; \
 	  else echo "no Go here: .github is not checked"; fi
 	@if command -v go >/dev/null || test -x build/bin/helm-docs; then $(MAKE) --no-print-directory lint-chart; \
@@ -172,11 +171,6 @@ build/bin/kubeconform:
 build/bin/kube-score:
 	@echo "building kube-score, about a minute"
 	@GOBIN=$(CURDIR)/build/bin go install github.com/zegl/kube-score/cmd/kube-score@$(KUBE_SCORE)
-
-# What runs of the tests wrote there with MPTRAINING_COMPATIBILITY=build/compatibility/NAME.json.
-.PHONY: compatibility
-compatibility: $(INSTALLED) ## docs/compatibility.md, with the results of test runs in build/compatibility
-	@$(BIN)/python -m tools.compatibility --merge build/compatibility
 
 .PHONY: format
 format: $(INSTALLED) ## applies ruff's formatting and automatic fixes
@@ -417,7 +411,6 @@ soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue release-tools $(FU
 	@$(BIN)/python -m tests.soak.queue_preemptions --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
-	@$(BIN)/python -m tests.soak.storage_migration --jobs 1000 --write docs/versioning.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.starved_nodes --write docs/reliability.md
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
@@ -428,7 +421,6 @@ soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue release-tools $(FU
 	@$(BIN)/python -m bench.accuracy --write
 	@$(HARDWARE_TOOLS)/bin/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
-	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m tests.soak.keras_io "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
 	@for release in $(ENDS_OF_KUBERNETES); do \
 	  $(PYTHON) kind/binaries.py --kubernetes $$release; export MPTRAINING_KUBERNETES=$$release; \
 	  $(BIN)/python -m pytest -q -m "cluster and not soak" -n 3 --dist loadfile --durations=10; \

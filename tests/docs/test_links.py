@@ -15,7 +15,6 @@ DOCUMENTS = (
     "docs/guide.md",
     "docs/architecture.md",
     "docs/faq.md",
-    "docs/keras-io.md",
     "docs/measured.md",
     "docs/precision.md",
     "docs/release.md",
