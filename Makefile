@@ -418,7 +418,6 @@ soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue release-tools $(FU
 	@if test "$$(id -u)" = 0; then $(BIN)/python -m tests.soak.release_round --without-kind; \
 	  $(BIN)/python -m kind.image_report twice operator board; \
 	  else echo "not root, whom Podman needs to build images: the round of a release and images built twice are left out"; fi
-	@$(BIN)/python -m bench.accuracy --write
 	@$(HARDWARE_TOOLS)/bin/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
 	@for release in $(ENDS_OF_KUBERNETES); do \
@@ -449,10 +448,6 @@ bench-operator: $(INSTALLED) servers build/bin/training-operator.v1 ## the opera
 .PHONY: bench-records
 bench-records: $(INSTALLED) servers ## the reader of records against TensorFlow's, Python's and the network's limit
 	@$(BIN)/python -m bench.records
-
-.PHONY: bench-client
-bench-client: $(INSTALLED) servers ## what a notebook waits for and installs
-	@$(BIN)/python -m bench.client
 
 # The TensorFlow of the images, over .venv, whose own has no CUDA.
 build/hardware-tools/%/.installed: images/trainer.lock images/tensorflow-%.lock $(INSTALLED)

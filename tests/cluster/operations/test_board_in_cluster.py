@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from bench.client.board_runs import write_run
 from tests.cluster.conftest import document, eventually
 from tests.testbed import ControlPlane
+from tests.testbed.board_runs import write_run
 from tests.testbed.kubernetes.chart import documents, render
 from tests.testbed.kubernetes.installation import SYSTEM
 from tests.testbed.kubernetes.rest import Refused

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from bench.client.board_runs import write_run
 from mptraining.board import board as sources
 from mptraining.board import server
 from mptraining.board.in_cluster import job_watch
@@ -25,6 +24,7 @@ from mptraining.board.in_cluster.settings import BoardSettings
 from tests.client.board.conftest import Answer
 from tests.client.board.in_cluster.fake_kubernetes import OWN_AUDIENCE, FakeKubernetes, job, served
 from tests.fakes import Clock
+from tests.testbed.board_runs import write_run
 
 HOST = "board.example"
 RIGHTS = ("list mptrainingjobs", "get mptrainingjobs", "get pods/log", "list pods", "list events")

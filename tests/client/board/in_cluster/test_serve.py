@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from bench.client.board_runs import write_run
 from mptraining.board.in_cluster import job_watch
 from mptraining.board.in_cluster.files import RunBucketFiles
 from mptraining.board.in_cluster.job_watch import JobWatch
@@ -34,6 +33,7 @@ from mptraining_operator.progress.certificate import issue_certificate
 from mptraining_records.storage import storage
 from tests.client.board.in_cluster.conftest import HOST, RIGHTS, Served, eventually, start
 from tests.client.board.in_cluster.fake_kubernetes import OWN_AUDIENCE, FakeKubernetes, job, served
+from tests.testbed.board_runs import write_run
 
 
 def write_certificate(folder: Path) -> bytes:
