@@ -114,9 +114,10 @@ TESTED_KUBERNETES := 1.34.4
 # The oldest and the newest that are promised: charts/mptraining/Chart.yaml, kind/binaries.py.
 # Both ends are in `make soak`.
 ENDS_OF_KUBERNETES := 1.30 1.36
-# Everything that `kubectl apply -f` needs, in one file.
-INSTALL_YAML := { echo '\# Made by `make manifests` from charts/mptraining.'; build/bin/helm template mptraining charts/mptraining \
-  --namespace mptraining-system --set namespace.create=true --skip-tests --kube-version $(KUBE_VERSION); }
+# Everything that `kubectl apply -f` needs, in one file. No registry has a name in .invalid (RFC 2606).
+INSTALL_YAML := { echo '\# Made by `make manifests` from charts/mptraining. Replace registry.invalid by your registry.'; \
+  build/bin/helm template mptraining charts/mptraining \
+  --namespace mptraining-system --set namespace.create=true,global.imageRegistry=registry.invalid --skip-tests --kube-version $(KUBE_VERSION); }
 CHART_DOCS := build/bin/helm-docs --chart-search-root charts/mptraining --dry-run --sort-values-order file --log-level warning
 
 .PHONY: board-pictures
@@ -138,7 +139,7 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 
 .PHONY: lint-chart
 lint-chart: $(INSTALLED) build/bin/helm build/bin/helm-docs
-	@build/bin/helm lint --strict --quiet --kube-version $(KUBE_VERSION) charts/mptraining
+	@build/bin/helm lint --strict --quiet --kube-version $(KUBE_VERSION) --set global.imageRegistry=registry.invalid charts/mptraining
 	@$(CHART_DOCS) | cmp --quiet - charts/mptraining/README.md || { echo "charts/mptraining/README.md: stale. Run: make manifests"; exit 1; }
 	@$(INSTALL_YAML) | cmp --quiet - manifests/install.yaml || { echo "manifests/install.yaml: stale. Run: make manifests"; exit 1; }
 

@@ -57,7 +57,9 @@ class Global(Model):
 
     model_config = ConfigDict(extra="allow")
 
-    image_registry: Registry = Field("", description="Default registry of all images, such as a mirror.")
+    image_registry: Registry = Field(
+        "", description="Registry of all images, as HOST/PATH; `docker.io` for images that are on the nodes already."
+    )
     image_pull_secrets: tuple[PullSecret, ...] = Field(
         (), description="Image pull secrets of the operator; for jobs, see `settings.pods`."
     )
@@ -74,7 +76,7 @@ class Crds(Model):
 
 
 class OperatorImage(Model):
-    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
+    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`; one of the two is required.")
     repository: Repository = Field("mptraining/operator", description="Repository in the registry.")
     tag: Tag = Field("", description="Empty: the chart's appVersion.")
     digest: Digest = Field("", description="Overrides the tag.")
@@ -96,7 +98,7 @@ class Digests(Model):
 class TrainerImage(Model):
     """Default images of jobs; `settings.trainerImage` and `settings.trainerImages` override them."""
 
-    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`, else the runtime's default.")
+    registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`; one of the two is required.")
     repository: Repository = Field("mptraining/trainer", description="Repository in the registry.")
     tag: Tag = Field("", description="Empty: the chart's appVersion.")
     suffixes: Suffixes = Field(Suffixes(), description="Suffix of the tag by kind of accelerator.")
@@ -132,18 +134,6 @@ class OperatorResources(Model):
     limits: Quantities = Field(
         {"memory": "512Mi", "ephemeral-storage": "128Mi"},
         description="As in a container. Without a CPU limit, because a throttled leader loses its Lease.",
-    )
-
-
-class PriorityClass(Model):
-    """A PriorityClass of the chart's own: `system-cluster-critical` is refused outside kube-system where a quota of the
-    provider limits it (GKE).
-    """
-
-    create: bool = Field(True, description="Create a PriorityClass for the replicas, if `priorityClassName` is empty.")
-    value: Annotated[int, Field(ge=-(2**31), le=10**9)] = Field(
-        10**9,
-        description="Its value, which cannot be changed later; the default is the highest that is not Kubernetes' own.",
     )
 
 
@@ -307,9 +297,14 @@ class ChartValues(Model):
     rbac: Rbac = Field(Rbac(), description="Roles of the operator and of users.")
     limits_policy: LimitsPolicy = Field(LimitsPolicy(), description="Admission of jobs by the administrator's limits.")
     resources: OperatorResources = Field(OperatorResources(), description="Requests and limits of each replica.")
-    priority_class: PriorityClass = Field(PriorityClass(), description="PriorityClass of the replicas.")
     priority_class_name: Called = Field(
-        "", description="An existing priority class of the replicas, such as system-cluster-critical in kube-system."
+        "",
+        description="An existing PriorityClass of the replicas, above those of jobs; such as system-cluster-critical, "
+        "where the provider allows it outside kube-system.",
+    )
+    pod_security_context: Object = Field(
+        {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        description="As in a pod. The images' user is 1000; platforms such as OpenShift assign another.",
     )
     node_selector: Labels = Field({}, description="As in a pod.")
     tolerations: tuple[Object, ...] = Field((), description="As in a pod.")

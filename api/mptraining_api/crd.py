@@ -138,7 +138,6 @@ def _definition(
                 "kind": kind,
                 "listKind": f"{kind}List",
                 "shortNames": [short_name],
-                "categories": ["all"],
             },
             "versions": [{**versions.entry(name), **same} for name in versions.served],
         },

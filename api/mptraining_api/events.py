@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from mptraining_api.model import Model
+from mptraining_api.model import AnyNumber, Model
 from mptraining_api.model_report import ModelFacts
 from mptraining_api.outputs.search_space import Hyperparameter
 
@@ -101,7 +101,7 @@ class Started(_Event):
 class Progress(_Event):
     """Progress of training, every few seconds at most, and whenever there are validation metrics.
 
-    `metrics` contains finite numbers only; the names of validation metrics begin with `val_`.
+    The names of validation metrics begin with `val_`; values may be NaN or infinite.
     """
 
     kind: Literal["Progress"] = "Progress"
@@ -112,7 +112,7 @@ class Progress(_Event):
     # counts trials as steps, and reports the metrics of the last trial that ended.
     trial: int | None = None
     trials: int | None = None
-    metrics: dict[str, float]
+    metrics: dict[str, AnyNumber]
     examples_per_second: float | None = None
     step_seconds: float | None = None
     estimated_remaining_seconds: float | None = None
@@ -202,7 +202,9 @@ class Finished(_Event):
     exit_code: int
     message: str
     step: int | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
+    metrics: dict[str, AnyNumber] = Field(default_factory=dict)
+    # What a success lacks, such as steps that were skipped or a metric that is NaN.
+    warnings: tuple[str, ...] | None = None
     # Path of the exported model below the run folder.
     model: str | None = None
     seconds: float | None = None

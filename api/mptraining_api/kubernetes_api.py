@@ -175,7 +175,8 @@ def _request(
     if token is not None:
         headers[token["key"]] = token["value"]
     host, target = configuration.host, path + (f"?{urlencode(query)}" if query else "")
-    options["timeout"] = urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds)
+    connect_seconds = min(CONNECT_SECONDS, read_seconds or CONNECT_SECONDS)
+    options["timeout"] = urllib3.Timeout(connect=connect_seconds, read=read_seconds)
     manager = api.rest_client.pool_manager
     if manager.proxy is not None:
         return manager.request(method, host + target, body=body, headers=headers, **options)

@@ -19,7 +19,15 @@ Text = Annotated[str, StringConstraints(max_length=4096)]
 EntryPoint = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 NonNegative = Annotated[int, Field(ge=0, le=2**31 - 1)]
+# JSON has no NaN and no infinity: there they are the strings "NaN", "Infinity" and "-Infinity".
+AnyNumber = Annotated[float, Field(strict=False, allow_inf_nan=True)]
+_NOT_IN_JSON = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 Arguments = Annotated[dict[str, Any], Field(max_length=256)]
+
+
+def json_value(value: Any) -> Any:
+    """Return the value as AnyNumber writes it to JSON; other values are returned as they are."""
+    return _NOT_IN_JSON.get(str(value), value) if isinstance(value, float) else value
 
 
 class Model(BaseModel):
@@ -34,6 +42,7 @@ class Model(BaseModel):
         validate_by_name=True,
         serialize_by_alias=True,
         allow_inf_nan=False,
+        ser_json_inf_nan="strings",
         protected_namespaces=(),
     )
 

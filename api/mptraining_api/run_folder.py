@@ -9,7 +9,7 @@ import re
 from typing import Literal
 
 from mptraining_api.events import Recovery, Trial
-from mptraining_api.model import Model
+from mptraining_api.model import AnyNumber, Model
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.sweep.names import trial_name
 
@@ -55,7 +55,7 @@ class Result(Model):
     message: str
     attempt: int
     step: int | None
-    metrics: dict[str, float]
+    metrics: dict[str, AnyNumber]
     strategy: str
     precision: str
     keras: str
@@ -87,6 +87,8 @@ class Result(Model):
     measured: tuple[Trial, ...] = ()
     native_bfloat16: bool | None
     notices: tuple[str, ...]
+    # What a success lacks, such as steps that were skipped or a metric that is NaN.
+    warnings: tuple[str, ...] = ()
     # Path of the exported model below the run folder; None when nothing was exported.
     model: str | None
     # The exported step, if it is not the last one.

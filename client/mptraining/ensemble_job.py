@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+from mptraining.display.text import number
 from mptraining.prediction_job import accelerator_document, records_section
 from mptraining.runs import Run
 from mptraining_api import run_folder
@@ -55,6 +57,8 @@ def choose(runs: Sequence[Run], *, monitor: str | None = None, mode: Mode | None
             skipped.append((run, "has no exported model"))
         elif value is None:
             skipped.append((run, f"has no {monitor}"))
+        elif not math.isfinite(value):
+            skipped.append((run, f"has {monitor} {number(value)}"))
         else:
             found.append((run, value))
         seen.add(folder)

@@ -26,7 +26,7 @@ def one_line(run: Run) -> str:
 
 def lines(run: Run) -> list[str]:
     """Return the run as text: phase, reason, progress, settings, run folder, and the gaps of the folder."""
-    known = run.result or run.history.started
+    known, ended = run.result or run.history.started, run.result or run.history.finished
     count = run.result.attempt if run.result else run.history.attempts
     reason = run.reason or "no worker has reported an end"
     decided = [
@@ -38,6 +38,7 @@ def lines(run: Run) -> list[str]:
     ]
     rows = [
         ("why", f"{reason}: {run.message}" if run.message else reason),
+        *(("warning", text) for text in (ended.warnings if ended else None) or ()),
         ("progress", "  ".join(part for part in (_step(run), metrics(run.metrics)) if part)),
         ("runs as", ", ".join(filter(None, decided))),
         ("time", duration(run.seconds) if run.seconds else ""),

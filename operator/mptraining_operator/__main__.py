@@ -97,13 +97,14 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     """Run the operator; `clock` is this machine's, in seconds since 1970."""
     import gc
     import os
+    import secrets
     import socket
     import threading
     from time import monotonic
 
     from mptraining_api.kubernetes_api import ApiProblem
     from mptraining_api.problems import Problem
-    from mptraining_operator.settings import RENEWAL_FRACTION, Identity, OperatorSettings
+    from mptraining_operator.settings import Identity, OperatorSettings
 
     try:
         chosen = OperatorSettings.load(settings)
@@ -114,6 +115,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
 
     from mptraining_operator.app import Operator, exit_process
     from mptraining_operator.cluster import Cluster, ServerTime
+    from mptraining_operator.leader_election import request_seconds
     from mptraining_operator.metrics import Metrics
     from mptraining_operator.monitoring.diagnostics import Diagnostics
     from mptraining_operator.settings_reload import SettingsReload
@@ -123,9 +125,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     try:
         # One connection per worker, and more for progress, lists and events.
         cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call, server_time=now)
-        # A connection with a short timeout: a renewal that takes longer loses the lease.
-        timeout = chosen.lease.duration_seconds * RENEWAL_FRACTION
-        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=timeout)
+        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=request_seconds(chosen.lease))
     except ApiProblem as problem:
         typer.echo(problem.message, err=True)
         raise typer.Exit(2) from None
@@ -133,7 +133,8 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     # are parsed, which took a fifth of the CPU time of an event (parsed and handled, without the network).
     gc.collect()
     gc.freeze()
-    identity = Identity.from_environment(os.environ, host=socket.gethostname())
+    # Two processes on one host are two replicas.
+    identity = Identity.from_environment(os.environ, host=f"{socket.gethostname()}-{secrets.token_hex(4)}")
     stop = threading.Event()
     _handle_signals(stop)
     try:

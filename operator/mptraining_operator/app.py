@@ -76,12 +76,13 @@ class Operator:
     """One replica. `on_stuck` must end the process: a worker is stuck after its term, or a term cannot begin.
 
     `clock` returns seconds since 1970 (`cluster.ServerTime`), for times that are stored or compared with stored ones;
-    durations are measured with monotonic clocks.
+    durations are measured with `monotonic`.
     """
 
     def __init__(
         self, settings: OperatorSettings, identity: Identity, cluster: Cluster, leases: Cluster, metrics: Metrics,
         *, on_stuck: Callable[[str], None], clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._clock = clock
@@ -91,9 +92,9 @@ class Operator:
         self._platform = NodePlatform(cluster, settings)
         self._stopping = threading.Event()
         self._metrics = metrics
-        self._cache = Cache(time.monotonic, self._trial_changed)
+        self._cache = Cache(monotonic, self._trial_changed)
         self._queue = WorkQueue(
-            time.monotonic,
+            monotonic,
             self._cache.urgency,
             others=max(1, settings.workers // 4),
             late=max(1, 3 * settings.workers // 4),
@@ -105,8 +106,8 @@ class Operator:
             intake,
             seconds=settings.relist_seconds,
             namespaces=settings.namespaces,
-            clock=time.monotonic,
-            on_served_again=self._restart_streams,
+            clock=monotonic,
+            on_available=self._queue_all,
             on_listed=self._check_cluster,
             decides=lambda: self._lease.leading,
             observe_list=metrics.observe_list,
@@ -120,7 +121,7 @@ class Operator:
             on_restart=metrics.count_watch_restart,
         )
         self._reflectors = Reflectors(
-            cluster, intake, self._relister, time.monotonic, metrics.watch_event, metrics.count_watch_restart
+            cluster, intake, self._relister, monotonic, metrics.watch_event, metrics.count_watch_restart
         )
         self._event_recorder = EventRecorder(
             cluster, host=identity.name, clock=clock, count_dropped=metrics.count_dropped_event
@@ -128,7 +129,7 @@ class Operator:
         self._pause = Pause(self._cache, self._record_pause, operator_paused=settings.paused)
         self._progress: ProgressEndpoint | None = None
         leader = cluster.fenced(self._check_term)
-        self._namespace_objects = NamespaceObjects(leader, time.monotonic)
+        self._namespace_objects = NamespaceObjects(leader, monotonic)
         self._on_stuck = on_stuck
         applier = Applier(
             leader,
@@ -149,8 +150,8 @@ class Operator:
             record_event=self._event_recorder.record,
             observe=metrics.observe_reconcile,
             clock=clock,
-            stopwatch=time.perf_counter,
-            holds=self._pause.holds,
+            stopwatch=monotonic,
+            holds=lambda key: self._relister.is_unknown(key.namespace) or self._pause.holds(key),
             count_retry=metrics.count_retry,
         )
         self._sweeps = Sweeps(
@@ -164,20 +165,20 @@ class Operator:
             event_recorder=self._event_recorder,
             metrics=SweepMetrics(metrics.registry),
             wake_job=self._queue.add,
-            held=lambda: self._pause.operator_paused,
+            holds=lambda key: self._pause.operator_paused or self._relister.is_unknown(key.namespace),
             leading=lambda: self._lease.leading,
             clock=clock,
-            monotonic=time.monotonic,
+            monotonic=monotonic,
             observe_list=metrics.observe_list,
             on_event=metrics.watch_event,
             on_restart=metrics.count_watch_restart,
         )
-        election = Election(leases, identity, settings.lease, monotonic=time.monotonic, wall=clock)
+        election = Election(leases, identity, settings.lease, monotonic=monotonic, wall=clock)
         self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=self._stand_by)
         self._access: MetricsAccess | None = None
         tls: ssl.SSLContext | None = None
         if settings.metrics.authentication == "TokenReview":
-            self._access = MetricsAccess(cluster.review_token, cluster.review_access, time.monotonic)
+            self._access = MetricsAccess(cluster.review_token, cluster.review_access, monotonic)
             # A token must not cross the network in clear text. Scrapers cannot verify the certificate, as that of
             # controller-runtime by default.
             tls = server_context(issue_certificate((identity.name,), clock()))
@@ -190,9 +191,8 @@ class Operator:
                     lambda: not ((self._watching and self._reflectors.ended()) or self._sweeps.ended_watches()),
                     "a watch of Jobs, pods or sweeps has ended",
                 ),
-                health.check_workers(self._queue.longest_work, self._reconciler.ended_workers),
-                health.check_workers(self._sweeps.longest_work, self._sweeps.reconciler.ended_workers),
-                health.check_list_age(self._relister.age, settings.relist_seconds),
+                health.check_workers(self._reconciler.longest_work, self._reconciler.ended_workers),
+                health.check_workers(self._sweeps.reconciler.longest_work, self._sweeps.reconciler.ended_workers),
                 health.check_condition(
                     lambda: self._progress is None or self._progress.alive, "the progress endpoint has ended"
                 ),
@@ -215,6 +215,7 @@ class Operator:
             paused=lambda: self._pause.operator_paused,
             paused_jobs=self._pause.paused_jobs,
             lease_transitions=lambda: self._lease.state()["transitions"],
+            namespaces_unavailable=self._relister.unavailable,
         )
         if settings.metrics.per_job:
             metrics.registry.register(JobMetrics(self._cache.jobs, lambda: self._lease.leading))
@@ -227,9 +228,7 @@ class Operator:
     def reload(self, settings: OperatorSettings) -> None:
         """Take over the setting `paused`; the others take effect at the start."""
         if self._pause.pause_operator(settings.paused):
-            for key in self._cache.job_keys():
-                self._queue.add(key)
-            self._sweeps.queue_all()
+            self._queue_all()
 
     def diagnostics(self) -> dict[str, Callable[[], Any]]:
         """Return the parts of the report on SIGUSR1, each as a function that may block on a lock."""
@@ -318,6 +317,8 @@ class Operator:
 
     def _check_term(self) -> None:
         self._reconciler.check_term()
+        for workers in (self._reconciler, self._sweeps.reconciler):
+            workers.note_progress()
 
     def _stand_by(self, cause: str) -> None:
         """Return when the workers of the ended term have left; streams, cache and queue continue for the next term."""
@@ -369,7 +370,7 @@ class Operator:
         Returns False if the API server did not answer.
         """
         try:
-            allowed = self._namespace_objects.refresh(self._relister.namespaces)
+            allowed = self._namespace_objects.refresh(self._relister.listed_namespaces())
         except ApiProblem as problem:
             _log.warning("Services and NetworkPolicies could not be read: %s", problem)
             return False
@@ -400,8 +401,11 @@ class Operator:
     def _trial_changed(self, namespace: str, sweep_uid: str) -> None:
         self._sweeps.trial_changed(namespace, sweep_uid)
 
-    def _restart_streams(self) -> None:
-        self._streams.restart()
+    def _queue_all(self) -> None:
+        """Queue everything: a namespace is served again."""
+        for key in self._cache.job_keys():
+            self._queue.add(key)
+        self._sweeps.queue_all()
 
     def _stop(self) -> None:
         _log.info("stopping")
@@ -439,6 +443,7 @@ class Operator:
             image_pull_secrets=pods.image_pull_secrets,
             ca_bundle=CABundle(pods.ca_config_map, pods.ca_key) if pods.ca_config_map else None,
             priority_class_name=pods.priority_class_name,
+            platform_user=self._platform.assigns_users,
             labels=pods.labels,
             coscheduling=settings.gang_schedulers.coscheduling,
             volcano=settings.gang_schedulers.volcano,

@@ -1,7 +1,7 @@
 """HTTP server for /healthz, /readyz and /metrics, in a thread with its own event loop, and the health checks.
 
-Liveness means that no thread is stuck. A long queue is a backlog, which a restart would only lengthen: it
-is the metric mptraining_queue_age_seconds, with an alert.
+Liveness means that no thread is stuck. It does not depend on the API server, whose outage a restart would lengthen, nor
+on the length of the queue, a backlog: that is the metric mptraining_queue_age_seconds, with an alert.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ Check = Callable[[], str | None]
 # Takes the Authorization header of a request for /metrics. Raises AccessDenied.
 Authorize = Callable[[str | None], Awaitable[None]]
 
-# Seconds, except LISTS_MISSED.
+# Seconds.
 LOOP_SILENT = 30.0
 WORK_STUCK = 120.0
-# A multiple of the interval between two lists.
-LISTS_MISSED = 3.0
 _START_SECONDS = 10.0
 _STOP_SECONDS = 5.0
 
@@ -43,25 +41,15 @@ def check_event_loop(seconds_since_tick: Callable[[], float]) -> Check:
 
 
 def check_workers(longest_work: Callable[[], tuple[object, float] | None], ended_workers: Callable[[], int]) -> Check:
-    """Check that no worker has ended or spends too long on one job."""
+    """Check that no worker has ended or makes no progress for too long."""
 
     def check() -> str | None:
         ended, work = ended_workers(), longest_work()
         if ended:
             return f"{ended} worker threads have ended"
         if work is not None and work[1] > WORK_STUCK:
-            return f"a worker has been processing {work[0]} for {work[1]:.0f} s"
+            return f"a worker makes no progress with {work[0]} for {work[1]:.0f} s"
         return None
-
-    return check
-
-
-def check_list_age(age: Callable[[], float | None], seconds: float) -> Check:
-    """Check that the last complete list is recent; `seconds` is the interval between lists."""
-
-    def check() -> str | None:
-        old = age()
-        return f"the last complete list is {old:.0f} s old" if old and old > LISTS_MISSED * seconds else None
 
     return check
 

@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 
 # A leader stops after this fraction of the duration without a renewal; another replica waits for all of it.
 _STOP_FRACTION = 0.8
+# A leader tries a failed renewal again after this fraction of the duration.
+_RETRY_FRACTION = 0.05
 # Seconds until a worker without work notices the end of its term.
 _TERM_CHECK_SECONDS = 1.0
 
@@ -114,7 +116,7 @@ class TermWorkers:
         self._queue = queue
         self._stopwatch = stopwatch
         self._name = name
-        # Key and start of the work by thread; without a lock, so that it can be read while a worker is stuck.
+        # Key and last progress by thread; without a lock, so that it can be read while a worker is stuck.
         self._working: dict[str, tuple[Key, float]] = {}
         self._threads: list[threading.Thread] = []
         self._term: Term | None = None
@@ -164,8 +166,18 @@ class TermWorkers:
             return 0
         return sum(1 for thread in self._threads if not thread.is_alive())
 
+    def note_progress(self) -> None:
+        """Restart the time of the calling worker's work: it is not stuck if the API server answers, however slowly."""
+        thread = threading.current_thread().name
+        if thread in self._working:
+            self._working[thread] = self._working[thread][0], self._stopwatch()
+
+    def longest_work(self) -> tuple[Key, float] | None:
+        """Return the key whose worker has made no progress for the longest time, with the seconds, or None."""
+        return max(self.working().values(), key=lambda work: work[1], default=None)
+
     def working(self) -> dict[str, tuple[Key, float]]:
-        """Return the key that each worker thread works on, and since how many seconds."""
+        """Return the key that each worker thread works on, and for how many seconds without progress."""
         now = self._stopwatch()
         return {thread: (key, now - since) for thread, (key, since) in self._working.copy().items()}
 
@@ -181,6 +193,12 @@ class TermWorkers:
             finally:
                 del self._working[thread]
                 self._queue.done(key)
+
+
+def request_seconds(settings: LeaseSettings) -> float:
+    """Return the time limit of a request: a leader can renew in time after one renewal without a response."""
+    left = settings.duration_seconds * (_STOP_FRACTION - _RETRY_FRACTION) - settings.renew_seconds
+    return left / 2
 
 
 def must_stop(renewed: float, now: float, duration: float) -> bool:
@@ -210,8 +228,8 @@ class Election:
         self._renewed = 0.0
         self.leading = False
 
-    def step(self) -> None:
-        """Take or renew the Lease, or wait, and set `leading`; an API error is logged and retried in the next step."""
+    def step(self) -> bool:
+        """Take or renew the Lease, or wait, and set `leading`; log an API error and return False for the next step."""
         began = self._monotonic()
         try:
             self._step_once(began)
@@ -219,6 +237,8 @@ class Election:
             # 409: another replica was faster, which the next step observes.
             level = logging.DEBUG if problem.status == 409 else logging.WARNING
             _log.log(level, "the lease %s: %s", self._settings.name, problem)
+            return False
+        return True
 
     def state(self) -> dict[str, Any]:
         """Return what this replica knows of the Lease, for metrics and diagnostics."""
@@ -335,6 +355,7 @@ class LeaseKeeper:
     ) -> None:
         self._election = election
         self._seconds = settings.renew_seconds
+        self._retry_seconds = min(settings.renew_seconds, settings.duration_seconds * _RETRY_FRACTION)
         self._on_started = on_started
         self._on_lost = on_lost
         self._terms = 0
@@ -362,16 +383,17 @@ class LeaseKeeper:
         if release and not self._thread.is_alive():
             self._election.release()
 
-    def turn(self) -> None:
-        """Make one step of the election, then end the term or begin one."""
+    def turn(self) -> float:
+        """Make one step of the election, then end the term or begin one; return the seconds until the next turn."""
         # Before the step as well: a renewal that is due must not continue a term that is overdue.
         self._end_if_over()
-        self._election.step()
+        done = self._election.step()
         self._end_if_over()
         if self._term is None and self._election.leading and not self._election.overdue():
             self._terms += 1
             self._term = Term(self._terms, self._election.overdue)
             self._on_started(self._term)
+        return self._seconds if done or self._term is None else self._retry_seconds
 
     def _end_if_over(self) -> None:
         term = self._term
@@ -390,8 +412,9 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            seconds = self._seconds
             try:
-                self.turn()
+                seconds = self.turn()
             except Exception:  # noqa: BLE001 - without this thread the replica would never lead again
                 _log.exception("an error in the leader election; trying again")
-            self._stop.wait(self._seconds)
+            self._stop.wait(seconds)

@@ -130,8 +130,11 @@ class Metrics:
         paused: Callable[[], bool] = lambda: False,
         paused_jobs: Callable[[], int] = lambda: 0,
         lease_transitions: Callable[[], int | None] = lambda: None,
+        namespaces_unavailable: Callable[[], Mapping[str, str]] = lambda: {},
     ) -> None:
-        """Register the gauges that are computed at each scrape; `lease_transitions` is None before the first read."""
+        """Register the gauges that are computed at each scrape; `lease_transitions` is None before the first read,
+        `namespaces_unavailable` the reason by namespace.
+        """
 
         def gauges() -> Iterator[GaugeMetricFamily]:
             jobs = GaugeMetricFamily("mptraining_jobs", "Jobs by phase.", labels=("phase",))
@@ -146,6 +149,14 @@ class Metrics:
             yield GaugeMetricFamily("mptraining_paused", "1 while the setting paused is true.", int(paused()))
             yield GaugeMetricFamily("mptraining_jobs_paused", "Jobs that their annotation pauses.", paused_jobs())
             yield self._event_ages()
+            unavailable = GaugeMetricFamily(
+                "mptraining_namespace_unavailable",
+                "1 for each namespace of the setting namespaces that cannot be listed, with the API server's reason.",
+                labels=("namespace", "reason"),
+            )
+            for namespace, reason in namespaces_unavailable().items():
+                unavailable.add_metric((namespace, reason), 1)
+            yield unavailable
             transitions = lease_transitions()
             if transitions is not None:
                 help_text = "The Lease's leaseTransitions, as this replica last read it."

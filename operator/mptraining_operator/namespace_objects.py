@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -89,10 +89,11 @@ class NamespaceObjects:
                     self._written[key] = self._allowed.setdefault(key, allowed)
                 raise
 
-    def refresh(self, namespaces: tuple[str | None, ...]) -> Mapping[Key, str]:
+    def refresh(self, namespaces: Iterable[str | None]) -> Mapping[Key, str]:
         """Read all rules and shared objects; return the uid of the job that each intact rule allows.
 
-        Afterwards `allow` and `ensure` write only what is missing or was changed.
+        Afterwards `allow` and `ensure` write only what is missing or was changed. A namespace that cannot be read keeps
+        what is known of it.
         """
         listed: dict[Key, str] = {}
         began = self._clock()
@@ -100,23 +101,33 @@ class NamespaceObjects:
             self._written.clear()
         intact: dict[Resource, set[str]] = {SERVICES: set(), NETWORK_POLICIES: set()}
         for namespace in namespaces:
-            for resource, whole in intact.items():
-                for items, _ in self._cluster.pages(resource, namespace, labelSelector=_SELECTOR):
-                    for found in map(msgspec.json.decode, items):
-                        metadata = found["metadata"]
-                        where, labels = metadata["namespace"], metadata.get("labels", {})
-                        if resource == NETWORK_POLICIES and names.JOB in labels:
-                            key, uid = Key(where, labels[names.JOB]), labels.get(names.JOB_UID, "")
-                            if _same(found, job_objects.allow_policy(where, key.name, uid)):
-                                listed[key] = uid
-                        elif names.JOB not in labels and _same(found, _shared(resource, where)):
-                            whole.add(where)
+            try:
+                self._read(namespace, listed, intact)
+            except ApiProblem as problem:
+                if namespace is None:
+                    raise
+                _log.warning("Services and NetworkPolicies of namespace %s cannot be read: %s", namespace, problem)
+                with self._lock:
+                    listed |= {key: uid for key, uid in self._allowed.items() if key.namespace == namespace}
         with self._lock:
             current = {**listed, **self._written}
             allowed = {key: uid for key, uid in current.items() if uid is not None}
             self._allowed = allowed
             self._checked = dict.fromkeys(intact[SERVICES] & intact[NETWORK_POLICIES], began)
         return dict(allowed)
+
+    def _read(self, namespace: str | None, listed: dict[Key, str], intact: Mapping[Resource, set[str]]) -> None:
+        for resource, whole in intact.items():
+            for items, _ in self._cluster.pages(resource, namespace, labelSelector=_SELECTOR):
+                for found in map(msgspec.json.decode, items):
+                    metadata = found["metadata"]
+                    where, labels = metadata["namespace"], metadata.get("labels", {})
+                    if resource == NETWORK_POLICIES and names.JOB in labels:
+                        key, uid = Key(where, labels[names.JOB]), labels.get(names.JOB_UID, "")
+                        if _same(found, job_objects.allow_policy(where, key.name, uid)):
+                            listed[key] = uid
+                    elif names.JOB not in labels and _same(found, _shared(resource, where)):
+                        whole.add(where)
 
     def _put(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> None:
         """Create the object, or replace the operator's own if it differs. Raises ApiProblem."""

@@ -46,7 +46,7 @@ _PROXY = r"https?://[^\s/]+/?"
 # The operator sets labels with this prefix.
 _OWN_LABELS = re.escape(f"{GROUP}/")
 # A leader stops after 0.8 of the duration (`leader_election`): at this interval it can retry one failed renewal.
-RENEWAL_FRACTION = 0.4
+_RENEWAL_FRACTION = 0.4
 
 
 def _like(pattern: str, expected: str) -> Callable[[str], str]:
@@ -175,9 +175,9 @@ class LeaseSettings(Model):
 
     @model_validator(mode="after")
     def _renewed_in_time(self) -> Self:
-        most = self.duration_seconds * RENEWAL_FRACTION
+        most = self.duration_seconds * _RENEWAL_FRACTION
         if self.renew_seconds > most:
-            raise ValueError(f"renewSeconds of at most {most:g}, {RENEWAL_FRACTION:g} times durationSeconds")
+            raise ValueError(f"renewSeconds of at most {most:g}, {_RENEWAL_FRACTION:g} times durationSeconds")
         return self
 
 

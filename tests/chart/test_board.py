@@ -69,7 +69,7 @@ def test_the_pod_of_the_board_is_restricted_and_mounts_what_the_values_name_read
         {"type": "RuntimeDefault"},
     )
     (container,) = spec["containers"]
-    assert container["image"].startswith("mptraining/board:")
+    assert container["image"].startswith("registry.invalid/mptraining/board:")
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
     }  # fmt: skip

@@ -11,7 +11,7 @@ import yaml
 from mptraining.job_file.runtimes import KnownRuntimes
 from mptraining_operator.settings import OperatorSettings
 from tests.chart.rendered import objects, pod, rendered, settings
-from tests.testbed.kubernetes.chart import Refused, documents, render
+from tests.testbed.kubernetes.chart import REGISTRY, Refused, documents, render
 
 pytestmark = pytest.mark.integration
 
@@ -22,10 +22,32 @@ CRD = "mptrainingjobs.mptraining.dev"
 def test_by_default_the_operator_reads_its_own_defaults_and_this_version_s_images() -> None:
     chosen = settings({})
     images = {kind: chosen.image(kind) for kind in ("cpu", "gpu", "tpu")}
-    assert images == {kind: OperatorSettings().image(kind) for kind in images}
+    assert images == {kind: f"{REGISTRY}/{OperatorSettings().image(kind)}" for kind in images}
     assert chosen.model_copy(update={"trainer_images": OperatorSettings().trainer_images}) == OperatorSettings()
     (container,) = pod()["spec"]["containers"]
-    assert container["image"] == OperatorSettings().image("cpu").replace("trainer", "operator")
+    assert container["image"] == images["cpu"].replace("trainer", "operator")
+
+
+@pytest.mark.parametrize(
+    ("values", "repository"),
+    [
+        ({"global": {}}, "mptraining/operator"),
+        ({"global": {}, "image": {"registry": "own.example"}}, "mptraining/trainer"),
+        ({"global": {}, "image": {"registry": "own.example"}, "settings": {"trainerImages": {"cpu": "own/t:1"}}},
+         "mptraining/trainer"),
+        ({"global": {}, "image": {"registry": "own.example"}, "settings": {"trainerImage": "own.example/t:1"},
+          "board": {"enabled": True}}, "mptraining/board"),
+    ],
+)  # fmt: skip
+def test_no_image_comes_from_a_registry_that_nobody_named(values: dict[str, Any], repository: str) -> None:
+    """Nodes would take it from Docker Hub, where the name is not this project's."""
+    with pytest.raises(Refused, match=f"global.imageRegistry: expected the HOST/PATH .* {repository}"):
+        render(values)
+
+
+def test_images_of_other_names_need_no_registry() -> None:
+    own = {"global": {}, "image": {"repository": "team/operator"}, "settings": {"trainerImage": "team/trainer:1"}}
+    assert pod(own)["spec"]["containers"][0]["image"].startswith("team/operator:")
 
 
 def test_images_come_from_one_registry_unless_something_nearer_is_named() -> None:
@@ -98,17 +120,21 @@ def test_replicas_are_spread_and_one_of_them_remains() -> None:
     assert ("PodDisruptionBudget", "mptraining-operator") not in objects({"replicas": 1})
 
 
+def test_no_user_is_named_unless_the_values_do() -> None:
+    """OpenShift's restricted-v2 assigns one from the namespace's range and refuses others."""
+    security = pod()["spec"]["securityContext"]
+    assert security == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    named = pod({"podSecurityContext": {"runAsUser": 2000}})["spec"]["securityContext"]
+    assert named == {**security, "runAsUser": 2000}
+
+
 def test_the_replicas_go_before_jobs_on_a_busy_node() -> None:
-    """By the chart's own class: clusters with a quota for system-cluster-critical refuse that outside kube-system."""
-    own = objects()["PriorityClass", "mptraining-operator"]
-    assert (own["value"], own["globalDefault"]) == (10**9, False)
-    assert pod()["spec"]["priorityClassName"] == "mptraining-operator"
-    other: dict[str, Any] = {"priorityClassName": "system-cluster-critical"}
-    assert ("PriorityClass", "mptraining-operator") not in objects(other)
-    assert pod(other)["spec"]["priorityClassName"] == "system-cluster-critical"
-    none: dict[str, Any] = {"priorityClass": {"create": False}}
-    assert ("PriorityClass", "mptraining-operator") not in objects(none)
-    assert "priorityClassName" not in pod(none)["spec"]
+    """By a class of the administrator's: one of the chart's own would be usable by everybody."""
+    assert not [name for kind, name in objects() if kind == "PriorityClass"]
+    assert "priorityClassName" not in pod()["spec"]
+    assert (
+        pod({"priorityClassName": "system-cluster-critical"})["spec"]["priorityClassName"] == "system-cluster-critical"
+    )
     requests = pod()["spec"]["containers"][0]["resources"]["requests"]
     assert (requests["cpu"], requests["memory"]) == ("250m", "256Mi")
 

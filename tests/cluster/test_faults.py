@@ -124,6 +124,20 @@ def test_the_operator_starts_while_the_api_server_answers_nothing(alone: Any, pr
     alone.phase("flowers", "Succeeded")
 
 
+def test_one_renewal_without_an_answer_ends_no_term(alone: Any, proxy: FaultProxy) -> None:
+    """With the longest interval between renewals that the settings allow."""
+    lease = {**alone.settings["lease"], "durationSeconds": 30, "renewSeconds": 12}
+    operator = alone.operator(server=proxy.url, lease=lease)
+    alone.wait(lambda: operator.log, lambda log: "leading" in log)
+    rule = proxy.add(DelayAnswer(13), verb="update", resource="leases", times=1)
+    alone.wait(lambda: rule.hits, bool)
+    renewed = alone.lease(lease["name"])["renewTime"]
+    for _ in range(2):
+        renewed = alone.wait(lambda: alone.lease(lease["name"])["renewTime"], lambda time, old=renewed: time != old)
+    assert "Read timed out" in operator.log
+    assert "no longer leading" not in operator.log
+
+
 def test_a_leader_that_cannot_renew_its_lease_stands_by_and_leads_again(alone: Any, proxy: FaultProxy) -> None:
     lease = {"durationSeconds": 6}
     first = alone.operator(server=proxy.url, lease={**alone.settings["lease"], **lease})

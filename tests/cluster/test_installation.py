@@ -17,7 +17,7 @@ from tests.cluster.conftest import eventually
 from tests.testbed import ControlPlane, Exit, Refused, Run
 from tests.testbed.binaries import binary, missing
 from tests.testbed.kubernetes.access import may, wait_until_allowed
-from tests.testbed.kubernetes.chart import CHART, RELEASE, documents, render
+from tests.testbed.kubernetes.chart import CHART, REGISTRY, RELEASE, documents, render
 from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, install
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
@@ -193,7 +193,7 @@ def test_an_installation_for_some_namespaces_takes_the_rights_of_install_yaml_aw
         install(control_plane)
         eventually(allowed, bool)
         control_plane.rest.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
-        chart = (str(CHART), "--set", "crds.install=false")
+        chart = (str(CHART), "--set", f"crds.install=false,global.imageRegistry={REGISTRY}")
         helm("install", RELEASE, *chart, "--take-ownership", "--set", "settings.namespaces={team}")
         eventually(allowed, lambda yes: not yes)
         helm("upgrade", RELEASE, *chart)

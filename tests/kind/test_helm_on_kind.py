@@ -27,7 +27,8 @@ from tests.testbed.kubernetes.chart import CHART, RELEASE
 OLD_CHART = Path(__file__).parent / "charts" / "mptraining-0.0.9.tgz"
 OLD = "0.0.9"
 ROOT = Path(__file__).parents[2]
-VALUES = ["--set", "settings.cpuFallback=true", "--set", "commonLabels.test=helm"]
+# The nodes have the images.
+VALUES = ["--set", "settings.cpuFallback=true,commonLabels.test=helm,global.imageRegistry=docker.io"]
 # Trains until the test creates the file.
 SCRIPT = """
 import os, time

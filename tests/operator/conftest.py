@@ -40,6 +40,8 @@ class FakeCluster:
         self._refusals: list[tuple[str, str, Exception]] = []
         self.before: Callable[[str, str, str], None] = lambda verb, plural, name: None
         self.fence: Callable[[], None] = lambda: None
+        # The answers to lists of these namespaces.
+        self.refused: dict[str | None, ApiProblem] = {}
 
     @property
     def version(self) -> int:
@@ -74,6 +76,8 @@ class FakeCluster:
 
     def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[tuple[list[bytes], int]]:
         self._call("list", resource, "")
+        if namespace in self.refused:
+            raise self.refused[namespace]
         found = [
             json.dumps(raw).encode()
             for (plural, where, _), raw in self.objects.items()
@@ -82,6 +86,11 @@ class FakeCluster:
         version = self.version
         for start in range(0, max(len(found), 1), self.page_size):
             yield found[start : start + self.page_size], version
+
+    def watch(self, resource: Resource, namespace: str | None, version: str, **selectors: str) -> Iterator[bytes]:
+        """Report nothing, and end."""
+        self.before("watch", resource.plural, "")
+        return iter(())
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Raw:
         self._call("get", resource, name)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from mptraining_api.kubernetes_api import EVENTS, JOBS
+from mptraining_api.kubernetes_api import EVENTS, JOBS, ApiProblem
 from mptraining_operator.app import Operator
 from mptraining_operator.leader_election import Term
 from mptraining_operator.metrics import Metrics
@@ -98,6 +102,54 @@ def test_changes_of_the_lease_are_counted(api: Any) -> None:
     assert not any(line.startswith("mptraining_lease_transitions") for line in bench.lines())
     bench.operator._lease._election.step()
     assert "mptraining_lease_transitions 0.0" in bench.lines()
+
+
+def test_an_outage_of_the_api_server_of_35_minutes_restarts_nothing(api: Any, raw_job: Make) -> None:
+    ahead = [0.0]
+    stuck: list[str] = []
+    settings = OperatorSettings.parse({"healthPort": 0, "progress": {"enabled": False}, "lease": {"renewSeconds": 0.1}})
+    operator = Operator(
+        settings,
+        Identity(name="operator-0", namespace="ops"),
+        api,
+        api,
+        Metrics(monotonic=float),
+        on_stuck=stuck.append,
+        monotonic=lambda: time.monotonic() + ahead[0],
+    )
+    api.put(JOBS, raw_job())
+    operator._health._host = "127.0.0.1"
+    stop = threading.Event()
+    running = threading.Thread(target=operator.run, args=(stop,), daemon=True)
+    running.start()
+
+    def answer(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}{path}", timeout=60) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def leads(until: float) -> bool:
+        while not operator._lease.leading and time.monotonic() < until:
+            time.sleep(0.01)
+        return operator._lease.leading
+
+    def away(verb: str, plural: str, name: str) -> None:
+        raise ApiProblem(0, "NoAnswer", "connection refused")
+
+    assert leads(time.monotonic() + 60)
+    for _ in range(2):
+        api.before = away
+        ahead[0] += 35 * 60
+        assert not operator._lease.leading
+        assert (answer("/healthz"), answer("/readyz")) == (200, 200)
+        api.before = lambda *call: None
+        assert leads(time.monotonic() + 60)
+    assert stuck == []
+    stop.set()
+    running.join(60)
+    assert not running.is_alive()
 
 
 @pytest.mark.parametrize("authentication", ["None", "TokenReview"])

@@ -103,11 +103,6 @@ def test_workers() -> None:
     assert "2 worker threads" in (health.check_workers(lambda: None, lambda: 2)() or "")
 
 
-@pytest.mark.parametrize(("age", "well"), [(None, True), (1799.0, True), (1801.0, False)])
-def test_lists(age: float | None, well: bool) -> None:
-    assert (health.check_list_age(lambda: age, 600)() is None) == well
-
-
 def test_unmet() -> None:
     assert health.check_condition(lambda: True, "no")() is None
     assert health.check_condition(lambda: False, "no")() == "no"

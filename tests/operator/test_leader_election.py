@@ -21,6 +21,7 @@ from mptraining_operator.leader_election import (
     must_stop,
     next_action,
     observe,
+    request_seconds,
 )
 from mptraining_operator.settings import Identity, LeaseSettings
 from tests.fakes import Clock
@@ -292,6 +293,38 @@ class Replica:
 
     def turn(self) -> None:
         self.keeper.turn()
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_one_renewal_without_a_response_ends_no_term(api: Any, clock: Clock, applied: bool) -> None:
+    """Also if it took effect: the next one finds a newer version, reads it and renews."""
+    a = Replica(api, "a", clock)
+    clock.now += a.keeper.turn()
+
+    def times_out(verb: str, plural: str, name: str) -> None:
+        if verb == "update":
+            api.before = lambda *call: None
+            clock.now += request_seconds(SETTINGS)
+            if applied:
+                api.put(LEASES, api.find(LEASES, "ops", SETTINGS.name))
+            raise ApiProblem(0, "NoAnswer", "Read timed out")
+
+    api.before = times_out
+    clock.now += a.keeper.turn()
+    assert a.keeper.leading
+    clock.now += a.keeper.turn()
+    assert (a.keeper.leading, len(a.terms), a.causes) == (True, 1, [])
+    b = Replica(api, "b", clock)
+    b.turn()
+    assert not b.keeper.leading
+
+
+@pytest.mark.parametrize(("duration", "renew"), [(3, 1.2), (3, 0.1), (10, 2), (10, 4), (60, 0.5)])
+def test_two_requests_and_the_waits_between_them_fit_into_a_term(duration: int, renew: float) -> None:
+    settings = LeaseSettings(duration_seconds=duration, renew_seconds=renew)
+    seconds = request_seconds(settings)
+    assert seconds >= 0.15 * duration
+    assert renew + seconds + 0.05 * duration + seconds <= 0.8 * duration + 1e-9
 
 
 def test_no_write_is_sent_after_the_deadline_of_a_late_lease(api: Any, clock: Clock) -> None:

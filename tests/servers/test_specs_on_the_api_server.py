@@ -346,12 +346,15 @@ class TestKubectl:
         assert head.split() == ["NAME", "PHASE", "ACCELERATOR", "STRATEGY", "PRECISION", "PROGRESS", "%", "AGE"]
         assert row.split()[:6] == ["flowers", "Running", "nvidia-tesla-t4", "MirroredStrategy", "mixed_float16", "42"]
 
-    @pytest.mark.parametrize(
-        "name", ["mptrainingjobs", "mptrainingjob", "mptj", "mptrainingjobs.mptraining.dev", "all"]
-    )
+    @pytest.mark.parametrize("name", ["mptrainingjobs", "mptrainingjob", "mptj", "mptrainingjobs.mptraining.dev"])
     def test_names(self, control_plane: ControlPlane, namespace: str, name: str) -> None:
         Jobs(control_plane, namespace).create(document())
         assert "flowers" in control_plane.kubectl("get", name, "-n", namespace).stdout
+
+    def test_delete_all_deletes_no_job(self, control_plane: ControlPlane, namespace: str) -> None:
+        Jobs(control_plane, namespace).create(document())
+        control_plane.kubectl("delete", "all", "--all", "-n", namespace)
+        assert "flowers" in control_plane.kubectl("get", "mptj", "-n", namespace).stdout
 
     def test_client_side_apply_takes_the_crd_and_a_job(self, control_plane: ControlPlane, namespace: str) -> None:
         control_plane.kubectl("apply", "--dry-run=server", "-f", str(MANIFESTS / "crd.yaml"))

@@ -153,12 +153,14 @@ def _answer(environment: Mapping[str, str], answer: Callable[[ResolvedJob, Telem
     except Problem as problem:
         return _failed(environment, problem).exit_code
     with _quiet_start():
+        from mptraining_trainer.forked_child import user_code
         from mptraining_trainer.reporting.errors import to_problem
         from mptraining_trainer.reporting.telemetry import Telemetry
 
     telemetry = Telemetry(launch.WorkerIdentity.from_environment({}), None)
     try:
-        answer(job, telemetry)
+        with user_code():
+            answer(job, telemetry)
     except Exception as error:
         if environment.get(launch.DEBUG):
             raise

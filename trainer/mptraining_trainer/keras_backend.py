@@ -8,6 +8,7 @@ TF_USE_LEGACY_KERAS.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -51,9 +52,23 @@ class Keras:
         """The name of the global precision policy."""
         return str(self.module.mixed_precision.global_policy().name)
 
+    @property
+    def graph_model(self) -> Any:
+        """The class that tf_keras makes the base of all models after `disable_eager_execution`; None of Keras 3."""
+        if not self.legacy:
+            return None
+        from tf_keras.src.engine.training_v1 import Model
+
+        return Model
+
     def clear_session(self) -> None:
-        """Clear Keras' global state, so that the next models get the same names. The policy must be set again."""
+        """Clear Keras' global state, so that the next models get the same names, and free models without a reference.
+
+        The policy must be set again.
+        """
         self.module.backend.clear_session()
+        # A model is in reference cycles. tf_keras leaves it there, and a GPU may not have the memory for two.
+        gc.collect()
 
     def set_seed(self, seed: int) -> None:
         """Seed Python, NumPy and TensorFlow, from which every unseeded initializer and dropout draws."""
@@ -163,8 +178,13 @@ class Keras:
 
     def finalize(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Overwrite the weights with their moving average if the optimizer has `use_ema`, as `fit` does at its end."""
-        if getattr(optimizer, "use_ema", False):
+        if self.averages(optimizer):
             optimizer.finalize_variable_values(list(variables))
+
+    @staticmethod
+    def averages(optimizer: Any) -> bool:
+        """Return whether the optimizer replaces the weights by their moving average at the end."""
+        return bool(getattr(optimizer, "use_ema", False))
 
     def random_states(self, model: Any) -> list[Any]:
         """Return the TensorFlow variables of random state that are not among the model's variables.

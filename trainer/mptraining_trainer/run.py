@@ -15,6 +15,8 @@ from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import gcs_clients, storage
+from mptraining_records.storage.retry import without_retries
+from mptraining_records.writers.outbox import Outbox
 from mptraining_trainer.checkpoints.claim import refuse_foreign_folder
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.export import model_server
@@ -33,6 +35,9 @@ from mptraining_trainer.worker import Worker
 if TYPE_CHECKING:
     from mptraining_trainer.reporting.progress_reporter import Reporter
 
+# How long a run that failed waits for its last files.
+_DRAIN_SECONDS = 30.0
+
 
 def run(
     job: ResolvedJob,
@@ -43,21 +48,31 @@ def run(
 ) -> Outcome:
     """Train, report the outcome and return it; only exceptions that end the interpreter propagate."""
     secrets = SecretValues.from_environment(environment)
-    output = ProgramOutput(identity, folder, secrets, environment)
+    outbox = Outbox()
+    output = ProgramOutput(identity, folder, secrets, environment, outbox)
     telemetry = Telemetry(
         identity,
         folder,
         termination_log=environment.get(launch.TERMINATION_LOG),
         secrets=secrets,
+        outbox=outbox,
     )
     reporter = _reporter(identity, telemetry, environment)
-    scalars = _scalars(identity, telemetry, folder)
+    scalars = _scalars(identity, telemetry, folder, outbox)
     job = with_keras_of_script(job, environment, telemetry.notice)
-    seconds = float(environment.get(launch.PROGRESS_SECONDS, "10"))
     exit_stack = ExitStack()
     exit_stack.enter_context(report_storage_retries(telemetry))
-    worker = Worker(job, identity, telemetry, preemption, folder, seconds, exit_stack, scalars=scalars)
-    debug = bool(environment.get(launch.DEBUG))
+    worker = Worker(
+        job,
+        identity,
+        telemetry,
+        preemption,
+        folder,
+        float(environment.get(launch.PROGRESS_SECONDS, "10")),
+        exit_stack,
+        scalars=scalars,
+        outbox=outbox,
+    )
     trained: TrainingResult | None = None
     wait = 0.0
     tracking: TrackingProcesses | None = None
@@ -74,6 +89,8 @@ def run(
         if identity.is_chief:
             _publish_result(worker, trained, outcome, message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an outcome and the last Event
+        # The last checkpoint may still be on its way.
+        outbox.drain(_DRAIN_SECONDS)
         has_responded = gcs_clients.endpoint().has_responded
         problem = error if isinstance(error, Problem) else to_problem(error, job)
         problem = unreachable_storage_as_invalid_data(problem, identity, has_responded=has_responded)
@@ -84,7 +101,7 @@ def run(
         if outcome == outcomes.PREEMPTED and _stopped_by_user(environment):
             outcome, message = outcomes.STOPPED_BY_USER, _stopped_text(problem)
         # A mistake in the spec is one line; an error in the user's program or in the trainer needs its traceback.
-        if debug or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
+        if environment.get(launch.DEBUG) or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
             sys.stderr.write(telemetry.redact(traceback.format_exc()))
     telemetry.emit(
         events.Finished,
@@ -93,6 +110,7 @@ def run(
         message=message,
         step=trained.step if trained else None,
         metrics=trained.metrics if trained else {},
+        warnings=trained.warnings if trained and trained.warnings else None,
         model=trained.model if trained else None,
         seconds=round(telemetry.seconds(), 3),
         training_seconds=trained.training_seconds if trained else None,
@@ -107,7 +125,9 @@ def run(
     if scalars is not None:
         scalars.close()
     telemetry.close()
-    exit_stack.close()
+    with without_retries():
+        # Threads that read records for later steps may be retrying.
+        exit_stack.close()
     if reporter is not None:
         reporter.close()
     output.close()
@@ -143,7 +163,7 @@ def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mappi
     return reporter
 
 
-def _scalars(identity: WorkerIdentity, telemetry: Telemetry, folder: str) -> ScalarWriter | None:
+def _scalars(identity: WorkerIdentity, telemetry: Telemetry, folder: str, outbox: Outbox) -> ScalarWriter | None:
     """Return the writer of the chief's TensorBoard scalars; None for other workers."""
     if not identity.is_chief:
         return None
@@ -151,7 +171,7 @@ def _scalars(identity: WorkerIdentity, telemetry: Telemetry, folder: str) -> Sca
     def warn(message: str) -> None:
         telemetry.notice("ScalarsNotKept", message, level="Warning")
 
-    scalars = ScalarWriter(identity, folder, on_failure=warn)
+    scalars = ScalarWriter(identity, folder, on_failure=warn, outbox=outbox)
     telemetry.listeners.append(scalars.on_event)
     return scalars
 
@@ -203,6 +223,7 @@ def _publish_result(worker: Worker, trained: TrainingResult, outcome: Outcome, m
         measured=precision_state.trials if precision_state else (),
         native_bfloat16=native_bfloat16() if job.accelerator.kind == "cpu" else None,
         notices=tuple(worker.telemetry.warnings),
+        warnings=trained.warnings,
         model=trained.model,
         best=trained.best,
     )

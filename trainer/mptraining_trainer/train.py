@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -25,10 +27,10 @@ from mptraining_api.resolve.batch_size import scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
 from mptraining_records.reading.order import Position
 from mptraining_records.storage import storage
-from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, LoadedCheckpoint, load_newest
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.checkpoints.provenance import origin
-from mptraining_trainer.checkpoints.state import CheckpointState, newest_state, precision_from_checkpoint
+from mptraining_trainer.checkpoints.state import CheckpointState, precision_from_checkpoint
 from mptraining_trainer.data import pipeline
 from mptraining_trainer.data.batching import Batching, Share
 from mptraining_trainer.data.dataset import SkippedRecords, open_splits
@@ -43,7 +45,8 @@ from mptraining_trainer.distribution.coordination import (
 )
 from mptraining_trainer.distribution.strategy import make_strategy, started_fields
 from mptraining_trainer.ensemble.run_ensemble import average
-from mptraining_trainer.export.export import publish
+from mptraining_trainer.export.export import publish, take_snapshot
+from mptraining_trainer.forked_child import user_code
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.loop.steps_per_execution import Boundaries, StepsPerExecution
@@ -64,7 +67,7 @@ from mptraining_trainer.training.build import BuildResult, RunContext, assemble
 from mptraining_trainer.training.fit import FitLoop, NonFiniteHandling, StepPlan
 from mptraining_trainer.training.hooks import Hooks, make_hooks
 from mptraining_trainer.training.nan_locator import locate_nan
-from mptraining_trainer.training.non_finite import NonFiniteMonitor
+from mptraining_trainer.training.non_finite import NonFiniteMonitor, is_mostly_skipped, warnings_of_success
 from mptraining_trainer.training.policy_trials import measure_policies
 from mptraining_trainer.training.profiling import profile_pauses
 from mptraining_trainer.training_result import TrainingResult
@@ -75,15 +78,18 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     worker: Worker,
     built: BuildResult,
     hooks: Hooks,
+    checkpointer: Checkpointer,
+    state: CheckpointState | None,
     precision_state: PrecisionState,
     available: Sequence[str],
     rollback: Rollback | None,
     spent_seconds: float,
 ) -> TrainingResult | Rollback:
-    """Train from the last checkpoint to the last step, or until a value is infinite or NaN.
+    """Train from the restored checkpoint to the last step, or until a value is infinite or NaN.
 
-    `hooks` are those of the built model; their state is restored from the checkpoint. `rollback` is the one that
-    ended the previous session, `spent_seconds` is the time of training before this session.
+    `state` is the checkpoint's, None to begin at step 0. `hooks` are those of the built model; their state is restored
+    here. `rollback` is the one that ended the previous session, `spent_seconds` is the time of training before this
+    session.
     """
     context, loop, scaler = built.context, built.loop, built.scaler
     strategy, keras, datasets = context.strategy, context.keras, context.datasets
@@ -94,30 +100,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     for finding in built.findings:
         telemetry.notice(finding.topic, finding.message, level="Warning")
 
-    # Restore from an earlier attempt or the previous session
-    checkpointer = Checkpointer(
-        storage.join(worker.folder, run_folder.CHECKPOINTS),
-        Contents(
-            keras,
-            built.program.model,
-            built.optimizer,
-            loop.metrics,
-            epoch_sums=loop.epoch_sums,
-            extra_arrays=hooks.weights,
-            more_optimizers=loop.more_optimizers,
-        ),
-        max_to_keep=job.checkpoint.max_to_keep,
-        chief=worker.identity.is_chief,
-        telemetry=telemetry,
-        fence=worker.fence,
-        strategy=strategy,
-        origin=context.origin,
-    )
     first = context.first
-    if rollback is not None:
-        # After the barrier every worker sees the chief's last checkpoint, for which the chief has waited.
-        barrier(strategy)
-    state = checkpointer.restore() if rollback else _resume(worker, checkpointer, data.dataset.fingerprint)
     step, position = 0, first
     if state is not None:
         step = state.step
@@ -131,6 +114,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     if job.processes > 1:
         require_agreement(
             strategy,
+            worker.identity,
             data=f"{data.dataset.fingerprint} {validation.dataset.fingerprint if validation else None}",
             checkpoint=f"{step} {position} {precision_state}",
             folder=worker.folder,
@@ -144,7 +128,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             total_steps=boundaries.total_steps,
             steps_per_epoch=boundaries.steps_per_epoch,
             first_step=step,
-            steps_per_execution=context.training.steps_per_execution,
+            steps_per_execution=hooks.steps_per_execution,
             train_examples=data.count,
             validation_examples=validation.count if validation else None,
             parameters=int(sum(math.prod(variable.shape) for variable in built.program.model.trainable_variables)),
@@ -166,7 +150,16 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
     fail = context.training.on_non_finite == "Fail"
     exclusion = (
-        RecordExclusion(built, precision_state, skipped, telemetry.notice, fail_on_non_finite=fail) if scaler else None
+        RecordExclusion(
+            built,
+            precision_state,
+            skipped,
+            telemetry.notice,
+            fail_on_non_finite=fail,
+            applied=state is not None and state.step > state.skipped_steps,
+        )
+        if scaler
+        else None
     )
     monitor = NonFiniteMonitor(
         precision_state,
@@ -175,13 +168,14 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         skipped=scaler.state().skipped_steps if scaler else 0,
         dynamic=scaler is None or scaler.dynamic,
         locate=bool(rollback and rollback.locate),
+        total_steps=boundaries.total_steps,
     )
     fit_loop = FitLoop(
         worker,
         loop,
         scaler,
         checkpointer,
-        plan=StepPlan(batching, boundaries, StepsPerExecution.begin(context.training.steps_per_execution)),
+        plan=StepPlan(batching, boundaries, StepsPerExecution.begin(hooks.steps_per_execution)),
         non_finite=NonFiniteHandling(precision_state, monitor, exclusion),
         hooks=hooks,
         skipped_records=skipped,
@@ -195,6 +189,8 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     try:
         with skipped.publish_at_end(), pipeline.raise_reading_problems(data, validation):
             metrics = fit_loop.run(iterator, step, position)
+        # A callback may have ended the training early.
+        monitor.require_trained(fit_loop.last_step)
         finite = fit_loop.wait_for_save()
         if job.processes > 1 and any(mean_over_workers(strategy, [float(not finite)])):
             raise NonFinite(fit_loop.last_step, WEIGHTS_NOT_FINITE)
@@ -210,13 +206,27 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     # No rollback can follow here. EarlyStopping may restore its best weights.
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
     hooks.end(metrics)
+    if hooks.exports_last_weights and (keras.averages(built.optimizer) or hooks.restores_weights):
+        # The metrics of the weights that are exported, which no validation has seen.
+        metrics |= fit_loop.validate_final_weights()
 
-    # Export. Reading per-replica variables is a collective operation, so every worker calls `get_weights`.
-    chosen = hooks.select_export(fit_loop.last_step, metrics, built.program.model.get_weights(), telemetry.notice)
+    # Export. Reading per-replica variables is a collective operation, so every worker takes the snapshot.
+    model = built.program.model
+    at, logs, weights = hooks.select_export(fit_loop.last_step, metrics, model.get_weights(), telemetry.notice)
+    scratch = Path(worker.exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="mptraining-")))
+    snapshot = take_snapshot(
+        model,
+        keras,
+        scratch,
+        policy=keras.policy,
+        inputs=built.inputs,
+        weights=weights,
+        callable_here=job.accelerator.kind != "tpu",
+    )
     exit_barrier(worker.identity)
     exported = None
     if worker.identity.is_chief:
-        exported = publish(worker, built.program, keras, context.example, *chosen, columns=data.columns)
+        exported = publish(worker, built.program, keras, context.example, at, logs, snapshot, columns=data.columns)
     return TrainingResult(
         step=fit_loop.last_step,
         metrics=metrics,
@@ -232,6 +242,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         skipped_records=len(skipped.records),
         message=hooks.end_message(first_step=step, last_step=fit_loop.last_step),
         best=hooks.best_to_export,
+        warnings=warnings_of_success(metrics, skipped=fit_loop.skipped_steps, steps=fit_loop.last_step),
     )
 
 
@@ -313,28 +324,70 @@ def _validation_iterator(
     return iterator, -(-validation.count // size)
 
 
-def _resume(worker: Worker, checkpointer: Checkpointer, fingerprint: str) -> CheckpointState | None:
-    """Restore the newest checkpoint and return its state; None to start from step 0. Raise ResumeRefused."""
+def _restore(
+    worker: Worker, built: BuildResult, hooks: Hooks, loaded: LoadedCheckpoint | None, *, rolled_back: bool
+) -> tuple[Checkpointer, CheckpointState | None]:
+    """Restore the model from `loaded`, or from the last checkpoint after a rollback; return the checkpoint's state.
+
+    The state is None to begin at step 0. Raise ResumeRefused.
+    """
+    context, loop, telemetry = built.context, built.loop, worker.telemetry
+    checkpointer = Checkpointer(
+        _checkpoints(worker),
+        Contents(
+            context.keras,
+            built.program.model,
+            built.optimizer,
+            loop.metrics,
+            epoch_sums=loop.epoch_sums,
+            extra_arrays=hooks.weights,
+            more_optimizers=loop.more_optimizers,
+        ),
+        max_to_keep=built.job.checkpoint.max_to_keep,
+        chief=worker.identity.is_chief,
+        telemetry=telemetry,
+        fence=worker.fence,
+        strategy=context.strategy,
+        origin=context.origin,
+        outbox=worker.outbox,
+    )
+    if rolled_back:
+        # After the barrier every worker sees the chief's last checkpoint, for which the chief has waited.
+        barrier(context.strategy)
+        loaded = load_newest(_checkpoints(worker), telemetry.notice)
+        if loaded is not None and is_mostly_skipped(loaded.state.skipped_steps, loaded.state.step):
+            # It has hardly trained under the policy that skipped: begin again under the safer one.
+            loaded = None
+            checkpointer.begin_again()
+    else:
+        _check_resume(worker, loaded, context.datasets.training.dataset.fingerprint)
+    return checkpointer, checkpointer.restore(loaded) if loaded is not None else None
+
+
+def _check_resume(worker: Worker, loaded: LoadedCheckpoint | None, fingerprint: str) -> None:
+    """Report the step that training resumes from, if there is a checkpoint. Raise ResumeRefused."""
     job = worker.job
     assert job.training is not None
     assert job.data is not None
-    state = None if job.training.resume == "Never" else checkpointer.restore()
-    if state is None:
+    if loaded is None:
         if job.training.resume == "Required":
             raise ResumeRefused(
                 worker.folder,
                 "no checkpoint",
                 next_step="training.resume: Required needs one; Auto begins without.",
             )
-        return None
-    if state.fingerprint != fingerprint and job.data.on_change == "Refuse":
+        return
+    if loaded.state.fingerprint != fingerprint and job.data.on_change == "Refuse":
         raise ResumeRefused(
             "spec.data.train",
-            f"the records changed since the checkpoint of step {state.step}",
+            f"the records changed since the checkpoint of step {loaded.state.step}",
             next_step="Restore them, train in another folder, or set data.onChange: Accept.",
         )
-    worker.telemetry.notice("Resumed", f"resuming from the checkpoint of step {state.step}")
-    return state
+    worker.telemetry.notice("Resumed", f"resuming from the checkpoint of step {loaded.state.step}")
+
+
+def _checkpoints(worker: Worker) -> str:
+    return storage.join(worker.folder, run_folder.CHECKPOINTS)
 
 
 def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> None:
@@ -346,11 +399,13 @@ def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> 
         scaler.restore(ScalerState(scaler.state().scale, 0, state.skipped_steps, 0))
 
 
+@user_code()
 def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResult:
     """Train the job to its end on this worker. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
     if job.program.prediction is not None:
         # Its workers do not communicate.
+        worker.preemption.unblock_for_children()
         return predict(worker, environment)
     if job.program.ensemble is not None:
         return average(worker, environment)
@@ -367,6 +422,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
 
     # Devices must be set before any other use of TensorFlow, policy and seeds before any other use of Keras.
     strategy = make_strategy(job, worker.identity, environment)
+    worker.preemption.unblock_for_children()
     keras = load(job.keras)
     if source := environment.get(SOURCE_FOLDER):
         sys.path.insert(0, source)
@@ -395,10 +451,11 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
 
     # Precision: from an earlier attempt's checkpoint, from timed trials, or from the job.
     available = supported_policies(job, native_bfloat16=native_bfloat16())
-    checkpoints = storage.join(worker.folder, run_folder.CHECKPOINTS)
-    kept_state = None if job.training.resume == "Never" else newest_state(checkpoints)
+    loaded = None if job.training.resume == "Never" else load_newest(_checkpoints(worker), telemetry.notice)
     fingerprint = datasets.training.dataset.fingerprint
-    precision_state = precision_from_checkpoint(job, kept_state, fingerprint=fingerprint, available=available)
+    precision_state = precision_from_checkpoint(
+        job, loaded.state if loaded else None, fingerprint=fingerprint, available=available
+    )
     if precision_state is None and job.precision.policy == "Measure":
         precision_state = measure_policies(context, available, telemetry)
     precision_state = precision_state or PrecisionState(
@@ -412,10 +469,16 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
     # Training; after infinite or NaN values it resumes from the last checkpoint with a newly built model.
     rollback, spent_seconds = None, 0.0
     while True:
-        ended = run_session(worker, built, hooks, precision_state, available, rollback, spent_seconds)
+        checkpointer, state = _restore(worker, built, hooks, loaded, rolled_back=rollback is not None)
+        # Its arrays are as large as the model and its optimizer.
+        loaded = None
+        ended = run_session(
+            worker, built, hooks, checkpointer, state, precision_state, available, rollback, spent_seconds
+        )
         if isinstance(ended, TrainingResult):
             return ended
-        del built, hooks
+        # The next model needs the device's memory.
+        del built, hooks, checkpointer, state
         precision_state, rollback, spent_seconds = ended.precision_state, ended, ended.seconds
         built, precision_state = _build(context, precision_state)
         hooks = make_hooks(worker, built)

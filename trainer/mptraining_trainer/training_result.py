@@ -31,3 +31,5 @@ class TrainingResult:
     policy: str | None = None
     # The step whose weights were exported in place of the last ones; None for the last.
     best: Best | None = None
+    # What the result lacks although the training succeeded; most important first.
+    warnings: tuple[str, ...] = ()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_records.writers.outbox import Outbox
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.reporting.scalar_writer import ScalarWriter
@@ -31,3 +32,5 @@ class Worker:
     fence: Fence | None = None
     # The chief's TensorBoard scalars.
     scalars: ScalarWriter | None = None
+    # Through it, all files of the run reach the run folder while training continues.
+    outbox: Outbox = field(default_factory=Outbox)

@@ -74,9 +74,6 @@ class ScalarSeries:
     def add(self, event: Event) -> list[Scalar | Restart]:
         """Return what the event adds to the series."""
         match event:
-            case Started() if event.total_steps is None:
-                # A script: its Started does not tell where it resumes.
-                self._last = math.inf
             case Started():
                 return [self._restart(event.first_step, event.time)]
             case Recovered():
@@ -98,8 +95,8 @@ class ScalarSeries:
         validated = {name: value for name, value in event.metrics.items() if name not in trained}
         for name, value in trained.items():
             yield Scalar(TRAIN, name, event.step, event.time, value)
-        # Progress repeats the values of the last validation until the next one.
-        if validated != self._validated:
+        # Progress repeats the values of the last validation until the next one. NaN does not equal itself.
+        if str(validated) != str(self._validated):
             self._validated, self._validated_at = validated, event.step
             for name, value in validated.items():
                 yield Scalar(VALIDATION, name.removeprefix(_VALIDATION_PREFIX), event.step, event.time, value)

@@ -57,6 +57,14 @@ def _raw(feature: Feature) -> bool:
     return feature.decode != "raw" or feature.shape is not None
 
 
+def _image_shape(feature: Feature) -> bool:
+    if feature.decode not in ("jpeg", "png") or not feature.shape:
+        return True
+    return len(feature.shape) in (3, 4) and feature.shape[-1] in (
+        (0, 1, 3) if feature.decode == "jpeg" else (0, 1, 3, 4)
+    )
+
+
 def _image(feature: Feature) -> bool:
     return feature.decode in (None, "tensor") or feature.dtype != "string"
 
@@ -172,6 +180,17 @@ DATA_RULES: tuple[Rule, ...] = (
         "the shape of the tensor whose bytes are stored",
         "Add shape.",
         _raw,
+    ),
+    Rule(
+        "spec.data.features[]",
+        "spec.data.features[].shape",
+        "!has(self.decode) || !(self.decode in ['jpeg', 'png']) || !has(self.shape) || self.shape.size() == 0 || "
+        "(self.shape.size() in [3, 4] && (self.shape[self.shape.size() - 1] in [0, 1, 3] || "
+        "(self.decode == 'png' && self.shape[self.shape.size() - 1] == 4)))",
+        "[height, width, channels] of an image, or [0, height, width, channels] of a list of them, with 1 or 3 "
+        "channels, of a PNG also 4",
+        "Write 1 for grey images, 3 for colours, or 4 for colours and transparency.",
+        _image_shape,
     ),
     Rule(
         "spec.data.features[]",

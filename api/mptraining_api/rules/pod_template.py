@@ -47,8 +47,6 @@ _SECURITY_ANNOTATIONS = (
 )
 # The priority classes of Kubernetes' system pods, which preempt all other pods.
 _SYSTEM_CLASSES = "system-"
-# That of the chart, by its documented name of a release.
-_OPERATORS_CLASS = "mptraining-operator"
 _DEFAULT_SCHEDULER = "default-scheduler"
 
 
@@ -100,7 +98,7 @@ def _no_security(template: PodTemplate) -> bool:
 
 def _no_system_class(scheduling: Scheduling) -> bool:
     name = scheduling.priority_class_name or ""
-    return not name.startswith(_SYSTEM_CLASSES) and name != _OPERATORS_CLASS
+    return not name.startswith(_SYSTEM_CLASSES)
 
 
 def _queue_is_the_gang(scheduling: Scheduling) -> bool:
@@ -306,9 +304,8 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.scheduling",
         "spec.scheduling.priorityClassName",
-        f"!has(self.priorityClassName) || (!self.priorityClassName.startsWith('{_SYSTEM_CLASSES}')"
-        f" && self.priorityClassName != '{_OPERATORS_CLASS}')",
-        f"a class that does not begin with {_SYSTEM_CLASSES}, as Kubernetes' own do, and is not the operator's",
+        f"!has(self.priorityClassName) || !self.priorityClassName.startsWith('{_SYSTEM_CLASSES}')",
+        f"a class that does not begin with {_SYSTEM_CLASSES}, as Kubernetes' own do",
         "Ask the cluster's administrator for a class for training.",
         _no_system_class,
     ),

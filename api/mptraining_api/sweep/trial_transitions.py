@@ -80,9 +80,8 @@ def _ended(about: Observation, trial: Trial, job: TrialJob) -> Trial:
     metric = about.sweep.spec.objective.metric
     value = rounded(job.metrics).get(metric)
     if value is None or not math.isfinite(value):
-        # The trainer reports finite values only.
         known = ", ".join(sorted(job.metrics)) or "nothing"
-        missing = f"its job reports no {metric} (it was NaN or infinite, or was not computed), but {known}"
+        missing = f"its job reports no {metric}, but {known}"
         found = missing if value is None else f"{metric} is {value}"
         return failed_trial(trial, found, job.completion or about.now)
     if about.search_changed and early_stopping(about.sweep.spec):

@@ -26,6 +26,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{/* The first registry that is named, and the repository. */}}
 {{- define "mptraining.repository" -}}
 {{- $registry := default .global.imageRegistry .image.registry -}}
+{{- if and (eq $registry "") (hasPrefix "mptraining/" .image.repository) -}}
+{{- fail (printf "global.imageRegistry: expected the HOST/PATH of the registry that has %s. Without one, nodes take it from Docker Hub, where the name is not this project's." .image.repository) -}}
+{{- end -}}
 {{- ternary (printf "%s/%s" (trimSuffix "/" $registry) .image.repository) .image.repository (ne $registry "") -}}
 {{- end -}}
 
@@ -47,10 +50,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- define "mptraining.settings" -}}
 {{- $settings := deepCopy .Values.settings -}}
 {{- if not $settings.trainerImage -}}
-{{- $repository := include "mptraining.repository" (dict "global" .Values.global "image" .Values.trainer) -}}
 {{- $tag := default .Chart.AppVersion .Values.trainer.tag -}}
 {{- range $kind, $suffix := .Values.trainer.suffixes -}}
 {{- if not (get $settings.trainerImages $kind) -}}
+{{- $repository := include "mptraining.repository" (dict "global" $.Values.global "image" $.Values.trainer) -}}
 {{- $digest := get $.Values.trainer.digests $kind -}}
 {{- $named := ternary (printf "%s@%s" $repository $digest) (printf "%s:%s%s" $repository $tag $suffix) (ne $digest "") -}}
 {{- $_ := set $settings.trainerImages $kind $named -}}
@@ -69,11 +72,7 @@ capabilities:
 {{- end -}}
 
 {{- define "mptraining.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 1000
-runAsGroup: 1000
-seccompProfile:
-  type: RuntimeDefault
+{{- toYaml .Values.podSecurityContext -}}
 {{- end -}}
 
 {{/* The board of the cluster: another name in each label that selects pods, so that no selector finds both. */}}

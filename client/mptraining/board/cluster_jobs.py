@@ -310,9 +310,10 @@ def _seconds(time: str | None) -> float:
         return 0.0
 
 
-def _number(text: str) -> float | None:
+def _number(text: str) -> float | str:
     try:
         value = float(text)
     except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+        return text
+    # JSON has no number for NaN.
+    return value if math.isfinite(value) else text

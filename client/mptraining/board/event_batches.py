@@ -83,13 +83,13 @@ class Finished(_Base, tag="Finished", gc=True):
     exit_code: Whole
     message: str
     step: Whole | None = None
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float | str] = {}
 
 
 class _ProgressBase(_Base, tag="Progress"):
     step: Whole
     epoch: Whole
-    metrics: dict[str, float]
+    metrics: dict[str, float | str]
     total_steps: Whole | None = None
     precision: str | None = None
 

@@ -200,11 +200,12 @@ def total_seconds(facts: RunFacts) -> float | None:
     return sum(each.last - each.begin for each in facts.launches) if facts.launches else None
 
 
-def _last_metrics(facts: RunFacts, result: Document) -> Mapping[str, float]:
+def _last_metrics(facts: RunFacts, result: Document) -> Mapping[str, float | str]:
+    """Return the last values; NaN is the string of the events, and never in `facts.last`."""
     if result.get("metrics"):
         return dict(result["metrics"])
-    finished = facts.launches[-1].finished if facts.launches else None
-    return {**facts.last, **(finished.metrics if finished else {})}
+    events = (facts.launches[-1].progress, facts.launches[-1].finished) if facts.launches else ()
+    return {**facts.last, **{name: value for event in events if event for name, value in event.metrics.items()}}
 
 
 def _learning_rate(job: Document, last: Any) -> float | None:

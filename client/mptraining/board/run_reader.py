@@ -40,7 +40,7 @@ class _Result(msgspec.Struct, rename="camel"):
 
     exit_code: int = 1
     attempt: int = 0
-    metrics: dict[str, float | None] | None = None
+    metrics: dict[str, float | str | None] | None = None
     seconds: float | None = None
     precision: str | None = None
     keras: str | None = None

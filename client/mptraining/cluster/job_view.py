@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -253,7 +252,7 @@ def progress_event(seen: JobView) -> events.Progress:
         epoch=progress.epoch or 1,
         trial=progress.trial,
         trials=progress.trials,
-        metrics={each.name: float(each.value) for each in progress.metrics or () if _is_finite(each.value)},
+        metrics={each.name: value for each in progress.metrics or () if (value := _value(each.value)) is not None},
         examples_per_second=progress.examples_per_second,
         estimated_remaining_seconds=progress.estimated_remaining_seconds,
         input_bound_percent=progress.input_bound_percent,
@@ -373,14 +372,12 @@ def _count(value: int | None, noun: str) -> str:
 
 
 def _number(text: str) -> str:
-    try:
-        return number(float(text))
-    except ValueError:
-        return text
+    value = _value(text)
+    return text if value is None else number(value)
 
 
-def _is_finite(text: str) -> bool:
+def _value(text: str) -> float | None:
     try:
-        return math.isfinite(float(text))
+        return float(text)
     except ValueError:
-        return False
+        return None

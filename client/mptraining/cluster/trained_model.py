@@ -92,8 +92,15 @@ def load_model(folder: Path) -> Any:
 
 def _load(folder: Path, about: Mapping[str, Any], *, legacy: bool) -> Any:
     keras = _keras("tf_keras" if legacy else "keras")
-    errors = []
-    for name in _loaders(about, keras.__version__, folder):
+    errors: list[str] = []
+    loaders = _loaders(about, keras.__version__)
+    if not loaders:
+        raise InvalidProgram(
+            str(folder),
+            f"no form that Keras opens; it has {', '.join(about.get('formats', ())) or 'the weights alone'}",
+            next_step="Build the model by its program, and load weights.npz or model.weights.h5.",
+        )
+    for name in loaders:
         try:
             return _LOADERS[name](keras, folder)
         except Exception as error:  # noqa: BLE001 - Keras raises anything; the next loader may succeed
@@ -143,9 +150,9 @@ def without_greeting() -> Iterator[None]:
                     print(line, file=sys.stderr)
 
 
-def _loaders(about: Mapping[str, Any], version: str, folder: Path) -> list[str]:
-    """Return the loaders to try, the most likely first. A model of a script has no `rebuild.py`."""
-    there = [name for name in (_KERAS_FILE, _BY_PROGRAM) if (folder / name).exists()]
+def _loaders(about: Mapping[str, Any], version: str) -> list[str]:
+    """Return the loaders of the forms that model.json names, the most likely first; files of no form may be older."""
+    there = [name for name in (_KERAS_FILE, _BY_PROGRAM) if name in about.get("formats", ())]
     if version == about["keras"]["version"]:
         return there
     return [*there[::-1], *([_KERAS_FILE_REDUCED] if _KERAS_FILE in there else [])]

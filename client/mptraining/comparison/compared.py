@@ -33,6 +33,7 @@ from mptraining.comparison.values import (
 )
 from mptraining.display.text import duration, number, short_time, size
 from mptraining.runs import Run, load_run
+from mptraining_api.model import json_value
 from mptraining_api.problems import InvalidSpec, nearest
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Comparison:
     def to_document(self) -> dict[str, Any]:
         """Return a JSON document: `runs` (one mapping of raw values per run: seconds, bytes), `best` and `notes`."""
         runs = [
-            {"folder": run.folder, "label": label, **{row.key: row.values[index] for row in self.rows}}
+            {"folder": run.folder, "label": label, **{row.key: json_value(row.values[index]) for row in self.rows}}
             for index, (run, label) in enumerate(zip(self.runs, self.labels, strict=True))
         ]
         found = {row.key: [self.labels[index] for index in row.best] for row in self.rows if row.best}
@@ -105,14 +106,15 @@ class Comparison:
         InvalidSpec for an unknown row.
         """
         by = self._row(column)
-        present = [at for at, value in enumerate(by.values) if value is not None]
+        absent = [at for at, value in enumerate(by.values) if value is None or json_value(value) == "NaN"]
+        present = [at for at in range(len(by.values)) if at not in absent]
         numeric = all(isinstance(by.values[at], int | float) for at in present)
 
         def place(at: int) -> Any:
             return by.values[at] if numeric else str(by.values[at]).lower()
 
         order = sorted(present, key=place, reverse=by.better == "higher")
-        order += [at for at, value in enumerate(by.values) if value is None]
+        order += absent
         rows = tuple(
             replace(
                 row,

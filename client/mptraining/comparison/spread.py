@@ -42,9 +42,10 @@ def scatter(values: Sequence[float]) -> float | None:
 def metric_spread(run: Run, name: str) -> float | None:
     """Return the spread of the last value of a metric; None if unknown."""
     value = run.metrics.get(name)
-    if value is None:
+    if value is None or not math.isfinite(value):
         return None
-    return _largest(scatter(run.history.per_epoch(name)[-LAST_VALUES:]), _sampling_error(run, name, value))
+    finite = [each for each in run.history.per_epoch(name) if math.isfinite(each)]
+    return _largest(scatter(finite[-LAST_VALUES:]), _sampling_error(run, name, value))
 
 
 def step_time_spread(run: Run) -> float | None:
@@ -61,7 +62,7 @@ def repetition_spread(values: Sequence[Value], groups: Sequence[Hashable]) -> fl
         inside = [
             float(value)
             for value, each in zip(values, groups, strict=True)
-            if each == group and isinstance(value, int | float)
+            if each == group and isinstance(value, int | float) and math.isfinite(value)
         ]
         mean = sum(inside) / len(inside) if inside else 0.0
         squares += sum((value - mean) ** 2 for value in inside)
@@ -85,7 +86,7 @@ def best(
     `spreads` are of the runs' own values, `repeated` is that of repetitions. `one_number` is the least difference of
     values without a spread of their own, which few repetitions cannot replace; None for ONE_NUMBER of the larger value.
     """
-    numbers = {at: float(value) for at in able if isinstance(value := values[at], int | float)}
+    numbers = {at: float(value) for at in able if isinstance(value := values[at], int | float) and math.isfinite(value)}
     if direction is None or len(numbers) < 2:
         return ()
     top = (max if direction == "higher" else min)(numbers, key=lambda at: numbers[at])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from mptraining.display.text import number
@@ -58,7 +58,7 @@ class Panel:
     @property
     def logarithmic(self) -> bool:
         """Return whether the values are positive and span a factor of LOG_FACTOR or more."""
-        values = [y for curve in self.curves for _, y in curve.points]
+        values = [y for curve in self.curves for _, y in _finite(curve.points)]
         return bool(values) and min(values) > 0 and max(values) >= LOG_FACTOR * min(values)
 
 
@@ -92,9 +92,14 @@ def downsampled(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) 
     return [*kept, points[-1]]
 
 
+def _finite(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    return tuple(point for point in points if math.isfinite(point[1]))
+
+
 def svg(panel: Panel) -> str:
-    """Return the chart as an `<svg>` with its range of values and its last step; empty without points."""
-    curves = [curve for curve in panel.curves if curve.points]
+    """Return the chart as an `<svg>` with its range of values and its last step; empty without finite points."""
+    known = (replace(curve, points=_finite(curve.points)) for curve in panel.curves)
+    curves = [curve for curve in known if curve.points]
     if not curves:
         return ""
     logarithmic = panel.logarithmic

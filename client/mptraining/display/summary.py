@@ -40,12 +40,17 @@ def success_lines(
     """
     if finished is None:
         return ("Ended without a report of the result.",)
-    first = "Succeeded"
+    first = "Succeeded with a warning" if finished.warnings else "Succeeded"
     if finished.step is not None:
         first += f": {finished.step} {'step' if finished.step == 1 else 'steps'}"
     if finished.seconds is not None:
         first += f" in {duration(finished.seconds)}"
-    rows = [("metrics", metrics(finished.metrics)), ("numbers", _numbers(finished)), ("data", _data(finished))]
+    rows = [
+        *(("warning", text) for text in finished.warnings or ()),
+        ("metrics", metrics(finished.metrics)),
+        ("numbers", _numbers(finished)),
+        ("data", _data(finished)),
+    ]
     if predicts:
         rows.append(("result", finished.message))
     if folder is None or predicts:

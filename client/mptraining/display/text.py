@@ -115,8 +115,8 @@ def size(count: float) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number with four significant digits: 0.8713, 12.34, 1.2e-05."""
-    return f"{value:.4g}"
+    """Format a number with four significant digits: 0.8713, 12.34, 1.2e-05, NaN."""
+    return "NaN" if math.isnan(value) else f"{value:.4g}"
 
 
 def rate(value: float) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from mptraining_api.model import Model
+from mptraining_api.model import AnyNumber, Model
 from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
@@ -41,7 +41,7 @@ class JobEnd(Model):
     state: Literal["Succeeded", "Failed"]
     time: float
     message: str = ""
-    metrics: dict[str, float] | None = None
+    metrics: dict[str, AnyNumber] | None = None
 
 
 class JobRecord(Model):

@@ -6,7 +6,6 @@ leaves no run behind that its successor would start a second time.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -123,8 +122,7 @@ class TrialRun:
         assert job.spec.output is not None
         if code == 0:
             metrics = rounded(load_run(job.spec.output.uri).metrics)
-            finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-            self.end = JobEnd(state="Succeeded", time=self.machine.clock(), metrics=finite)
+            self.end = JobEnd(state="Succeeded", time=self.machine.clock(), metrics=metrics)
         elif self._signals:
             self.stopped = ""
         else:

@@ -197,6 +197,7 @@ def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
 def _succeeded(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> Plan:
     message = f"attempt {batch_job.attempt} succeeded with {batch_job.parallelism} worker"
     message += "s" if batch_job.parallelism > 1 else ""
+    message += _warnings(snapshot.pods_of(batch_job.attempt))
     if _has_no_output(snapshot):
         chief = next((pod for pod in snapshot.pods_of(batch_job.attempt) if pod.index == 0), None)
         arrives_until = (batch_job.ended_at or now) + snapshot.limits.settle
@@ -207,6 +208,12 @@ def _succeeded(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, n
     status = status.model_copy(update={"start_time": status.start_time or _start_time(batch_job)})
     status = conditions.with_finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
     return Plan(status=status, event_records=(EventRecord("Succeeded", message),))
+
+
+def _warnings(pods: tuple[SeenPod, ...]) -> str:
+    """Return what the result lacks, by the last Event of worker 0."""
+    last = next((_last_event(pod) for pod in pods if pod.index == 0), None)
+    return "".join(f"; warning: {text}" for text in (last.warnings if last else None) or ())
 
 
 def end_is_due(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:

@@ -91,9 +91,11 @@ def _of_finished(event: events.Finished, before: Progress, now: float) -> dict[s
 
 def _metrics(values: Mapping[str, float]) -> list[Metric] | None:
     """Format the metrics, loss and val_loss first, so that they are kept if there are more than MOST_METRICS."""
-    names = [name for name, value in values.items() if 0 < len(name) <= _LONGEST_NAME and math.isfinite(value)]
+    names = [name for name in values if 0 < len(name) <= _LONGEST_NAME]
     names.sort(key=lambda name: name not in ("loss", "val_loss"))
-    return [Metric(name=name, value=f"{values[name]:.6g}") for name in names[:MOST_METRICS]] or None
+    return [
+        Metric(name=name, value=f"{values[name]:.6g}".replace("nan", "NaN")) for name in names[:MOST_METRICS]
+    ] or None
 
 
 def _percent(step: int | None, total: int | None) -> int | None:

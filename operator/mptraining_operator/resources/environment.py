@@ -104,6 +104,8 @@ class PodSettings:
     http_proxy: str | None = None
     https_proxy: str | None = None
     no_proxy: str = ""
+    # Whether the platform assigns the user of a pod and refuses others.
+    platform_user: bool = False
     # schedulerNames for gangs; None: no such scheduler.
     coscheduling: str | None = None
     volcano: str | None = None

@@ -70,6 +70,10 @@ _POD_SECURITY = {
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+# OpenShift's restricted-v2 sets user and groups from the namespace's range.
+_PLATFORM_SECURITY = {
+    field: value for field, value in _POD_SECURITY.items() if field not in ("runAsUser", "runAsGroup", "fsGroup")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,7 @@ def _template(
             "restartPolicy": "Never",
             "subdomain": names.SERVICE,
             "terminationGracePeriodSeconds": settings.grace_seconds,
-            "securityContext": _POD_SECURITY,
+            "securityContext": _PLATFORM_SECURITY if settings.platform_user else _POD_SECURITY,
             # Service links add variables for every Service of the namespace: thousands, with colliding names.
             "enableServiceLinks": False,
             **_service_account(pod_template),

@@ -1,4 +1,4 @@
-"""Thread-safe cache of all MPTrainingSweeps; an update with an older resourceVersion is ignored.
+"""Thread-safe cache of all MPTrainingSweeps; an earlier update than the stored one (`watch.versions`) is ignored.
 
 The jobs of a sweep are in the cache of jobs (`watch.cache`), which has an index of them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,6 +17,7 @@ import msgspec
 from mptraining_api.spec import PAUSED, is_paused
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch.parse import optional_time, version_number
+from mptraining_operator.watch.versions import Versions
 
 # The uids of removed sweeps are kept, because a late page of a list may still contain them; the oldest are dropped.
 _REMOVED_KEPT = 1_000
@@ -112,18 +113,24 @@ class SweepCache:
         self._sweeps: dict[Key, StoredSweep] = {}
         # The sweep of each uid: jobs name their owner by it.
         self._keys: dict[str, Key] = {}
-        self._removed: OrderedDict[str, int] = OrderedDict()
+        self._versions = Versions(_REMOVED_KEPT)
 
-    def put(self, sweep: StoredSweep) -> bool:
-        """Store a sweep, unless it is older than the stored one; return whether it must be reconciled."""
+    def begin_list(self) -> int:
+        """Return the number of a list that begins now, for `listed` of its sweeps."""
         with self._lock:
-            if sweep.version <= self._removed.get(sweep.uid, -1):
-                return False
+            return self._versions.begin_list()
+
+    def put(self, sweep: StoredSweep, listed: int | None = None) -> bool:
+        """Store a sweep, unless it is an earlier update than the stored one; return whether it must be reconciled."""
+        with self._lock:
             before = self._sweeps.get(sweep.key)
-            if before is not None and sweep.version <= before.version:
+            # The stored sweep may be another one of the same name.
+            stored = before.uid if before is not None else sweep.uid
+            if not all(self._versions.is_later(uid, sweep.version, listed) for uid in {sweep.uid, stored}):
                 return False
             if before is not None and before.uid != sweep.uid:
                 self._forget(before, before.version)
+            self._versions.put(sweep.uid, sweep.version)
             self._sweeps[sweep.key] = sweep
             self._keys[sweep.uid] = sweep.key
             return before is None or not before.same_work(sweep)
@@ -133,7 +140,7 @@ class SweepCache:
         with self._lock:
             found = self._sweeps.get(key)
             if found is None or found.uid != uid:
-                self._remember(uid, version)
+                self._versions.remove(uid, version)
                 return False
             self._forget(found, version)
             return True
@@ -152,9 +159,11 @@ class SweepCache:
         with self._lock:
             return tuple(self._sweeps.values())
 
-    def older_than(self, version: int) -> list[tuple[Key, str]]:
-        """Return sweeps (key, uid) last changed before `version`: deleted, if a list at `version` lacks them."""
-        return [(each.key, each.uid) for each in self.sweeps() if each.version < version]
+    def known_before(self, listed: int) -> list[tuple[Key, str]]:
+        """Return the sweeps (key, uid) with no update since that list began: deleted, if the list lacks them."""
+        with self._lock:
+            sweeps = self._sweeps.values()
+            return [(sweep.key, sweep.uid) for sweep in sweeps if self._versions.known_before(sweep.uid, listed)]
 
     def by_phase(self) -> Mapping[str, int]:
         """Return the number of sweeps by phase; a sweep without a phase counts as Pending."""
@@ -170,10 +179,4 @@ class SweepCache:
     def _forget(self, sweep: StoredSweep, version: int) -> None:
         del self._sweeps[sweep.key]
         self._keys.pop(sweep.uid, None)
-        self._remember(sweep.uid, version)
-
-    def _remember(self, uid: str, version: int) -> None:
-        self._removed[uid] = max(version, self._removed.get(uid, 0))
-        self._removed.move_to_end(uid)
-        while len(self._removed) > _REMOVED_KEPT:
-            self._removed.popitem(last=False)
+        self._versions.remove(sweep.uid, version)

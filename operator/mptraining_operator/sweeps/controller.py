@@ -98,7 +98,7 @@ class _Memory:
 class SweepReconciler(TermWorkers):
     """The worker of sweeps.
 
-    `clock` is in seconds since 1970, `stopwatch` monotonic. `held` returns whether the whole operator is paused.
+    `clock` is in seconds since 1970, `stopwatch` monotonic. `holds` returns whether no plan of a sweep is executed.
     `check` returns the mistakes of a sweep on that cluster, or None. `observe_gap` receives the seconds from the end of
     a trial to the creation of the next job, `observe_proposal` those of one proposal.
     """
@@ -118,7 +118,7 @@ class SweepReconciler(TermWorkers):
         settings: ClusterSettings,
         clock: Callable[[], float],
         stopwatch: Callable[[], float],
-        held: Callable[[], bool] = lambda: False,
+        holds: Callable[[Key], bool] = lambda key: False,
         observe_gap: Callable[[float], None] = lambda seconds: None,
         observe_proposal: Callable[[float], None] = lambda seconds: None,
     ) -> None:
@@ -133,7 +133,7 @@ class SweepReconciler(TermWorkers):
         self._check = check
         self._settings = settings
         self._clock = clock
-        self._held = held
+        self._holds = holds
         self._observe_gap = observe_gap
         self._observe_proposal = observe_proposal
         self._memories: dict[Key, _Memory] = {}
@@ -293,6 +293,7 @@ class SweepReconciler(TermWorkers):
         # A trial whose job was deleted has failed: this is decided by the API server, not by a watch that is late.
         for name in missing:
             self._applier.find_job(stored, name)
+            self.note_progress()
         return memory.observed.look(self._jobs.trials(stored.key.namespace, stored.uid), undecided, self._cluster)
 
     def _paused(self, stored: StoredSweep, memory: _Memory) -> bool:
@@ -303,7 +304,7 @@ class SweepReconciler(TermWorkers):
         elif memory.paused and not stored.paused:
             self._applier.emit(stored, EventRecord("Unpaused", "the operator reconciles this sweep again"))
         memory.paused = stored.paused
-        return stored.paused or self._held()
+        return stored.paused or self._holds(stored.key)
 
     # -- rates and turns ----------------------------------------------------------------------------------------
 

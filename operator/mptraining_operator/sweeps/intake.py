@@ -25,10 +25,14 @@ class SweepIntake:
         self._cache = cache
         self._queue = queue
 
-    def put(self, resource: Resource, found: Any) -> str:  # noqa: ARG002 - one resource
-        """Store an added or modified sweep; return its uid."""
+    def begin_list(self) -> int:
+        """Return the number of a list that begins now, for `listed` of its objects."""
+        return self._cache.begin_list()
+
+    def put(self, resource: Resource, found: Any, listed: int | None = None) -> str:  # noqa: ARG002 - one resource
+        """Store an added, modified or listed sweep; return its uid."""
         sweep = parse(found)
-        if self._cache.put(sweep):
+        if self._cache.put(sweep, listed):
             self._queue.add(sweep.key)
         return sweep.uid
 
@@ -43,9 +47,9 @@ class SweepIntake:
         if self._cache.remove(key, uid, version):
             self._queue.add(key)
 
-    def older_than(self, resource: Resource, version: int) -> list[tuple[Key, str]]:  # noqa: ARG002 - one resource
-        """Return sweeps (key, uid) last changed before `version`: deleted, if a list at `version` lacks them."""
-        return self._cache.older_than(version)
+    def known_before(self, resource: Resource, listed: int) -> list[tuple[Key, str]]:  # noqa: ARG002 - one resource
+        """Return the sweeps (key, uid) with no update since that list began: deleted, if the list lacks them."""
+        return self._cache.known_before(listed)
 
     def trial_changed(self, namespace: str, sweep_uid: str) -> None:
         """Queue the sweep of that uid in the namespace, one of whose jobs has changed."""

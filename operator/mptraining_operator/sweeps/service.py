@@ -45,7 +45,8 @@ _CRD_MISSING = (
 class Sweeps:
     """`cluster` reads, `leader` writes behind the fence of the term; `clock` is in seconds since 1970.
 
-    `wake_job` queues a job, `held` returns whether the whole operator is paused, `leading` whether this replica leads.
+    `wake_job` queues a job; `holds` returns whether no plan of a sweep is executed, as the operator is paused or the
+    jobs of the namespace are unknown; `leading` returns whether this replica leads.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Sweeps:
         event_recorder: EventRecorder,
         metrics: SweepMetrics,
         wake_job: Callable[[Key], None],
-        held: Callable[[], bool],
+        holds: Callable[[Key], bool],
         leading: Callable[[], bool],
         clock: Callable[[], float],
         monotonic: Callable[[], float],
@@ -82,6 +83,7 @@ class Sweeps:
             seconds=relist_seconds,
             namespaces=namespaces,
             clock=monotonic,
+            on_available=self.queue_all,
             on_listed=self.queue_all,
             observe_list=observe_list,
             streams=(SWEEP_STREAM,),
@@ -105,7 +107,7 @@ class Sweeps:
             settings=settings,
             clock=clock,
             stopwatch=monotonic,
-            held=held,
+            holds=holds,
             observe_gap=metrics.observe_gap,
             observe_proposal=metrics.observe_proposal,
         )
@@ -146,10 +148,6 @@ class Sweeps:
         """Stop lists and watches."""
         self._relister.stop()
         self._reflectors.stop()
-
-    def longest_work(self) -> tuple[Key, float] | None:
-        """Return the sweep that has been processed longest and its seconds, or None."""
-        return self._queue.longest_work()
 
     def ended_watches(self) -> int:
         """Return the number of watches whose thread has ended."""

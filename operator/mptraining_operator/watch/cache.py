@@ -1,22 +1,25 @@
 """Thread-safe cache of all jobs and their children; updates may arrive in any order.
 
-Watch streams, lists and the responses to the operator's own writes update it; an update with an older resourceVersion
-is ignored. Each `put_…` and `remove_…` returns whether the job must be reconciled.
+Watch streams, lists and the responses to the operator's own writes update it; `watch.versions` decides which update of
+an object is the later one. Each `put_…` and `remove_…` returns whether the job must be reconciled.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.watch.parse import StoredJob, read_job, read_status
+from mptraining_operator.watch.versions import Versions
 from mptraining_operator.watch.work_queue import Urgency
+
+Kind = Literal["jobs", "batch_jobs", "pods"]
 
 # Seconds until the result of a lookup expires.
 LOOKUP_SECONDS = 30.0
@@ -30,8 +33,8 @@ _CROWD_SECONDS = 20.0
 @dataclass(slots=True)
 class _Record:
     job: StoredJob | None = None
-    batch_jobs: dict[str, tuple[int, SeenBatchJob]] = field(default_factory=dict)
-    pods: dict[str, tuple[int, SeenPod]] = field(default_factory=dict)
+    batch_jobs: dict[str, SeenBatchJob] = field(default_factory=dict)
+    pods: dict[str, SeenPod] = field(default_factory=dict)
     lookups: Lookups | None = None
     # The expiry of each lookup, by node; "" is the missing job file.
     stale_at: dict[str, float] = field(default_factory=dict)
@@ -45,20 +48,24 @@ class _Record:
         return self.job is None and not (self.batch_jobs or self.pods or self.reserved)
 
     @property
+    def job_uids(self) -> tuple[str, ...]:
+        return (self.job.uid,) if self.job is not None else ()
+
+    @property
     def lacks_pods(self) -> bool:
         """Return whether the job controller has not yet created all pods of an Indexed Job."""
-        pods = Counter(pod.owner_uid for _, pod in self.pods.values())
+        pods = Counter(pod.owner_uid for pod in self.pods.values())
         return any(
             pods[uid] + job.succeeded < job.parallelism
-            for uid, (_, job) in self.batch_jobs.items()
+            for uid, job in self.batch_jobs.items()
             if not (job.ended or job.suspended or job.deleting or job.is_probe or job.placement)
         )
 
     @property
     def nodes(self) -> int:
-        live_pods = sum(not pod.terminated for _, pod in self.pods.values())
+        live_pods = sum(not pod.terminated for pod in self.pods.values())
         # The status of a first attempt is written after its Job.
-        jobs = [job for _, job in self.batch_jobs.values() if not (job.is_probe or job.placement)]
+        jobs = [job for job in self.batch_jobs.values() if not (job.is_probe or job.placement)]
         created = sum(job.parallelism for job in jobs if not (job.ended or job.suspended))
         return max(self.job.nodes if self.job else 0, self.reserved, live_pods, created)
 
@@ -83,7 +90,7 @@ class Cache:
         self._on_trial = on_trial
         self._lock = threading.Lock()
         self._records: dict[Key, _Record] = {}
-        self._removed: OrderedDict[str, int] = OrderedDict()
+        self._versions = Versions(_REMOVED_KEPT)
         # The sum of the jobs' nodes by namespace: a snapshot must not cost a look at each job of the namespace.
         self._nodes: Counter[str] = Counter()
         # The jobs of each sweep, by namespace and uid: a look at one sweep must not cost a look at every job. The API
@@ -92,24 +99,31 @@ class Cache:
         # Until when each job that lacks pods is counted, in the order of that time.
         self._lacking_pods: dict[Key, float] = {}
 
-    def put_job(self, job: StoredJob) -> bool:
-        """Store a job; ignore a version that is older than the stored one."""
+    def begin_list(self) -> int:
+        """Return the number of a list that begins now, for `listed` of its objects."""
         with self._lock:
-            changed = self._put_job(job)
+            return self._versions.begin_list()
+
+    def put_job(self, job: StoredJob, listed: int | None = None) -> bool:
+        """Store a job, unless it is an earlier update than the stored one."""
+        with self._lock:
+            changed = self._put_job(job, listed)
         if changed and job.sweep_uid:
             self._on_trial(job.key.namespace, job.sweep_uid)
         return changed
 
-    def _put_job(self, job: StoredJob) -> bool:
-        if self._is_removed(job.uid, job.version):
+    def _put_job(self, job: StoredJob, listed: int | None) -> bool:
+        record = self._records.get(job.key)
+        before = record.job if record else None
+        # The stored job may be another one of the same name.
+        stored = before.uid if before is not None else job.uid
+        if not all(self._versions.is_later(uid, job.version, listed) for uid in {job.uid, stored}):
             return False
         record = self._records.setdefault(job.key, _Record())
-        before = record.job
-        if before is not None and job.version <= before.version:
-            return False
         if before is not None and before.uid != job.uid:
             self._forget_job(job.key, before.uid, before.version)
             record = self._records.setdefault(job.key, _Record())
+        self._versions.put(job.uid, job.version)
         self._index(before, job)
         record.job = job
         self._update_sums(job.key, record)
@@ -125,33 +139,36 @@ class Cache:
             self._on_trial(key.namespace, job.sweep_uid)
         return job is not None
 
-    def put_batch_job(self, key: Key, version: int, job: SeenBatchJob) -> bool:
+    def put_batch_job(self, key: Key, version: int, job: SeenBatchJob, listed: int | None = None) -> bool:
         with self._lock:
-            if self._is_removed(job.uid, version) or job.owner_uid in self._removed:
+            later = self._versions.is_later(job.uid, version, listed)
+            if not later or self._versions.is_removed(job.owner_uid, listed):
                 return False
             record = self._records.setdefault(key, _Record())
             before = record.batch_jobs.get(job.uid)
-            changed = _put(record.batch_jobs, job.uid, version, job)
+            record.batch_jobs[job.uid] = job
+            self._versions.put(job.uid, version)
             self._update_sums(key, record)
-            return changed and (before is None or not before[1].same_state(job))
+            return before is None or not before.same_state(job)
 
-    def put_pod(self, key: Key, version: int, pod: SeenPod) -> bool:
+    def put_pod(self, key: Key, version: int, pod: SeenPod, listed: int | None = None) -> bool:
         """Store a pod, also of a deleted job: it outlives the job by its grace period, or as its node is not ready."""
         with self._lock:
-            if self._is_removed(pod.uid, version):
+            if not self._versions.is_later(pod.uid, version, listed):
                 return False
             record = self._records.setdefault(key, _Record())
             before = record.pods.get(pod.uid)
-            changed = _put(record.pods, pod.uid, version, pod)
+            record.pods[pod.uid] = pod
+            self._versions.put(pod.uid, version)
             self._update_sums(key, record)
             # The Job reports its ready pods: the usual steps of a start need no reconcile.
             usual = pod.starts_as_usual and pod.owner_uid in record.batch_jobs
-            return changed and not (usual and (before is None or before[1].starts_as_usual))
+            return before != pod and not (usual and (before is None or before.starts_as_usual))
 
     def remove_child(self, key: Key, uid: str, version: int) -> bool:
         """Remove a deleted Job or pod."""
         with self._lock:
-            self._remember_removed(uid, version)
+            self._versions.remove(uid, version)
             record = self._records.get(key)
             if record is None:
                 return False
@@ -166,11 +183,12 @@ class Cache:
             record = self._records.get(key)
             if record is None:
                 return False
+            version = self._versions.version(uid)
             child = record.batch_jobs.get(uid) or record.pods.get(uid)
             job = record.job if record.job is not None and record.job.uid == uid else None
         if job is not None:
             return self.remove_job(key, uid, job.version)
-        return child is not None and self.remove_child(key, uid, child[0])
+        return child is not None and self.remove_child(key, uid, version)
 
     def controls(self, key: Key, batch_job_uid: str) -> bool:
         """Return whether the cache has that Indexed Job with the job as its controller."""
@@ -178,7 +196,7 @@ class Cache:
             record = self._records.get(key)
             if record is None or record.job is None or batch_job_uid not in record.batch_jobs:
                 return False
-            return record.batch_jobs[batch_job_uid][1].owner_uid == record.job.uid
+            return record.batch_jobs[batch_job_uid].owner_uid == record.job.uid
 
     def reserve_nodes(self, key: Key, nodes: int) -> None:
         """Count so many nodes of a job whose start is being written, until the reservation is set to 0."""
@@ -233,12 +251,12 @@ class Cache:
             stored = record.job
             self._expire(record)
             lookups = record.lookups or Lookups()
-            mine = [job for _, job in record.batch_jobs.values() if job.owner_uid == stored.uid]
+            mine = [job for job in record.batch_jobs.values() if job.owner_uid == stored.uid]
             batch_jobs = [job for job in mine if not job.is_probe]
             probe = next((job for job in mine if job.is_probe), None)
-            pods = tuple(pod for _, pod in record.pods.values() if pod.job_uid == stored.uid)
+            pods = tuple(pod for pod in record.pods.values() if pod.job_uid == stored.uid)
             earlier = (
-                pod for _, pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.terminated
+                pod for pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.terminated
             )
             predecessors = tuple(sorted(earlier, key=lambda each: (each.name, each.uid)))
             other_nodes = self._nodes[key.namespace] - record.counted
@@ -289,14 +307,14 @@ class Cache:
             if record is None or record.job is None:
                 return {}
             uid = record.job.uid
-            mine = (pod for _, pod in record.pods.values() if pod.job_uid == uid and pod.attempt == attempt)
+            mine = (pod for pod in record.pods.values() if pod.job_uid == uid and pod.attempt == attempt)
             return {pod.uid: pod.index for pod in mine if not pod.terminated}
 
     def has_live_pods(self, key: Key) -> bool:
         """Return whether any pod of that name's job, or of a deleted one, is not over."""
         with self._lock:
             record = self._records.get(key)
-            return record is not None and any(not pod.terminated for _, pod in record.pods.values())
+            return record is not None and any(not pod.terminated for pod in record.pods.values())
 
     def job_keys(self) -> tuple[Key, ...]:
         """Return the keys of all existing jobs."""
@@ -377,25 +395,21 @@ class Cache:
                 "jobs": sum(record.job is not None for record in records),
                 "batch_jobs": sum(len(record.batch_jobs) for record in records),
                 "pods": sum(len(record.pods) for record in records),
-                "removed": len(self._removed),
+                "removed": self._versions.removed,
             }
 
     def jobs_by_phase(self) -> Mapping[str, int]:
         """Return the number of jobs by phase; a job without a phase counts as Pending."""
         return Counter(job.phase or "Pending" for job in self.jobs())
 
-    def jobs_older_than(self, version: int) -> list[tuple[Key, str]]:
-        """Return jobs (key, uid) last changed before `version`: deleted, if a list at `version` lacks them."""
-        return [(job.key, job.uid) for job in self.jobs() if job.version < version]
-
-    def children_older_than(self, version: int, kind: str) -> list[tuple[Key, str]]:
-        """Return children (key, uid) last changed before `version`; `kind` is batch_jobs or pods."""
+    def known_before(self, listed: int, kind: Kind) -> list[tuple[Key, str]]:
+        """Return the objects (key, uid) with no update since that list began: deleted, if the list lacks them."""
         with self._lock:
             return [
                 (key, uid)
                 for key, record in self._records.items()
-                for uid, (seen, _) in getattr(record, kind).items()
-                if seen < version
+                for uid in (record.job_uids if kind == "jobs" else getattr(record, kind))
+                if self._versions.known_before(uid, listed)
             ]
 
     def _update_sums(self, key: Key, record: _Record) -> None:
@@ -421,13 +435,14 @@ class Cache:
 
     def _forget_job(self, key: Key, uid: str, version: int) -> None:
         """Remove the job and its Indexed Jobs, not those of another job of its name; its pods are removed later."""
-        self._remember_removed(uid, version)
+        self._versions.remove(uid, version)
         record = self._records.get(key)
         if record is None:
             return
-        mine = [job for job, (_, each) in record.batch_jobs.items() if each.owner_uid == uid]
+        mine = [job for job, each in record.batch_jobs.items() if each.owner_uid == uid]
         for job in mine:
             del record.batch_jobs[job]
+            self._versions.forget(job)
         self._update_sums(key, record)
         if record.job is not None and record.job.uid == uid:
             self._index(record.job, None)
@@ -450,20 +465,3 @@ class Cache:
     def _drop_if_empty(self, key: Key, record: _Record) -> None:
         if record.empty:
             self._records.pop(key, None)
-
-    def _is_removed(self, uid: str, version: int) -> bool:
-        return version <= self._removed.get(uid, -1)
-
-    def _remember_removed(self, uid: str, version: int) -> None:
-        self._removed[uid] = max(version, self._removed.get(uid, 0))
-        self._removed.move_to_end(uid)
-        while len(self._removed) > _REMOVED_KEPT:
-            self._removed.popitem(last=False)
-
-
-def _put(children: dict[str, tuple[int, Any]], uid: str, version: int, child: Any) -> bool:
-    before = children.get(uid)
-    if before is not None and version <= before[0]:
-        return False
-    children[uid] = version, child
-    return before is None or before[1] != child

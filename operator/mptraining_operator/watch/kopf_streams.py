@@ -22,6 +22,7 @@ from kopf._core.reactor import queueing
 
 from mptraining_api.kubernetes_api import JOBS, PAGE
 from mptraining_operator.watch.informer import Intake
+from mptraining_operator.watch.reflector import SILENT_SECONDS
 
 _log = logging.getLogger(__name__)
 
@@ -66,14 +67,10 @@ class WatchStreams:
 
     def stop(self, seconds: float = 5.0) -> None:
         self._stopping.set()
-        self.restart()
-        if self._thread.is_alive():
-            self._thread.join(seconds)
-
-    def restart(self) -> None:
-        """Restart kopf: a resource was not served for a while, and kopf may never watch it again."""
         with suppress(RuntimeError):
             self._end()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
 
     def seconds_since_tick(self) -> float:
         """Return the seconds since kopf's event loop last ran; 0 between two runs of kopf."""
@@ -147,12 +144,12 @@ def registry(receive: Receive) -> kopf.OperatorRegistry:
 
 
 @contextmanager
-def without_tasks(receive: Receive) -> Iterator[None]:
-    """Give the events of kopf's watch to `receive` directly.
+def without_tasks(receive: Receive, silent_seconds: float = SILENT_SECONDS) -> Iterator[None]:
+    """Give the events of kopf's watch to `receive` directly, and begin the watch of a namespace again if it ends.
 
     kopf starts a task for each object, which builds causes, loggers and patches, and then calls the handler: most of
-    the operator's processor time for an event. No public name of kopf leaves that out; pyproject.toml limits kopf to
-    the versions that were tested.
+    the operator's processor time for an event. It also ends all watches if that of one namespace is refused. No public
+    name of kopf leaves that out; pyproject.toml limits kopf to the versions that were tested.
     """
     watcher = queueing.watcher
 
@@ -160,21 +157,42 @@ def without_tasks(receive: Receive) -> Iterator[None]:
         if resource.plural != JOBS.plural:
             await watcher(resource=resource, settings=settings, namespace=namespace, **rest)
             return
-        # kopf's toggles of indexed resources are left alone: none is indexed.
-        async for event in watching.infinite_watch(
-            settings=settings, resource=resource, namespace=namespace, operator_paused=rest.get("operator_paused")
-        ):
-            if not isinstance(event, watching.Bookmark) and event.get("type") != "BOOKMARK":
-                try:
-                    receive(event.get("type"), event["object"])
-                except Exception:  # noqa: BLE001 - one malformed object must not stop the watch
-                    _log.exception("an event about one of the mptrainingjobs is skipped")
+        pause, reported = _FIRST_PAUSE, ""
+        while True:
+            # kopf's toggles of indexed resources are left alone: none is indexed.
+            events = watching.infinite_watch(
+                settings=settings, resource=resource, namespace=namespace, operator_paused=rest.get("operator_paused")
+            )
+            try:
+                while True:
+                    # After the restore of an etcd backup, the API server is silent until it reaches the version of the
+                    # watch, which kopf asks for again and again; the next watch begins with a list.
+                    event = await asyncio.wait_for(anext(events), silent_seconds)
+                    if not isinstance(event, watching.Bookmark) and event.get("type") != "BOOKMARK":
+                        _give(receive, event)
+                    pause, reported = _FIRST_PAUSE, ""
+            except TimeoutError:
+                _log.info("the watch of mptrainingjobs is silent and begins again")
+            except Exception as error:  # noqa: BLE001 - the watches of other namespaces continue
+                level = logging.INFO if str(error) == reported else logging.WARNING
+                reported = str(error)
+                where = f"in namespace {namespace}" if namespace else "of all namespaces"
+                _log.log(level, "the watch of mptrainingjobs %s ended: %s", where, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
 
     queueing.watcher = watch
     try:
         yield
     finally:
         queueing.watcher = watcher
+
+
+def _give(receive: Receive, event: Any) -> None:
+    try:
+        receive(event.get("type"), event["object"])
+    except Exception:  # noqa: BLE001 - one malformed object must not stop the watch
+        _log.exception("an event about one of the mptrainingjobs is skipped")
 
 
 def settings() -> kopf.OperatorSettings:

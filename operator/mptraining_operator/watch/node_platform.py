@@ -1,4 +1,4 @@
-"""The platform of the cluster's nodes (GKE, EKS, AKS, GPU feature discovery), read from the labels of some nodes."""
+"""The platform: whose labels the nodes have (GKE, EKS, AKS, GPU feature discovery), and whether it assigns users."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from mptraining_api.kubernetes_api import NODES, ApiProblem
+from mptraining_api.kubernetes_api import NODES, ApiProblem, Resource
 from mptraining_api.machines.node_labels import MIG_STRATEGY, recognize
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_operator.cluster import Cluster
@@ -17,6 +17,8 @@ _log = logging.getLogger(__name__)
 
 # Nodes of one platform all have its labels, so that a few show it; a node is about 20 KB of JSON.
 _NODES_READ = "50"
+# OpenShift's, by which it assigns the user and the groups of a pod and refuses others.
+_SECURITY_CONTEXT_CONSTRAINTS = Resource("security.openshift.io", "v1", "securitycontextconstraints", namespaced=False)
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -37,9 +39,11 @@ class NodePlatform:
         self._cluster = cluster
         self._settings = settings
         self._found = settings.cluster()
+        self.assigns_users = False
 
     def read(self) -> ClusterSettings:
         """Read some nodes and return the settings; those of the last time if the nodes cannot be read."""
+        self._read_users()
         settings = self._settings
         if settings.node_labels != "Auto" and settings.mig_strategy != "Auto":
             return self._found
@@ -58,6 +62,12 @@ class NodePlatform:
             _log.info("node labels of %s, MIG strategy %s", found.node_labels, found.mig_strategy)
         self._found = found
         return found
+
+    def _read_users(self) -> None:
+        try:
+            self.assigns_users = self._cluster.serves(_SECURITY_CONTEXT_CONSTRAINTS)
+        except ApiProblem as problem:
+            _log.warning("the platform of the cluster cannot be read: %s", problem)
 
     def _labels(self, **selectors: str) -> list[dict[str, str]]:
         page, _ = next(self._cluster.pages(NODES, None, limit=_NODES_READ, **selectors))

@@ -1,8 +1,9 @@
 """Reflectors: watches of Jobs, pods and sweeps that decode only the fields that the operator reads.
 
 A reflector watches from the version of a list, resumes a watch from the last version that it received, and lists again
-when the API server no longer has that version (410), as client-go's Reflector does. kopf takes ten times the processor
-time for an event, because it starts a task for each object.
+when the API server does not have that version (410, 504), as client-go's Reflector does. It also lists again after a
+minute without a bookmark: after the restore of an etcd backup, the API server is silent until it reaches that version.
+kopf takes ten times the processor time for an event, because it starts a task for each object.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from mptraining_operator.watch.informer import CHILD_STREAMS, Receiver, Relister
 
 _log = logging.getLogger(__name__)
 
-_GONE = 410
+# Gone: the version is too old. Gateway Timeout: it is too large.
+_NO_VERSION = (410, 504)
+# Seconds without an event or a bookmark, which the API server sends about once a minute; more than between two of them.
+SILENT_SECONDS = 75.0
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 _EVENT = msgspec.json.Decoder(WatchEvent)
@@ -55,12 +59,16 @@ class Reflector:
         self._on_restart = on_restart
         self._on_event = on_event
         self._version = ""
+        self._heard = 0.0
+        # The HTTP code of the last error, which is logged once.
+        self._problem: int | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch {stream.resource.plural}", daemon=True)
 
-    def start(self, version: int) -> None:
-        """Start to watch from the version of a list."""
-        self._version = str(version)
+    def start(self, version: int | None) -> None:
+        """Start to watch from the version of a list; without one, list first."""
+        self._version = str(version or "")
+        self._heard = self._clock()
         self._thread.start()
 
     def stop(self) -> None:
@@ -79,7 +87,9 @@ class Reflector:
                 self.watch_once()
             except ApiProblem as problem:
                 # 0: the connection ended or is silent, which is usual; the watch resumes where it was.
-                level = logging.INFO if problem.status in (0, _GONE) else logging.WARNING
+                usual = problem.status in (0, *_NO_VERSION)
+                level = logging.INFO if usual or problem.status == self._problem else logging.WARNING
+                self._problem = problem.status
                 _log.log(level, "the watch of %s ended: %s", self._stream.resource.plural, problem)
                 self._on_restart(self._stream.resource.plural)
             except Exception:  # noqa: BLE001 - the thread must keep watching
@@ -93,14 +103,17 @@ class Reflector:
         """Watch until the API server ends the watch; list first if it no longer has the version. Raises ApiProblem."""
         if not self._version:
             self._version = str(self._list_again())
+            self._heard = self._clock()
         resource = self._stream.resource
         try:
             for line in self._cluster.watch(resource, self._namespace, self._version, **self._stream.selectors):
                 if self._stopping.is_set():
                     return
+                self._heard = self._clock()
                 self._take(_EVENT.decode(line))
+                self._problem = None
         except ApiProblem as problem:
-            if problem.status == _GONE:
+            if problem.status in _NO_VERSION or self._clock() - self._heard > SILENT_SECONDS:
                 self._version = ""
             raise
 
@@ -156,7 +169,7 @@ class Reflectors:
     def start(self) -> None:
         """Start after the first complete list."""
         for place, reflector in self._all.items():
-            reflector.start(self._relister.versions[place])
+            reflector.start(self._relister.versions.get(place))
 
     def stop(self) -> None:
         for reflector in self._all.values():

@@ -60,7 +60,7 @@ class WorkQueue:
         self._heaps: dict[Urgency, list[tuple[float, int, Key]]] = {each: [] for each in Urgency}
         self._sequence = 0
         self._due: dict[Key, tuple[float, Urgency]] = {}
-        self._processing: dict[Key, tuple[float, Urgency]] = {}
+        self._processing: dict[Key, Urgency] = {}
         self._again: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
         self._stopped = False
@@ -107,7 +107,7 @@ class WorkQueue:
                     first = min(due, key=lambda urgency: heads[urgency] + _YIELDS[urgency])
                     _, _, key = heapq.heappop(self._heaps[first])
                     del self._due[key]
-                    self._processing[key] = now, first
+                    self._processing[key] = first
                     return key
                 if give_up is not None and now >= give_up:
                     return None
@@ -157,14 +157,6 @@ class WorkQueue:
             first = heapq.nsmallest(count, self._due.items(), key=lambda each: each[1])
             return [(key, due - now) for key, (due, _) in first]
 
-    def longest_work(self) -> tuple[Key, float] | None:
-        """Return the key that has been processed longest and its seconds, or None."""
-        with self._changed:
-            if not self._processing:
-                return None
-            key, (since, _) = min(self._processing.items(), key=lambda item: item[1][0])
-            return key, self._clock() - since
-
     def _add(self, key: Key, due: float, urgency: Urgency) -> None:
         if key in self._processing:
             self._again[key] = min(due, self._again.get(key, due))
@@ -180,7 +172,7 @@ class WorkQueue:
 
     def _ready(self, heads: Mapping[Urgency, float]) -> dict[Urgency, float]:
         """Return the time from which a worker may take the first key of each urgency; `done` wakes a waiting worker."""
-        others = sum(urgency != Urgency.START for _, urgency in self._processing.values())
+        others = sum(urgency != Urgency.START for urgency in self._processing.values())
         if others < self._others:
             return dict(heads)
         starts: dict[Urgency, float] = {urgency: at for urgency, at in heads.items() if urgency == Urgency.START}

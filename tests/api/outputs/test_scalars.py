@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from mptraining_api.events import Progress, Recovered, Started
+from mptraining_api.events import Progress, Recovered, Started, parse
 from mptraining_api.outputs.scalars import Restart, Scalar, ScalarSeries, surviving
 
 COMMON: dict[str, Any] = {"attempt": 1, "incarnation": "a", "worker": 0}
@@ -34,6 +35,15 @@ def test_metrics_and_gauges_of_a_progress() -> None:
     assert [each.name for each in found if isinstance(each, Scalar)][:2] == ["loss", "val_loss"]
 
 
+def test_a_validation_that_is_nan_is_drawn_once_too() -> None:
+    series = ScalarSeries()
+    lines = [progress(step, metrics={"val_loss": math.nan}).to_json() for step in (1, 2)]
+    events = [event for line in lines if (event := parse(line)) is not None]
+    found = [each for event in events for each in series.add(event) if isinstance(each, Scalar)]
+    assert [(each.name, each.step) for each in found] == [("val_loss", 1)]
+    assert math.isnan(found[0].value)
+
+
 def test_a_validation_is_drawn_once() -> None:
     """Progress between two validations repeats the last values."""
     series = ScalarSeries()
@@ -55,9 +65,8 @@ def test_steps_that_are_trained_again_count_once() -> None:
 
 
 def test_a_script_that_resumes_keeps_the_steps_before() -> None:
-    """Its Started does not tell the step."""
     series = ScalarSeries()
-    events = [started(0, None), progress(10), progress(20), started(0, None), progress(15), progress(20)]
+    events = [started(0, None), progress(10), progress(20), started(10, None), progress(15), progress(20)]
     found = surviving(item for event in events for item in series.add(event))
     assert [each.step for each in found] == [10, 15, 20]
 

@@ -117,7 +117,7 @@ def test_under_way() -> None:
     assert lines(seen, more=["look here"]) == [
         "flowers: Running, attempt 2",
         "  why         Running: all 2 workers run",
-        "  progress    step 300/1000 (30%)  loss 0.5123  x nan  512 examples/s  1 min 30 s left",
+        "  progress    step 300/1000 (30%)  loss 0.5123  x NaN  512 examples/s  1 min 30 s left",
         "  on the CPU  nvidia-tesla-t4 is absent",
         "  runs as     MultiWorkerMirrored, mixed_float16, 2 workers, 8 replicas",
         "  attempts    1 Preempted: worker 0",
@@ -126,7 +126,7 @@ def test_under_way() -> None:
         "  advice      look here",
     ]
     assert row(seen, CREATED + 7200) == (
-        "flowers", "Running", "4 x nvidia-tesla-t4", "30%", "loss 0.5123  x nan", "2 h 0 min",
+        "flowers", "Running", "4 x nvidia-tesla-t4", "30%", "loss 0.5123  x NaN", "2 h 0 min",
     )  # fmt: skip
 
 

@@ -46,7 +46,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float
     try:
         program = build(job, keras, example, lambda topic, message: None)
         folder = tmp_path_factory.mktemp("run") / "model"
-        export.export(program, keras, job, example, folder, 1)
+        snapshot = export.take_snapshot(program.model, keras, folder.parent, policy=keras.policy)
+        export.export(program, keras, job, example, folder, 1, snapshot)
     finally:
         keras.set_policy("float32")
     return folder, np.asarray(export.load(folder)(INPUTS)).ravel().tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,11 @@ def ranked(
         able=range(len(values)),
         spreads=spreads or [None] * len(values),
     )
+
+
+def test_nan_is_never_best() -> None:
+    assert ranked(math.nan, 1.0, 2.0) == (1,)
+    assert repetition_spread([1.0, 3.0, math.nan], ["a", "a", "a"]) == pytest.approx(stdev([1, 3]))
 
 
 def test_a_difference_above_two_deviations_is_one() -> None:

@@ -16,6 +16,7 @@ from mptraining_operator.plan.snapshot import Key, Limits
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.work_queue import WorkQueue
+from tests.fakes import Clock
 from tests.operator.controller.reconciled_job import KEY, Applied, Make
 
 
@@ -117,6 +118,27 @@ def test_at_the_end_of_a_term_the_workers_leave_and_the_queue_stays(raw_job: Mak
     assert applied.acquire(timeout=60)
     second.ended.set()
     assert leader.reconciler.join(60)
+
+
+def test_a_worker_whose_calls_are_answered_slowly_is_not_stuck(raw_job: Make, clock: Clock) -> None:
+    """As in a long turn of a sweep, each of whose writes takes half a minute when the API server is overloaded."""
+    ages: list[float] = []
+    term = Term(1, lambda: False)
+
+    def apply() -> None:
+        for _ in range(10):
+            clock.now += 30
+            work = leader.reconciler.longest_work()
+            ages.append(work[1] if work else -1)
+            leader.reconciler.note_progress()
+        term.ended.set()
+
+    leader = Leader(raw_job(), apply)
+    leader.reconciler._stopwatch = clock
+    assert leader.reconciler.start(1, term)
+    leader.reconciler._threads[0].join(60)
+    assert ages == [30] * 10
+    assert leader.reconciler.longest_work() is None
 
 
 def test_a_worker_that_is_blocked_in_a_call_sends_nothing_in_a_later_term_and_delays_it(raw_job: Make) -> None:

@@ -159,9 +159,10 @@ def test_metrics_fit_the_schema() -> None:
     assert found[0] == Metric(name="loss", value="2")
 
 
-def test_a_number_that_is_none_is_no_metric() -> None:
-    report = progress_report(1).model_copy(update={"metrics": {"loss": math.nan, "accuracy": 0.5}})
-    assert to_status(report, None, NOW).metrics == [Metric(name="accuracy", value="0.5")]
+def test_a_metric_that_is_nan_is_shown() -> None:
+    report = progress_report(1, metrics={"loss": math.nan, "accuracy": 0.5, "worst": -math.inf})
+    shown = {each.name: each.value for each in to_status(report, None, NOW).metrics or ()}
+    assert shown == {"loss": "NaN", "accuracy": "0.5", "worst": "-inf"}
 
 
 _WILD = st.integers(-(10**20), 10**20) | st.floats(allow_nan=True, allow_infinity=True)

@@ -146,7 +146,9 @@ def test_a_pod_sees_no_gpu_of_another(kind: str, void: bool) -> None:
 @pytest.mark.parametrize("name", [name for name, found in accelerators.catalogue().items() if found.kind == "gpu"])
 def test_every_gpu_gets_what_the_catalogue_says(name: str) -> None:
     count = accelerators.lookup(name).counts[0]
-    found = pod(accelerator={"type": name, "countPerNode": count})
+    # TensorFlow's wheels have no kernels for some.
+    own = {"image": "own.example/trainer:1"}
+    found = pod(accelerator={"type": name, "countPerNode": count}, podTemplate=own)
     assert found["nodeSelector"]["cloud.google.com/gke-accelerator"] == name
     resources = found["containers"][0]["resources"]
     assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == count
@@ -295,6 +297,14 @@ def test_a_path_of_python_from_elsewhere_cannot_be_joined() -> None:
     elsewhere = {"name": "PYTHONPATH", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
     with pytest.raises(InvalidSpec, match=r"spec\.podTemplate\.env\[0\]: PYTHONPATH from elsewhere"):
         pod(source=source, podTemplate={"env": [elsewhere]})
+
+
+def test_a_platform_that_assigns_users_gets_pods_without_one() -> None:
+    """OpenShift's restricted-v2 refuses a uid, a gid and an fsGroup outside the namespace's range."""
+    settings = dataclasses.replace(SETTINGS, platform_user=True)
+    security = built(settings=settings)["spec"]["template"]["spec"]["securityContext"]
+    assert not {"runAsUser", "runAsGroup", "fsGroup"} & security.keys()
+    assert (security["runAsNonRoot"], security["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
 
 
 def test_progress_is_reported_where_an_endpoint_exists() -> None:

@@ -110,7 +110,7 @@ class Bench:
             settings=ClusterSettings(),
             clock=self.clock,
             stopwatch=self.clock,
-            held=lambda: self.held,
+            holds=lambda key: self.held,
             observe_gap=self.gaps.append,
         )
         return self.reconciler

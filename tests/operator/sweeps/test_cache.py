@@ -46,7 +46,21 @@ def test_a_new_sweep_of_the_name_replaces_the_old_one() -> None:
     assert cache.put(stored(raw(20, uid="sweep-2")))
     assert (cache.key_of("sweep-1"), cache.key_of("sweep-2")) == (None, KEY)
     assert not cache.remove(KEY, "sweep-1", 21)
-    assert cache.older_than(21) == [(KEY, "sweep-2")]
+    assert cache.known_before(cache.begin_list()) == [(KEY, "sweep-2")]
+
+
+def test_a_list_supersedes_what_was_known_before_it_began() -> None:
+    """After the restore of an etcd backup, versions go back, and deleted sweeps exist again."""
+    cache = SweepCache()
+    cache.put(stored(raw(100, uid="sweep-2")))
+    cache.remove(KEY, "sweep-2", 101)
+    cache.put(stored(raw(102, uid="sweep-3")))
+    listed = cache.begin_list()
+    assert not cache.put(stored(raw(40, uid="sweep-2")))
+    assert cache.put(stored(raw(40, uid="sweep-2")), listed)
+    assert (cache.key_of("sweep-2"), cache.key_of("sweep-3")) == (KEY, None)
+    assert not cache.put(stored(raw(40, uid="sweep-2")), cache.begin_list())
+    assert cache.put(stored(raw(41, uid="sweep-2", phase="Running")))
 
 
 def test_the_counts_of_the_metrics() -> None:

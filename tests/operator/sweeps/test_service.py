@@ -39,7 +39,7 @@ class Replica:
             event_recorder=self.events,
             metrics=SweepMetrics(self.registry),
             wake_job=lambda key: None,
-            held=lambda: False,
+            holds=lambda key: False,
             leading=lambda: True,
             clock=clock,
             monotonic=time.monotonic,

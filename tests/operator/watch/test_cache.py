@@ -256,14 +256,15 @@ def test_warnings_are_kept_while_their_objects_exist(
     assert set(look(cache).lookups.warnings) == {"batch-1"}
 
 
-def test_what_is_older_than_a_list(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_what_was_known_before_a_list(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(version=10)))
     put_child(cache, raw_pod(uid="pod-0", version=30))
+    listed = cache.begin_list()
     put_child(cache, raw_pod(uid="pod-1", version=31, index=1))
-    assert cache.jobs_older_than(10) == []
-    assert cache.jobs_older_than(11) == [(KEY, "job-1")]
-    assert cache.children_older_than(31, "pods") == [(KEY, "pod-0")]
+    assert cache.known_before(listed, "jobs") == [(KEY, "job-1")]
+    assert cache.known_before(listed, "pods") == [(KEY, "pod-0")]
+    assert cache.known_before(listed, "batch_jobs") == []
 
 
 # One object's whole life: a job that is created, changed, deleted and created again, and pods of both.
@@ -313,7 +314,7 @@ def nodes_by_definition(cache: Cache) -> int:
     record = cache._records.get(KEY)
     if record is None:
         return 0
-    live = sum(each.phase not in ("Succeeded", "Failed") for _, each in record.pods.values())
+    live = sum(each.phase not in ("Succeeded", "Failed") for each in record.pods.values())
     return max(record.job.nodes if record.job else 0, live)
 
 

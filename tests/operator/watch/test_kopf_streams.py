@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import math
 import queue
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +65,7 @@ def test_events_of_kopf_s_watch_go_to_the_intake_without_a_task_for_each_object(
     async def infinite_watch(**_: Any) -> AsyncIterator[Any]:
         for event in events:
             yield event
+        await asyncio.Event().wait()
 
     async def kopfs(**given: Any) -> None:
         begun.append(given["resource"].plural)
@@ -70,7 +73,8 @@ def test_events_of_kopf_s_watch_go_to_the_intake_without_a_task_for_each_object(
     async def run() -> None:
         for plural in ("mptrainingjobs", "customresourcedefinitions"):
             resource = SimpleNamespace(plural=plural)
-            await queueing.watcher(settings=None, resource=resource, namespace=None, processor=None)  # type: ignore[arg-type]
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(_watcher(resource), 0.2)
 
     monkeypatch.setattr(watching, "infinite_watch", infinite_watch)
     monkeypatch.setattr(queueing, "watcher", kopfs)
@@ -81,6 +85,43 @@ def test_events_of_kopf_s_watch_go_to_the_intake_without_a_task_for_each_object(
     assert begun == ["customresourcedefinitions"]
     assert "one of the mptrainingjobs is skipped" in caplog.text
     assert queueing.watcher is kopfs
+
+
+async def _watcher(resource: Any, namespace: str | None = None) -> None:
+    await queueing.watcher(settings=None, resource=resource, namespace=namespace, processor=None)  # type: ignore[arg-type]
+
+
+def test_a_watch_that_is_refused_or_silent_begins_again_and_ends_no_other(
+    clock: Any, raw_job: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(clock)
+    begun: Counter[str] = Counter()
+
+    async def infinite_watch(*, namespace: str, **_: Any) -> AsyncIterator[Any]:
+        begun[namespace] += 1
+        if namespace == "forbidden" and begun[namespace] < 3:
+            raise PermissionError("mptrainingjobs is forbidden")
+        if namespace != "silent" or begun[namespace] == 2:
+            yield {"type": None, "object": raw_job(uid=namespace, namespace=namespace)}
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        resource = SimpleNamespace(plural="mptrainingjobs")
+        watches = [asyncio.create_task(_watcher(resource, name)) for name in ("forbidden", "silent", "well")]
+        while len(cache.job_keys()) < len(watches):
+            await asyncio.sleep(0.01)
+        assert not any(watch.done() for watch in watches)
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    monkeypatch.setattr(watching, "infinite_watch", infinite_watch)
+    monkeypatch.setattr(kopf_streams, "_FIRST_PAUSE", 0.01)
+    receive = kopf_streams.receiver(Intake(cache, WorkQueue(clock)), lambda: None)
+    with kopf_streams.without_tasks(receive, silent_seconds=0.5):
+        asyncio.run(asyncio.wait_for(run(), 60))
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+    assert "in namespace forbidden ended: mptrainingjobs is forbidden" in caplog.text
 
 
 def test_the_names_of_kopf_that_are_replaced_exist() -> None:
@@ -146,11 +187,11 @@ def test_the_stream_begins_when_its_resource_is_served_and_end_on_stop(clock: An
     streams.start()
     assert began.get(timeout=240) == 2
     assert restarts == []
-    streams.restart()
+    streams._end()
     assert began.get(timeout=240) == 1
     assert restarts == ["mptrainingjobs"]
     assert streams.seconds_since_tick() < 60
     streams.stop(60)
     assert not streams._thread.is_alive()
     assert streams.seconds_since_tick() == math.inf
-    streams.restart()
+    streams.stop()

@@ -21,6 +21,12 @@ class Nodes:
         self.labels = labels
         self.lists = 0
         self.refuses = False
+        self.openshift = False
+
+    def serves(self, resource: Resource) -> bool:
+        if self.refuses:
+            raise ApiProblem(0, "NoAnswer", "Read timed out")
+        return self.openshift and resource.group == "security.openshift.io"
 
     def pages(
         self, resource: Resource, namespace: str | None, **selectors: str
@@ -39,6 +45,18 @@ EKS = {"eks.amazonaws.com/nodegroup": "gpus", "nvidia.com/mig.strategy": "single
 
 def platform(nodes: Nodes, **settings: Any) -> NodePlatform:
     return NodePlatform(nodes, OperatorSettings.parse(settings))  # type: ignore[arg-type]
+
+
+def test_openshift_assigns_users() -> None:
+    nodes = Nodes(EKS)
+    found = platform(nodes)
+    for openshift in (False, True):
+        nodes.openshift = openshift
+        found.read()
+        assert found.assigns_users is openshift
+    nodes.refuses = True
+    found.read()
+    assert found.assigns_users
 
 
 def test_auto_follows_the_nodes() -> None:

@@ -90,11 +90,14 @@ def test_events_reach_the_cache_and_the_next_watch_begins_after_the_last(
 
 
 @pytest.mark.parametrize("in_stream", [True, False])
-def test_a_version_that_the_server_no_longer_has_leads_to_a_list(clock: Clock, raw_job: Make, in_stream: bool) -> None:
-    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
-    gone: dict[str, Any] | Exception = event("ERROR", status) if in_stream else ApiProblem(410, "Gone", "too old")
+@pytest.mark.parametrize(("code", "reason"), [(410, "Expired"), (504, "Timeout")])
+def test_a_version_that_the_server_does_not_have_leads_to_a_list(
+    clock: Clock, raw_job: Make, in_stream: bool, code: int, reason: str
+) -> None:
+    status = {"kind": "Status", "code": code, "reason": reason, "message": "resource version"}
+    gone: dict[str, Any] | Exception = event("ERROR", status) if in_stream else ApiProblem(code, reason, "version")
     bench = Bench(clock, raw_job, [gone], [])
-    with pytest.raises(ApiProblem, match="too old"):
+    with pytest.raises(ApiProblem, match="version"):
         bench.reflector.watch_once()
     bench.reflector.watch_once()
     assert (bench.lists, bench.watches.versions) == (1, ["100", "500"])
@@ -107,6 +110,25 @@ def test_after_a_broken_connection_nothing_is_listed(clock: Clock, raw_job: Make
         bench.reflector.watch_once()
     bench.reflector.watch_once()
     assert (bench.lists, bench.watches.versions) == (0, ["100", "101"])
+
+
+def test_after_a_minute_without_a_bookmark_the_resource_is_listed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    """With a version of before the restore of an etcd backup, the API server answers 200 and is silent."""
+
+    class Silent(Watches):
+        def watch(self, *arguments: Any, **selectors: str) -> Iterator[bytes]:
+            yield from super().watch(*arguments, **selectors)
+            if len(self.versions) == 1:
+                clock.now += 90
+                raise ApiProblem(0, "NoAnswer", "Read timed out")
+
+    bench = Bench(clock, raw_job)
+    watches = Silent([event("ADDED", raw_pod(version=101))], [])
+    bench.reflector._cluster = watches  # type: ignore[assignment]
+    with pytest.raises(ApiProblem):
+        bench.reflector.watch_once()
+    bench.reflector.watch_once()
+    assert (bench.lists, watches.versions) == (1, ["100", "500"])
 
 
 def test_one_object_that_cannot_be_read_stops_no_watch(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import threading
 import time
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem
-from mptraining_operator.plan.snapshot import Limits
+from mptraining_operator.plan.snapshot import Key, Limits
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.informer import CRD_MISSING, STREAMS, Intake, Relister
 from mptraining_operator.watch.work_queue import WorkQueue
@@ -57,16 +59,19 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
     ):
         intake.put(resource, decoded(resource, api.put(resource, raw)))
     # The stream is ahead of the list that is being read.
-    intake.put(JOBS, decoded(JOBS, raw_job("fresh", uid="f", version=10_000)))
+    fresh = decoded(JOBS, raw_job("fresh", uid="f", version=10_000))
+    api.before = lambda verb, plural, name: plural == "mptrainingjobs" and intake.put(JOBS, fresh)
     for key in [key for key in api.objects if key[2] not in ("stays", "flowers")]:
         del api.objects[key]
     lists.run_once()
     found = cache.snapshot(KEY, Limits())
     assert found is not None
     assert (found.pods, found.batch_jobs) == ((), ())
+    assert {key.name for key in cache.job_keys()} == {"stays", "flowers", "fresh"}
+    api.before = lambda *call: None
     del api.objects[("mptrainingjobs", "team", "flowers")]
     lists.run_once()
-    assert {key.name for key in cache.job_keys()} == {"stays", "fresh"}
+    assert {key.name for key in cache.job_keys()} == {"stays"}
 
 
 def test_one_object_that_cannot_be_read_stops_no_list(
@@ -168,20 +173,137 @@ def test_a_standby_lists_no_jobs_and_pods_again(api: Any, clock: Clock, decides:
     assert [call[1] for call in api.calls[first:]] == expected
 
 
-def test_a_resource_that_is_served_again_is_reported(api: Any, clock: Clock) -> None:
-    lists, _, _ = relister(api, clock)
-    told: list[int] = []
-    lists._on_served_again = lambda: told.append(len(api.calls))
+FORBIDDEN = ApiProblem(403, "Forbidden", 'pods is forbidden: cannot list resource "pods" in the namespace')
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        FORBIDDEN,
+        ApiProblem(404, "NotFound", "not found"),
+        ApiProblem(401, "Unauthorized", "Unauthorized"),
+        ApiProblem(429, "TooManyRequests", "slow down", retry_after=1),
+        ApiProblem(0, "NoAnswer", "Read timed out"),
+    ],
+)
+def test_a_namespace_that_cannot_be_listed_delays_no_other(
+    api: Any, clock: Clock, raw_job: Make, raw_pod: Make, problem: ApiProblem, caplog: pytest.LogCaptureFixture
+) -> None:
+    for namespace in ("a", "b", "c"):
+        api.put(JOBS, raw_job(namespace=namespace, uid=namespace))
+    lists, cache, _ = relister(api, clock, ("a", "b", "c"))
+    available: list[dict[str, str]] = []
+    lists._on_available = lambda: available.append(lists.unavailable())
+    api.refused["b"] = problem
+    assert lists.list_until_complete(threading.Event())
+    assert lists.complete.is_set()
+    assert {key.namespace for key in cache.job_keys()} == {"a", "c"}
+    assert [lists.is_unknown(namespace) for namespace in ("a", "b", "c")] == [False, True, False]
+    assert lists.unavailable() == {"b": problem.reason}
+    assert len([record for record in caplog.records if "namespace b" in record.message]) == 1
+    lists.run_once(namespaces=("b",))
+    assert len([record for record in caplog.records if "namespace b" in record.message]) == 1
+    assert available == []
+    api.refused.clear()
+    lists.run_once(namespaces=("b",))
+    assert available == [{}]
+    assert not lists.is_unknown("b")
+    assert {key.namespace for key in cache.job_keys()} == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(("problem", "unknown"), [(FORBIDDEN, True), (ApiProblem(500, "InternalError", "etcd"), False)])
+def test_a_later_list_that_fails_leaves_what_the_watches_report(
+    api: Any, clock: Clock, raw_job: Make, problem: ApiProblem, unknown: bool
+) -> None:
+    api.put(JOBS, raw_job(namespace="b", uid="b"))
+    lists, cache, _ = relister(api, clock, ("a", "b"))
     lists.run_once()
-    api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
-    api.refuse("list", BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
-    for _ in range(2):
-        with pytest.raises(ApiProblem):
-            lists.run_once()
-    assert told == []
+    api.refused["b"] = problem
     lists.run_once()
+    assert lists.is_unknown("b") is unknown
+    assert len(cache.job_keys()) == 1
+
+
+def test_without_any_namespace_the_replica_is_not_ready(api: Any, clock: Clock) -> None:
+    lists, _, _ = relister(api, clock, ("a", "b"))
+    api.refused = dict.fromkeys(("a", "b"), FORBIDDEN)
+    with pytest.raises(ApiProblem, match="forbidden"):
+        lists.run_once()
+    assert not lists.complete.is_set()
+
+
+def test_the_thread_lists_a_namespace_again_until_it_is_there(api: Any, raw_job: Make) -> None:
+    lists, _, _ = relister(api, time, ("a", "b"))  # type: ignore[arg-type]
+    lists._clock = time.monotonic
+    api.refused["b"] = FORBIDDEN
+    available = threading.Event()
+    lists._on_available = available.set
+    lists.start()
+    assert lists.complete.wait(60)
+    del api.refused["b"]
+    assert available.wait(60), "the next periodic list is in ten minutes"
+    lists.stop()
+    lists._thread.join(60)
+
+
+def test_a_list_after_the_restore_of_a_backup_replaces_what_was_known(
+    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    """Versions have gone back: a deleted job with its children exists again, one created since then does not."""
+    lists, cache, _ = relister(api, clock)
+    api._versions = itertools.count(100)
+    for resource, raw in ((JOBS, raw_job()), (BATCH_JOBS, raw_batch_job()), (PODS, raw_pod())):
+        api.put(resource, raw)
+    backup = copy.deepcopy(api.objects)
+    api.put(JOBS, raw_job("stays", uid="s"))
     lists.run_once()
-    assert len(told) == 1
+    api._versions = itertools.count(5000)
+    api.objects.clear()
+    api.put(JOBS, raw_job("stays", uid="s", generation=2))
+    api.put(JOBS, raw_job("later", uid="l"))
+    lists.run_once()
+    assert {key.name for key in cache.job_keys()} == {"stays", "later"}
+    api.objects = backup
+    api._versions = itertools.count(200)
+    api.put(JOBS, raw_job("stays", uid="s"))
+    lists.run_once()
+    assert {key.name for key in cache.job_keys()} == {"flowers", "stays"}
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert (len(found.batch_jobs), len(found.pods)) == (1, 1)
+    # Updates from now on count, though their versions are lower than those of before the restore.
+    intake = lists._receiver
+    intake.put(PODS, decoded(PODS, raw_pod(version=300, phase="Failed")))
+    intake.put(JOBS, decoded(JOBS, raw_job("stays", uid="s", version=301, generation=2)))
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert [pod.phase for pod in found.pods] == ["Failed"]
+    stays = cache.stored(Key("team", "stays"))
+    assert stays is not None
+    assert stays.generation == 2
+
+
+def test_an_update_that_arrives_during_a_list_is_kept(api: Any, clock: Clock, raw_job: Make) -> None:
+    lists, cache, _ = relister(api, clock)
+    api._versions = itertools.count(100)
+    api.put(JOBS, raw_job())
+    newer = decoded(JOBS, raw_job(version=900, generation=2))
+    late = decoded(JOBS, raw_job("deleted", uid="d", version=50))
+
+    def arrives(verb: str, plural: str, name: str) -> None:
+        if plural == "mptrainingjobs":
+            lists._receiver.put(JOBS, newer)
+            lists._receiver.put(JOBS, late)
+
+    api.before = arrives
+    lists.run_once()
+    stored = cache.stored(KEY)
+    assert stored is not None
+    assert stored.generation == 2
+    # A watch that is late about a deleted job also reports its deletion; the next list would.
+    api.before = lambda *call: None
+    lists.run_once()
+    assert [key.name for key in cache.job_keys()] == ["flowers"]
 
 
 def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:

@@ -141,17 +141,11 @@ def test_failures_wait_longer_each_time(clock: Clock) -> None:
 def test_ages(clock: Clock) -> None:
     queue = WorkQueue(clock)
     assert queue.oldest_age() == 0
-    assert queue.longest_work() is None
     queue.add(A, 2)
     clock.now += 1
     assert (queue.oldest_age(), queue.depth()) == (0, 0)
     clock.now += 4
     assert (queue.oldest_age(), queue.depth()) == (3, 1)
-    queue.take(0)
-    clock.now += 7
-    assert queue.longest_work() == (A, 7)
-    queue.done(A)
-    assert queue.longest_work() is None
 
 
 def test_the_next_keys_with_the_seconds_until_they_are_due(clock: Clock) -> None:

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import google_crc32c
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
@@ -20,6 +22,7 @@ from mptraining_records.storage import storage
 from mptraining_records.tfrecord import example, manifest
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.manifest import Manifest
+from tests.records.convert.pictures import picture
 
 
 def _numbers(folder: str, split: str) -> list[int]:
@@ -304,6 +307,35 @@ class Test_preview:
         assert shown[0] == "1,000 rows; label: label; the first:"
         first = _numbers(str(tmp_path / "out"), "train")[:3]
         assert shown[1:] == [f"  row {number}: label {number % 3}, x {number}" for number in first]
+
+    def test_every_value_is_shown_as_a_person_reads_it(self, tmp_path: Path) -> None:
+        pixels = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(1, 4, 5, 3)
+        arrays: dict[str, NDArray[Any]] = {
+            "image": pixels,
+            "mask": np.array([[[0, 1, 5, 5], [0, 0, 1, 5]]], np.uint8),
+            "half": np.linspace(0, 1, 12).reshape(1, 12).astype(np.float16),
+            "brain": (np.arange(12, dtype=np.float32).view(np.uint32) >> 16)
+            .astype(np.uint16)
+            .view("V2")
+            .reshape(1, 12),
+            "gap": np.array([[np.nan, *range(8)]], np.float32),
+            "box": np.array([[1, 2, 3, 4]], np.int64),
+            "name": np.array(["a\nb"]),
+        }
+        np.savez(tmp_path / "rows.npz", **arrays)
+        shown: list[str] = []
+        convert(str(tmp_path / "rows.npz"), str(tmp_path / "out"), preview=shown.append, dry_run=True)
+        assert shown[1] == (
+            "  row 0: box int64 [4] [1, 2, 3, 4], brain bfloat16 [12] 0 to 11, gap float32 [9] 0 to 7 and not finite, "
+            "half float16 [12] 0 to 1, image uint8 [4, 5, 3] 0 to 59, mask uint8 [2, 4] {0, 1, 5}, name 'a\\nb'"
+        )
+
+    def test_bytes_that_are_no_text_are_counted(self, tmp_path: Path) -> None:
+        table = pa.table({"bytes": [bytes(range(256))], "text": ["schön"], "image": [picture("png", (4, 5))]})
+        pq.write_table(table, tmp_path / "rows.parquet")
+        shown: list[str] = []
+        convert(str(tmp_path / "rows.parquet"), str(tmp_path / "out"), preview=shown.append, dry_run=True)
+        assert shown[1] == "  row 0: bytes 256 bytes, image png 4x5x3 uint8 3 to 247, text 'schön'"
 
     def test_a_dry_run_writes_nothing(self, rows: str, destination: str) -> None:
         assert convert(rows, destination, dry_run=True, validation_fraction=0.2) == []

@@ -110,6 +110,31 @@ def test_other_files_are_skipped_and_reported(source: Path, out: Path) -> None:
     assert len(_rows(out)) == 1
 
 
+def test_changes_are_counted(source: Path, out: Path) -> None:
+    turned, frames, deep = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    photo, exif = Image.new("RGB", (8, 6)), Image.Exif()
+    exif[0x112] = 6
+    photo.save(turned, "JPEG", exif=exif)
+    photo.save(frames, "GIF", save_all=True, append_images=[Image.new("RGB", (8, 6), "red")])
+    Image.fromarray(np.zeros((6, 8), np.uint16)).save(deep, "TIFF")
+    for number in range(4):
+        _put(source, f"turned-{number}.jpg", turned.getvalue())
+    _put(source, "frames.gif", frames.getvalue())
+    _put(source, "deep.tif", deep.getvalue())
+    _put(source, "deep.ppm", b"P6 1 1 65535\n" + bytes(6))
+    _put(source, "transparent.png", picture("png", mode="RGBA"))
+    said: list[str] = []
+    (made,) = convert(str(source), str(out), notice=said.append, preview=lambda _: None, keep_order=True)
+    assert said == [
+        "image: 1 image scaled from 16 bits to 8",
+        "image: 1 image kept in 16 bits, of which a job decodes 8 unless data.features has dtype: uint16",
+        "image: 1 image with several frames, the first of which is stored",
+        "image: 1 image with transparency, which a job drops because other images have none",
+        "image: 4 images turned upright by EXIF orientation",
+    ]
+    assert made.features[0].shape == (None, None, 3)
+
+
 def test_folders_in_a_bucket(bucket: str, out: Path) -> None:
     for name in ("b/2.png", "a/1.png"):
         storage.write(f"{bucket}/pictures/{name}", picture("png"))
@@ -240,7 +265,10 @@ class Test_bad_images_are_skipped:
         (made,) = convert(str(source), str(out), bad_images="Skip", **arguments)
         assert made.records == 37
         assert {image for image, _ in _rows(out)} == {*good} - {good[0], good[7], good[9]}
-        assert said[0] == f"skipped: {source}/0.jpg: a damaged image: no image format is recognized"
+        assert (
+            said[0]
+            == f"skipped: {source}/0.jpg: a damaged image, or of a format that Pillow does not read, such as HEIC"
+        )
         assert sorted(line.split(": a damaged")[0] for line in said) == [
             f"skipped: {source}/0.jpg",
             f"skipped: {source}/7.jpg",

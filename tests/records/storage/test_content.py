@@ -6,6 +6,8 @@ import http.server
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from urllib.parse import unquote
 
@@ -16,6 +18,7 @@ from mptraining_records.storage import gcs_clients, storage
 from mptraining_records.storage.http_connections import Connections
 from mptraining_records.storage.pace import Pace
 from mptraining_records.storage.ranges import Traffic, fetch
+from mptraining_records.storage.retry import without_retries
 
 CONTENT = bytes(range(256)) * 4096
 URI = "gs://bucket/object"
@@ -149,11 +152,35 @@ def test_other_requests_wait_as_well(service: Service) -> None:
 
 
 def test_but_not_longer_than_a_request_is_retried(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.5")
+    monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "2")
     service.fault = lambda number, handler: answer(handler, 503, b"", {"Retry-After": "3600"})
     with pytest.raises(StorageUnavailable, match="HTTP 503"):
         _read()
     assert len(service.paths) == 2
+
+
+@pytest.mark.parametrize(
+    "request_once",
+    [partial(fetch, URI, 0, 50000, version="7", traffic=Traffic()), partial(storage.exists, URI)],
+    ids=["data plane", "control plane"],
+)
+def test_the_end_of_a_run_ends_retries_in_all_threads(
+    service: Service, request_once: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that failed would take up to two minutes more to exit."""
+    monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "120")
+    asked = threading.Event()
+
+    def refuse(_number: int, handler: http.server.BaseHTTPRequestHandler) -> bool:
+        asked.set()
+        return answer(handler, 503, b"", {"Retry-After": "3600"})
+
+    service.fault = refuse
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(request_once)
+        assert asked.wait(60)
+        with without_retries(), pytest.raises(StorageUnavailable, match="HTTP 503"):
+            reading.result(60)
 
 
 def test_the_bytes_that_a_slow_connection_lacks_are_requested_on_another_one(

@@ -100,6 +100,14 @@ def test_the_inference_can_be_reported() -> None:
     ) == ["image: uint8 [?, ?, 3] from jpeg", "label: int64"]
 
 
-@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("1", 1), ("I;16", 1), ("LA", 2), ("RGBA", 4)])
-def test_every_mode_of_pillow_has_its_channels(mode: str, channels: int) -> None:
-    assert features.image_shape(_image("png", (4, 5), mode)) == (4, 5, channels)
+@pytest.mark.parametrize(
+    ("mode", "channels", "bits"), [("L", 1, 8), ("1", 1, 1), ("I;16", 1, 16), ("P", 3, 1), ("LA", 4, 8), ("RGBA", 4, 8)]
+)
+def test_every_mode_of_pillow_has_its_channels(mode: str, channels: int, bits: int) -> None:
+    assert features.stored_image(_image("png", (4, 5), mode)) == ("png", (4, 5, channels), bits)
+
+
+@pytest.mark.parametrize(("label", "dtype"), [("x", "uint16"), (None, "uint8")])
+def test_labels_keep_16_bits(label: str | None, dtype: str) -> None:
+    (feature,) = _infer({"x": _image("png", (4, 5), "I;16")}, label=label)
+    assert feature.dtype == dtype

@@ -12,6 +12,7 @@ import json
 import shutil
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -113,7 +114,7 @@ def tf_example(content: bytes, folder: Path) -> None:
     record_check.fault(found, content)
     for feature in found:
         for each in record_check.contents(feature, content) if feature.decode else ():
-            features.image_fault(each)
+            features.image_fault(each, feature.shape)
 
 
 def index_sidecar(content: bytes, folder: Path) -> None:
@@ -239,11 +240,13 @@ def pod(content: bytes, folder: Path) -> None:
 
 
 def checkpoint_state(content: bytes, folder: Path) -> None:
-    """Find the newest checkpoint with a readable state; one that is not is passed over."""
+    """Read the state of a checkpoint."""
     place = folder / "checkpoints" / "000000000001"
     place.mkdir(parents=True)
     (place / state.STATE).write_bytes(content)
-    state.newest_state(str(folder))
+    (uri,) = state.checkpoints(str(folder))
+    with suppress(ValueError):
+        state.CheckpointState.read(storage.read(storage.join(uri, state.STATE)))
 
 
 def checkpoint_arrays(content: bytes, folder: Path) -> None:

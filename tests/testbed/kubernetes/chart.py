@@ -14,6 +14,8 @@ from tests.testbed.kubernetes.installation import SYSTEM
 CHART = Path(__file__).parents[3] / "charts" / "mptraining"
 RELEASE = "mptraining"
 KUBERNETES = "1.34.4"
+# As in manifests/install.yaml.
+REGISTRY = "registry.invalid"
 
 
 class Refused(Exception):
@@ -28,10 +30,13 @@ def render(
     tests: bool = False,
     chart: Path = CHART,
 ) -> str:
-    """Return the manifests of an installation in the operator's namespace. Raises Refused when helm refuses."""
+    """Return the manifests of an installation in the operator's namespace, with a registry unless `values` has global.
+
+    Raises Refused when helm refuses.
+    """
     command = [str(binary("helm")), "template", release, str(chart), "--namespace", SYSTEM, "--values", "-"]
     command += ["--kube-version", kubernetes, *([] if tests else ["--skip-tests"])]
-    text = yaml.safe_dump(values or {})
+    text = yaml.safe_dump({"global": {"imageRegistry": REGISTRY}, **(values or {})})
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
         raise Refused(done.stderr)

@@ -6,8 +6,8 @@ import base64
 import json
 import signal
 import subprocess
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -122,6 +122,15 @@ class ControlPlane:
 
     def start_api_server(self) -> None:
         """End the outage: the same port, the same data."""
+        self._start_api_server()
+
+    @contextmanager
+    def etcd_stopped(self) -> Iterator[Path]:
+        """Stop the API server and etcd, for a copy or a replacement of etcd's data folder, which is yielded."""
+        self.stop_api_server()
+        self._servers["etcd"].stop()
+        yield self.folder / "etcd"
+        self._start_etcd()
         self._start_api_server()
 
     def freeze_api_server(self) -> None:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,15 @@ from safetensors import SafetensorError
 
 from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
-from mptraining_api.problems import Diverged, ResumeRefused, StorageFull, Superseded
+from mptraining_api.problems import Diverged, ResumeRefused, StorageFull, StorageUnavailable, Superseded
 from mptraining_records.storage import storage, transfers
 from mptraining_trainer import fence
 from mptraining_trainer.checkpoints import files
-from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
+from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, load_newest
 from mptraining_trainer.checkpoints.state import CheckpointState, checkpoints
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.reporting.telemetry import Telemetry
+from tests.fakes import Notices
 
 pytestmark = pytest.mark.training
 
@@ -60,6 +62,8 @@ class Rig:
         chief: bool = True,
         identity: WorkerIdentity = SEAT,
         fenced: bool = False,
+        optimizer: str = "Adam",
+        metrics: Sequence[tuple[str, str]] = (("Mean", "loss"),),
     ) -> None:
         keras.set_seed(seed)
         keras.set_policy(policy)
@@ -70,12 +74,17 @@ class Rig:
             self.model = keras.module.Sequential(
                 [keras.module.layers.Input((3,)), *stack, keras.module.layers.Dropout(0.5, seed=3)]
             )
-            self.optimizer = keras.module.optimizers.Adam(rate)
-            self.metric = keras.module.metrics.Mean(name="loss")
+            momentum = {} if optimizer == "Adam" else {"momentum": 0.9}
+            self.optimizer = getattr(keras.module.optimizers, optimizer)(rate, **momentum)
+            self.metrics = [getattr(keras.module.metrics, kind)(name=name) for kind, name in metrics]
+            for metric in self.metrics:
+                # tf_keras creates the variables of some metrics with their first update.
+                metric.reset_state()
+            self.metric = self.metrics[0]
             keras.build_optimizer(self.optimizer, self.model.trainable_variables)
         self.checkpointer = Checkpointer(
             str(folder),
-            Contents(keras, self.model, self.optimizer, [self.metric]),
+            Contents(keras, self.model, self.optimizer, self.metrics),
             max_to_keep=keep,
             chief=chief,
             telemetry=Telemetry(SEAT, None, stream=self.said),
@@ -224,6 +233,114 @@ def test_a_checkpoint_of_another_optimizer_is_refused(keras: Keras, tmp_path: Pa
     telemetry = Telemetry(SEAT, None, stream=io.StringIO())
     with pytest.raises(ResumeRefused, match="a checkpoint of another optimizer"):
         Checkpointer(str(tmp_path), contents, max_to_keep=1, chief=True, telemetry=telemetry).restore()
+
+
+def test_another_optimizer_is_refused_although_its_slots_have_the_same_shapes(keras: Keras, tmp_path: Path) -> None:
+    """The momentum of SGD would become the mean of squares of RMSprop."""
+    Rig(keras, tmp_path, optimizer="SGD").train().save(1)
+    other = Rig(keras, tmp_path, optimizer="RMSprop", seed=2)
+    with pytest.raises(ResumeRefused, match=r"a checkpoint of another optimizer: .*(SGD|variables)"):
+        other.checkpointer.restore()
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        (("Mean", "loss"), ("AUC", "auc")),
+        (("AUC", "auc"), ("Mean", "loss")),
+        (("Mean", "error"),),
+        (("Sum", "loss"),),
+        (("MeanSquaredError", "loss"),),
+    ],
+    ids=["added", "added before", "renamed", "of another shape", "of the same shape"],
+)
+@pytest.mark.parametrize("reverse", [False, True], ids=["", "the other way"])
+def test_other_metrics_are_reset_and_training_resumes(
+    keras: Keras, tmp_path: Path, metrics: Sequence[tuple[str, str]], reverse: bool
+) -> None:
+    before, after = (metrics, (("Mean", "loss"),)) if reverse else ((("Mean", "loss"),), metrics)
+    saved = Rig(keras, tmp_path, metrics=before)
+    saved.train().save(7, loss_steps=3.0) if not reverse else saved.save(7, loss_steps=3.0)
+    fresh = Rig(keras, tmp_path, metrics=after, seed=2)
+    initial = [variable.numpy() for metric in fresh.metrics for variable in keras.variables(metric)]
+    found = fresh.checkpointer.restore()
+    assert found is not None
+    assert (found.step, found.loss_steps) == (7, 0.0), "the loss's mean begins again with its sum"
+    assert equal([np.array(one) for one in saved.model.get_weights()], [np.array(o) for o in fresh.model.get_weights()])
+    assert int(fresh.optimizer.iterations) == int(saved.optimizer.iterations)
+    assert equal([variable.numpy() for metric in fresh.metrics for variable in keras.variables(metric)], initial)
+    (notice,) = fresh.events()
+    assert (notice.topic, notice.level) == ("MetricsReset", "Warning")
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_the_future_that_a_resume_abandons_is_deleted_by_the_next_save(
+    keras3: Keras, tmp_path: Path, keep: int
+) -> None:
+    """Only whole checkpoints count among those that are kept."""
+    rig = Rig(keras3, tmp_path, keep=5).train().save(100)
+    rig.train().save(200)
+    rig.train().save(300)
+    rig.train().save(400)
+    for step in (300, 400):
+        (tmp_path / f"step-0000000{step}" / "model.safetensors").write_bytes(b"damaged")
+    resumed = Rig(keras3, tmp_path, keep=keep, seed=2)
+    assert resumed.checkpointer.restore() is not None
+    # Later than one and earlier than the other of the abandoned checkpoints.
+    resumed.train().save(350)
+    steps = [int(uri[-3:]) for uri in checkpoints(str(tmp_path))]
+    assert steps == [100, 200, 350][-keep:]
+    third = Rig(keras3, tmp_path, keep=keep, seed=3)
+    found = third.checkpointer.restore()
+    assert found is not None
+    assert found.step == 350
+    assert equal(third.arrays(), resumed.arrays())
+
+
+def test_state_and_arrays_are_of_the_same_step(keras3: Keras, tmp_path: Path) -> None:
+    rig = Rig(keras3, tmp_path).train().save(1, policy="mixed_float16")
+    weights = rig.arrays()[: len(rig.model.variables)]
+    rig.train().save(2, policy="float32")
+    (tmp_path / "step-0000000002" / "model.safetensors").write_bytes(b"damaged")
+    loaded = load_newest(str(tmp_path), Notices())
+    assert loaded is not None
+    assert (loaded.state.step, loaded.state.policy) == (1, "mixed_float16")
+    assert equal(loaded.arrays["model"], weights)
+
+
+class Test_a_bucket_that_does_not_answer:
+    """A real server behind a port that refuses connections until it is opened."""
+
+    def test_does_not_hold_training_up_and_gets_the_newest_checkpoint(
+        self, keras3: Keras, bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = f"{bucket}/run/checkpoints"
+        rig = Rig(keras3, folder).train().save(1)
+        with socket.socket() as closed, monkeypatch.context() as away:
+            closed.bind(("127.0.0.1", 0))
+            away.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{closed.getsockname()[1]}")
+            away.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.2")
+            for step in (2, 3, 4):
+                rig.train().checkpointer.save(state(step))
+                while not any(event.kind == "Notice" for event in rig.events()):
+                    threading.Event().wait(0.02)
+        rig.checkpointer.wait()
+        assert [int(uri[-1]) for uri in checkpoints(folder)] == [1, 4]
+        fresh = Rig(keras3, folder, seed=2)
+        assert fresh.checkpointer.restore() is not None
+        assert equal(fresh.arrays(), rig.arrays())
+        assert "CheckpointDelayed" in {event.topic for event in rig.events() if event.kind == "Notice"}
+
+    def test_is_an_error_of_the_end_alone(self, keras3: Keras, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        rig = Rig(keras3, f"{bucket}/run/checkpoints")
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{closed.getsockname()[1]}")
+            monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.2")
+            for step in (1, 2):
+                rig.checkpointer.save(state(step))
+            with pytest.raises(StorageUnavailable, match="cannot be reached"):
+                rig.checkpointer.wait()
 
 
 def test_only_the_last_ones_are_kept(keras3: Keras, tmp_path: Path) -> None:

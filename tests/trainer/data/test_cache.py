@@ -38,14 +38,16 @@ class Rig:
     def notice(self, topic: str, text: str, **_: Any) -> None:
         self.said.append((topic, text))
 
-    def open(self, folder: str, mode: Mode, *, reserved: int = 0) -> tuple[Split, str]:
+    def open(self, folder: str, mode: Mode, *, reserved: int = 0, processes: int = 1) -> tuple[Split, str]:
         program = Program.parse({"function": {"entryPoint": "model:build"}})
         data = resolve_data(Data.parse({"train": [f"{folder}/*.tfrecord"]}), program)[0]
-        cache, _ = data_cache.disk_cache(dataset_index.find(data.train), mode, self.notice, reserved=reserved)
+        cache, _ = data_cache.disk_cache(
+            dataset_index.find(data.train), mode, self.notice, reserved=reserved, processes=processes
+        )
         if cache is not None:
             self._ends.callback(cache.close)
         split = open_data(data.train, data, training_columns=None, notice=self.notice, now=lambda: 0.0, cache=cache)
-        cached, name, _ = data_cache.with_cache(split, mode, cache)
+        cached, name, _ = data_cache.with_cache(split, mode, cache, processes=processes)
         self._ends.callback(cached.reader.close)
         return cached, name
 
@@ -136,6 +138,22 @@ def test_without_memory_for_them_the_records_go_to_the_disk(
 ) -> None:
     monkeypatch.setattr(data_cache, "available_memory", lambda: 0)
     assert rig.open(write(f"{bucket}/data"), "Auto")[1] == "Disk"
+
+
+@pytest.mark.parametrize(("processes", "caches"), [(1, ("Memory", "Disk")), (4, ("None", "None"))])
+def test_processes_of_one_machine_share_its_memory_and_disk(
+    bucket: str, rig: Rig, monkeypatch: pytest.MonkeyPatch, processes: int, caches: tuple[str, str]
+) -> None:
+    """Each of them caches all records: together they would take what one may take, so many times."""
+    folder = write(f"{bucket}/data")
+    size = sum(each.size for each in storage.list_objects(folder))
+    # As much as one process needs, of which it takes a quarter (memory) and 0.7 (disk).
+    monkeypatch.setattr(data_cache, "available_memory", lambda: 8 * size)
+    monkeypatch.setattr(data_cache, "available_disk", lambda folder: 0)
+    in_memory = rig.open(folder, "Auto", processes=processes)[1]
+    monkeypatch.setattr(data_cache, "available_memory", lambda: 0)
+    monkeypatch.setattr(data_cache, "available_disk", lambda folder: 2 * size)
+    assert (in_memory, rig.open(folder, "Auto", processes=processes)[1]) == caches
 
 
 def test_records_on_a_disk_are_not_copied_to_a_disk(tmp_path: Path, rig: Rig) -> None:

@@ -109,3 +109,66 @@ def test_a_child_of_the_users_script_can_still_be_ended() -> None:
     with watching(CHILD, grace=60) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"{-signal.SIGTERM}\n"
+
+
+FORKED = """
+import multiprocessing, time
+preemption.unblock_for_children()
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.map(abs, [-1, 2]), flush=True)
+def forked(end=lambda: time.sleep(600)):
+    child = os.fork()
+    if child == 0:
+        end()
+        os._exit(3)
+    # At once: the child may have run nothing yet.
+    os.kill(child, 15)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print({forked() for _ in range(20)}, preemption.stop_requested(), flush=True)
+"""
+
+
+def test_a_terminated_forked_child_is_no_preemption() -> None:
+    with watching(FORKED + ASKS, grace=60) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "[1, 2]\n"
+        assert process.stdout.readline() == f"{{{-signal.SIGTERM}}} False\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 9, "the parent still receives its own"
+
+
+INHERITED = """
+preemption.unblock_for_children()
+import signal
+signal.signal(signal.SIGTERM, lambda *_: os._exit(4))
+child = os.fork()
+if child == 0:
+    signal.pause()
+os.kill(child, 15)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def test_a_forked_child_has_the_handler_that_the_program_installed() -> None:
+    with watching(INHERITED, grace=60) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "4\n"
+
+
+ASYNCIO = """
+preemption.unblock_for_children()
+import asyncio, signal
+async def main():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print)
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+asyncio.run(main())
+print("up", flush=True)
+"""
+
+
+def test_a_program_that_takes_the_wake_up_pipe_is_preempted_too() -> None:
+    with watching(ASYNCIO + ASKS, grace=60) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 9

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining_api.problems import InvalidData, Problem
+from mptraining_api.problems import InvalidData
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
-from mptraining_trainer.export.export import export, load, replace_mixed_policies
+from mptraining_trainer.export import export as exporting
+from mptraining_trainer.export.export import load, take_snapshot
+from mptraining_trainer.export.float32_model import replace_mixed_policies
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.program import Program, build
 
@@ -101,6 +104,23 @@ def trained(keras: Keras, resolved: ResolvedJob, example: ExampleSpec) -> Progra
     return program
 
 
+def export(
+    built: Program,
+    keras: Keras,
+    resolved: ResolvedJob,
+    example: ExampleSpec | None,
+    folder: Path,
+    step: int,
+    *,
+    metrics: Mapping[str, float] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Export as a run of one process does, and return the content of model.json."""
+    with tempfile.TemporaryDirectory() as scratch:
+        snapshot = take_snapshot(built.model, keras, Path(scratch), policy=keras.policy, **options)
+        return exporting.export(built, keras, resolved, example, folder, step, snapshot, metrics=metrics)
+
+
 def batch(example: ExampleSpec) -> Any:
     numbers = np.random.default_rng(8)
     inputs = {
@@ -132,7 +152,7 @@ def main_file(keras: Keras, program: dict[str, Any]) -> str:
     """Return the model's main file. Keras 3 writes no class whose arguments it cannot inspect: that model is exported
     as weights and rebuild.py.
     """
-    return "model.weights.h5" if program is SUBCLASSED and not keras.legacy else "model.keras"
+    return "rebuild.py" if program is SUBCLASSED and not keras.legacy else "model.keras"
 
 
 ANSWER = """
@@ -164,7 +184,9 @@ def test_the_copy_is_float32_and_has_the_trained_weights(
     keras: Keras, tmp_path: Path, source: Path, program: dict[str, Any], example: ExampleSpec
 ) -> None:
     built = trained(keras, job(program), example)
-    assert export(built, keras, job(program), example, tmp_path / "model", 12) == main_file(keras, program)
+    assert export(built, keras, job(program), example, tmp_path / "model", 12, inputs=batch(example))[
+        "main"
+    ] == main_file(keras, program)
     model = load(tmp_path / "model")
     assert {layer.compute_dtype for layer in keras.layers(model)} == {"float32"}
     for before, after in zip(built.model.get_weights(), model.get_weights(), strict=True):
@@ -179,7 +201,7 @@ def test_the_content_of_the_folder(keras: Keras, tmp_path: Path, source: Path) -
     export(built, keras, job(FUNCTIONAL), TABLE, tmp_path / "model", 12, metrics={"val_loss": 0.5})
     names = {path.relative_to(tmp_path / "model").as_posix() for path in (tmp_path / "model").rglob("*.*")}
     assert names == {
-        "model.keras", "model.weights.h5", "weights.npz", "model.json", "rebuild.py", "source/blooms.py",
+        "model.keras", "weights.npz", "model.json", "rebuild.py", "source/blooms.py",
     }  # fmt: skip
     about = json.loads((tmp_path / "model" / "model.json").read_text())
     assert about["version"] == 1
@@ -228,30 +250,39 @@ def test_an_older_keras_rebuilds_it(
 @pytest.mark.training
 def test_a_saved_model_serves(keras: Keras, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     resolved, folder = job(CNN, "saved_model"), tmp_path / "model"
-    assert export(trained(keras, resolved, PHOTO), keras, resolved, PHOTO, folder, 1) == "saved_model"
+    assert export(trained(keras, resolved, PHOTO), keras, resolved, PHOTO, folder, 1)["main"] == "saved_model"
     assert capsys.readouterr().out == ""
     assert expected(folder, PHOTO) == answers(sys.executable, folder, SERVE)
 
 
-def test_a_scripts_model_that_keras_cannot_copy_is_switched_to_float32(
+def test_a_scripts_model_that_keras_cannot_load_again_is_served_as_it_is(
     keras: Keras, tmp_path: Path, source: Path
 ) -> None:
     built = trained(keras, job(SUBCLASSED), TABLE)
     script = job(SUBCLASSED).model_copy(update={"program": job(MLP).program})
     of_script = replace(built, rebuild={"builder": "script", "arguments": {}})
-    assert export(of_script, keras, script, None, tmp_path / "model", 1) == main_file(keras, SUBCLASSED)
-    assert json.loads((tmp_path / "model" / "model.json").read_text())["policy"] == "float32"
-    assert not (tmp_path / "model" / "rebuild.py").exists()
+    about = export(of_script, keras, script, None, tmp_path / "model", 1, inputs=batch(TABLE))
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    if keras.legacy:
+        assert (about["formats"], about["policy"]) == (["model.keras"], "float32")
+        assert names == {"model.keras", "model.json", "weights.npz"}
+    else:
+        assert (about["formats"], about["policy"]) == (["saved_model"], "mixed_bfloat16")
+        assert "Keras cannot save the model: NotImplementedError" in about["leftOut"]["model.keras"]
+        assert names == {"saved_model", "model.json", "weights.npz", "model.weights.h5"}
+        with pytest.raises(InvalidData, match="no form that Keras opens; it has saved_model"):
+            load(tmp_path / "model")
 
 
 def test_a_failed_export_leaves_the_earlier_model_whole(keras: Keras, tmp_path: Path) -> None:
     built = trained(keras, job(MLP), TABLE)
     export(built, keras, job(MLP), TABLE, tmp_path / "model", 1)
     before = {path: path.read_bytes() for path in (tmp_path / "model").iterdir()}
-    with pytest.raises(Problem, match="other weights"):
-        export(built, keras, job(MLP), TABLE, tmp_path / "model", 2, weights=[np.zeros(3)])
+    snapshot = take_snapshot(built.model, keras, tmp_path, policy=keras.policy)
+    with pytest.raises(ValueError, match="shorter"):
+        exporting.export(built, keras, job(MLP), TABLE, tmp_path / "model", 2, replace(snapshot, weights=[np.zeros(3)]))
     assert {path: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["live.keras", "model"]
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:

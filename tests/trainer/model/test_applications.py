@@ -156,11 +156,12 @@ def test_weights_that_cannot_be_downloaded_have_a_next_step(keras: Keras, monkey
     )
 
 
-def test_weights_come_from_a_bucket(keras: Keras, bucket: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
+def test_weights_come_from_a_bucket(keras: Keras, bucket: str, tmp_path: Path, name: str) -> None:
     trained = build(keras, {"name": "mlp"}, GREY).model
-    trained.save_weights(str(tmp_path / "model.weights.h5"))
-    uri = f"{bucket}/run/model/model.weights.h5"
-    storage.upload(tmp_path / "model.weights.h5", uri)
+    (trained.save if name == "model.keras" else trained.save_weights)(str(tmp_path / name))
+    uri = f"{bucket}/run/model/{name}"
+    storage.upload(tmp_path / name, uri)
     model = build(keras, {"name": "mlp", "weights": uri}, GREY).model
     for expected, found in zip(trained.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(expected, found)

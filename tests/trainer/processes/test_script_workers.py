@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mptraining.runs import load_run
 from mptraining_api import events
 from tests.trainer.processes.attempts import TWO_WORKERS, Start, equal
 
@@ -41,6 +42,11 @@ def test_a_script_resumes_by_epoch(start: Start, tmp_path: Path, monkeypatch: py
     assert (rest.wait(), undisturbed.wait()) == ([0], [0]), rest.errors()
     assert [event.step for event in rest.all(events.Saved)] == [6, 8, 10]
     assert equal(rest, undisturbed, 1e-6)
+    (resumed,) = rest.all(events.Started)
+    assert resumed.first_step == 4
+    steps = [point.step for point in load_run(str(rest.folder)).history.points]
+    assert steps == sorted(set(steps)), "every step once"
+    assert {2, 4, 6, 8, 10} <= set(steps), "all epochs, those of the first attempt too"
 
 
 SEVERAL = """
@@ -130,6 +136,26 @@ def test_keras_2_code_gets_the_keras_that_runs_it(start: Start, tmp_path: Path) 
     (started,) = done.all(events.Started)
     assert (started.keras[:8], started.strategy) == ("tf_keras", "None")
     assert json.loads((done.folder / "result.json").read_text())["keras"] == "Legacy"
+
+
+GRAPH_MODE = """
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+tf.compat.v1.disable_eager_execution()
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((8, 3)), np.ones((8, 1)))
+"""
+
+
+def test_a_fit_in_graph_mode_is_refused_before_it_trains(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "graph.py").write_text(GRAPH_MODE)
+    done = start({"accelerator": {"type": "cpu"}, "program": {"script": {"path": "graph.py"}}}, source=tmp_path)
+    assert done.wait() == [2], done.errors()
+    assert done.finished().reason == "InvalidProgram"
+    assert "model.fit in graph mode" in done.finished().message
+    assert "disable_eager_execution" in done.finished().message
 
 
 OWN_STRATEGY = """

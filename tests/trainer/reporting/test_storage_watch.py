@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -52,15 +53,16 @@ def test_other_problems_are_unchanged(tmp_path: Path) -> None:
 
 def test_events_that_a_bucket_refuses_are_in_the_next_part(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = [0.0], io.StringIO()
-    telemetry = Telemetry(SEAT, f"{bucket}/run", stream=said, monotonic=lambda: clock[0])
+    telemetry = Telemetry(SEAT, f"{bucket}/run", stream=said, monotonic=lambda: clock[0], part_seconds=0.05)
     with socket.socket() as closed, monkeypatch.context() as away:
         closed.bind(("127.0.0.1", 0))
         away.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{closed.getsockname()[1]}")
-        clock[0] = 31.0
         with report_storage_retries(telemetry):
             telemetry.notice("One", "said while the bucket was away")
-    clock[0] = 62.0
+            while "EventsNotKept" not in said.getvalue():
+                threading.Event().wait(0.02)
     telemetry.notice("Two", "said later")
-    (kept,) = storage.list_objects(f"{bucket}/run/events")
-    assert storage.read(kept.uri).decode() == said.getvalue()
+    telemetry.close()
+    parts = storage.list_objects(f"{bucket}/run/events")
+    assert "".join(storage.read(part.uri).decode() for part in parts) == said.getvalue()
     assert [topic in said.getvalue() for topic in ("One", "StorageRetried", "EventsNotKept", "Two")] == [True] * 4

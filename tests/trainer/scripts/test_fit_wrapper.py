@@ -108,6 +108,9 @@ class Recorder:
         self.restored.append((len(model.weights), whole))
         return self.restores
 
+    def keep_inputs(self, inputs: Any) -> None:
+        self.inputs = inputs
+
     def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         self.policies.append((policy, replicas))
 
@@ -119,6 +122,9 @@ class Recorder:
 
     def stop_requested(self) -> bool:
         return self.stop_after is not None and len(self.saved) >= self.stop_after
+
+    def wait(self, seconds: float) -> bool:
+        return self.stop_requested()
 
 
 @pytest.fixture
@@ -139,6 +145,9 @@ def folder(keras: Keras, tmp_path: Path) -> Path:
         "model.fit(np.ones((4, 3)), np.ones((4, 1)))",
         "embeds": EMBEDS,
         "swallows": "try:\n    model.fit(np.ones((4, 3)), np.ones((4, 1)), epochs=9)\nexcept Exception:\n    pass",
+        "swallows_all": "try:\n    model.fit(np.ones((4, 3)), np.ones((4, 1)), epochs=9)\nexcept SystemExit:\n    pass",
+        "threaded": "import threading, time\ndef later():\n    time.sleep(0.1)\n"
+        "    model.fit(np.ones((4, 3)), np.ones((4, 1)), epochs=9, verbose=0)\nthreading.Thread(target=later).start()",
     }
     for name, end in ends.items():
         (tmp_path / f"{name}.py").write_text(FINE_TUNE.format(keras=package, end=end.format(keras=package)))
@@ -329,3 +338,20 @@ def test_an_error_in_a_notebook_names_its_cell(keras: Keras, folder: Path) -> No
     with pytest.raises(Problem) as raised:
         run(keras, folder, "notebook.py")
     assert str(raised.value) == "a.ipynb, cell 2, line 2: ZeroDivisionError: division by zero"
+
+
+# Python ignores a SystemExit in a thread, pytest does not.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("end", ["leaves_0", "leaves_2", "raises", "swallows_all", "threaded"])
+def test_a_preempted_script_is_preempted_however_it_ends(keras: Keras, folder: Path, end: str) -> None:
+    """By its own handler of SIGTERM, which may exit or raise, by a fit whose end it ignores, or in a thread."""
+    context = Recorder(stop_after=2 if end in ("swallows_all", "threaded") else 1)
+    with pytest.raises(Preempted):
+        run(keras, folder, f"{end}.py", context)
+    assert len(context.saved) == context.stop_after
+
+
+def test_a_fit_in_a_thread_is_waited_for(keras: Keras, folder: Path) -> None:
+    context = Recorder()
+    run(keras, folder, "threaded.py", context)
+    assert context.saved[-1] == [1, 9]

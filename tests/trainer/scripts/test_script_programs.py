@@ -135,8 +135,11 @@ def test_a_model_with_classes_of_the_script_is_exported_in_float32(
     done = through_us(text, tmp_path, capsys, monkeypatch, generation=generation, policy="mixed_bfloat16", replicas=2)
     assert done.outcome.reason == "Succeeded", done.message
     about = json.loads((done.folder / "model" / "model.json").read_text())
-    assert (about["policy"], about["trainedUnder"]) == ("float32", "mixed_bfloat16")
-    assert (done.folder / "model" / "model.weights.h5").exists()
+    loadable = argument == "by"
+    assert about["formats"] == ["model.keras" if loadable else "saved_model"], about["leftOut"]
+    assert about["policy"] == ("float32" if loadable else "mixed_bfloat16")
+    assert ("OnlyWeights" in done.notices) == (not loadable)
+    assert (done.folder / "model" / "model.weights.h5").exists() == (not loadable)
     assert len(done.weights) == 4
 
 

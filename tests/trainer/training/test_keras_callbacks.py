@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining_api import outcomes
+from mptraining_api import events, outcomes
 from mptraining_trainer.keras_backend import load
 from tests.trainer.callback_runs import Train, until
 
@@ -55,6 +55,22 @@ class Stopper(keras.callbacks.Callback):
 
 def recording(stop=None):
     return program(Recorder(), *([] if stop is None else [Stopper(stop)]))
+
+class Rate(keras.callbacks.Callback):
+    # Changes rate and weights at every batch, by what it has read.
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.optimizer.learning_rate = 0.1 / (1 + int(self.model.optimizer.iterations))
+
+class Halve(keras.callbacks.CSVLogger):
+    def on_train_batch_end(self, batch, logs=None):
+        if logs["loss"] > 0.5:
+            bias = self.model.layers[-1].bias
+            bias.assign(bias * 0.5)
+
+def changing(to):
+    seen = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: TOLD.append(
+        ("seen", (batch,), dict(loss=float(logs["loss"])), batch, dict())))
+    return program(Rate(), Halve(to + "/log.csv"), seen, Recorder())
 
 def swapping():
     ema = keras.optimizers.SGD(0.1, momentum=0.5, use_ema=True, ema_momentum=0.5)
@@ -132,7 +148,7 @@ def examples(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
         return found["x"], found["label"]
 
 
-def plain(generation: str, folder: Path, name: str = "recording", **arguments: Any) -> list[Any]:
+def plain(generation: str, folder: Path, name: str = "recording", *, batch: int = BATCH, **arguments: Any) -> list[Any]:
     """Return the calls by Keras' own `fit` over the same batches."""
     keras = load("Legacy" if generation == "Legacy" else "Keras3")
     keras.clear_session()
@@ -146,26 +162,35 @@ def plain(generation: str, folder: Path, name: str = "recording", **arguments: A
     model.fit(
         x,
         label,
-        batch_size=BATCH,
+        batch_size=batch,
         epochs=2,
         shuffle=False,
         verbose=0,
         validation_data=examples(folder, "validation"),
-        validation_batch_size=BATCH,
+        validation_batch_size=batch,
         callbacks=parts["callbacks"],
     )
     return list(space["TOLD"])
 
 
-@pytest.mark.parametrize("arguments", [{}, {"stop": EPOCH + 3}], ids=["whole", "stopped in mid-epoch"])
-def test_calls_and_logs_are_those_of_fit(train: Train, generation: str, data: Path, arguments: dict[str, Any]) -> None:
-    sections = {"shuffle": {"bufferSize": 0}}
+@pytest.mark.parametrize(
+    ("name", "stop", "batch"),
+    [("recording", None, 4), ("recording", EPOCH + 3, BATCH), ("changing", None, 4)],
+    ids=["whole", "stopped in mid-epoch", "rate and weights"],
+)
+def test_calls_and_logs_are_those_of_fit(
+    train: Train, generation: str, data: Path, tmp_path: Path, name: str, stop: int | None, batch: int
+) -> None:
+    """Each step is an execution of its own, and each batch of validation, without a setting of the job."""
     paths = {"train": [f"{data}/train-*.tfrecord"], "validation": [f"{data}/validation-*.tfrecord"]}
-    once = {"epochs": 2, "stepsPerExecution": 1}
-    done = train("recording", keras=generation, training=once, data=paths | sections, arguments=arguments)
+    job = {"training": {"epochs": 2, "batchSize": {"global": batch}}, "data": paths | {"shuffle": {"bufferSize": 0}}}
+    arguments: dict[str, Any] = {"stop": stop} if name == "recording" else {"to": str(tmp_path)}
+    done = train(name, keras=generation, arguments=arguments, **job)
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
-    assert done.finished.step == arguments.get("stop", 2 * EPOCH)
-    ours, theirs = calls_of(generation), plain(generation, data, **arguments)
+    assert done.finished.step == (stop or 2 * 100 // batch)
+    (started,) = [event for event in done.events if isinstance(event, events.Started)]
+    assert started.steps_per_execution == 1
+    ours, theirs = calls_of(generation), plain(generation, data, name, batch=batch, **arguments)
     assert [each[:2] for each in ours] == [each[:2] for each in theirs]
     for (name, numbers, logs, step, params), (_, _, expected, expected_step, expected_params) in zip(
         ours, theirs, strict=True

@@ -11,7 +11,13 @@ import pytest
 from mptraining_records.reading.order import Position
 from mptraining_trainer.loop.steps_per_execution import Execution
 from mptraining_trainer.numerics.recovery import NonFinite, PrecisionState
-from mptraining_trainer.training.non_finite import PERSISTENT, NonFiniteMonitor, is_persistent
+from mptraining_trainer.training.non_finite import (
+    NOT_FINITE,
+    PERSISTENT,
+    NonFiniteMonitor,
+    is_persistent,
+    warnings_of_success,
+)
 
 FINE = Execution(
     applied_steps=10, loss=0.5, loss_sum=5.0, loss_weight=10.0, gradient_norm=1.0, finite_steps=10, metrics={},
@@ -144,3 +150,19 @@ def test_a_skipped_batch_is_reported_once_and_frequent_overflow_too() -> None:
     for tens in range(1, 11):
         watch.check(replace(FINE, loss_scale=64.0, skipped_steps=2 * tens), 10 * tens, 10, position)
     assert told.topics == ["StepsSkipped"]
+
+
+@pytest.mark.parametrize(("skipped", "ends"), [(0, False), (10, False), (11, True)])
+def test_a_training_that_ends_has_applied_half_of_its_steps(skipped: int, ends: bool) -> None:
+    execution = replace(FINE, loss_scale=64.0, skipped_steps=skipped)
+    found = outcome(FLOAT16, execution, step=20, total_steps=20)
+    assert found == (f"11 of 20 steps were skipped under mixed_float16: {NOT_FINITE}" if ends else None)
+    assert outcome(FLOAT16, execution, step=20, total_steps=21) is None
+
+
+def test_a_success_says_what_it_lacks() -> None:
+    assert warnings_of_success({"loss": 0.5}, skipped=2, steps=20) == ()
+    assert warnings_of_success({"loss": 0.5, "val_loss": math.nan, "val_auc": math.inf}, skipped=3, steps=20) == (
+        f"3 of 20 steps were skipped: {NOT_FINITE}",
+        "val_loss, val_auc at the end: NaN or infinite",
+    )

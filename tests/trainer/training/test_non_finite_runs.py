@@ -214,6 +214,19 @@ def test_when_it_happens_again_the_next_safer_policy_continues(start: Start) -> 
     assert again.all(events.Started)[0].precision == "float32", "the next attempt knows"
 
 
+def test_precision_and_weights_come_from_the_same_checkpoint(start: Start) -> None:
+    """The newest one is damaged, and has the policy of a recovery that the older one knows nothing of."""
+    done = start(policy="mixed_bfloat16", poisoned=FIRST | SECOND)
+    assert [way[1:] for way in done.ways_back] == [(0, "mixed_bfloat16"), (12, "float32")]
+    (done.folder / "checkpoints" / f"step-{STEPS:010d}" / "model.safetensors").write_bytes(b"damaged")
+    again = start(policy="mixed_bfloat16", poisoned=FIRST | SECOND)
+    (started,) = again.all(events.Started)
+    assert (started.first_step, started.precision) == (12, "mixed_bfloat16")
+    assert again.ways_back == [(13, 12, "float32")]
+    assert again.result.recoveries == 2
+    assert same(done, again)
+
+
 def test_float16_that_overflows_for_good_is_replaced_by_a_wider_policy(start: Start) -> None:
     # 1000 times 1000 exceeds float16; the first eight examples, which are inspected before the first step, are small.
     scale, large = {"mode": "Dynamic", "value": 2}, dict.fromkeys(range(8, 300), 1000.0)

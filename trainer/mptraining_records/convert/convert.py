@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -104,7 +105,9 @@ def convert(
     }
     if not overwrite:
         _refuse_present(destination, names, arguments)
-    with sources.open_source(request) as opened:
+    with warnings.catch_warnings(), sources.open_source(request) as opened:
+        # About metadata, and about images that are large but not refused.
+        warnings.filterwarnings("ignore", module="PIL")
         # The split needs the labels of all rows before the first is written; a manifest does not.
         labels = opened.labels() if validation_fraction else None
         held_out = _held_out(opened, labels, request, validation_fraction, seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -15,24 +15,59 @@ from mptraining_records.convert.request import Request
 from mptraining_records.reading.order import Int64s
 from mptraining_records.tfrecord import features
 from mptraining_records.tfrecord.example import Encodable
-from mptraining_records.tfrecord.features import Decode, Feature
+from mptraining_records.tfrecord.features import Feature, StoredImage
 
 _THREADS = 8
 _AHEAD = 32
 
 
 class Content(NamedTuple):
-    """The bytes to store; of an image also its encoding and its shape [height, width, channels]."""
+    """The bytes to store; of an image also what they are, and what was changed, as phrases after "3 images"."""
 
     stored: bytes
-    kind: Decode | None = None
-    shape: tuple[int, int, int] | None = None
+    image: StoredImage | None = None
+    notes: tuple[str, ...] = ()
+
+
+_TRANSPARENT = "with transparency, which a job drops because other images have none"
+
+
+class ImageColumns:
+    """The images that a source has read, by column, and the numbers of the rows in which they were changed."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._images: dict[str, set[StoredImage]] = defaultdict(set)
+        self._notes: dict[tuple[str, str], set[int]] = defaultdict(set)
+        self._reported = False
+
+    def add(self, name: str, number: int, content: Content) -> None:
+        """Add an image of the row `number`."""
+        if content.image is None:
+            return
+        self._images[name].add(content.image)
+        for note in (*content.notes, *([_TRANSPARENT] if content.image.shape[-1] == 4 else ())):
+            self._notes[name, note].add(number)
+
+    def feature(self, name: str, label: str | None) -> Feature | None:
+        """Return the feature of the images of a column; None without images."""
+        images = self._images.get(name)
+        return features.image_feature(name, images, is_label=name == label) if images else None
+
+    def report(self, label: str | None) -> None:
+        """Report, once all rows are read, how many have an image that was changed."""
+        for (name, note), rows in self._notes.items() if not self._reported else ():
+            feature = self.feature(name, label)
+            if note != _TRANSPARENT or (feature and feature.shape[-1] != 4):
+                self._request.notice(f"{name}: {len(rows):,} {'image' if len(rows) == 1 else 'images'} {note}")
+        self._reported = True
 
 
 class FileRows:
     """A source of rows: `files` has the URIs of each column by row, `values` the columns that are no files.
 
-    `load` returns the content of one file or raises InvalidData, which skips its row if the request asks for that.
+    `load` returns the content of one file, by feature, or raises InvalidData, which skips its row if the request asks
+    for that.
     """
 
     random_access = True
@@ -41,7 +76,7 @@ class FileRows:
         self,
         request: Request,
         files: Mapping[str, Sequence[str]],
-        load: Callable[[str], Content],
+        load: Mapping[str, Callable[[str], Content]],
         *,
         values: Mapping[str, Sequence[Encodable] | NDArray[Any]],
         value_features: Sequence[Feature] = (),
@@ -58,10 +93,9 @@ class FileRows:
         self._value_features = tuple(value_features)
         self._groups = groups
         self._load = load
-        self._kinds: dict[str, set[Decode | None]] = {name: set() for name in files}
         # The preview and the conversion read the first rows, which are reported once.
         self._skipped: set[int] = set()
-        self._shapes: dict[str, set[tuple[int, int, int]]] = {name: set() for name in files}
+        self._images = ImageColumns(request)
 
     def rows(self, numbers: Int64s | None = None) -> Iterator[tuple[int, Mapping[str, Encodable]]]:
         wanted = range(self.count) if numbers is None else numbers.tolist()
@@ -83,15 +117,17 @@ class FileRows:
                     row: dict[str, Encodable] = {name: values[number] for name, values in self._values.items()}
                     for name, content in contents.items():
                         row[name] = content.stored
-                        self._kinds[name].add(content.kind)
-                        if content.shape:
-                            self._shapes[name].add(content.shape)
+                        self._images.add(name, number, content)
                     yield number, row
+                if len(wanted) == self.count:
+                    self._images.report(self.label)
             finally:
                 pool.shutdown(cancel_futures=True)
 
     def features(self) -> tuple[Feature, ...]:
-        return (*(self._file_feature(name) for name in self._files), *self._value_features)
+        text = (Feature(name=name, dtype="string") for name in self._files)
+        files = (self._images.feature(each.name, self.label) or each for each in text)
+        return (*files, *self._value_features)
 
     def labels(self) -> Int64s | None:
         if self.label is None or self.label not in self._values:
@@ -113,10 +149,4 @@ class FileRows:
         return ", ".join(files[number] for files in self._files.values())
 
     def _load_row(self, number: int) -> dict[str, Content]:
-        return {name: self._load(files[number]) for name, files in self._files.items()}
-
-    def _file_feature(self, name: str) -> Feature:
-        kinds = {kind for kind in self._kinds[name] if kind}
-        if kinds:
-            return features.image_feature(name, kinds, self._shapes[name])
-        return Feature(name=name, dtype="string")
+        return {name: self._load[name](files[number]) for name, files in self._files.items()}

@@ -45,7 +45,7 @@ def open_folder(uri: str, request: Request) -> FileRows:
     return FileRows(
         request,
         {name: [each.uri for each in chosen]},
-        partial(images.load, size=request.image_size) if name == images.IMAGE else text.load,
+        {name: partial(images.load, size=request.image_size) if name == images.IMAGE else text.load},
         values={label: labels} if label is not None and labels is not None else {},
         value_features=(Feature(name=label, dtype="int64"),) if label else (),
         label=label,
@@ -76,7 +76,7 @@ def open_pairs(request: Request) -> FileRows:
     return FileRows(
         request,
         {feature: [each[name].uri for name in sorted(files)] for feature, each in by_feature.items()},
-        partial(images.load, size=request.image_size),
+        {name: partial(images.load, size=request.image_size, is_label=name == label) for name in names},
         values={},
         label=label,
     )

@@ -1,10 +1,13 @@
-"""Image files: those of a folder, and their content. JPEG and PNG are kept unless resized, others become PNG."""
+"""Image files: those of a folder, and their content as JPEG or PNG with the pixels that Pillow shows."""
 
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.files import Content
@@ -14,9 +17,48 @@ from mptraining_records.tfrecord.features import Decode
 
 if TYPE_CHECKING:
     from PIL import Image
+    from PIL.ImageFile import ImageFile
 
 IMAGE = "image"
-_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
+# fmt: off
+_SUFFIXES = frozenset((
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".bmp", ".dib", ".gif", ".webp", ".tif", ".tiff", ".ppm",
+    ".pgm", ".pbm", ".pnm", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".ico", ".tga",
+))
+# fmt: on
+# Tags of EXIF and TIFF.
+_ORIENTATION, _BITS_PER_SAMPLE = 274, 258
+# Members of Image.Transpose by the EXIF orientation that they undo.
+_TURNS: dict[object, str] = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+
+
+# What Pillow's readers of formats raise for damaged files, besides DecompressionBombError.
+_DAMAGED = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    LookupError,
+    ArithmeticError,
+    EOFError,
+    struct.error,
+)
+
+
+class _UnknownRange(OSError):
+    """Pixels that are no brightness from black to white."""
+
+    def __init__(self, pixels: str) -> None:
+        super().__init__(f"{pixels}, of which black and white are not known; save 8 or 16 bits, or arrays as .npz")
 
 
 class ListedFile(NamedTuple):
@@ -41,45 +83,128 @@ def is_image(path: str) -> bool:
     return not name.name.startswith(".") and name.suffix.lower() in _SUFFIXES
 
 
-def load(uri: str, size: tuple[int, int] | None) -> Content:
-    """Return the encoded image, after decoding it once; raises InvalidData if it cannot be decoded."""
+def is_encoded(content: bytes) -> bool:
+    """Return whether the bytes begin as an image in a format that tables of images use."""
+    begins = content.startswith((b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*"))
+    return begins or content[8:12] in (b"WEBP", b"avif") or features.image_kind(content) is not None
+
+
+def load(uri: str, size: tuple[int, int] | None, *, is_label: bool = False) -> Content:
+    """Return the image as `prepare` does; raises InvalidData if it cannot be converted."""
+    try:
+        return prepare(storage.read(uri), size, is_label=is_label)
+    except OSError as error:
+        step = "Repair or remove it, then convert again; or skip such images with --bad-images Skip"
+        raise InvalidData(uri, str(error), next_step=step) from error
+
+
+def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bool) -> Content:
+    """Return the image as JPEG or PNG with the pixels that Pillow shows, resized to (height, width) if given.
+
+    JPEG and PNG that TensorFlow decodes to these pixels are kept. The pixels of a label are class numbers, unless it is
+    a JPEG: those of a palette are stored instead of its colours, and they are not interpolated. Raises OSError with the
+    cause if the image cannot be decoded, or the range of its pixels is not known.
+    """
     from PIL import Image, UnidentifiedImageError
 
-    content = storage.read(uri)
     kind = features.image_kind(content)
+    is_label = is_label and kind != "jpeg"
+    notes: list[str] = []
     try:
+        if kind and (fault := features.image_fault(content)):
+            raise OSError(fault)
         with Image.open(io.BytesIO(content)) as image:
-            if kind is None or size:
-                content, kind = _encode(image, kind, size)
-            else:
-                # Decoding at an eighth of the size finds a damaged JPEG in a third of the time.
-                image.draft(None, (image.width // 8, image.height // 8))
+            bits = _bits(image, content)
+            # The further frames of a JPEG are previews.
+            if kind != "jpeg" and getattr(image, "is_animated", False):
+                notes.append("with several frames, the first of which is stored")
+            turn = _TURNS.get(_orientation(image))
+            if kind is None:
+                # Only then ICO knows its size, and a TIFF is turned.
                 image.load()
-        return Content(content, kind, features.image_shape(content))
+            upright: Image.Image = image
+            if turn is not None:
+                notes.append("turned upright by EXIF orientation")
+                upright = image if image.format == "TIFF" else image.transpose(Image.Transpose[turn])
+            changed = _class_numbers(upright, notes) if is_label else upright
+            if kind is None or size or changed is not image:
+                changed = _plain(changed)
+                if size:
+                    how = Image.Resampling.NEAREST if is_label else Image.Resampling.BILINEAR
+                    changed = changed.resize((size[1], size[0]), how)
+                content, kind = _encode(changed, kind)
+    except _UnknownRange:
+        raise
     except UnidentifiedImageError as error:
-        raise _damaged(uri, "no image format is recognized") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise _damaged(uri, str(error)) from error
+        raise OSError("a damaged image, or of a format that Pillow does not read, such as HEIC") from error
+    except (*_DAMAGED, Image.DecompressionBombError) as error:
+        raise OSError(f"a damaged image: {error}") from error
+    stored = features.stored_image(content)
+    assert stored is not None
+    if bits > 8 and stored.bits == 8:
+        notes.append("scaled from 16 bits to 8")
+    elif bits > 8 and not is_label:
+        notes.append("kept in 16 bits, of which a job decodes 8 unless data.features has dtype: uint16")
+    return Content(content, stored, tuple(notes))
 
 
-def _damaged(uri: str, cause: str) -> InvalidData:
-    return InvalidData(
-        uri,
-        f"a damaged image: {cause}",
-        next_step="Repair or remove it, then convert again; or skip such images with --bad-images Skip",
-    )
+def _orientation(image: Image.Image) -> object:
+    """Return the orientation in the EXIF data, None without one; damaged EXIF data is no damaged image."""
+    try:
+        return image.getexif().get(_ORIENTATION)
+    except _DAMAGED:
+        return None
 
 
-def _encode(image: Image.Image, kind: Decode | None, size: tuple[int, int] | None) -> tuple[bytes, Decode]:
-    """Encode the image as JPEG if it was one, else as PNG, resized to (height, width)."""
+def _bits(image: ImageFile, content: bytes) -> int:
+    """Return the bits of a value in the file, of which Pillow may keep 8."""
+    if image.format == "PNG":
+        return content[24]
+    if image.mode.startswith("I"):
+        return 16
+    if image.format == "PPM" and isinstance(image.tile[0][3], tuple):
+        # The mode and the largest value.
+        return int(image.tile[0][3][1]).bit_length()
+    return int(max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (8,))))
+
+
+def _class_numbers(image: Image.Image, notes: list[str]) -> Image.Image:
+    """Return the class numbers of a mask as an image of one channel; any other image as it is."""
     from PIL import Image
 
-    changed = image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB")
-    if size:
-        changed = changed.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    if image.mode in ("P", "PA"):
+        notes.append("with a palette, whose indices are stored instead of its colours")
+        return Image.fromarray(np.array(image.getchannel(0)))
+    if image.mode in ("1", "L", "LA", "I;16") and image.has_transparency_data:
+        notes.append("with transparency, which is dropped")
+        numbers = image.getchannel(0)
+        numbers.info = {}
+        return numbers
+    return image
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """Return the image in a mode that Pillow can interpolate and write as PNG."""
+    if image.mode == "F":
+        values = np.asarray(image)
+        raise _UnknownRange(f"its pixels are floats from {values.min():g} to {values.max():g}")
+    if image.mode.startswith("I"):
+        numbers = image.convert("I")
+        low, high = np.asarray(numbers).min(), np.asarray(numbers).max()
+        if low < 0 or high > 0xFFFF:
+            raise _UnknownRange(f"its pixels are integers from {low} to {high}")
+        return numbers.convert("I;16")
+    grey = image.mode in ("1", "L", "LA", "La")
+    return image.convert(("L" if grey else "RGB") + "A" * image.has_transparency_data)
+
+
+def _encode(image: Image.Image, kind: Decode | None) -> tuple[bytes, Decode]:
+    """Encode the image as JPEG if it was one, else as PNG."""
     content = io.BytesIO()
+    # Pillow would write its transparent colour.
+    image.info = {}
     if kind == "jpeg":
-        changed.save(content, "JPEG", quality=95)
-    else:
-        changed.save(content, "PNG")
-    return content.getvalue(), kind or "png"
+        image.save(content, "JPEG", quality=95, subsampling=0)
+        return content.getvalue(), "jpeg"
+    image.save(content, "PNG")
+    return content.getvalue(), "png"

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
+from mptraining_records.convert import images
+from mptraining_records.convert.files import ImageColumns
 from mptraining_records.convert.request import LabelAs, Request, check_column, stored_columns
 from mptraining_records.reading.order import Int64s
-from mptraining_records.tfrecord import features
 from mptraining_records.tfrecord.example import Encodable
-from mptraining_records.tfrecord.features import Decode, Dtype, Feature, choose_label
+from mptraining_records.tfrecord.features import Dtype, Feature, choose_label
 
 # More distinct integers than this are no one-based classes.
 _MAX_CLASSES = 1000
@@ -69,8 +70,9 @@ class Table:
                 f"{len(self._class_values) - 1}; --label-as Numbers stores the values"
             )
         self._lists: dict[str, set[tuple[int, ...]]] = {}
-        self._kinds: dict[str, set[Decode | None]] = {}
-        self._shapes: dict[str, set[tuple[int, int, int]]] = {}
+        self._images = ImageColumns(request)
+        # Columns of bytes with a value that is no image.
+        self._other_bytes: set[str] = set()
         self._dtypes = {field.name: self._dtype(field) for field in schema if field.name in self._names}
 
     def rows(self, numbers: Int64s | None = None) -> Iterator[tuple[int, Mapping[str, Encodable]]]:
@@ -82,6 +84,7 @@ class Table:
             for row in range(batch.num_rows):
                 yield done + row, {name: values[row] for name, values in columns.items()}
             done += batch.num_rows
+        self._images.report(self.label)
 
     def features(self) -> tuple[Feature, ...]:
         return tuple(self._feature(name) for name in sorted(self._dtypes))
@@ -111,13 +114,12 @@ class Table:
         return f"row {self.row_numbers[number]}"
 
     def _feature(self, name: str) -> Feature:
-        kinds = self._kinds.get(name) or {None}
         found = self._lists.get(name, {()})
         shape: tuple[int | None, ...] = next(iter(found))
         if len(found) > 1:
             shape = (None, *shape[1:])
-        if None not in kinds:
-            image = features.image_feature(name, {kind for kind in kinds if kind}, self._shapes[name])
+        image = None if name in self._other_bytes else self._images.feature(name, self.label)
+        if image is not None:
             return image.model_copy(update={"shape": (*shape, *image.shape)})
         return Feature(name=name, dtype=self._dtypes[name], shape=shape)
 
@@ -234,9 +236,7 @@ class Table:
         if hasattr(column.type, "value_type") and not _is_text(column.type):
             return self._vectors(name, column, done)
         if dtype == "string":
-            values = column.to_pylist()
-            self._detect_images(name, values)
-            return values  # type: ignore[no-any-return]
+            return [self._bytes(name, row, value) for row, value in enumerate(column.to_pylist(), done)]
         return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
     def _vectors(self, name: str, column: Any, done: int) -> list[Encodable]:
@@ -256,8 +256,9 @@ class Table:
             else:
                 shapes.add((0, *next(iter(shapes))[1:]))
             if stored is object:
-                self._detect_images(name, row)
-            rows.append(row if stored is object and row else np.zeros(0, "S1") if stored is object else values)
+                rows.append([self._bytes(name, number, value) for value in row] or np.zeros(0, "S1"))
+            else:
+                rows.append(values)
         return rows
 
     def _uneven(self, name: str, row: int) -> InvalidData:
@@ -268,17 +269,17 @@ class Table:
             next_step="Fill the inner lists up to one length",
         )
 
-    def _detect_images(self, name: str, values: list[bytes | str]) -> None:
-        kinds = self._kinds.setdefault(name, set())
-        for value in values:
-            kind = features.image_kind(value) if isinstance(value, bytes) else None
-            kinds.add(kind)
-            if None in kinds:
-                return
-            try:
-                self._shapes.setdefault(name, set()).add(features.image_shape(bytes(value)))  # type: ignore[arg-type]
-            except OSError as error:
-                raise InvalidData(self._uri, f"column {name!r}: a damaged image: {error}") from error
+    def _bytes(self, name: str, row: int, value: bytes | str) -> bytes | str:
+        """Return text and bytes as they are, and an image as a job decodes it."""
+        if name in self._other_bytes or not isinstance(value, bytes) or not images.is_encoded(value):
+            self._other_bytes.add(name)
+            return value
+        try:
+            content = images.prepare(value, is_label=name == self.label)
+        except OSError as error:
+            raise InvalidData(self._uri, f"column {name!r}, {self.origin(row)}: {error}") from error
+        self._images.add(name, row, content)
+        return content.stored
 
     def _missing(self) -> InvalidData:
         """Return the error for the gaps of all columns, with the options that leave them out."""

@@ -139,7 +139,7 @@ class _ContentCheck:
             if feature.decode not in features.IMAGES:
                 continue
             for content in record_check.contents(feature, payload):
-                fault = features.image_fault(content)
+                fault = features.image_fault(content, feature.shape)
                 if fault is not None:
                     return f"feature {feature.name!r} cannot be decoded: {fault}"
         return None

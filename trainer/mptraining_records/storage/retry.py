@@ -6,8 +6,10 @@ import http
 import itertools
 import re
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from mptraining_api.problems import StorageUnavailable
@@ -40,6 +42,23 @@ class RetryLater(StorageUnavailable):
         self.seconds = seconds
 
 
+# Set while no request of this process is retried.
+_given_up = threading.Event()
+
+
+@contextmanager
+def without_retries() -> Iterator[None]:
+    """In the block, no request of any thread is retried, and those that wait for a retry fail at once.
+
+    The end of a run does not wait for threads that retry what no longer matters.
+    """
+    _given_up.set()
+    try:
+        yield
+    finally:
+        _given_up.clear()
+
+
 def retried(request: Callable[[], T], *, seconds: float, on_retry: Callable[[StorageUnavailable], None]) -> T:
     """Return the result of a request that is retried for `seconds` after StorageUnavailable, with growing random waits.
 
@@ -51,12 +70,12 @@ def retried(request: Callable[[], T], *, seconds: float, on_retry: Callable[[Sto
             return request()
         except StorageUnavailable as error:
             remaining = seconds - (time.monotonic() - began)
-            if remaining <= 0:
+            if remaining <= 0 or _given_up.is_set():
                 raise
             on_retry(error)
             wait = min(_LONGEST_WAIT, _FIRST_WAIT * _GROWTH ** min(attempt, 8)) * secrets.randbelow(1001) / 1000
             # All requests got the same Retry-After: without the random part they would be sent together again.
-            time.sleep(min(wait + error.seconds if isinstance(error, RetryLater) else wait, remaining))
+            _given_up.wait(min(wait + error.seconds if isinstance(error, RetryLater) else wait, remaining))
     raise AssertionError
 
 
@@ -73,10 +92,13 @@ def retry_policy(seconds: float, on_retry: Callable[[str], None], *, may_renew_t
     def failed(error: Exception) -> None:
         on_retry(cause_of(error))
         remaining = seconds - (time.monotonic() - began)
-        time.sleep(max(0.0, min(retry_after_of(error), remaining)))
+        _given_up.wait(max(0.0, min(retry_after_of(error), remaining)))
+
+    def may_retry(error: Exception) -> bool:
+        return not _given_up.is_set() and (_is_transient(error) or (may_renew_token and status_of(error) == 401))
 
     return Retry(
-        predicate=lambda error: _is_transient(error) or (may_renew_token and status_of(error) == 401),
+        predicate=may_retry,
         initial=0.5,
         multiplier=2.0,
         maximum=3.0,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptraining_records.storage import storage
-from mptraining_records.writers.background import CLOSE_SECONDS, BackgroundWriter
+from mptraining_records.writers.outbox import CLOSE_SECONDS, Outbox
 
 HEAD_BYTES = 1 << 20
 PART_BYTES = 256 << 10
@@ -92,10 +92,10 @@ class BoundedLog:
 
 
 class LogWriter:
-    """Keeps the lines of one program in `folder`, from a background thread; no method raises or waits for storage.
+    """Keeps the lines of one program in `folder` through an outbox; no method raises or waits for storage.
 
     `name` returns a part's path below the folder, `redact` the text without secret values. `on_failure` gets a message
-    if the log cannot be written; the thread retries after every interval.
+    if the log cannot be written; it is retried after every interval.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class LogWriter:
         on_failure: Callable[[str], None] = lambda _: None,
         seconds: float | None = None,
         log: BoundedLog | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self._folder = folder
         self._name = name
@@ -118,17 +119,21 @@ class LogWriter:
         self._pending_size = 0
         self._dropped = 0
         self._partial = ""
-        self._writer = BackgroundWriter(
-            self._write, folder, name="program output", on_failure=on_failure, seconds=seconds
-        )
+        self._outbox = outbox or Outbox()
+        self._on_failure = on_failure
+        self._seconds = seconds
+        self._end: Callable[[float], None] | None = None
 
     def start(self) -> None:
         """Begin to write; until then the text waits in memory."""
-        self._writer.start()
+        self._end = self._outbox.repeat(
+            "program output", self._write, self._folder, on_failure=self._on_failure, seconds=self._seconds
+        )
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Write the rest; give up after `seconds`."""
-        self._writer.close(seconds)
+        if self._end is not None:
+            self._end(seconds)
 
     def add(self, text: str) -> None:
         """Add any text, from any thread; complete lines are written."""

@@ -7,14 +7,16 @@ The array files are written first (`checkpoints.files`), `state.json` with their
 no checkpoint. A fence prevents an older attempt that still runs from publishing, and from replacing the files of a
 newer attempt. Variables are saved as plain arrays, so that a run with another precision, number of workers or Keras
 patch version can read them. Every worker calls `save`, because reading per-replica variables is a collective operation;
-only the chief writes, in a background thread.
+only the chief writes, through the outbox. A checkpoint that a bucket does not take is superseded by the next one.
+
+Checkpoints of a higher step than that of the restored one belong to a future that was abandoned: the next save deletes
+them, so that a later attempt cannot resume from them.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,14 +27,17 @@ import tensorflow as tf
 from mptraining_api.events import Saved
 from mptraining_api.problems import InvalidData, Problem, ResumeRefused, StorageUnavailable
 from mptraining_records.storage import preconditions, storage, transfers
+from mptraining_records.writers.outbox import Outbox
 from mptraining_trainer.checkpoints.files import delete_unfinished, read, scratch_folder, write
 from mptraining_trainer.checkpoints.provenance import Origin, changes
-from mptraining_trainer.checkpoints.state import STATE, CheckpointState, checkpoints
+from mptraining_trainer.checkpoints.state import STATE, CheckpointState, checkpoints, step_of
 from mptraining_trainer.distribution.replica_variables import ReplicaValues, shape_matches
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.numerics.recovery import WEIGHTS_NOT_FINITE, NonFinite
-from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.reporting.telemetry import Notify, Telemetry
+
+_NAME = "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,36 @@ class LoadedCheckpoint:
     uri: str
     state: CheckpointState
     arrays: Mapping[str, list[Any]]
+
+
+def load_newest(folder: str, notice: Notify) -> LoadedCheckpoint | None:
+    """Return the newest whole checkpoint, its state and arrays of the same step; None if there is none.
+
+    A damaged one is skipped with a warning. Raise ResumeRefused if all are damaged.
+    """
+    damaged = []
+    for uri in reversed(checkpoints(folder)):
+        try:
+            state = CheckpointState.read(storage.read(storage.join(uri, STATE)))
+            return LoadedCheckpoint(uri, state, read(uri, state.files))
+        except StorageUnavailable:
+            # The checkpoint is not damaged: falling back would lose work that the next attempt can read.
+            raise
+        except OSError as error:
+            # The local scratch disk failed; that does not mean that the checkpoint is damaged.
+            raise StorageUnavailable(tempfile.gettempdir(), f"no scratch space: {error}") from error
+        except (Problem, ValueError) as error:
+            damaged.append(uri)
+            notice(
+                "CheckpointDamaged", f"{uri} cannot be read ({error}); falling back to the one before", level="Warning"
+            )
+    if damaged:
+        raise ResumeRefused(
+            damaged[0],
+            "no checkpoint of this run is whole",
+            next_step="Restore it, or set training.resume: Never.",
+        )
+    return None
 
 
 @dataclass(frozen=True)
@@ -74,6 +109,13 @@ class Contents:
             "random": self.keras.random_states(self.model),
         }
 
+    def kinds(self) -> dict[str, tuple[str, ...]]:
+        """Return the kinds of the objects by file: other kinds may have variables of the same shapes."""
+        return {
+            "optimizer": tuple(type(each).__name__ for each in (self.optimizer, *self.more_optimizers)),
+            "metrics": tuple(f"{type(metric).__name__} {metric.name}" for metric in self.metrics),
+        }
+
     def _of_optimizer(self) -> list[Any]:
         if self.optimizer is None:
             # A script may compile its model without an optimizer and apply gradients by others.
@@ -98,6 +140,7 @@ class Checkpointer:
         fence: Fence | None = None,
         strategy: Any = None,
         origin: Origin | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         """`origin` is written into each state, and a restore warns about its changes.
 
@@ -111,17 +154,17 @@ class Checkpointer:
         self._chief = chief
         self._telemetry = telemetry
         self._fence = fence
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending: Future[None] | None = None
+        self._outbox = outbox or Outbox()
         self.last_step: int | None = None
+        self._restored_step: int | None = None
         # The arrays of `Contents.extra_arrays` from the restored checkpoint.
         self.extra_arrays: dict[str, list[Any]] = {}
 
     def save(self, state: CheckpointState) -> None:
         """Copy all variables now and write the copy while training continues.
 
-        Raise the error of the previous write: NonFinite if its weights were not finite, Superseded if a newer attempt
-        has claimed the run folder.
+        Raise the error of an earlier write: NonFinite if its weights were not finite, Superseded if a newer attempt has
+        claimed the run folder. A bucket that does not answer is an error of `wait` alone.
         """
         self.last_step = state.step
         of_files = self._contents.variables()
@@ -129,64 +172,74 @@ class Checkpointer:
             for variables in of_files.values():
                 self._values.take_part_in_read(variables)
             return
+        if self._outbox.withdraw(_NAME):
+            self._telemetry.notice(
+                "CheckpointSuperseded", "saving takes longer than the steps between two checkpoints: some are left out"
+            )
         arrays = {name: self._arrays(variables) for name, variables in of_files.items()}
         arrays |= {name: _numbered(extra) for name, extra in self._contents.extra_arrays().items()}
-        self.wait()
-        self._pending = self._writer.submit(self._write, state.model_copy(update={"origin": self._origin}), arrays)
+        if not storage.is_remote(self._folder):
+            self.wait()
+        state = state.model_copy(update={"origin": self._origin, "kinds": self._contents.kinds()})
+        self._outbox.put(_NAME, lambda: self._write(state, arrays))
 
     def wait(self) -> None:
         """Wait until the last save is published; raise its error."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        self._outbox.wait(_NAME)
 
-    def restore(self) -> CheckpointState | None:
-        """Load the newest complete checkpoint into the variables; return None if there is no checkpoint.
+    def restore(self, loaded: LoadedCheckpoint | None = None) -> CheckpointState | None:
+        """Assign the variables of `loaded`, or of the newest whole checkpoint; return its state, None if there is none.
 
-        A damaged checkpoint is skipped with a warning. Raise ResumeRefused for one of another model or optimizer.
+        Raise ResumeRefused for a checkpoint of another model or optimizer. The state of other metrics is not restored,
+        which is reported.
         """
-        loaded = self.load()
+        loaded = loaded or load_newest(self._folder, self._telemetry.notice)
         if loaded is None:
             return None
-        self.assign(loaded)
-        self._warn_about_changes(loaded.state)
-        return loaded.state
+        state = self.assign(loaded)
+        self._warn_about_changes(state)
+        return state
 
-    def assign(self, loaded: LoadedCheckpoint, *, only: str | None = None) -> None:
-        """Assign the arrays to all variables, or to those of one file. Raise ResumeRefused."""
-        of_files = self._contents.variables()
+    def begin_again(self) -> None:
+        """Abandon all checkpoints: the next save deletes them."""
+        self._restored_step = 0
+
+    def assign(self, loaded: LoadedCheckpoint, *, only: str | None = None) -> CheckpointState:
+        """Assign the arrays to all variables, or to those of one file; return the state. Raise ResumeRefused."""
+        state, of_files = loaded.state, self._contents.variables()
         wanted = {name: variables for name, variables in of_files.items() if only in (None, name)}
         # All files are checked before any is assigned, so that a refused checkpoint does not change the model.
-        for name, variables in wanted.items():
-            _require_fit(loaded.uri, name, variables, loaded.arrays.get(name, []))
+        for name, variables in list(wanted.items()):
+            arrays, kinds = loaded.arrays.get(name, []), self._contents.kinds().get(name)
+            difference = _difference(name, variables, arrays)
+            if difference is None and kinds != state.kinds.get(name, kinds):
+                difference = f"{_named(state.kinds[name])} where this {name} has {_named(kinds)}"
+            if difference is None:
+                continue
+            if name != "metrics":
+                raise ResumeRefused(
+                    loaded.uri,
+                    f"a checkpoint of another {name}: {difference}",
+                    next_step="Give another output folder, or set training.resume: Never.",
+                )
+            # Metrics are no part of what was learned. The sum of the losses is among them.
+            del wanted[name]
+            state = state.model_copy(update={"loss_steps": 0.0})
+            self._telemetry.notice(
+                "MetricsReset",
+                f"the program's metrics changed since the checkpoint of step {state.step} ({difference}): this epoch's "
+                "means count from that step on",
+                level="Warning",
+            )
         for name, variables in wanted.items():
             self._values.assign(variables, loaded.arrays.get(name, []))
         self.extra_arrays = {name: kept for name, kept in loaded.arrays.items() if name not in of_files}
-        self.last_step = loaded.state.step
+        self.last_step = self._restored_step = state.step
+        return state
 
     def load(self) -> LoadedCheckpoint | None:
-        """Return the newest complete checkpoint, None if there is none. Raise ResumeRefused if all are damaged."""
-        damaged = []
-        for uri in reversed(checkpoints(self._folder)):
-            try:
-                return _read(uri)
-            except StorageUnavailable:
-                # The checkpoint is not damaged: falling back would lose work that the next attempt can read.
-                raise
-            except OSError as error:
-                # The local scratch disk failed; that does not mean that the checkpoint is damaged.
-                raise StorageUnavailable(tempfile.gettempdir(), f"no scratch space: {error}") from error
-            except (Problem, ValueError) as error:
-                damaged.append(uri)
-                message = f"{uri} cannot be read ({error}); falling back to the one before"
-                self._telemetry.notice("CheckpointDamaged", message, level="Warning")
-        if damaged:
-            raise ResumeRefused(
-                damaged[0],
-                "no checkpoint of this run is whole",
-                next_step="Restore it, or set training.resume: Never.",
-            )
-        return None
+        """See `load_newest`."""
+        return load_newest(self._folder, self._telemetry.notice)
 
     def _warn_about_changes(self, state: CheckpointState) -> None:
         if state.origin is None or self._origin is None:
@@ -208,6 +261,11 @@ class Checkpointer:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise NonFinite(state.step, WEIGHTS_NOT_FINITE)
         uri = storage.join(self._folder, f"step-{state.step:010d}")
+        if self._restored_step is not None:
+            for younger in checkpoints(self._folder):
+                if step_of(younger) > self._restored_step:
+                    self._delete(younger)
+            self._restored_step = None
         for last in (False, False, True):
             try:
                 with scratch_folder(self._folder) as scratch:
@@ -218,6 +276,14 @@ class Checkpointer:
                 # Two attempts wrote this step at the same time; the one that owns the folder writes it again.
                 if last or self._fence is None:
                     raise
+            except StorageUnavailable as problem:
+                self._telemetry.notice(
+                    "CheckpointDelayed",
+                    f"{self._folder}: {problem.found}; training continues, and the newest checkpoint is written when "
+                    "storage answers",
+                    level="Warning",
+                )
+                raise
             except (InvalidData, OSError):
                 # A newer attempt may have swept this one's unpublished files: then Superseded is the cause.
                 if self._fence is not None:
@@ -231,10 +297,14 @@ class Checkpointer:
             seconds=round(self._telemetry.now() - began, 3),
         )
         for old in checkpoints(self._folder)[: -self._max_to_keep]:
-            # The state is deleted first, so that a half-deleted folder is no checkpoint.
-            storage.delete(storage.join(old, STATE))
-            storage.delete_prefix(old)
+            self._delete(old)
         delete_unfinished(self._folder)
+
+    @staticmethod
+    def _delete(uri: str) -> None:
+        # The state is deleted first, so that a half-deleted folder is no checkpoint.
+        storage.delete(storage.join(uri, STATE))
+        storage.delete_prefix(uri)
 
     def _publish(self, uri: str, scratch: Path, state: CheckpointState) -> None:
         state_uri = storage.join(uri, STATE)
@@ -255,23 +325,15 @@ def _numbered(arrays: list[Any]) -> dict[str, Any]:
     return {f"{number:05d}": np.asarray(array, order="C") for number, array in enumerate(arrays)}
 
 
-def _read(uri: str) -> LoadedCheckpoint:
-    state = CheckpointState.read(storage.read(storage.join(uri, STATE)))
-    return LoadedCheckpoint(uri, state, read(uri, state.files))
-
-
-def _require_fit(uri: str, name: str, variables: list[Any], arrays: list[Any]) -> None:
+def _difference(name: str, variables: list[Any], arrays: list[Any]) -> str | None:
     if len(arrays) != len(variables):
-        what = f"{len(arrays)} variables where this {name} has {len(variables)}"
-    else:
-        pairs = zip(variables, arrays, strict=True)
-        differing = next((pair for pair in pairs if not shape_matches(pair[0], pair[1].shape)), None)
-        if differing is None:
-            return
-        variable, array = differing
-        what = f"shape {list(array.shape)} where this {name}'s {variable.name!r} has {list(variable.shape)}"
-    raise ResumeRefused(
-        uri,
-        f"a checkpoint of another {name}: {what}",
-        next_step="Give another output folder, or set training.resume: Never.",
-    )
+        return f"{len(arrays)} variables where this {name} has {len(variables)}"
+    for variable, array in zip(variables, arrays, strict=True):
+        if not shape_matches(variable, array.shape):
+            shape = list(array.shape)
+            return f"shape {shape} where this {name}'s {variable.name!r} has {list(variable.shape)}"
+    return None
+
+
+def _named(kinds: tuple[str, ...] | None) -> str:
+    return ", ".join(kinds or ()) or "none"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field, JsonValue
 
 from mptraining_api.events import ExcludedRecord, Recovery, Trial
-from mptraining_api.model import Model
-from mptraining_api.problems import Problem, StorageUnavailable
+from mptraining_api.model import AnyNumber, Model
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import storage
 from mptraining_trainer.checkpoints.files import FileState
@@ -23,7 +22,7 @@ class FitState(Model):
     """The epochs of one call of `fit`, and the metrics after each epoch."""
 
     epochs: int
-    history: dict[str, list[float]] = Field(default_factory=dict)
+    history: dict[str, list[AnyNumber]] = Field(default_factory=dict)
 
 
 class CheckpointState(Model):
@@ -60,6 +59,8 @@ class CheckpointState(Model):
     fits: tuple[FitState, ...] = ()
     # The provenance of the numbers; None in checkpoints of older versions.
     origin: Origin | None = None
+    # The kinds of the saved objects by file, such as the optimizer's class; empty in checkpoints of older versions.
+    kinds: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     files: dict[str, FileState] = Field(default_factory=dict)
 
 
@@ -71,16 +72,9 @@ def checkpoints(folder: str) -> list[str]:
     )
 
 
-def newest_state(folder: str) -> CheckpointState | None:
-    """Return the state of the newest checkpoint with a readable state; the arrays are not checked."""
-    for uri in reversed(checkpoints(folder)):
-        try:
-            return CheckpointState.read(storage.read(storage.join(uri, STATE)))
-        except StorageUnavailable:
-            raise
-        except (Problem, ValueError):
-            continue
-    return None
+def step_of(uri: str) -> int:
+    """Return the step of a checkpoint of `checkpoints`."""
+    return int(uri.rpartition("-")[2])
 
 
 def precision_from_checkpoint(

@@ -33,12 +33,12 @@ _STRING_BYTES = 24
 
 
 def disk_cache(
-    objects: Sequence[StoredObject], mode: Mode, notice: Notice, *, reserved: int = 0
+    objects: Sequence[StoredObject], mode: Mode, notice: Notice, *, reserved: int = 0, processes: int = 1
 ) -> tuple[DiskCache | None, int]:
     """Return a disk cache for remote records if they fit there, and its maximum size in bytes.
 
-    `reserved` bytes belong to other data sets. The cache stores bytes from the first read on, so it is created when
-    only the objects' sizes are known.
+    `reserved` bytes belong to other data sets, and `processes` of the job share this machine. The cache stores bytes
+    from the first read on, so it is created when only the objects' sizes are known.
     """
     if mode == "None":
         return None, 0
@@ -48,7 +48,7 @@ def disk_cache(
             notice("DiskCache", "data.cache: Disk is for buckets; these records are on a disk already")
         return None, 0
     folder = Path(tempfile.gettempdir())
-    size, room = sum(object.size for object in remote), int(_DISK_SHARE * available_disk(folder)) - reserved
+    size, room = sum(object.size for object in remote), int(_DISK_SHARE * available_disk(folder) / processes) - reserved
     if size > room:
         if mode == "Disk":
             text = f"data.cache: Disk: the records take {size / 1e9:.1f} GB and {folder} has room for {room / 1e9:.1f}"
@@ -57,10 +57,15 @@ def disk_cache(
     return DiskCache(folder, on_full=lambda text: notice("DiskCacheFull", text, level="Warning")), size
 
 
-def with_cache(split: Split, mode: Mode, cache: DiskCache | None, *, reserved: int = 0) -> tuple[Split, str, int]:
-    """Return the split with its cache, the cache's name (Memory, Disk or None), and its bytes of memory."""
+def with_cache(
+    split: Split, mode: Mode, cache: DiskCache | None, *, reserved: int = 0, processes: int = 1
+) -> tuple[Split, str, int]:
+    """Return the split with its cache, the cache's name (Memory, Disk or None), and its bytes of memory.
+
+    The other arguments are those of `disk_cache`.
+    """
     size = split.count * bytes_per_example(split.columns.columns)
-    limit = _MEMORY_SHARE * available_memory() - reserved if mode == "Auto" else math.inf
+    limit = _MEMORY_SHARE * available_memory() / processes - reserved if mode == "Auto" else math.inf
     whole = split
     if mode == "Memory" or (mode == "Auto" and size <= limit):
         # The records that the index pass read come from the disk; the others go to memory only.

@@ -35,6 +35,7 @@ from mptraining_trainer.worker import Worker
 # Records that are read before training: enough to infer features and to detect a missing feature.
 _FIRST_RECORDS = 16
 _NOTICE_EVERY = 10.0
+_NAME = "skipped records"
 
 
 def open_data(
@@ -169,12 +170,15 @@ def open_splits(worker: Worker, share: Share) -> Datasets:
     assert data is not None
     notice, now = worker.telemetry.notice, worker.telemetry.now
     meter = InputMeter()
+    # In a local run all workers share one machine.
+    machines = [host.rpartition(":")[0] for host in worker.identity.hosts]
+    processes = machines.count(machines[worker.identity.index])
 
     def datasets(
         patterns: Sequence[str], training_columns: Columns | None, reserved: ReservedBytes
     ) -> tuple[Split, str, ReservedBytes]:
         objects = dataset_index.find(patterns)
-        cache, on_disk = disk_cache(objects, data.cache, notice, reserved=reserved.disk)
+        cache, on_disk = disk_cache(objects, data.cache, notice, reserved=reserved.disk, processes=processes)
         if cache is not None:
             worker.exit_stack.callback(cache.close)
         split = open_data(
@@ -189,7 +193,7 @@ def open_splits(worker: Worker, share: Share) -> Datasets:
             cache=cache,
         )
         worker.exit_stack.callback(split.reader.close)
-        cached, name, in_memory = with_cache(split, data.cache, cache, reserved=reserved.memory)
+        cached, name, in_memory = with_cache(split, data.cache, cache, reserved=reserved.memory, processes=processes)
         worker.exit_stack.callback(cached.reader.close)
         return cached, name, ReservedBytes(in_memory, on_disk if name == "Disk" else 0)
 
@@ -255,7 +259,7 @@ class SkippedRecords:
         name = run_folder.quarantine_name(identity.attempt, identity.incarnation, identity.index)
         folder = storage.join(self._worker.folder, run_folder.QUARANTINE)
         if len(skipped) > self._saved:
-            bad_record_policy.save(folder, name, skipped)
+            self._worker.outbox.put(_NAME, lambda: bad_record_policy.save(folder, name, skipped))
             self._saved = len(skipped)
         damaged = self._damaged
         if len(damaged) > self._reported and (last or not self._reported):
@@ -274,3 +278,4 @@ class SkippedRecords:
                 self.publish(last=True)
             raise
         self.publish(last=True)
+        self._worker.outbox.wait(_NAME)

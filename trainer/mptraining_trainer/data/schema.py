@@ -66,6 +66,7 @@ class Column:
     ragged: bool = False
     length_name: str | None = None
     typical_size: float = 1.0
+    is_label: bool = False
 
     @property
     def is_variable(self) -> bool:
@@ -188,7 +189,7 @@ def decide_columns(
                 next_step="Remove ragged, so that it is padded; the loss ignores what the model masks.",
             )
         _check_default(column)
-    columns = tuple(_sized(column) for column in columns)
+    columns = tuple(_sized(replace(column, is_label=column.name in labels)) for column in columns)
     classes = manifest.classes if manifest and labels == (manifest.label,) else None
     return Columns(columns, labels, classes, data.sample_weight)
 
@@ -245,7 +246,7 @@ def _check_default(column: Column) -> None:
     """Raise InvalidSpec for a default that is no value of the column's type, and would be another one in it."""
     if column.default is None or column.dtype not in INTEGERS:
         return
-    # A decoded PNG has 8 bits.
+    # The default of an image is a PNG of 8 bits.
     limits = np.iinfo("uint8" if column.decode in IMAGES else column.dtype)
     default = float(column.default)
     if not default.is_integer() or not limits.min <= default <= limits.max:
@@ -271,14 +272,15 @@ def _sized(column: Column) -> Column:
     """
     shape = column.shape
     images = column.decode in IMAGES
-    if images and len(shape) not in (3, 4):
-        if shape:
-            raise InvalidSpec(
-                f"spec.data.features[{column.name}].shape",
-                f"{list(shape)} for an image",
-                expected="[height, width, channels], or [0, height, width, channels] for a list of images",
-            )
+    if images and not shape:
         shape = (None, None, 3)
+    if images and (len(shape) not in (3, 4) or shape[-1] not in (None, 1, 3, 4)):
+        raise InvalidSpec(
+            f"spec.data.features[{column.name}].shape",
+            f"{list(shape)} for an image",
+            expected="[height, width, channels], or [0, height, width, channels] for a list of images, with 1, 3 or 4 "
+            "channels",
+        )
     if column.resize:
         shape = (*shape[:-3], *column.resize, *shape[-1:])
     if images and shape[-1] is None:

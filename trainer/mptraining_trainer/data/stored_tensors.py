@@ -20,6 +20,8 @@ from mptraining_trainer.data.schema import Column
 # Images or serialized tensors of one batch that are decoded in parallel; several batches are decoded in parallel as
 # well.
 _DECODED_AT_ONCE = 8
+# Types with the values of 16 bits; floats get the range of 8, in which models expect images.
+_KEEPS_16_BITS = frozenset({"uint16", "int32", "uint32", "int64"})
 
 
 def read(serialized: Any, columns: Sequence[Column]) -> list[Any]:
@@ -46,15 +48,36 @@ def read(serialized: Any, columns: Sequence[Column]) -> list[Any]:
 
 
 def image(content: Any, column: Column) -> Any:
-    """Decode one image, to the size of the column."""
-    dtype = tf.as_dtype(column.dtype)
-    shape = column.shape[-3:]
-    decoded = tf.io.decode_image(content, channels=shape[2], expand_animations=False)
-    if column.resize:
-        decoded = tf.image.resize(decoded, column.resize, antialias=True)
+    """Decode one image, to the size of the column.
+
+    A label has class numbers, which are neither scaled nor interpolated, unless it is a JPEG. Raises
+    InvalidArgumentError for a number outside of the range of an integer column.
+    """
+    dtype, shape = tf.as_dtype(column.dtype), column.shape[-3:]
+    is_label = column.is_label and column.decode != "jpeg"
+    pixels = _pixels(content, shape[2], keep_16_bits=is_label or column.dtype in _KEEPS_16_BITS)
+    if column.resize and is_label:
+        pixels = tf.image.resize(pixels, column.resize, tf.image.ResizeMethod.NEAREST_NEIGHBOR)
+    elif column.resize:
+        pixels = tf.image.resize(pixels, column.resize, antialias=True)
         if dtype.is_integer:
-            decoded = tf.round(decoded)
-    return tf.ensure_shape(tf.cast(decoded, dtype), shape)
+            pixels = tf.round(pixels)
+    if dtype.is_integer and pixels.dtype.is_integer and dtype.max < pixels.dtype.max:
+        return tf.ensure_shape(_cast(tf.cast(pixels, tf.int64), column), shape)
+    return tf.ensure_shape(tf.cast(pixels, dtype), shape)
+
+
+def _pixels(content: Any, channels: int | None, *, keep_16_bits: bool) -> Any:
+    """Decode an image to uint8, for which TensorFlow scales 16 bits; or to int32 with the numbers of the file."""
+    if not keep_16_bits:
+        return tf.io.decode_image(content, channels=channels, expand_animations=False)
+    # The bits of a value follow the sizes in the header of a PNG.
+    has_16_bits = (tf.strings.substr(content, 1, 3) == b"PNG") & (tf.strings.substr(content, 24, 1) == b"\x10")
+    return tf.cond(
+        has_16_bits,
+        lambda: tf.cast(tf.io.decode_png(content, channels, tf.uint16), tf.int32),
+        lambda: tf.cast(tf.io.decode_image(content, channels, expand_animations=False), tf.int32),
+    )
 
 
 def _parsed_as(column: Column) -> Any:
@@ -145,7 +168,8 @@ def _cast(stored: Any, column: Column) -> Any:
     if dtype == tf.bool or not dtype.is_integer:
         return cast
     numbers, whole = (each.flat_values if isinstance(each, tf.RaggedTensor) else each for each in (cast, stored))
-    with tf.control_dependencies([tf.debugging.assert_equal(tf.cast(numbers, tf.int64), whole)]):
+    outside = f"a number that is no {column.dtype}"
+    with tf.control_dependencies([tf.debugging.assert_equal(tf.cast(numbers, tf.int64), whole, outside)]):
         numbers = tf.identity(numbers)
     return cast.with_flat_values(numbers) if isinstance(cast, tf.RaggedTensor) else numbers
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 # The coordination service of MultiWorkerMirroredStrategy stores keys and values for the workers; it has no public API.
@@ -161,9 +162,9 @@ def _listening(identity: WorkerIdentity) -> Iterator[socket.socket]:
 _DIGEST_BYTES = 8
 
 
-def require_agreement(strategy: Any, *, data: str, checkpoint: str, folder: str) -> None:
+def require_agreement(strategy: Any, identity: WorkerIdentity, *, data: str, checkpoint: str, folder: str) -> None:
     """Raise InvalidData or ResumeRefused on all workers if `data` or `checkpoint` differ. Every worker must call it."""
-    same_data, same_checkpoint = _agree(strategy, (data, checkpoint))
+    same_data, same_checkpoint = agree(partial(_sum_over_replicas, strategy), identity, (data, checkpoint))
     if not same_data:
         raise InvalidData(
             "spec.data",
@@ -188,18 +189,18 @@ def sum_over_workers(strategy: Any, workers: int) -> Callable[[float], float]:
     return lambda value: float(total(tf.constant(value, tf.float32)).numpy()) / count
 
 
-def _agree(strategy: Any, texts: tuple[str, ...]) -> list[bool]:
-    """Return for each text whether it is the same on every worker."""
-    digests = [list(hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]) for text in texts]
-    values = tf.constant(digests, tf.float32)
-    # n numbers are equal if and only if n times the sum of their squares is the square of their sum. They are bytes, so
-    # that float32, which every collective supports, is exact for 256 replicas.
-    count = strategy.num_replicas_in_sync
-    sums, squares = _sum_over_replicas(strategy, values), _sum_over_replicas(strategy, values * values)
-    return [
-        all(count * int(square) == int(sum) ** 2 for sum, square in zip(*each, strict=True))
-        for each in zip(sums, squares, strict=True)
-    ]
+def agree(sum_over_all: Callable[[Any], Any], identity: WorkerIdentity, texts: Sequence[str]) -> list[bool]:
+    """Return for each text whether every worker has the chief's. Every worker must call it.
+
+    `sum_over_all` returns the sum of a tensor over all replicas, each with its worker's values.
+    """
+    mine = np.array([list(hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]) for text in texts], np.float32)
+    # float32, which every collective supports, is exact here: the chief's replicas alone add bytes, the others zeros.
+    chiefs, replicas = (
+        sum_over_all(tf.constant(values * identity.is_chief)) for values in (mine, np.ones(1, np.float32))
+    )
+    differing = sum_over_all(tf.constant((mine * replicas != chiefs).any(axis=1), tf.float32))
+    return [bool(count == 0) for count in differing]
 
 
 def mean_over_workers(strategy: Any, values: Sequence[float]) -> list[float]:

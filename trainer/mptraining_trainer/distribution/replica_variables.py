@@ -203,7 +203,18 @@ def run_eagerly(strategy: Any, on_replica: Callable[[], None]) -> None:
 
 def global_norm(gradients: list[Any]) -> Any:
     """Return the global Euclidean norm, a float32 scalar; not finite if any element is not."""
-    return tf.cast(tf.linalg.global_norm(gradients), tf.float32)
+    summed = [_sum_repeated_rows(each) if isinstance(each, tf.IndexedSlices) else each for each in gradients]
+    return tf.cast(tf.linalg.global_norm(summed), tf.float32)
+
+
+def _sum_repeated_rows(slices: Any) -> Any:
+    """Return the rows of the dense tensor, one for each index; the shape is static, as XLA needs."""
+    order = tf.argsort(slices.indices)
+    indices = tf.gather(slices.indices, order)
+    differs = tf.cast(indices[1:] != indices[:-1], tf.int32)
+    begins = tf.concat([tf.zeros_like(indices[:1], tf.int32), differs], axis=0)
+    rows = tf.shape(indices)[0]
+    return tf.math.unsorted_segment_sum(tf.gather(slices.values, order), tf.cumsum(begins), rows)
 
 
 def all_finite(values: Sequence[Any]) -> Any:

@@ -24,7 +24,7 @@ from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.distribution.strategy import make_strategy, started_fields
 from mptraining_trainer.ensemble.members import Member, require_agreement
 from mptraining_trainer.ensemble.probabilities import Activation, on_probabilities
-from mptraining_trainer.export import export
+from mptraining_trainer.export import export, float32_model
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.compile import compiled_arguments
 from mptraining_trainer.model.compiled import CompiledModel
@@ -103,9 +103,8 @@ def average(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
 
     # Export
     rebuilt = Program(ensemble.model, compiled, None, None, (), ensemble.rebuild)
-    model = export.publish(
-        worker, rebuilt, keras, example, 0, metrics, ensemble.model.get_weights(), columns=split.columns
-    )
+    snapshot = export.take_snapshot(ensemble.model, keras, scratch, policy="float32")
+    model = export.publish(worker, rebuilt, keras, example, 0, metrics, snapshot, columns=split.columns)
     return TrainingResult(
         step=None,
         metrics=metrics,
@@ -194,7 +193,7 @@ def _build(
 ) -> Program:
     """Return the model that averages the members, and how `export` builds it again."""
     inputs = _inputs(members[0].about)
-    with export.under_float32(keras.module):
+    with float32_model.under_float32(keras.module):
         model = export.average_models(
             keras.module, [member.model for member in members], inputs, list(weights), list(activations)
         )

@@ -1,13 +1,16 @@
-"""Export of the trained model as float32 files under any training policy, in forms that several Keras versions read.
+"""Export of the trained model as files that equal it, float32 under any training policy.
 
 model/
 ├── model.keras          for the same version of Keras, `keras.models.load_model`
-├── saved_model/         for serving, if the job asks for it
-├── model.weights.h5     Keras' own weights file
-├── weights.npz          the same arrays in order, readable with NumPy alone
-├── model.json           description of the model and of its rebuild
+├── saved_model/         for serving: if the job asks for it, or if Keras cannot save the model in its own format
+├── weights.npz          the arrays in order, readable with NumPy alone
+├── model.json           description of the model and of its rebuild; `formats` names the forms that equal the model
 ├── rebuild.py           plain Keras: `from rebuild import load_model`; works where model.keras cannot be opened
-└── source/              the program's own modules, if they are small
+├── source/              the program's own modules, if they are small
+└── model.weights.h5     Keras' own weights file, with neither model.keras nor rebuild.py
+
+Every form is loaded again from its files and compared with the live model on the first batch. One that differs is left
+out, with the reason in model.json and a warning.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import io
 import json
 import shutil
 import sys
 import tempfile
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +32,14 @@ import numpy as np
 import tensorflow as tf
 
 from mptraining_api import run_folder
-from mptraining_api.problems import InvalidData, Problem
+from mptraining_api.model import json_value
+from mptraining_api.problems import InvalidData
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import storage, transfers
 from mptraining_trainer.data.schema import Columns, ExampleSpec, to_features
-from mptraining_trainer.export.float32_model import rebuild_from_config, switch_to_float32
+from mptraining_trainer.export import float32_model, reference
+from mptraining_trainer.export.float32_model import own_objects, policy_of
+from mptraining_trainer.export.reference import Reference
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.applications import cnn, mlp, pretrained
 from mptraining_trainer.model.hyperparameters import fill_hyperparameters
@@ -42,6 +48,7 @@ from mptraining_trainer.model.program import Program
 from mptraining_trainer.worker import Worker
 
 VERSION = 1
+KERAS_FILE, SAVED_MODEL, REBUILD, KERAS_WEIGHTS = "model.keras", "saved_model", "rebuild.py", "model.weights.h5"
 _LARGEST_SOURCE = 1 << 20
 _RECIPE = (
     "cd model                            # this folder",
@@ -52,6 +59,66 @@ _RECIPE = (
 )
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """The live model as every worker saves it in its own `folder`, and its outputs on the first batch.
+
+    `policy` is the global one that it was built under, `computes` that of its layers. `failure` says why Keras could
+    not save it as an archive; `reference` is None and `not_called` says why if it was not called on a batch.
+    `weights` are in the order of `model.get_weights()`.
+    """
+
+    folder: Path
+    policy: str
+    computes: str
+    weights: Sequence[Any]
+    reference: Reference | None
+    failure: str | None = None
+    not_called: str | None = None
+
+    @property
+    def archive(self) -> Path:
+        return self.folder / "live.keras"
+
+
+def take_snapshot(
+    model: Any,
+    keras: Keras,
+    folder: Path,
+    *,
+    policy: str,
+    inputs: Any = None,
+    weights: Sequence[Any] | None = None,
+    callable_here: bool = True,
+) -> Snapshot:
+    """Save the live model and call it on `inputs`, by default random ones of the shapes that the model names.
+
+    Every worker calls this function, because reading per-replica variables is a collective operation. The model gets
+    `weights` before, if they are given. `callable_here` is False where an eager call takes minutes, as on a TPU.
+    """
+    if weights is None:
+        weights = model.get_weights()
+    else:
+        model.set_weights(list(weights))
+    failure = None
+    try:
+        float32_model.save_archive(model, keras, folder / "live.keras")
+    except Exception as error:  # noqa: BLE001 - Keras' own saving fails in many ways
+        failure = reference.describe(error)
+        (folder / "live.keras").unlink(missing_ok=True)
+        with contextlib.suppress(Exception):
+            float32_model.save_weights(model, keras, folder / KERAS_WEIGHTS)
+    outputs, computes, not_called = None, policy_of(model, keras), "its inputs are not known"
+    try:
+        with float32_model.global_policy(keras.module, policy):
+            batch = reference.synthetic_batch(model) if inputs is None else reference.first_rows(inputs, model)
+            if callable_here and batch is not None:
+                outputs = Reference.of(model, keras, batch, computes)
+    except Exception as error:  # noqa: BLE001 - a model with its own train_step may have no `call`
+        not_called = reference.describe(error)
+    return Snapshot(folder, policy, computes, weights, outputs, failure, not_called)
+
+
 def export(
     program: Program,
     keras: Keras,
@@ -59,34 +126,22 @@ def export(
     example: ExampleSpec | None,
     folder: Path,
     step: int,
+    snapshot: Snapshot,
     *,
     metrics: Mapping[str, float] | None = None,
-    weights: Sequence[Any] | None = None,
     columns: Columns | None = None,
-) -> str:
-    """Write the model into `folder`, completely or not at all; return the name of its main file.
+) -> dict[str, Any]:
+    """Write the model of the snapshot into `folder`, completely or not at all; return the content of model.json.
 
-    Call it outside `strategy.scope()`. `weights` are arrays in the order of `model.get_weights()`; pass them if reading
-    the model's own is a collective operation. For the same reason, only `weights` are written of a script's model on
-    several workers that Keras cannot rebuild. `example` and `columns`, the features of the records, are None for
-    scripts. Raise Problem if Keras can neither copy nor save the model.
+    Call it outside `strategy.scope()`. `example` and `columns`, the features of the records, are None for scripts.
     """
-    arrays = list(program.model.get_weights() if weights is None else weights)
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        model, policy = float32_copy(program.model, keras, program.rebuild, arrays, readable=job.processes == 1)
-        main = "weights.npz" if model is None else _write_model(model, keras, job, part)
-        if model is not None and not _write_weights(model, part / "model.weights.h5", program) and "h5" in main:
-            main = "weights.npz"
-        rebuilds = model is not None and program.rebuild.get("builder") != "script"
-        of = program.model if model is None else model
-        # Only these attributes are safe: a distributed variable looks up a missing one in its value, a collective read.
-        names = [variable.name if keras.legacy else variable.path for variable in of.weights]
-        keys = [f"{number:05d} {name}" for number, name in enumerate(names)]
-        np.savez(part / "weights.npz", allow_pickle=False, **dict(zip(keys, arrays, strict=True)))
-        about = {
+        rebuilds = program.rebuild.get("builder", "script") != "script"
+        _write_arrays(part / "weights.npz", program.model, keras, snapshot.weights)
+        about: dict[str, Any] = {
             "version": VERSION,
             "name": job.name,
             "keras": {"generation": keras.generation, "version": keras.module.__version__},
@@ -99,23 +154,220 @@ def export(
             "records": _records(columns) if columns else None,
             "losses": {name: one._asdict() for name, one in output_losses(program.compiled).items()},
             "trainedUnder": job.precision.policy,
-            "policy": policy,
-            "main": main,
             "step": step,
-            "metrics": dict(metrics or {}),
-            "recipe": _RECIPE if rebuilds else None,
+            "metrics": {name: json_value(value) for name, value in (metrics or {}).items()},
         }
-        (part / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        if rebuilds:
-            (part / "rebuild.py").write_text(_rebuild_source(), encoding="utf-8")
+        (part / "model.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
         for entry_point in {*_entry_points(program.rebuild), job.data.preprocess if job.data else ""}:
             if ":" in entry_point:
                 _copy_source(entry_point.partition(":")[0], part / "source")
+        forms = _Forms(program, keras, snapshot, part)
+        forms.write_keras_file()
+        if rebuilds:
+            forms.write_rebuild()
+        if job.export.format == SAVED_MODEL or not forms.formats:
+            # On several workers the others have left by now, so that the live model's variables cannot be read.
+            forms.write_saved_model(live=job.processes == 1)
+        if not {KERAS_FILE, REBUILD} & set(forms.formats):
+            forms.write_keras_weights()
+        about |= {
+            "policy": forms.policy,
+            "main": forms.formats[0] if forms.formats else "weights.npz",
+            "formats": forms.formats,
+            "leftOut": forms.left_out,
+            "recipe": _RECIPE if REBUILD in forms.formats else None,
+        }
+        (part / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         part.replace(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return main
+    return about
+
+
+def _write_arrays(path: Path, model: Any, keras: Keras, weights: Sequence[Any]) -> None:
+    names: list[str] = []
+    for weight in model.weights:
+        if keras.legacy and not isinstance(weight, tf.Variable):
+            # The table of a lookup layer.
+            names += [type(weight).__name__] * weight.num_tensors
+        else:
+            # Only these attributes are safe: a distributed variable looks up a missing one in its value.
+            names.append(weight.name if keras.legacy else weight.path)
+    keys = [f"{number:05d} {name}" for number, name in enumerate(names)]
+    # NumPy alone reads neither objects nor bfloat16.
+    dtypes = {"object": "S", "bfloat16": "float32"}
+    arrays = [np.asarray(array).astype(dtypes.get(array.dtype.name, array.dtype)) for array in weights]
+    np.savez(path, allow_pickle=False, **dict(zip(keys, arrays, strict=True)))
+
+
+class _Forms:
+    """The forms of the model in `folder`: `formats` equal the live model, `left_out` do not, each with the reason."""
+
+    def __init__(self, program: Program, keras: Keras, snapshot: Snapshot, folder: Path) -> None:
+        self._program = program
+        self._keras = keras
+        self._snapshot = snapshot
+        self._folder = folder
+        # A copy that equals the live model, and its outputs if they are float32's.
+        self._copy: Any = None
+        self._exact: Reference | None = None
+        self.policy = "float32"
+        self.formats: list[str] = []
+        self.left_out: dict[str, str] = {}
+
+    def write_keras_file(self) -> None:
+        """Write model.keras: the live model's archive under float32, else as it is."""
+        target = self._folder / KERAS_FILE
+        verified = write_keras_file(self._program.model, self._keras, self._snapshot, target)
+        self._note(KERAS_FILE, verified)
+
+    def write_rebuild(self) -> None:
+        """Write rebuild.py, if the model that it builds equals the live one."""
+        (self._folder / REBUILD).write_text(_rebuild_source(), encoding="utf-8")
+        verified = _verify(
+            self._build_again, self._keras, self._snapshot, self._snapshot.computes != "float32", self._exact
+        )
+        if verified.policy != "float32" and not verified.failure:
+            # It builds under float32 alone.
+            verified = replace(verified, failure=f"it equals the trained model only under {verified.policy}")
+        self._note(REBUILD, verified)
+        if verified.failure:
+            (self._folder / REBUILD).unlink()
+
+    def _build_again(self, live: bool) -> Any:
+        if not live:
+            return load_model(self._folder)
+        with float32_model.global_policy(self._keras.module, self._snapshot.policy):
+            copy = build_model(self._keras.module, self._program.rebuild)
+        copy.set_weights(list(self._snapshot.weights))
+        return copy
+
+    def write_saved_model(self, *, live: bool) -> None:
+        """Write saved_model/ of the copy, else of the live model if it is readable here."""
+        target, failure = self._folder / SAVED_MODEL, "only a copy can be exported on several workers"
+        sources = [] if self._copy is None else [(self._copy, self._exact or self._snapshot.reference, self.policy)]
+        if live:
+            sources.append((self._program.model, self._snapshot.reference, self._snapshot.computes))
+        for model, expected, policy in sources:
+            shutil.rmtree(target, ignore_errors=True)
+            try:
+                with float32_model.quiet(), float32_model.global_policy(self._keras.module, policy):
+                    model.export(str(target), **({} if self._keras.legacy else {"verbose": False}))
+                serve = _served(target)
+            except Exception as error:  # noqa: BLE001 - Keras and TensorFlow raise anything
+                failure = f"Keras cannot export it: {reference.describe(error)}"
+                continue
+            found = expected.difference(serve) if expected else None
+            if found is None:
+                self.policy = policy
+                self.formats.insert(0, SAVED_MODEL)
+                return
+            failure = found
+        shutil.rmtree(target, ignore_errors=True)
+        self.left_out[SAVED_MODEL] = failure
+
+    def write_keras_weights(self) -> None:
+        """Write the live model's weights in Keras' format, with the state that layers save themselves."""
+        archive = self._snapshot.archive
+        if archive.exists():
+            with zipfile.ZipFile(archive) as file:
+                file.extract(KERAS_WEIGHTS, self._folder)
+        elif (self._snapshot.folder / KERAS_WEIGHTS).exists():
+            shutil.copyfile(self._snapshot.folder / KERAS_WEIGHTS, self._folder / KERAS_WEIGHTS)
+
+    def _note(self, name: str, verified: _Verified) -> None:
+        if verified.failure is not None:
+            self.left_out[name] = verified.failure
+            return
+        self.formats.append(name)
+        if self._copy is None:
+            self._copy, self.policy, self._exact = verified.model, verified.policy, verified.exact
+
+
+@dataclass(frozen=True)
+class _Verified:
+    """A copy that equals the live model, or the reason why there is none; `exact` are its outputs under float32."""
+
+    model: Any = None
+    policy: str = "float32"
+    failure: str | None = None
+    exact: Reference | None = None
+
+
+def write_keras_file(model: Any, keras: Keras, snapshot: Snapshot, target: Path) -> _Verified:
+    """Write the archive of the live model under float32, or as it is if only that equals the model.
+
+    The file is absent if neither does.
+    """
+    if snapshot.failure is not None:
+        return _Verified(failure=f"Keras cannot save the model: {snapshot.failure}")
+    mixed = float32_model.write_float32_archive(snapshot.archive, target)
+    objects = own_objects(model, keras)
+
+    def load_again(live: bool) -> Any:
+        if live:
+            return float32_model.load_archive(snapshot.archive, keras, snapshot.policy, objects)
+        return float32_model.load_archive(target, keras, "float32", objects)
+
+    verified = _verify(load_again, keras, snapshot, mixed)
+    if verified.failure is not None:
+        target.unlink()
+    elif verified.policy != "float32":
+        shutil.copyfile(snapshot.archive, target)
+    return verified
+
+
+def _verify(
+    make: Callable[[bool], Any], keras: Keras, snapshot: Snapshot, mixed: bool, exact: Reference | None = None
+) -> _Verified:
+    """Compare the copies that `make` returns, with the policies of the live model or under float32, with the model.
+
+    If the policies are `mixed`, both are compared; with `exact`, the outputs of an equal copy under float32, only the
+    copy under float32.
+    """
+    live = snapshot.reference
+
+    def differs(copy: Any, expected: Reference | None, *, rounded: bool = False) -> str | None:
+        return (
+            expected.difference(lambda inputs: reference.call(copy, keras, inputs), rounded=rounded)
+            if expected
+            else None
+        )
+
+    both = mixed and exact is None
+    try:
+        copy = make(both)
+    except Exception as error:  # noqa: BLE001 - Keras and the user's code raise anything
+        return _Verified(failure=f"it cannot be loaded again: {reference.describe(error)}")
+    failure = differs(copy, exact or live)
+    if failure is not None:
+        return _Verified(failure=failure)
+    if not both:
+        return _Verified(copy, exact=exact or live)
+    # One copy at a time is in memory.
+    del copy
+    with contextlib.suppress(Exception):
+        single = make(False)
+        if differs(single, live, rounded=True) is None:
+            return _Verified(single, exact=live and Reference.of(single, keras, live.inputs, "float32"))
+    return _Verified(make(True), snapshot.computes)
+
+
+def _served(folder: Path) -> Callable[[Any], Any]:
+    """Return the function from inputs to flat outputs of a SavedModel."""
+    loaded = tf.saved_model.load(str(folder))
+    # `serve` takes the inputs in its own structure and dtypes.
+    ((signature, *_), _) = loaded.serve.concrete_functions[0].structured_input_signature
+
+    def serve(inputs: Any) -> Any:
+        entries = [
+            entry if spec.dtype == entry.dtype else tf.cast(entry, spec.dtype)
+            for entry, spec in zip(tf.nest.flatten(inputs), tf.nest.flatten(signature), strict=True)
+        ]
+        return reference.flat(loaded.serve(tf.nest.pack_sequence_as(signature, entries)))
+
+    return serve
 
 
 def _entry_points(rebuild: Mapping[str, Any]) -> Iterator[str]:
@@ -137,74 +389,33 @@ def _records(columns: Columns) -> dict[str, Any]:
 
 
 def load(folder: Path) -> Any:
-    """Return the exported model under float32, from `model.keras` if it opens, else rebuilt.
+    """Return the exported model, from the form that model.json names: `model.keras`, else rebuilt.
 
-    Raise InvalidData if the folder has no model, and the program's own error if the rebuild fails.
+    Another version of Keras rebuilds. Raise InvalidData if the folder has no such form, and the program's own error if
+    the rebuild fails.
     """
     try:
         about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         keras = importlib.import_module("tf_keras" if about["keras"]["generation"] == "Legacy" else "keras")
+        formats = about["formats"]
     except (OSError, ValueError, KeyError):
         raise InvalidData(str(folder), "no exported model here", expected="a folder with model.json") from None
     except ImportError:
         raise InvalidData(str(folder), "exported by tf_keras", next_step="pip install tf-keras") from None
     same = keras.__version__ == about["keras"]["version"]
-    if (folder / "model.keras").exists() and (same or about["rebuild"].get("builder") in (None, "script")):
+    if KERAS_FILE in formats and (same or REBUILD not in formats):
         # Keras opens a user-defined class only after the program has defined it; then `load_model` rebuilds the model.
-        with contextlib.suppress(TypeError, ValueError), under_float32(keras):
-            return keras.models.load_model(folder / "model.keras", compile=False)
+        with contextlib.suppress(TypeError, ValueError) if REBUILD in formats else contextlib.nullcontext():
+            return float32_model.load_archive(
+                folder / KERAS_FILE, Keras(keras, about["keras"]["generation"]), "float32"
+            )
+    if REBUILD not in formats:
+        raise InvalidData(
+            str(folder),
+            f"no form that Keras opens; it has {', '.join(formats) or 'the weights alone'}",
+            next_step="Build the model by its program, and load weights.npz or model.weights.h5.",
+        )
     return load_model(folder)
-
-
-def float32_copy(
-    model: Any, keras: Keras, rebuild: Mapping[str, Any], arrays: Sequence[Any], *, readable: bool = True
-) -> tuple[Any, str]:
-    """Return a float32 copy of the model with these weights, and the copy's actual policy.
-
-    The copy is built from the model's configuration, else by the program's builder. A script's model that Keras cannot
-    rebuild is itself switched to float32. The copy is None if that model's variables are not `readable` by this process
-    alone, and for a model with its own `train_step` that cannot be built.
-    """
-    with under_float32(keras.module):
-        with contextlib.suppress(Exception):
-            return rebuild_from_config(model, keras, replace_mixed_policies(model.get_config()), arrays), "float32"
-        if rebuild.get("builder", "script") == "script":
-            return (model, switch_to_float32(model, keras)) if readable else (None, "float32")
-        try:
-            copy = build_model(keras.module, rebuild)
-        except Exception:
-            if "train_step" not in keras.own_steps(model):
-                raise
-            # Its own step calls its parts directly: it may have no `call`, so only its weights can be exported.
-            return None, "float32"
-        try:
-            copy.set_weights(list(arrays))
-        except ValueError as error:
-            raise Problem("spec.program", f"built again under float32, the model has other weights: {error}") from error
-        return copy, "float32"
-
-
-@contextlib.contextmanager
-def under_float32(keras: Any) -> Iterator[None]:
-    """Set the global policy to float32 in the block."""
-    before = keras.mixed_precision.global_policy()
-    keras.mixed_precision.set_global_policy("float32")
-    try:
-        yield
-    finally:
-        keras.mixed_precision.set_global_policy(before)
-
-
-def replace_mixed_policies(config: Any) -> Any:
-    """Return a Keras configuration with every mixed policy replaced by float32."""
-    if isinstance(config, Mapping):
-        name = (config.get("config") or {}).get("name") if "class_name" in config else None
-        if config.get("class_name") in ("DTypePolicy", "Policy") and str(name).startswith("mixed_"):
-            return {**config, "config": {**config["config"], "name": "float32"}}
-        return {key: replace_mixed_policies(value) for key, value in config.items()}
-    if isinstance(config, (list, tuple)):
-        return type(config)(replace_mixed_policies(value) for value in config)
-    return "float32" if isinstance(config, str) and config in ("mixed_float16", "mixed_bfloat16") else config
 
 
 def build_model(keras: Any, rebuild: Mapping[str, Any]) -> Any:
@@ -295,36 +506,6 @@ def load_model(folder: Any = None) -> Any:
     return model
 
 
-def _write_weights(model: Any, path: Path, program: Program) -> bool:
-    """Return whether Keras could write its weights file; a failure is an error except for a script's model."""
-    try:
-        model.save_weights(str(path))
-    except Exception:
-        path.unlink(missing_ok=True)
-        if program.rebuild.get("builder") != "script":
-            raise
-        return False
-    return True
-
-
-def _write_model(model: Any, keras: Keras, job: ResolvedJob, part: Path) -> str:
-    # tf_keras prints a message on standard output, which is reserved for Events.
-    with contextlib.redirect_stdout(io.StringIO()):
-        # A model that Keras cannot serialize is exported as weights and the program that builds it.
-        with contextlib.suppress(Exception), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model.save(str(part / "unfinished.keras"))
-            (part / "unfinished.keras").replace(part / "model.keras")
-        (part / "unfinished.keras").unlink(missing_ok=True)
-        if job.export.format == "saved_model":
-            try:
-                model.export(str(part / "saved_model"), **({} if keras.legacy else {"verbose": False}))
-            except Exception as error:
-                raise Problem("spec.export.format", f"the model cannot be a SavedModel: {error}") from error
-            return "saved_model"
-    return "model.keras" if (part / "model.keras").exists() else "model.weights.h5"
-
-
 def _rebuild_source() -> str:
     head = (
         '"""Builds the trained model of this folder with plain Keras: `from rebuild import load_model`."""\n\n'
@@ -365,25 +546,47 @@ def publish(
     example: ExampleSpec | None,
     step: int,
     metrics: Mapping[str, float],
-    weights: Sequence[Any],
+    snapshot: Snapshot,
     columns: Columns | None = None,
 ) -> str:
-    """Export the model with `weights` (in the order of `model.get_weights()`); return its path in the run folder.
+    """Export the model of the snapshot in place of an earlier export; return its path in the run folder.
 
     Raise Superseded, before any write, if a newer attempt has claimed the folder.
     """
     with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
         folder = Path(scratch, run_folder.MODEL)
-        export(program, keras, worker.job, example, folder, step, metrics=metrics, weights=weights, columns=columns)
+        about = export(program, keras, worker.job, example, folder, step, snapshot, metrics=metrics, columns=columns)
+        target = storage.join(worker.folder, run_folder.MODEL)
         to = {
-            path: storage.join(worker.folder, run_folder.MODEL, path.relative_to(folder).as_posix())
+            path: storage.join(target, path.relative_to(folder).as_posix())
             for path in folder.rglob("*")
             if path.is_file()
         }
-        # model.json is uploaded last: it marks the export as complete.
+        # model.json marks the export as complete: it is deleted first and uploaded last.
         last = folder / "model.json"
         if worker.fence is not None:
             worker.fence.check()
+        storage.delete(to[last])
+        storage.delete_prefix(target)
         transfers.upload({path: uri for path, uri in to.items() if path != last})
         storage.upload(last, to[last])
+    _warn(worker, about, snapshot)
     return run_folder.MODEL
+
+
+def _warn(worker: Worker, about: Mapping[str, Any], snapshot: Snapshot) -> None:
+    notice = worker.telemetry.notice
+    for name, reason in about["leftOut"].items():
+        notice("FormatLeftOut", f"model/ has no {name}: {reason}", level="Warning")
+    if about["formats"] and about["policy"] != "float32":
+        notice("NotFloat32", f"the exported model computes under {about['policy']}", level="Warning")
+    if not {KERAS_FILE, REBUILD} & set(about["formats"]):
+        notice(
+            "OnlyWeights",
+            f"Keras cannot load this model again, so its weights{' and a SavedModel' if about['formats'] else ''} are "
+            "exported; classes with get_config and @keras.saving.register_keras_serializable() can be loaded",
+            level="Warning",
+        )
+    if snapshot.reference is None and about["formats"]:
+        why = snapshot.not_called
+        notice("NotCompared", f"the exported model was loaded again, and not compared with the trained one: {why}")

@@ -57,6 +57,7 @@ class Evaluation:
         *,
         now: Callable[[], float],
         stop: Callable[[], bool] = lambda: False,
+        one_by_one: bool = False,
         on_batches_begin: Callable[[int], None] = lambda first: None,
         on_batches_end: Callable[[int, dict[str, float]], None] = lambda last, metrics: None,
     ) -> dict[str, float] | None:
@@ -64,14 +65,20 @@ class Evaluation:
 
         Returns None if `stop` returned True on any worker before the last batch; every worker stops after the same
         batch. `now` is a clock in seconds. `on_batches_begin` receives the first batch of each call, `on_batches_end`
-        the last one and the metrics so far.
+        the last one and the metrics so far; with `one_by_one` each call has one batch.
         """
         if self._saved is None:
             self._saved = self._metric_copies()
         self._begin()
         try:
             return self._run(
-                iterator, steps, now=now, stop=stop, on_batches_begin=on_batches_begin, on_batches_end=on_batches_end
+                iterator,
+                steps,
+                now=now,
+                stop=stop,
+                one_by_one=one_by_one,
+                on_batches_begin=on_batches_begin,
+                on_batches_end=on_batches_end,
             )
         finally:
             self._end()
@@ -83,12 +90,13 @@ class Evaluation:
         *,
         now: Callable[[], float],
         stop: Callable[[], bool],
+        one_by_one: bool,
         on_batches_begin: Callable[[int], None],
         on_batches_end: Callable[[int, dict[str, float]], None],
     ) -> dict[str, float] | None:
         step_seconds, done = 0.0, 0
         while True:
-            count, before = min(self._steps_per_execution.steps, steps - done), now()
+            count, before = 1 if one_by_one else min(self._steps_per_execution.steps, steps - done), now()
             request = tf.constant([float(stop()), step_seconds], tf.float32)
             on_batches_begin(done)
             asked, seconds, *values = self._part(iterator, tf.constant(count), request).numpy().tolist()

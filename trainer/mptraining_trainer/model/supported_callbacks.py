@@ -163,6 +163,11 @@ def has_batch_hooks(callback: Any) -> bool:
     return False
 
 
+def has_test_batch_hooks(callback: Any) -> bool:
+    """Return whether the user's callback does something at every batch of validation."""
+    return any(_overrides(callback, hook) for hook in ("on_test_batch_begin", "on_test_batch_end"))
+
+
 def _overrides(callback: Any, hook: str) -> bool:
     """Return whether the user provides this hook, by a class or as a LambdaCallback's argument."""
     by = next((base for base in type(callback).__mro__ if hook in vars(base)), None)

@@ -5,7 +5,7 @@ The state of a metric is a sum over examples, as tf.distribute assumes too: the 
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.data.batch_spec import batch_spec
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
-from mptraining_trainer.export.export import under_float32
+from mptraining_trainer.export.float32_model import under_float32
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import program
 from mptraining_trainer.model.compiled import CompiledModel
@@ -95,9 +95,7 @@ class Evaluator:
         examples = sum(part.examples for part in parts)
         found = {"loss": sum(part.loss for part in parts) / examples} if examples else {}
         results = self._compiled.results(self._compiled.evaluation_metrics)
-        found |= {name: float(value) for name, value in results.items()}
-        # As in training, results hold finite numbers only.
-        return {name: value for name, value in found.items() if math.isfinite(value)}
+        return found | {name: float(value) for name, value in results.items()}
 
     def _graph(self, inputs: Any, labels: Any, weights: Any, rows: Any) -> Any:
         compiled = self._compiled
@@ -136,6 +134,9 @@ def build_program(job: ResolvedJob, path: Path, keras: Keras, example: ExampleSp
         # The weights that training began with are not needed again.
         application = job.program.application.model_copy(update={"weights": "none", "freeze_base": False})
         job = job.model_copy(update={"program": job.program.model_copy(update={"application": application})})
+    about = json.loads((path / "model.json").read_text(encoding="utf-8"))
+    if reason := about.get("leftOut", {}).get("rebuild.py"):
+        raise InvalidProgram("spec.program", f"the program builds another model than it did: {reason}")
     with under_float32(keras.module):
         built = program.build(job, keras, example, lambda *_, **__: None)
     with np.load(path / "weights.npz") as arrays:

@@ -17,7 +17,7 @@ from mptraining_api.resolved_job import ResolvedData
 from mptraining_api.spec import Feature
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import Column, Columns, ExampleSpec
-from mptraining_trainer.export import export
+from mptraining_trainer.export import export, float32_model
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.applications import preprocess_by_label
 from mptraining_trainer.model.compiled import CompiledModel
@@ -82,13 +82,15 @@ def load(location: Location, path: Path, keras: Keras) -> TrainedModel:
     about = location.about
     if location.kind == "saved_model":
         return _load_saved_model(path, keras)
+    if about.get("formats") == [export.SAVED_MODEL]:
+        return _load_saved_model(path / export.SAVED_MODEL, keras)
     if location.kind == "export":
         # The program's own modules, for classes and preprocessing.
         sys.path.insert(0, str(path / "source"))
         model = export.load(path)
     else:
         try:
-            with export.under_float32(keras.module):
+            with float32_model.under_float32(keras.module):
                 model = keras.module.models.load_model(path, compile=False)
         except (TypeError, ValueError, OSError) as error:
             line = " ".join(str(error).split())[:300]

@@ -15,6 +15,7 @@ from functools import partial
 from mptraining_api.launch import OUTPUT_KEPT, WorkerIdentity
 from mptraining_api.run_folder import log_file
 from mptraining_records.writers.bounded_log import LogWriter
+from mptraining_records.writers.outbox import Outbox
 from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.reporting.telemetry import as_whole_lines
 
@@ -26,14 +27,19 @@ class ProgramOutput:
     """
 
     def __init__(
-        self, identity: WorkerIdentity, folder: str, secrets: SecretValues, environment: Mapping[str, str]
+        self,
+        identity: WorkerIdentity,
+        folder: str,
+        secrets: SecretValues,
+        environment: Mapping[str, str],
+        outbox: Outbox | None = None,
     ) -> None:
         self._streams = ExitStack()
         self._writer: LogWriter | None = None
         if environment.get(OUTPUT_KEPT):
             return
         name = partial(log_file, identity.attempt, identity.incarnation, identity.index)
-        self._writer = LogWriter(folder, name, redact=secrets.redact, on_failure=self._warn)
+        self._writer = LogWriter(folder, name, redact=secrets.redact, on_failure=self._warn, outbox=outbox)
         for stream in ("stdout", "stderr"):
             before = getattr(sys, stream)
             copied = as_whole_lines(before)

@@ -1,4 +1,4 @@
-"""TensorBoard scalars of a run, written from its Events by a background thread: training never waits for them.
+"""TensorBoard scalars of a run, written from its Events through the outbox: training never waits for them.
 
 tensorboard/train/events.out.tfevents…   tensorboard/validation/events.out.tfevents…
 """
@@ -14,7 +14,7 @@ from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outputs.scalars import ScalarSeries
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord.event_file import EventFiles
-from mptraining_records.writers.background import CLOSE_SECONDS, BackgroundWriter
+from mptraining_records.writers.outbox import CLOSE_SECONDS, Outbox
 
 # Below tensorboard/, where the program's own callback writes to train/ and validation/.
 _BESIDE_CALLBACK = "job"
@@ -30,13 +30,17 @@ class ScalarWriter:
         *,
         on_failure: Callable[[str], None],
         seconds: float | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self._name = f"{identity.attempt}-{identity.incarnation}"
         self._folder = storage.join(folder, run_folder.TENSORBOARD)
         self._events: deque[Event] = deque()
         self._series = ScalarSeries()
         self._files: EventFiles | None = None
-        self._writer = BackgroundWriter(self._write, folder, name="scalars", on_failure=on_failure, seconds=seconds)
+        self._outbox = outbox or Outbox()
+        self._on_failure = on_failure
+        self._seconds = seconds
+        self._end: Callable[[float], None] | None = None
 
     def write_beside_callback(self) -> None:
         """Write to another folder than the program's TensorBoard callback; call it before training.
@@ -50,12 +54,15 @@ class ScalarWriter:
     def on_event(self, event: Event) -> None:
         """Take an event; return at once. Nothing is written before the first Progress: then the folder is claimed."""
         self._events.append(event)
-        if isinstance(event, Progress):
-            self._writer.start()
+        if isinstance(event, Progress) and self._end is None:
+            self._end = self._outbox.repeat(
+                "scalars", self._write, self._folder, on_failure=self._on_failure, seconds=self._seconds
+            )
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Write the rest; give up after `seconds`."""
-        self._writer.close(seconds)
+        if self._end is not None:
+            self._end(seconds)
 
     def _write(self, last: bool) -> None:
         del last

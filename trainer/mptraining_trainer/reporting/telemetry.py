@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import io
+import os
 import resource
 import sys
 import threading
@@ -20,9 +21,9 @@ import psutil
 from mptraining_api import events
 from mptraining_api.events import Event, Finished, Notice
 from mptraining_api.launch import WorkerIdentity
-from mptraining_api.problems import Problem
 from mptraining_api.run_folder import events_file
 from mptraining_records.storage import storage
+from mptraining_records.writers.outbox import Outbox
 from mptraining_trainer.reporting.secrets import SecretValues
 
 # Longest line without a newline, in characters, that is buffered for a thread.
@@ -34,6 +35,7 @@ class WholeLines(io.TextIOBase):
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._process = os.getpid()
         # Called with all output except separate lines (Events); it must neither block nor raise.
         self.copy: Callable[[str], None] = lambda _: None
         self._lock = threading.RLock()
@@ -43,6 +45,9 @@ class WholeLines(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write or buffer the text; return its number of characters."""
+        if os.getpid() != self._process:
+            # A forked child: the thread that held the lock does not exist in it.
+            return self._out.write(text)
         with self._lock:
             thread_id = threading.get_ident()
             complete, newline, partial = (self._partial_lines.pop(thread_id, "") + text).rpartition("\n")
@@ -56,6 +61,9 @@ class WholeLines(io.TextIOBase):
 
     def flush(self) -> None:
         """Write this thread's partial line, such as a progress bar, and those of threads that have ended."""
+        if os.getpid() != self._process:
+            self._out.flush()
+            return
         with self._lock:
             others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
             for thread in self._partial_lines.keys() - others:
@@ -106,8 +114,10 @@ def as_whole_lines(out: TextIO | WholeLines) -> WholeLines:
     return out if isinstance(out, WholeLines) else WholeLines(out)
 
 
-# Objects in a bucket cannot be appended to: events are buffered for this time and uploaded as the next part.
-_PART_SECONDS = 30.0
+# Events that wait for a bucket. Of more, which takes a day without it, the first and the last ones are kept.
+_MOST_LINES = 10_000
+# How long the end of a run waits for its last events.
+_CLOSE_SECONDS = 10.0
 # The kubelet truncates a termination log at this size, and truncated JSON cannot be parsed.
 _TERMINATION_LOG_BYTES = 4096
 
@@ -129,8 +139,11 @@ class Telemetry:
         stream: TextIO | None = None,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        outbox: Outbox | None = None,
+        part_seconds: float | None = None,
     ) -> None:
         self._identity = identity
+        self._process = os.getpid()
         self._output = output
         self._termination_log = termination_log
         self._secrets = secrets or SecretValues({})
@@ -138,11 +151,12 @@ class Telemetry:
         self._wall = wall
         self._monotonic = monotonic
         self._began = monotonic()
+        # Objects in a bucket cannot be appended to: events are buffered for a time and uploaded as the next part.
+        self._outbox = outbox or Outbox()
+        self._part_seconds = part_seconds
+        self._end_upload: Callable[[float], None] | None = None
         self._part = 0
-        self._part_began = self._began
         self._lines: list[str] = []
-        # The storage client may report events during an upload: they go into the next part.
-        self._uploading = False
         self._topics: set[str] = set()
         # Other threads report events too, such as the writer of checkpoints.
         self._lock = threading.RLock()
@@ -163,7 +177,9 @@ class Telemetry:
         return round(max(0.0, self._wall() - psutil.Process().create_time()), 3)
 
     def emit(self, kind: type[Event], **fields: Any) -> None:
-        """Report one event: a line on standard output and a line in the run folder."""
+        """Report one event: a line on standard output and a line in the run folder; nothing in a forked child."""
+        if os.getpid() != self._process:
+            return
         if "message" in fields:
             fields["message"] = self.redact(fields["message"])
         event = kind(
@@ -198,10 +214,11 @@ class Telemetry:
         return self._secrets.redact(text)
 
     def close(self) -> None:
-        """Upload the buffered events."""
-        with self._lock:
-            if self._output is not None and self._lines and not self._upload():
-                print(f"warning: {self._output}: the last events are not kept", file=sys.stderr)
+        """Upload the buffered events; give up if the bucket does not answer."""
+        if self._end_upload is not None:
+            self._end_upload(_CLOSE_SECONDS)
+        if self._output is not None and self._lines:
+            print(f"warning: {self._output}: the last events are not kept", file=sys.stderr)
 
     def disable_output(self) -> None:
         """Write no further events to the run folder, which belongs to another job or cannot be reached."""
@@ -212,8 +229,10 @@ class Telemetry:
             return
         if storage.is_remote(self._output):
             self._lines.append(line)
-            if not self._uploading and self._monotonic() - self._part_began >= _PART_SECONDS:
-                self._upload()
+            if self._end_upload is None:
+                self._end_upload = self._outbox.repeat(
+                    "events", self._upload, self._output, on_failure=self._warn, seconds=self._part_seconds
+                )
             return
         path = storage.local_path(self._file())
         try:
@@ -225,22 +244,23 @@ class Telemetry:
             self._output = None
             self.notice("EventsNotKept", f"{path.parent}: {error.strerror or error}", level="Warning")
 
-    def _upload(self) -> bool:
-        """Upload the buffered lines; return False, and keep them for the next part, if that fails."""
-        lines, self._uploading = len(self._lines), True
+    def _upload(self, _last: bool) -> None:
+        with self._lock:
+            lines, self._lines = self._lines, []
+        if self._output is None or not lines:
+            return
         try:
-            storage.write(self._file(), ("\n".join(self._lines[:lines]) + "\n").encode())
-        except Problem as problem:
-            # Events that cannot be stored must not end the run.
-            self._part_began = self._monotonic()
-            self.notice("EventsNotKept", str(problem), level="Warning")
-            return False
-        finally:
-            self._uploading = False
-        del self._lines[:lines]
+            storage.write(self._file(), ("\n".join(lines) + "\n").encode())
+        except BaseException:
+            with self._lock:
+                lines += self._lines
+                half = _MOST_LINES // 2
+                self._lines = lines if len(lines) <= _MOST_LINES else lines[:half] + lines[-half:]
+            raise
         self._part += 1
-        self._part_began = self._monotonic()
-        return True
+
+    def _warn(self, cause: str) -> None:
+        self.notice("EventsNotKept", f"{cause}; they are kept when storage answers", level="Warning")
 
     def _file(self) -> str:
         assert self._output is not None

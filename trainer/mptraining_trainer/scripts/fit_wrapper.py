@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import math
 import os
+import queue
 import random
 import runpy
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import _threads_wakeups
+from concurrent.futures.thread import _threads_queues
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -32,8 +35,10 @@ from mptraining_api.programs.fields import Script
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.tensorflow_cloud import inside_job
 from mptraining_trainer.checkpoints.state import FitState
-from mptraining_trainer.export.float32_model import policy_of, warn_about_rounded_ids
+from mptraining_trainer.export.float32_model import policy_of
+from mptraining_trainer.forked_child import drop_in_children, user_code
 from mptraining_trainer.keras_backend import Keras, load
+from mptraining_trainer.model.rounded_ids import warn_about_rounded_ids
 from mptraining_trainer.notebook_shell import source_location
 from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.secrets import SecretValues
@@ -59,8 +64,8 @@ def preserve_random_states() -> Iterator[None]:
 T = TypeVar("T")
 
 
-class Stop(BaseException):
-    """Ends the script at once; a BaseException, so that the script's own `except Exception` does not catch it."""
+class Stop(SystemExit):
+    """Ends the script at once: its own `except Exception` does not catch it, and a thread ends without a traceback."""
 
 
 class Addition(Enum):
@@ -105,6 +110,9 @@ class Context(Protocol):
     def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         """Called before each fit with the precision policy of the model's layers and the number of replicas."""
 
+    def keep_inputs(self, inputs: Any) -> None:
+        """Called at the script's end with inputs of the last fit's first batch, None if they are not known."""
+
     def on_best(self, model: Any, metrics: Mapping[str, float]) -> None:
         """Called with the best model of a search, and the metrics of its trial."""
 
@@ -116,6 +124,9 @@ class Context(Protocol):
 
     def stop_requested(self) -> bool:
         """Return whether the worker is being preempted: training then stops after the current batch."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long or until the worker is being preempted; return whether it is."""
 
 
 class Fits:
@@ -130,28 +141,33 @@ class Fits:
         # The policy of the last fit's model; None before the first fit.
         self.policy: str | None = None
         self.states: list[FitState] = []
+        # Whether a fit ended by a stop request.
+        self.stopped = False
+        # Returns inputs of the last fit's first batch.
+        self.peek: Callable[[], Any] = lambda: None
         self._earlier: Sequence[FitState] | None = None
 
     @property
     def epochs(self) -> int:
         return sum(fit.epochs for fit in self.states)
 
-    def begin(self, model: Any, planned: int, build: Callable[[], None]) -> tuple[int, FitState]:
+    def begin(self, model: Any, planned: int, data: Any) -> tuple[int, FitState]:
         """Return how many planned epochs of the next fit to skip, and the state of the same fit in an earlier attempt.
 
         Fits are identified by their order. All fits before the last one of an earlier attempt count as complete, even
         if they stopped early; their models are restored as far as the checkpoint has them. The last fit resumes with
-        its own optimizer; if its model cannot be restored, it begins again. `build` creates the variables of a model
-        that has none yet; it is called only if there is something to restore.
+        its own optimizer; if its model cannot be restored, it begins again. A model without variables is built from
+        `data` if there is something to restore.
         """
         self.model = model
+        self.peek = self._call_guarded(Addition.EXPORT, lambda: _peek(data), lambda: None)
         if self._earlier is None:
             nothing: Sequence[FitState] = ()
             self._earlier = self._call_guarded(Addition.READ, lambda: self.context.load_earlier_fits(model), nothing)
         number, skipped, before = len(self.states), 0, FitState(epochs=0)
         if number < len(self._earlier):
             last = number == len(self._earlier) - 1
-            self._call_guarded(Addition.BUILD, build, None)
+            self._call_guarded(Addition.BUILD, lambda: _build_from(model, data), None)
             restored = self._call_guarded(Addition.RESTORE, lambda: self.context.restore(model, whole=last), False)
             if restored or not last:
                 before = self._earlier[number]
@@ -198,6 +214,10 @@ class Fits:
 
 _PATH = "spec.program.script.path"
 _SECONDS_BETWEEN_PROGRESS = 1.0
+# The thread that receives SIGTERM notices it later than the script's own handler.
+_SECONDS_FOR_SIGTERM = 0.1
+_PEEK_ROWS = 16
+_PEEK_SECONDS = 60.0
 
 
 def run_script(
@@ -227,32 +247,63 @@ def run_script(
     fits = Fits(strategy, context, tuners)
     generations = [keras, load("Keras3")] if keras.legacy else [keras]
     with contextlib.ExitStack() as around:
+        # A forked child has a TensorFlow that is initialized, too.
         around.enter_context(ignore_late_settings(context.notice))
-        for generation in generations:
-            around.enter_context(_wrapped_fit(generation, fits))
-            around.enter_context(warn_about_rounded_ids(generation, context.notice))
-            around.enter_context(build_optimizers_early(generation))
         around.enter_context(_as_main(path, folder, script))
-        around.enter_context(job_scope(generations, job.precision.policy, strategy))
+        changes = around.enter_context(contextlib.ExitStack())
+        around.callback(drop_in_children(changes.close))
+        for generation in generations:
+            changes.enter_context(_wrapped_fit(generation, fits))
+            changes.enter_context(_refuse_graph_mode(generation))
+            changes.enter_context(warn_about_rounded_ids(generation, context.notice))
+            changes.enter_context(build_optimizers_early(generation))
+        changes.enter_context(job_scope(generations, job.precision.policy, strategy))
         if tuners is not None:
-            around.enter_context(tuners.around_script())
+            changes.enter_context(tuners.around_script())
         try:
-            runpy.run_path(str(path), run_name="__main__")
+            with user_code():
+                _run_main(path, fits)
         except SearchEnded:
             return None
-        except Stop:
-            raise Preempted("", f"stopped after {fits.epochs} epochs and {fits.steps} steps") from None
-        except SystemExit as end:
-            if end.code not in (None, 0):
-                raise Problem(script.path, f"the script left with {end.code!r}") from None
         except Problem:
             raise
-        except Exception as error:
+        except BaseException as error:
             if job.processes > 1 and is_peer_error(error):
                 # A lost peer is not the script's error: `reporting.errors` converts it.
                 raise
-            raise _to_problem(script, folder, error, _circumstances(job, keras, fits, path)) from error
-        return fits.trained_model()
+            # A script's own handler of SIGTERM may end it by an error or with an exit code of 0.
+            if isinstance(error, Stop) or context.wait(_SECONDS_FOR_SIGTERM):
+                raise Preempted("", f"stopped after {fits.epochs} epochs and {fits.steps} steps") from None
+            if isinstance(error, Exception):
+                raise _to_problem(script, folder, error, _circumstances(job, keras, fits, path)) from error
+            if not isinstance(error, SystemExit):
+                raise
+            if error.code not in (None, 0):
+                raise Problem(script.path, f"the script left with {error.code!r}") from None
+        model = fits.trained_model()
+        fits.run_addition(Addition.EXPORT, lambda: context.keep_inputs(fits.peek()))
+        return model
+
+
+def _run_main(path: Path, fits: Fits) -> None:
+    """Run the script and, as Python does at a program's end, wait for its threads; those of idle pools never end."""
+    before = set(threading.enumerate())
+    end: SystemExit | None = None
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as error:
+        end = error
+    while not isinstance(end, Stop):
+        others = before.union(_threads_queues, _threads_wakeups)
+        thread = next((each for each in threading.enumerate() if not each.daemon and each not in others), None)
+        if thread is None:
+            break
+        thread.join()
+    if fits.stopped:
+        # Also if the script caught it, and if a thread trained.
+        raise Stop
+    if end is not None:
+        raise end
 
 
 @contextlib.contextmanager
@@ -287,7 +338,7 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         else:
             if fits.tuners is not None:
                 fits.tuners.tuner = None
-            skipped, before = fits.begin(model, planned, lambda: _build_from(model, given["x"]))
+            skipped, before = fits.begin(model, planned, given["x"])
         given["initial_epoch"] = first + skipped
         given["callbacks"] = _add_callback(given["callbacks"], _callback(keras, fits, in_search=fits.in_search))
         # A progress bar would be one line of many kilobytes in a pod's log.
@@ -332,6 +383,29 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
         keras.module.Model.make_train_function = make_train_function
 
 
+@contextlib.contextmanager
+def _refuse_graph_mode(keras: Keras) -> Iterator[None]:
+    model = keras.graph_model
+    if model is None:
+        yield
+        return
+    original = model.fit
+
+    def fit(*_: Any, **__: Any) -> Any:
+        raise InvalidProgram(
+            _PATH,
+            "model.fit in graph mode: without eager execution there would be no checkpoint and no exported model",
+            next_step="Delete tf.compat.v1.disable_eager_execution() or disable_v2_behavior(): Keras compiles its step "
+            "into a graph without them.",
+        )
+
+    model.fit = fit
+    try:
+        yield
+    finally:
+        model.fit = original
+
+
 def _add_callback(callbacks: Any, ours: Any) -> Any:
     if hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end"):
         callbacks.append(ours)
@@ -363,6 +437,7 @@ def _callback(keras: Keras, fits: Fits, *, in_search: bool) -> Any:
             self.batches = batch + 1
             fits.run_addition(Addition.PROFILE, lambda: fits.context.after_batch(fits.steps))
             if fits.context.stop_requested():
+                fits.stopped = True
                 raise Stop
             if time.monotonic() - self.reported_at >= _SECONDS_BETWEEN_PROGRESS:
                 self.reported_at = time.monotonic()
@@ -388,9 +463,7 @@ def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
     for name, value in (logs or {}).items():
         # The script's own train_step or callback may return strings, vectors or dicts.
         with contextlib.suppress(TypeError, ValueError):
-            number = float(np.asarray(value)[()])
-            if math.isfinite(number):
-                found[str(name)] = number
+            found[str(name)] = float(np.asarray(value)[()])
     return found
 
 
@@ -410,6 +483,48 @@ def _build_from(model: Any, data: Any) -> None:
         model(first[0] if isinstance(first, tuple) else first, training=False)
     elif isinstance(data, np.ndarray) or tf.is_tensor(data):
         model(data[:1], training=False)
+
+
+def _peek(data: Any) -> Callable[[], Any]:
+    """Return a function that returns inputs of the first batch of what `fit` got, None if it cannot be read again."""
+    if isinstance(data, tf.data.Dataset):
+        return lambda: _within(_PEEK_SECONDS, lambda: _few(_inputs_of(next(iter(data.take(1))))))
+    if hasattr(data, "__getitem__") and hasattr(data, "on_epoch_end"):
+        # A PyDataset or Sequence.
+        return lambda: _few(_inputs_of(data[0]))
+    if data is None or isinstance(data, Iterator | tf.distribute.DistributedDataset):
+        return lambda: None
+    few = _few(data)
+    return lambda: few
+
+
+def _inputs_of(element: Any) -> Any:
+    return element[0] if isinstance(element, tuple) else element
+
+
+def _few(inputs: Any) -> Any:
+    try:
+        return tf.nest.map_structure(
+            lambda rows: tf.identity(rows[:_PEEK_ROWS] if tf.is_tensor(rows) else np.asarray(rows[:_PEEK_ROWS])), inputs
+        )
+    except (TypeError, ValueError, IndexError, KeyError):
+        return None
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T | None:
+    """Return the call's result; None if it fails or takes longer, as a data set whose source is used up may."""
+    results: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        found = None
+        with contextlib.suppress(Exception):
+            found = call()
+        results.put(found)
+
+    threading.Thread(target=run, daemon=True).start()
+    with contextlib.suppress(queue.Empty):
+        return results.get(timeout=seconds)
+    return None
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from mptraining_trainer.forked_child import drop_in_children
 from mptraining_trainer.keras_backend import Keras
 
 _NAME = "clear_session"
@@ -27,16 +28,35 @@ def job_scope(generations: Sequence[Keras], policy: str, strategy: Any) -> Itera
     without this project; tf_keras keeps the script's policy.
     """
     scope = _Scope(strategy)
-    for generation in generations:
-        generation.set_policy(policy)
+    policies = [_GlobalPolicy(generation, policy) for generation in generations]
     with contextlib.ExitStack() as wrapped:
-        for generation in generations:
-            wrapped.enter_context(_kept_by_clear_session(generation, policy, scope))
+        for each in policies:
+            each.set()
+            wrapped.callback(drop_in_children(each.reset))
+            wrapped.enter_context(_kept_by_clear_session(each, scope))
         scope.enter()
         try:
             yield
         finally:
             scope.leave()
+
+
+class _GlobalPolicy:
+    """The job's policy as the global one of a generation of Keras."""
+
+    def __init__(self, keras: Keras, policy: str) -> None:
+        self.keras = keras
+        self._policy = policy
+        self._set: Any = None
+
+    def set(self) -> None:
+        self.keras.set_policy(self._policy)
+        self._set = self.keras.module.mixed_precision.global_policy()
+
+    def reset(self) -> None:
+        """Set Keras' default if the script has set no policy of its own since."""
+        if self.keras.module.mixed_precision.global_policy() is self._set:
+            self.keras.set_policy("float32")
 
 
 class _Scope:
@@ -60,7 +80,8 @@ class _Scope:
 
 
 @contextmanager
-def _kept_by_clear_session(keras: Keras, policy: str, scope: _Scope) -> Iterator[None]:
+def _kept_by_clear_session(policy: _GlobalPolicy, scope: _Scope) -> Iterator[None]:
+    keras = policy.keras
     original = getattr(keras.module.backend, _NAME)
 
     @functools.wraps(original)
@@ -71,7 +92,7 @@ def _kept_by_clear_session(keras: Keras, policy: str, scope: _Scope) -> Iterator
         finally:
             scope.enter()
         if not keras.legacy:
-            keras.set_policy(policy)
+            policy.set()
 
     _replace(keras, original, clear_session)
     try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +16,10 @@ from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import InvalidSpec, Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
 from mptraining_records.storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, LoadedCheckpoint
-from mptraining_trainer.checkpoints.state import CheckpointState, FitState
+from mptraining_trainer.checkpoints.state import CheckpointState, FitState, checkpoints, step_of
 from mptraining_trainer.distribution.coordination import exit_barrier
 from mptraining_trainer.distribution.strategy import started_fields
-from mptraining_trainer.export.export import publish
+from mptraining_trainer.export.export import publish, take_snapshot
 from mptraining_trainer.export.float32_model import policy_of
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.program import Program
@@ -34,6 +34,7 @@ from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
 _LONGEST_ERROR = 500
+_NO_FIT = "the script never called model.fit in its own process: no model is exported and no checkpoint was written"
 
 
 def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> TrainingResult:
@@ -46,9 +47,15 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
             expected="a folder that the oracle and the tuners of KerasTuner share",
             next_step="Name a bucket or a volume that every node mounts under output.uri.",
         )
-    telemetry.emit(events.Started, **started_fields(job, keras, strategy), start_up_seconds=telemetry.process_seconds())
-    context = _Script(worker, keras, strategy)
-    worker.preemption.unblock_for_children()
+    tuner_folder = TunerFolder(worker.folder, worker.identity.index, worker.exit_stack)
+    first_step = _earlier_steps(worker, tuner_folder)
+    telemetry.emit(
+        events.Started,
+        **started_fields(job, keras, strategy),
+        first_step=first_step,
+        start_up_seconds=telemetry.process_seconds(),
+    )
+    context = _Script(worker, keras, strategy, first_step)
     began = telemetry.now()
     try:
         model = run_script(
@@ -58,7 +65,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
             context,
             Path(environment.get(SOURCE_FOLDER, ".")),
             TunerSearch(
-                TunerFolder(worker.folder, worker.identity.index, worker.exit_stack),
+                tuner_folder,
                 worker.identity if job.searches_together else None,
                 context,
                 nodes=1 if job.searches_together else job.processes,
@@ -71,12 +78,16 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     steps = context.step - context.first_step
     policy = context.policy or job.precision.policy
     exported: str | None = None
+    warnings: tuple[str, ...] = ()
     if model is None and job.searches_together and not worker.identity.is_chief:
         telemetry.notice("SearchEnded", "the search is over; what the script does after it runs on worker 0")
     elif model is None:
-        telemetry.notice("NoModel", "the script never called model.fit, so nothing is exported", level="Warning")
+        warnings = (_NO_FIT,)
+        telemetry.notice("NoModel", _NO_FIT, level="Warning")
     else:
         exported = _export(worker, context, model, policy)
+        if exported is None and worker.identity.is_chief:
+            warnings = ("the model could not be exported",)
     return TrainingResult(
         step=context.step,
         metrics=context.metrics,
@@ -87,60 +98,55 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
         skipped_records=0,
         message="the script ran to its end",
         policy=policy,
+        warnings=warnings,
     )
+
+
+def _earlier_steps(worker: Worker, tuner_folder: TunerFolder) -> int:
+    """Return the steps of earlier attempts, from which this one counts: a script's own count begins at 0 again."""
+    tuner_folder.download(only=tuner_folder.steps_file)
+    saved = checkpoints(storage.join(worker.folder, run_folder.CHECKPOINTS))
+    return max(tuner_folder.read_steps(), *map(step_of, saved[-1:]), 0)
 
 
 def _export(worker: Worker, context: _Script, model: Any, policy: str) -> str | None:
     """Export the model; return its path in the run folder, None if the export failed and on other workers."""
-    try:
-        # Reading per-replica variables is a collective operation, so no worker may read them after the exit barrier.
-        weights = model.get_weights()
-    except Exception as error:  # noqa: BLE001 - the script's model may raise any error
-        context.report_failure(Addition.EXPORT, error)
-        exit_barrier(worker.identity)
-        return None
-    exit_barrier(worker.identity)
-    if not worker.identity.is_chief:
-        return None
     job, keras = worker.job, context.keras_of(model)
-    precision = job.precision.model_copy(update={"policy": policy})
-    program = Program(model, rebuild={"builder": "script", "arguments": {}})
-    for form in dict.fromkeys((job.export.format, "keras")):
-        form_of = job.export.model_copy(update={"format": form})
-        trained = replace(worker, job=job.model_copy(update={"precision": precision, "export": form_of}))
+    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
         try:
-            found = publish(trained, program, keras, None, context.step, context.metrics, weights)
-            _warn_about_export(worker, found)
-            return found
+            # Reading per-replica variables is a collective operation: no worker reads them after the exit barrier.
+            snapshot = take_snapshot(
+                model,
+                keras,
+                Path(scratch),
+                policy=policy,
+                inputs=context.inputs,
+                callable_here=job.accelerator.kind != "tpu",
+            )
+        except Exception as error:  # noqa: BLE001 - the script's model may raise any error
+            context.report_failure(Addition.EXPORT, error)
+            exit_barrier(worker.identity)
+            return None
+        exit_barrier(worker.identity)
+        if not worker.identity.is_chief:
+            return None
+        precision = job.precision.model_copy(update={"policy": policy})
+        trained = replace(worker, job=job.model_copy(update={"precision": precision}))
+        program = Program(model, rebuild={"builder": "script", "arguments": {}})
+        try:
+            return publish(trained, program, keras, None, context.step, context.metrics, snapshot)
         except StorageUnavailable:
             # The next attempt has no steps left and only exports the model.
             raise
-        except Exception as error:  # noqa: BLE001 - Keras' own saving fails in many ways
+        except Exception as error:  # noqa: BLE001 - the script itself has succeeded
             context.report_failure(Addition.EXPORT, error)
     return None
-
-
-def _warn_about_export(worker: Worker, model: str) -> None:
-    about = json.loads(storage.read(storage.join(worker.folder, model, "model.json")))
-    if about["policy"] != "float32":
-        worker.telemetry.notice(
-            "NotFloat32",
-            f"the exported model computes under {about['policy']}: its layers keep their own policy",
-            level="Warning",
-        )
-    if about["main"] not in ("model.keras", "saved_model"):
-        worker.telemetry.notice(
-            "OnlyWeights",
-            f"Keras cannot serialize the script's model, so {about['main']} and no model.keras is exported; classes "
-            "with get_config and @keras.saving.register_keras_serializable() can be",
-            level="Warning",
-        )
 
 
 class _Script:
     """The context of the script's fits; see `fit_wrapper.Context`."""
 
-    def __init__(self, worker: Worker, keras: Keras, strategy: Any) -> None:
+    def __init__(self, worker: Worker, keras: Keras, strategy: Any, first_step: int) -> None:
         self._worker = worker
         self._keras = keras
         self._strategy = strategy
@@ -152,17 +158,18 @@ class _Script:
         self._devices = DeviceMeter(worker.job)
         self._system = SystemMeter(worker.telemetry.now)
         self._reported_at = -math.inf
-        # Steps of earlier attempts: a script counts from 0 again, but a checkpoint's number must only grow.
-        self.first_step = 0
-        self.step = 0
+        # A checkpoint's number must only grow, even if the one before it cannot be restored.
+        self.first_step = first_step
+        self.step = first_step
         self.metrics: dict[str, float] = {}
         # The policy of the last fitted model's layers.
         self.policy: str | None = None
         # The last fitted model.
         self._model: Any = None
+        # The inputs of its first batch; None if they are not known.
+        self.inputs: Any = None
         # The trial that runs, of a search with KerasTuner.
         self._trial: TrialNumber | None = None
-        self._steps_read = False
 
     def progress(self, step: int, epoch: int, metrics: Mapping[str, float], *, epoch_ended: bool = False) -> None:
         telemetry = self._worker.telemetry
@@ -216,8 +223,6 @@ class _Script:
         self._loaded = self._checkpoints(model).load()
         if self._loaded is None:
             return ()
-        # The number must grow even if this checkpoint cannot be restored.
-        self.first_step = self.step = self._loaded.state.step
         return self._loaded.state.fits
 
     def restore(self, model: Any, *, whole: bool) -> bool:
@@ -277,6 +282,9 @@ class _Script:
                 level="Warning",
             )
 
+    def keep_inputs(self, inputs: Any) -> None:
+        self.inputs = inputs
+
     def on_best(self, model: Any, metrics: Mapping[str, float]) -> None:
         self.policy, self.metrics = policy_of(model, self.keras_of(model)), dict(metrics)
 
@@ -288,12 +296,7 @@ class _Script:
         return self._worker.preemption.wait(seconds)
 
     def on_trial(self, trial: TrialNumber | None, folder: TunerFolder) -> None:
-        # Steps of earlier attempts count, as after a resume from a checkpoint.
-        if not self._steps_read:
-            self._steps_read = True
-            self.first_step = max(self.first_step, folder.read_steps())
-        else:
-            folder.write_steps(self.step)
+        folder.write_steps(self.step)
         self._trial = trial
 
     def on_oracle(self, ended: int, trials: TrialNumber, metrics: Mapping[str, float]) -> None:
@@ -357,6 +360,7 @@ class _Script:
                 fence=worker.fence,
                 # The strategy is the job's, or one that the script created.
                 strategy=getattr(model, "distribute_strategy", None) or self._strategy,
+                outbox=worker.outbox,
             )
         assert self._checkpointer is not None
         return self._checkpointer

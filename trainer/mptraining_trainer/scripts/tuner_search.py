@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -306,4 +305,4 @@ def _whole_json(original: Callable[[str, Any], str]) -> Callable[[str, Any], str
 
 def _metrics(trial: Any) -> dict[str, float]:
     found = {name: trial.metrics.get_best_value(name) for name in trial.metrics.metrics}
-    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
+    return {name: float(value) for name, value in found.items() if value is not None}

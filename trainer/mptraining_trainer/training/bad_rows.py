@@ -159,14 +159,20 @@ class RecordExclusion:
         notice: Callable[..., None],
         *,
         fail_on_non_finite: bool,
+        applied: bool = True,
     ) -> None:
-        """With `fail_on_non_finite`, a step that is bad without loss scaling ends the session."""
+        """With `fail_on_non_finite`, a step that is bad without loss scaling ends the session.
+
+        `applied`: a step was applied before this session.
+        """
         self.built = built
         self.precision_state = precision_state
         self._skipped = skipped
         self._notice = notice
         self._fail_on_non_finite = fail_on_non_finite
         self._searches_left = float(_SEARCHES)
+        # Until a step is applied, the dynamic loss scale is the likely cause, and a search traces the model once more.
+        self._searches = applied or fail_on_non_finite or built.scaler is None or not built.scaler.dynamic
         self._noticed: set[str] = set()
         skipped.exclude(locate_records(built.context, [each.record for each in precision_state.excluded]))
 
@@ -176,7 +182,9 @@ class RecordExclusion:
         The arguments are those of `NonFiniteMonitor.check`. Raise NonFinite with `fail_on_non_finite`.
         """
         self._searches_left = min(_SEARCHES, self._searches_left + steps / _STEPS_PER_SEARCH)
-        if execution.applied_steps == steps or self._searches_left < 1:
+        searches = self._searches or execution.finite_steps > 0
+        self._searches = searches or execution.applied_steps > 0
+        if execution.applied_steps == steps or self._searches_left < 1 or not searches:
             return False
         self._searches_left -= 1
         done = min(execution.finite_steps, steps - 1)

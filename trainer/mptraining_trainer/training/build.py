@@ -40,6 +40,7 @@ from mptraining_trainer.model.compiled import shape_mismatch
 from mptraining_trainer.model.first_look import EXAMPLES_CHECKED, EXAMPLES_READ, as_tensor, first_examples, gather_facts
 from mptraining_trainer.model.preflight import Facts, Finding
 from mptraining_trainer.model.program import Program
+from mptraining_trainer.model.rounded_ids import rounded_ids
 from mptraining_trainer.numerics.loss_scaling import LossScaler, make_scaler
 from mptraining_trainer.numerics.recovery import job_with_policy, safer_policy, supported_policies
 from mptraining_trainer.source.user_code import describe_error
@@ -167,6 +168,8 @@ class BuildResult:
     loop: Loop
     preprocess: Preprocess
     findings: tuple[Finding, ...]
+    # The model's inputs of the first examples, with which an export is compared.
+    inputs: Any
 
     def make_iterator(self, position: Position, steps: int) -> Any:
         """Return an iterator for the loop over `steps` steps from `position`."""
@@ -191,7 +194,9 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         compiled.model.optimizer = optimizer
         own = "train_step" in compiled.own_steps
     if own and policy == "mixed_float16":
-        return assemble(context, _policy_without_scaling(context, type(compiled.model).__name__), checked=checked)
+        safer = _policy_without_scaling(context, type(compiled.model).__name__)
+        del built, optimizer, compiled
+        return assemble(context, safer, checked=checked)
     with context.strategy.scope():
         # The user's own train_step cannot be scaled or skipped from outside.
         scaler = None if own else make_scaler(job.precision, checked=checked)
@@ -235,7 +240,12 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     elif jit and eager and must_disable_xla(job, loop.xla_error(tensors), context.notice):
         loop.disable_xla()
     findings = tuple(preflight.warnings(facts)) if facts else ()
-    return BuildResult(context, job, built, optimizer, scaler, loop, preprocess, findings)
+    inputs = compiled.arrange_inputs(tensors[0])
+    with context.strategy.scope():
+        rounded = rounded_ids(keras, compiled, examples[0])
+    if rounded:
+        context.notice("TokenIdsRounded", rounded, level="Warning")
+    return BuildResult(context, job, built, optimizer, scaler, loop, preprocess, findings, inputs)
 
 
 def _trace(

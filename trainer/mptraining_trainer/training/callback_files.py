@@ -1,9 +1,9 @@
 """Files of callbacks: written to a local scratch folder, then published into the run folder on any storage.
 
 TensorFlow's own writers support neither the GCS emulator nor every kind of credentials, and several workers must not
-write one file. So each worker's callbacks write into a scratch folder, and the chief publishes the changed files:
-TensorBoard's event files to `tensorboard/`, all others to `callbacks/`, and files with an absolute path or a gs:// URI
-to that location.
+write one file. So each worker's callbacks write into a scratch folder. The chief copies the changed files, so that the
+callbacks may write again at once, and publishes the copies through the outbox: TensorBoard's event files to
+`tensorboard/`, all others to `callbacks/`, and files with an absolute path or a gs:// URI to that location.
 """
 
 from __future__ import annotations
@@ -11,18 +11,25 @@ from __future__ import annotations
 import csv
 import io
 import posixpath
+import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mptraining_api import run_folder
-from mptraining_api.problems import InvalidProgram, Problem, Superseded
+from mptraining_api.problems import InvalidProgram, Problem, StorageUnavailable, Superseded
 from mptraining_records.storage import storage
+from mptraining_records.writers.outbox import Outbox
 from mptraining_trainer.model import supported_callbacks
 
 _ATTRIBUTES = {"CSVLogger": "filename", "ModelCheckpoint": "filepath", "TensorBoard": "log_dir"}
+_NAME = "callback files"
+_COPIES = "copies"
+# Modification time (ns) and size (bytes) of a file.
+_State = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ def rows_of_first_epochs(content: str, separator: str, epochs: int) -> str:
 
 
 class CallbackFiles:
-    """Redirects the callbacks' paths into `scratch`, and publishes from there in a background thread.
+    """Redirects the callbacks' paths into `scratch`, and publishes from there through the outbox.
 
     `notice` reports files that could not be published. `check_fence` must be set to a function that raises Superseded
     or ResumeRefused if a newer attempt or job has claimed the run folder.
@@ -75,6 +82,7 @@ class CallbackFiles:
         *,
         chief: bool,
         notice: Callable[..., None],
+        outbox: Outbox | None = None,
     ) -> None:
         self._folder = folder
         self._scratch = scratch
@@ -82,9 +90,11 @@ class CallbackFiles:
         self.check_fence: Callable[[], None] = lambda: None
         self._notice = notice
         self._destinations: list[Destination] = []
-        self._published: dict[Path, tuple[int, int]] = {}
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="callbacks")
-        self._pending: Future[None] | None = None
+        self._outbox = outbox or Outbox()
+        # The state of each file when it was last copied; the copies that are not published yet, by URI.
+        self._copied: dict[Path, _State] = {}
+        self._copies: dict[str, tuple[Path, _State]] = {}
+        self._lock = threading.Lock()
 
     def redirect(self, callbacks: Sequence[Any]) -> None:
         """Redirect each callback that writes files to the scratch folder. Raise InvalidProgram for a path outside."""
@@ -137,40 +147,55 @@ class CallbackFiles:
         callback.append = True
 
     def publish(self) -> None:
-        """Start to publish the changed files and return at once. Raise the error of the previous publication."""
-        self.wait()
-        if self._chief and self._destinations:
-            self._pending = self._writer.submit(self._publish)
+        """Copy the changed files and publish the copies in the background. Raise Superseded of an earlier publication.
 
-    def wait(self) -> None:
-        """Wait until the publication ends, after which callbacks may write again. Raise Superseded."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def close(self) -> None:
-        self._writer.shutdown()
-
-    def _publish(self) -> None:
-        self.check_fence()
+        A copy that is not published yet is replaced by a newer one of the same file.
+        """
+        if not self._chief or not self._destinations:
+            return
         for destination in self._destinations:
             for path, state in _files(destination.scratch):
-                if self._published.get(path) == state:
+                if self._copied.get(path) == state:
                     continue
+                below = path.relative_to(self._scratch)
+                copy, unfinished = self._scratch / _COPIES / below, self._scratch / _COPIES / f"{below}.part"
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, unfinished)
                 uri = storage.join(destination.published, path.relative_to(destination.scratch).as_posix())
-                try:
-                    storage.upload(path, uri)
-                except Superseded:
+                with self._lock:
+                    self._copies[uri] = unfinished.replace(copy), state
+                self._copied[path] = state
+        if self._copies:
+            self._outbox.put(_NAME, self._publish_copies)
+
+    def wait(self) -> None:
+        """Wait until the publication ends. Raise Superseded; other errors were reported."""
+        with suppress(StorageUnavailable):
+            self._outbox.wait(_NAME)
+
+    def _publish_copies(self) -> None:
+        self.check_fence()
+        with self._lock:
+            copies = dict(self._copies)
+        for uri, (copy, state) in copies.items():
+            try:
+                storage.upload(copy, uri)
+            except Superseded:
+                raise
+            except (Problem, OSError) as error:
+                # A failed upload of a callback's file must not end the training.
+                self._notice("CallbackFileNotPublished", f"{uri}: {error}", level="Warning")
+                if isinstance(error, StorageUnavailable):
                     raise
-                except (Problem, OSError) as error:
-                    # The next publication retries. A failed upload of a callback's file must not end the training.
-                    self._notice("CallbackFileNotPublished", f"{uri}: {error}", level="Warning")
-                    continue
-                self._published[path] = state
+                continue
+            with self._lock:
+                if self._copies[uri] == (copy, state):
+                    del self._copies[uri]
+                    copy.unlink()
 
 
-def _files(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
-    """Yield every file below the folder, with its modification time (ns) and size (bytes)."""
+def _files(folder: Path) -> Iterator[tuple[Path, _State]]:
+    """Yield every file below the folder, with its state."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             found = path.stat()

@@ -277,7 +277,7 @@ class FitLoop:
                 self._report(step, metrics, execution, now)
         self._profiling.finish(step)
         self.last_step = step
-        return {name: value for name, value in metrics.items() if math.isfinite(value)}
+        return metrics
 
     def _finish_pending_step(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """Report the metrics of the last step and call its hooks if an earlier attempt ended before it could."""
@@ -321,6 +321,13 @@ class FitLoop:
                 raise
             self._weights_non_finite = True
 
+    def validate_final_weights(self) -> dict[str, float]:
+        """Return validation's metrics of the present weights, without calling hooks; empty without validation."""
+        if self._validation is None:
+            return {}
+        metrics = self._loop.evaluation.run(*self._validation, now=self._worker.telemetry.now)
+        return {f"val_{name}": value for name, value in (metrics or {}).items()}
+
     def _validate(self, step: int, position: Position) -> dict[str, float]:
         """Return validation's metrics. Raise Preempted if a worker must stop: the next attempt validates again."""
         if self._validation is None:
@@ -332,6 +339,7 @@ class FitLoop:
             steps,
             now=self._worker.telemetry.now,
             stop=self._worker.preemption.stop_requested,
+            one_by_one=self._hooks.sees_test_batches,
             on_batches_begin=self._hooks.test_batches_begin,
             on_batches_end=self._hooks.test_batches_end,
         )
@@ -359,7 +367,10 @@ class FitLoop:
 
     def _epoch_loss(self) -> dict[str, float]:
         """Return the mean loss over the epoch's steps so far, as `fit` reports it."""
-        return {"loss": self._loss_sum / self._loss_steps} if self._loss_steps else {}
+        if self._loss_steps:
+            return {"loss": self._loss_sum / self._loss_steps}
+        # All steps of the epoch were skipped, or the model's own step logs the loss.
+        return {"loss": math.nan} if self.skipped_steps else {}
 
     def resume(self, state: CheckpointState) -> None:
         """Resume from a checkpoint, which may be in mid-epoch; the loop's own sums are already restored."""
@@ -375,7 +386,7 @@ class FitLoop:
             step=step,
             total_steps=self._boundaries.total_steps,
             epoch=self._boundaries.epoch(step),
-            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+            metrics=metrics,
             examples_per_second=None if examples is None else round(examples, 1),
             step_seconds=speed,
             input_bound_percent=self._speed.recent.bound_percent,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from pydantic import JsonValue
 from mptraining_api.run_folder import Best
 from mptraining_trainer.checkpoints.state import CheckpointState
 from mptraining_trainer.distribution.coordination import sum_over_workers
+from mptraining_trainer.distribution.replica_variables import ReplicaValues
+from mptraining_trainer.export.export import take_snapshot, write_keras_file
+from mptraining_trainer.export.float32_model import load_archive, own_objects, write_float32_archive
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.loop.steps_per_execution import Boundaries
 from mptraining_trainer.model import supported_callbacks
@@ -34,8 +38,16 @@ _TRAINING = "training"
 class Hooks:
     """Methods that the fit loop calls; without callbacks and best weights they do nothing."""
 
-    def __init__(self, callbacks: Callbacks | None = None, best: BestWeights | None = None) -> None:
+    def __init__(
+        self,
+        callbacks: Callbacks | None = None,
+        best: BestWeights | None = None,
+        *,
+        steps_per_execution: int | None = None,
+    ) -> None:
+        """`steps_per_execution` is the number of fused steps, None to measure it."""
         self._callbacks = callbacks
+        self.steps_per_execution = steps_per_execution
         self.best = best
         self._boundaries = Boundaries(total_steps=1, steps_per_epoch=1, validation_every=None, checkpoint_every=None)
         # The last step whose hooks have run, and the number of epochs that have ended by then.
@@ -54,6 +66,21 @@ class Hooks:
     def training_stopped(self) -> bool:
         """Whether a callback ended the training."""
         return self._stopped
+
+    @property
+    def sees_test_batches(self) -> bool:
+        """Whether a callback is called with every batch of validation."""
+        return self._callbacks is not None and self._callbacks.sees_test_batches
+
+    @property
+    def exports_last_weights(self) -> bool:
+        """Whether the weights are exported that the model has at the end."""
+        return self.best_to_export is None
+
+    @property
+    def restores_weights(self) -> bool:
+        """Whether a callback may have restored earlier weights at the end."""
+        return self._callbacks is not None and self._callbacks.restores_weights
 
     @property
     def best_to_export(self) -> Best | None:
@@ -224,16 +251,16 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
     validated = built.context.datasets.validation is not None
     metrics = built.loop.logged_metrics
     best = best_weights(job.export, program.model, metrics, validated=validated, notice=notice)
+    steps_per_execution = built.context.training.steps_per_execution
     if not program.callbacks:
-        return Hooks(None, best)
+        return Hooks(None, best, steps_per_execution=steps_per_execution)
     if worker.scalars is not None and any(
         supported_callbacks.kind(each) == "TensorBoard" for each in program.callbacks
     ):
         worker.scalars.write_beside_callback()
     scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))
     worker.exit_stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-    files = CallbackFiles(worker.folder, scratch, chief=worker.identity.is_chief, notice=notice)
-    worker.exit_stack.callback(files.close)
+    files = CallbackFiles(worker.folder, scratch, chief=worker.identity.is_chief, notice=notice, outbox=worker.outbox)
     callbacks = Callbacks(
         program.callbacks,
         keras=keras,
@@ -241,11 +268,58 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
         optimizer=built.optimizer,
         metrics=metrics,
         files=files,
-        rebuild=program.rebuild,
+        save=_keras_files(worker, built),
         validated=validated,
         notice=notice,
         now=worker.telemetry.now,
         sum_over_workers=sum_over_workers(built.context.strategy, job.processes),
+        steps_per_execution=steps_per_execution,
         chief=worker.identity.is_chief,
     )
-    return Hooks(callbacks, best)
+    return Hooks(callbacks, best, steps_per_execution=callbacks.steps_per_execution)
+
+
+def _keras_files(worker: Worker, built: BuildResult) -> Callable[..., None]:
+    """Return the function that writes ModelCheckpoint's file, as the export's `model.keras` is written.
+
+    A file of a mixed-precision model opens only where that policy works. The first file is compared with the live
+    model; the later ones differ from it in numbers alone. Every worker must call the function.
+    """
+    program, context, notice = built.program, built.context, worker.telemetry.notice
+    keras, verified = context.keras, None
+
+    def save(path: Path, **options: Any) -> None:
+        nonlocal verified
+        moved = [*keras.forward_pass_variables(program.model), *keras.random_states(program.model)]
+        values = ReplicaValues(context.strategy)
+        before = values.read(moved) if verified is None else []
+        with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+            snapshot = take_snapshot(
+                program.model,
+                keras,
+                Path(scratch),
+                policy=keras.policy,
+                inputs=built.inputs,
+                callable_here=verified is None and built.job.accelerator.kind != "tpu",
+            )
+            if snapshot.failure is not None:
+                raise ValueError(snapshot.failure)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # tf_keras also writes the SavedModel and HDF5 formats.
+            target = path if path.suffix == ".keras" else Path(scratch, "copy.keras")
+            if verified is None:
+                values.assign(moved, before)
+                verified = write_keras_file(program.model, keras, snapshot, target)
+                if verified.failure or verified.policy != "float32":
+                    reason = verified.failure or f"it computes under {verified.policy}"
+                    notice("ModelCheckpoint", f"its files have the model as it is: {reason}", level="Warning")
+                verified = replace(verified, model=None, exact=None)
+            if verified.failure or verified.policy != "float32":
+                shutil.copyfile(snapshot.archive, target)
+            else:
+                write_float32_archive(snapshot.archive, target)
+            if target != path:
+                copy = load_archive(target, keras, verified.policy, own_objects(program.model, keras))
+                copy.save(str(path), **options)
+
+    return save

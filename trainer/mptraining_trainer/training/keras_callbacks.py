@@ -1,11 +1,11 @@
 """Keras callbacks of a function program, called by the fit loop as `fit` would call them.
 
 As under `fit`: `on_train_begin`; in every epoch `on_epoch_begin` and `on_epoch_end` with its metrics, validation's with
-`val_`; `on_train_batch_begin` and `_end` around each execution of K fused steps, with the number of its first and last
-batch, as under `fit(steps_per_execution=K)`; `on_test_begin` and `_end` around validation, `on_test_batch_begin` and
-`_end` around each of its calls. `self.model` is the trained model and `self.model.optimizer` its optimizer.
-`stop_training` is read at the end of an epoch, and after batches for which a callback was called: the epoch then ends
-there, with validation. An epoch that the job's last step truncates does not end.
+`val_`; `on_train_batch_begin` and `_end` around each step, or with stepsPerExecution: K around K fused steps, with the
+number of the first and last batch, as under `fit(steps_per_execution=K)`; `on_test_begin` and `_end` around validation,
+`on_test_batch_begin` and `_end` around its batches. `self.model` is the trained model and `self.model.optimizer` its
+optimizer. `stop_training` is read at the end of an epoch, and after batches for which a callback was called: the epoch
+then ends there, with validation. An epoch that the job's last step truncates does not end.
 
 Every worker calls the callbacks, as under `fit`, because reading or setting a variable may be a collective operation.
 Keras' own callbacks write into a separate folder per worker (`callback_files`), and all workers agree whether to stop.
@@ -25,7 +25,6 @@ import numpy as np
 from pydantic import JsonValue
 
 from mptraining_api.problems import InvalidProgram, Problem
-from mptraining_trainer.export.export import float32_copy
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import supported_callbacks
@@ -94,7 +93,7 @@ _PUBLISH_EVERY = 30.0
 
 
 class Callbacks:
-    """The callbacks of one training. `sum_over_workers` is the sum of a number over all workers."""
+    """The callbacks of one training. `save` writes the model to a .keras file, `sum_over_workers` adds a number."""
 
     def __init__(
         self,
@@ -105,11 +104,12 @@ class Callbacks:
         optimizer: Any,
         metrics: Sequence[Any],
         files: CallbackFiles,
-        rebuild: Mapping[str, Any],
+        save: Callable[..., None],
         validated: bool,
         notice: Callable[..., None],
         now: Callable[[], float],
         sum_over_workers: Callable[[float], float],
+        steps_per_execution: int | None = None,
         chief: bool = True,
     ) -> None:
         """Raise InvalidProgram for callbacks that cannot work in this training."""
@@ -119,6 +119,13 @@ class Callbacks:
         callbacks = tuple(one for one in callbacks if supported_callbacks.superseded_reason(one) is None)
         # Decided by the callbacks of all workers, since `any_worker_stopped` is a collective operation.
         self._stops_after_batches = any(supported_callbacks.has_batch_hooks(one) for one in callbacks)
+        # An observer only reports, and may miss batches.
+        others = [one for one in callbacks if not supported_callbacks.is_observer(one)]
+        # The number of fused steps, None to measure it; every worker has the same.
+        self.steps_per_execution = steps_per_execution
+        if steps_per_execution is None and any(supported_callbacks.has_batch_hooks(one) for one in others):
+            self.steps_per_execution = 1
+        self.sees_test_batches = any(supported_callbacks.has_test_batch_hooks(one) for one in others)
         self._callbacks = callbacks = supported_callbacks.of_worker(callbacks, chief=chief)
         self._names = supported_callbacks.checkpoint_names(callbacks)
         self._keras = keras
@@ -126,7 +133,7 @@ class Callbacks:
         self._optimizer = optimizer
         self._directions = {metric.name: getattr(metric, "_direction", None) for metric in metrics}
         self._files = files
-        self._rebuild = rebuild
+        self._save = save
         self._notice = notice
         self._now = now
         self._sum_over_workers = sum_over_workers
@@ -135,6 +142,7 @@ class Callbacks:
         self._job_rate = self._rate()
         self._published_at = now()
         self._check(validated)
+        self._report_batch_hooks(steps_per_execution)
         files.redirect(callbacks)
 
     def begin(
@@ -156,7 +164,7 @@ class Callbacks:
         # Closures of the program know the model and not the callback, so these attributes are set on the model.
         self._model.optimizer = self._optimizer
         self._model.stop_training = False
-        saving_model = _Float32SavingModel(self._model, self._keras, self._rebuild)
+        saving_model = _Float32SavingModel(self._model, self._save)
         for callback in self._callbacks:
             # A CSVLogger's earlier file must be in place before `set_model` or `on_train_begin` opens it.
             self._files.restore_csv_log(callback, epochs_done)
@@ -190,6 +198,11 @@ class Callbacks:
         """Publish files only while this attempt owns the run folder."""
         if fence is not None:
             self._files.check_fence = fence.check
+
+    @property
+    def restores_weights(self) -> bool:
+        """Whether an EarlyStopping has restored its best weights, or may have."""
+        return any(getattr(one, "restore_best_weights", False) is True for one in self._callbacks)
 
     @property
     def any_worker_stopped(self) -> bool:
@@ -235,7 +248,6 @@ class Callbacks:
         """Call the hooks before an execution with batch `first` of the epoch, after `step` steps."""
         if self._batch_callbacks:
             self._count_steps(step)
-            self._files.wait()
             self._call("on_train_batch_begin", first, {}, only=self._batch_callbacks)
 
     def batches_end(self, last: int, logs: Mapping[str, float]) -> bool:
@@ -248,7 +260,6 @@ class Callbacks:
         return self.any_worker_stopped
 
     def validation_begins(self) -> None:
-        self._files.wait()
         self._call("on_test_begin", {})
 
     def test_batches_begin(self, first: int) -> None:
@@ -262,14 +273,12 @@ class Callbacks:
         self._call("on_test_end", dict(logs))
 
     def epoch_ends(self, epoch: int, logs: Mapping[str, float]) -> None:
-        self._files.wait()
         # All callbacks share one dict: ReduceLROnPlateau adds the learning rate, which a later CSVLogger writes.
         self._call("on_epoch_end", epoch, dict(logs))
         self._publish()
 
     def end(self, logs: Mapping[str, float]) -> None:
         """Call the hooks after the last step; EarlyStopping may restore its best weights."""
-        self._files.wait()
         self._call("on_train_end", dict(logs))
         self._publish()
         self._files.wait()
@@ -277,7 +286,6 @@ class Callbacks:
     def abandon(self) -> None:
         """Stop publishing and close the callbacks; other instances resume from an earlier step and write the files."""
         self._files.wait()
-        self._files.close()
         for callback in self._callbacks:
             supported_callbacks.close(callback)
 
@@ -358,13 +366,20 @@ class Callbacks:
                         next_step="Give it mode='max' or mode='min'.",
                     )
                 callback.mode = mode
-        if self._batch_callbacks:
-            kind = ", ".join(dict.fromkeys(type(one).__name__ for one in self._batch_callbacks))
-            self._notice(
-                "BatchCallbacks",
-                f"{kind}: called after each execution of several fused steps, with the number of the last batch; "
-                "training.stepsPerExecution: 1 calls it after every batch",
+
+    def _report_batch_hooks(self, steps_of_job: int | None) -> None:
+        names = ", ".join(dict.fromkeys(type(one).__name__ for one in self._batch_callbacks))
+        if not names or steps_of_job == 1:
+            return
+        if self.steps_per_execution == 1:
+            text = (
+                "called after every batch, so each step is an execution of its own, which is slower for small models; "
             )
+            text += "training.stepsPerExecution: K calls it after each execution of K fused steps"
+        else:
+            text = "called after each execution of several fused steps, with the number of the last batch; "
+            text += "training.stepsPerExecution: 1 calls it after every batch"
+        self._notice("BatchCallbacks", f"{names}: {text}", level="Warning" if steps_of_job else "Info")
 
     def _count_steps(self, step: int) -> None:
         for callback in self._callbacks:
@@ -395,29 +410,17 @@ class Callbacks:
 
 
 class _Float32SavingModel:
-    """Proxy of the model for ModelCheckpoint: `save` writes a float32 copy under any training policy.
+    """Proxy of the model for ModelCheckpoint, whose `save` writes a float32 file under any training policy."""
 
-    A file of a mixed-precision model opens only where that policy works, and other versions of Keras cannot read it;
-    see `export.float32_model`.
-    """
-
-    def __init__(self, model: Any, keras: Keras, rebuild: Mapping[str, Any]) -> None:
+    def __init__(self, model: Any, save: Callable[..., None]) -> None:
         self._model = model
-        self._keras = keras
-        self._rebuild = rebuild
-        self._copy: Any = None
+        self._save = save
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def save(self, filepath: str, overwrite: bool = True, **options: Any) -> None:
-        Path(filepath).parent.mkdir(parents=True, exist_ok=True)
-        weights = self._model.get_weights()
-        if self._copy is None:
-            self._copy = float32_copy(self._model, self._keras, self._rebuild, weights)[0]
-        else:
-            self._copy.set_weights(weights)
-        self._copy.save(filepath, overwrite=overwrite, **options)
+    def save(self, filepath: str, **options: Any) -> None:
+        self._save(Path(filepath), **options)
 
 
 def _kind(callback: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mptraining_trainer.numerics.loss_scaling import FLOOR
@@ -25,6 +25,22 @@ def is_persistent(*, skipped: int, steps: int, in_a_row: int) -> bool:
     return in_a_row >= PERSISTENT or (skipped >= PERSISTENT and 2 * skipped >= steps)
 
 
+def is_mostly_skipped(skipped: int, steps: int) -> bool:
+    """Return whether a training of `steps` steps, `skipped` of which were skipped, has hardly trained."""
+    return 2 * skipped > steps
+
+
+def warnings_of_success(metrics: Mapping[str, float], *, skipped: int = 0, steps: int = 0) -> tuple[str, ...]:
+    """Return what a training lacks that ends after `steps` steps with these metrics, `skipped` of them skipped."""
+    found = []
+    if skipped > _WORTH_SAYING * steps:
+        found.append(f"{skipped} of {steps} steps were skipped: {NOT_FINITE}")
+    names = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if names:
+        found.append(f"{', '.join(names)} at the end: NaN or infinite")
+    return tuple(found)
+
+
 class NonFiniteMonitor:
     """Monitor of one session; `skipped` steps were skipped before it began.
 
@@ -40,6 +56,7 @@ class NonFiniteMonitor:
         skipped: int = 0,
         dynamic: bool = True,
         locate: bool = False,
+        total_steps: int | None = None,
     ) -> None:
         self._precision_state = precision_state
         self._may_change = safer_policy(precision_state.policy, available) is not None
@@ -48,6 +65,7 @@ class NonFiniteMonitor:
         self._steps = 0
         self._dynamic = dynamic
         self._locate = locate
+        self._total_steps = total_steps
 
     def limit_steps(self, step: int, steps: int) -> int:
         """Return how many of `steps` steps may be fused from `step` on: none past the previous bad step."""
@@ -84,6 +102,15 @@ class NonFiniteMonitor:
             raise NonFinite(bad, found, position=position(bad - before - 1))
         if now and not cause_excluded:
             self._warn(execution, last)
+        if last == self._total_steps:
+            # Before the last checkpoint, so that a rollback begins at an earlier one.
+            self.require_trained(last)
+
+    def require_trained(self, step: int) -> None:
+        """Raise NonFinite if a training that ends after `step` steps has skipped most of them."""
+        if is_mostly_skipped(self._skipped_last, step):
+            policy = self._precision_state.policy
+            raise NonFinite(step, f"{self._skipped_last} of {step} steps were skipped under {policy}: {NOT_FINITE}")
 
     def _found_unchecked(self, execution: Execution, steps: int) -> str | None:
         if execution.finite_steps < steps:

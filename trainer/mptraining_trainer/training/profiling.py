@@ -12,7 +12,6 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +27,7 @@ from mptraining_trainer.worker import Worker
 
 # TensorFlow writes <folder>/plugins/profile/<time>/<host>.xplane.pb, beside files that only name the folder.
 _RECORDED = "plugins/profile/*/*.xplane.pb"
+_NAME = "profile"
 
 
 class Profiling:
@@ -44,8 +44,7 @@ class Profiling:
         # While recording: the step before the first recorded one.
         self._since: int | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="profile")
-        self._published: Future[None] | None = None
+        self._is_recorded = False
         worker.exit_stack.callback(self.abandon)
 
     def before_execution(self, step: int) -> None:
@@ -53,7 +52,7 @@ class Profiling:
         if step >= self._last and self._since is None:
             # An earlier attempt passed the range before this resume, so its profile is not missing.
             self._last = 0
-        if self._since is not None or self._published is not None or not self._first - 1 <= step < self._last:
+        if self._since is not None or self._is_recorded or not self._first - 1 <= step < self._last:
             return
         self._scratch = tempfile.TemporaryDirectory(prefix="mptraining-")
         try:
@@ -81,8 +80,8 @@ class Profiling:
         except tf.errors.OpError as error:
             self._give_up(error.message)
             return
-        # The upload runs in a thread, so that training does not wait for it.
-        self._published = self._writer.submit(self._publish, first, step)
+        self._is_recorded = True
+        self._worker.outbox.put(_NAME, lambda: self._publish(first, step))
 
     def finish(self, step: int) -> None:
         """Wait for the publication after the last step, `step`; report if there is no recording."""
@@ -90,8 +89,8 @@ class Profiling:
             # Training ended within the range.
             self._last = step
             self.after_execution(step)
-        if self._published is not None:
-            self._published.result()
+        if self._is_recorded:
+            self._worker.outbox.wait(_NAME)
         elif self._last > 0:
             self._not_profiled(f"training was over before step {self._first}")
 
@@ -128,7 +127,6 @@ class Profiling:
                 self._profiler.stop(save=False)
             if self._scratch is not None:
                 self._scratch.cleanup()
-        self._writer.shutdown(wait=False)
 
 
 def profile_pauses(steps: ProfileSteps | None) -> tuple[int, ...]:

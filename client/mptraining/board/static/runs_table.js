@@ -69,6 +69,8 @@ export function sortRuns(runs, { key, descending }) {
     const [a, b] = [valueOf(one, key), valueOf(other, key)];
     if (a === null || b === null) return (a === null) - (b === null);
     if (typeof a === "number" && typeof b === "number") return direction * (a - b);
+    // NaN is a string.
+    if (typeof a !== typeof b) return (typeof a === "string") - (typeof b === "string");
     return direction * String(a).localeCompare(String(b), "en", { numeric: true });
   });
 }
