@@ -40,6 +40,10 @@ FULL_NAME = "docker.io/mptraining/{target}:{version}"
 
 
 def main() -> None:
+    """`python -m kind.images`; with `context`, only what the Dockerfile copies, for every variant of the trainer."""
+    if sys.argv[1:] == ["context"]:
+        fill_context("cpu", "gpu", "tpu")
+        return
     began = time.monotonic()
     variant = chosen_variant()
     fill_context(variant)
@@ -72,10 +76,10 @@ def tag(target: str) -> str:
     return f"mptraining/{target}:{version(target)}"
 
 
-def fill_context(variant: str) -> None:
+def fill_context(*variants: str) -> None:
     """What the Dockerfile copies. A file that did not change is left alone, so that its layer is found again."""
     CONTEXT.mkdir(parents=True, exist_ok=True)
-    for lock in ("operator", "board", "trainer", f"tensorflow-{variant}"):
+    for lock in ("operator", "board", "trainer", *(f"tensorflow-{variant}" for variant in variants)):
         put(CONTEXT / f"{lock}.lock", (ROOT / "images" / f"{lock}.lock").read_bytes())
     put(CONTEXT / "prune.py", (ROOT / "images" / "prune.py").read_bytes())
     made = BUILD / "wheel"

@@ -16,7 +16,6 @@ DOCUMENTS = (
     "docs/architecture.md",
     "docs/faq.md",
     "docs/measured.md",
-    "docs/release.md",
     "docs/reliability.md",
     "docs/security.md",
     "CONTRIBUTING.md",

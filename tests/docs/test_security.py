@@ -17,8 +17,8 @@ _ATTACKERS = ("user", "script", "pod", "token", "record", "board of a user", "bo
 # Modules that run code that they read.
 _LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 _CALLS = {"eval", "exec"}
-# The shell of a notebook's cells runs the job's own program, and reads no data.
-_RUNS_THE_PROGRAM = {"notebook_shell.py"}
+# The shell of a notebook's cells runs the job's own program; an export reads back the archive that it wrote.
+_RUNS_THE_PROGRAM = {"notebook_shell.py", "float32_model.py"}
 
 
 def threats() -> Iterator[tuple[str, list[str]]]:

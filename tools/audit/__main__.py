@@ -26,7 +26,7 @@ from tools.audit import advisories, licenses
 ROOT = Path(__file__).resolve().parents[2]
 PIP_AUDIT = ROOT / "build" / "audit-tools" / "bin" / "pip-audit"
 BILLS = ROOT / "build" / "sbom"
-_LOCKS = ("*.lock", "images/*.lock", "release/*.lock", "tests/*.lock", "tools/*.lock")
+_LOCKS = ("*.lock", "images/*.lock", "tests/*.lock", "tools/*.lock")
 _OLDEST_DAYS = 30
 
 
