@@ -33,9 +33,7 @@ OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
 DOCS := build/docs-tools
-SBOM_TOOLS := build/sbom-tools
 FUZZ := build/fuzz-tools
-AUDIT_TOOLS := build/audit-tools
 WORKFLOW_TOOLS := build/workflow-tools
 # gpu, tpu or nothing, as hardware/machine.py finds them.
 DEVICE := $(if $(wildcard $(DEVICES_UNDER)/proc/driver/nvidia $(DEVICES_UNDER)/dev/nvidia*),gpu,$(if \
@@ -191,7 +189,7 @@ test-browser: $(INSTALLED) ## the tests of the board in Chromium
 	@$(BIN)/python -m pytest -q tests/client/board/browser -m browser -n 2 $(SECOND_TRY) --durations=5
 
 .PHONY: test-cluster
-test-cluster: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the tests against a Kubernetes API server and other servers
+test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server and other servers
 	@# Three at once, each with a control plane of its own: the tests mostly wait. By files, whose fixtures have fixed names.
 	@$(BIN)/python -m pytest -q -m "(cluster or integration) and not soak" -n 3 --dist loadfile $(SECOND_TRY) --durations=10
 
@@ -329,29 +327,6 @@ cluster-down: ## removes the kind cluster
 images: $(INSTALLED) ## the images of operator, board and trainer, built and loaded into the cluster
 	@$(BIN)/python -m kind.images
 
-.PHONY: images-twice
-images-twice: $(INSTALLED) ## builds each image twice from nothing, and names what differs; then the sizes
-	@$(BIN)/python -m kind.image_report twice
-	@$(BIN)/python -m kind.image_report sizes
-
-$(SBOM_TOOLS)/.installed: images/sbom.lock $(INSTALLED)
-	$(own_environment)
-	@touch $@
-
-.PHONY: sbom
-sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, CycloneDX and SPDX, into build/sbom
-	@$(SBOM_TOOLS)/bin/python images/sbom.py build/sbom \
-	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
-
-$(AUDIT_TOOLS)/.installed: tools/requirements-audit.lock $(INSTALLED)
-	$(own_environment)
-	@touch $@
-
-# ADVISORIES is a folder with a copy of the advisories, where api.osv.dev is not in reach.
-.PHONY: audit
-audit: $(AUDIT_TOOLS)/.installed sbom ## known vulnerabilities and licences of what the locks install, into build/audit.md
-	@$(BIN)/python -m tools.audit $(if $(ADVISORIES),--data $(ADVISORIES)) $(if $(OLD_ADVISORIES),--old-data) --report build/audit.md
-
 # Atheris, over .venv: it fuzzes what is installed there.
 $(FUZZ)/.installed: tests/requirements-fuzz.lock $(INSTALLED)
 	$(own_environment)
@@ -379,8 +354,6 @@ soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue $(FUZZ)/.installed
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.starved_nodes --write docs/reliability.md
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
-	@if test "$$(id -u)" = 0; then $(BIN)/python -m kind.image_report twice operator board; \
-	  else echo "not root, whom Podman needs to build images: images built twice are left out"; fi
 	@$(HARDWARE_TOOLS)/bin/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
 	@for release in $(ENDS_OF_KUBERNETES); do \

@@ -34,7 +34,3 @@ printf 'tensorflow[and-cuda]==2.21.0\ntf-keras\ntensorboard\n' | tensorflow -c r
 # The last release for TPUs, as in pyproject.toml; it wants the Keras 2 of the same number.
 printf 'tensorflow-tpu==2.20.0\nlibtpu==0.0.20\ntf-keras==2.20.1\n' | tensorflow -c images/trainer.lock -o images/tensorflow-tpu.lock \
   --no-emit-package tensorflow
-# What writes the bills of material of the four; it is in none of them. Its grammar of international addresses is left
-# out: of 5 s of checking 4 are that, for addresses that are package URLs of ASCII letters.
-printf 'cyclonedx-python-lib[json-validation]\npackaging\nspdx-tools\n' | compile --universal -c requirements.lock -o images/sbom.lock \
-  --no-emit-package rfc3987-syntax --no-emit-package lark -
