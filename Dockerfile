@@ -1,4 +1,4 @@
-# Three images: `--target operator`, `--target board` and `--target trainer` with VARIANT cpu, gpu or tpu. The build
+# Two images: `--target operator`, and `--target trainer` with VARIANT cpu, gpu or tpu. The build
 # context is build/images/context, which `python -m kind.images context` fills: locks, the project's wheel, the digits.
 ARG BASE=python:3.11-slim
 ARG VARIANT=cpu
@@ -18,15 +18,12 @@ FROM system AS installer
 RUN python3 -m venv --without-pip /opt/venv
 ENV PIP_NO_CACHE_DIR=1 PIP_NO_DEPS=1 PIP_CONFIG_FILE=/run/secrets/pip.conf
 
+# The client for asyncio is half of its package.
 FROM installer AS operator-packages
 COPY operator.lock /opt/
 RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.crt \
-    pip --python /opt/venv/bin/python install --require-hashes -r /opt/operator.lock
-
-FROM installer AS board-packages
-COPY board.lock /opt/
-RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.crt \
-    pip --python /opt/venv/bin/python install --require-hashes -r /opt/board.lock
+    pip --python /opt/venv/bin/python install --require-hashes -r /opt/operator.lock && \
+    cd /opt/venv/lib/python3.*/site-packages && rm -r kubernetes/aio && find . -type d -name tests -prune -exec rm -r {} +
 
 # TensorFlow's headers are for those who build against it: there is no compiler.
 FROM installer AS trainer-packages
@@ -46,12 +43,6 @@ COPY --from=operator-packages /opt/venv /opt/venv
 COPY --from=project /opt/venv /opt/venv
 USER 1000:1000
 ENTRYPOINT ["python", "-m", "mptraining_operator"]
-
-FROM system AS board
-COPY --from=board-packages /opt/venv /opt/venv
-COPY --from=project /opt/venv /opt/venv
-USER 1000:1000
-ENTRYPOINT ["python", "-m", "mptraining.board.in_cluster"]
 
 FROM system AS trainer-cpu
 FROM system AS trainer-gpu

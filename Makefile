@@ -324,7 +324,7 @@ cluster-down: ## removes the kind cluster
 	@$(PYTHON) -m kind.down
 
 .PHONY: images
-images: $(INSTALLED) ## the images of operator, board and trainer, built and loaded into the cluster
+images: $(INSTALLED) ## the images of operator and trainer, built and loaded into the cluster
 	@$(BIN)/python -m kind.images
 
 # Atheris, over .venv: it fuzzes what is installed there.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the locks of the three container images: the versions of requirements.lock, and only what each image needs.
+# Writes the locks of the two container images: the versions of requirements.lock, and only what each image needs.
 # TensorFlow has a lock per variant, so that its gigabyte is a layer of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,9 +17,6 @@ compile --universal --extra operator --extra sweep -c requirements.lock -o image
   --no-emit-package google-crc32c --no-emit-package pillow --no-emit-package pyarrow --no-emit-package protobuf \
   --no-emit-package sqlalchemy --no-emit-package alembic --no-emit-package mako --no-emit-package markupsafe \
   --no-emit-package pathspec --no-emit-package tenacity --no-emit-package tzdata
-# The board reads run folders and speaks to a cluster; it reads no records.
-compile --universal --extra board -c requirements.lock -o images/board.lock pyproject.toml \
-  --no-emit-package pillow --no-emit-package pyarrow
 # The trainer speaks to no cluster: the client's kubernetes, and what it alone stands on, is left out. tensorboard goes
 # with the TensorFlow of each variant, which must have its number.
 compile --universal --extra trainer -c requirements.lock -o images/trainer.lock pyproject.toml \

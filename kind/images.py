@@ -1,4 +1,4 @@
-"""`make images`: builds the three container images and brings them to the cluster's nodes, without a registry.
+"""`make images`: builds the two container images and brings them to the cluster's nodes, without a registry.
 
 The images become an OCI layout, a folder of layers named by their digests; a node gets those that it lacks, as an
 archive that containerd imports. After a change of code that is the last layer, which holds the project's packages.
@@ -31,7 +31,7 @@ LAYOUT = BUILD / "layout"
 BASE = "localhost/mptraining-base:bookworm"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 # Trainers run on workers alone: the control plane takes no pods that do not ask for it.
-TARGETS = {"operator": NODES, "board": WORKERS, "trainer": WORKERS}
+TARGETS = {"operator": NODES, "trainer": WORKERS}
 OCI = "application/vnd.oci.image"
 # Kubernetes' full name for an image without a registry.
 FULL_NAME = "docker.io/mptraining/{target}:{version}"
@@ -77,7 +77,7 @@ def tag(target: str) -> str:
 def fill_context(*variants: str) -> None:
     """What the Dockerfile copies. A file that did not change is left alone, so that its layer is found again."""
     CONTEXT.mkdir(parents=True, exist_ok=True)
-    for lock in ("operator", "board", "trainer", *(f"tensorflow-{variant}" for variant in variants)):
+    for lock in ("operator", "trainer", *(f"tensorflow-{variant}" for variant in variants)):
         put(CONTEXT / f"{lock}.lock", (ROOT / "images" / f"{lock}.lock").read_bytes())
     made = BUILD / "wheel"
     shutil.rmtree(made, ignore_errors=True)

@@ -52,7 +52,7 @@ def strangers(commands: list[tuple[str, str]]) -> list[str]:
 
 
 def test_nothing_comes_into_an_image_but_by_its_locks() -> None:
-    assert len(installs(DOCKERFILE)) == 4
+    assert len(installs(DOCKERFILE)) == 3
     assert strangers(DOCKERFILE) == []
 
 
@@ -96,13 +96,12 @@ def test_every_entry_of_a_lock_has_one_version_and_hashes(lock: Path) -> None:
 
 def test_images_run_as_the_user_of_the_pods_and_keep_no_secret() -> None:
     users = [arguments for name, arguments in DOCKERFILE if name == "USER"]
-    # The three targets; the stages between are no images.
-    assert users == ["1000:1000"] * 3
+    # The two targets; the stages between are no images.
+    assert users == ["1000:1000"] * 2
     values = yaml.safe_load((ROOT / "charts/mptraining/values.yaml").read_text(encoding="utf-8"))
     assert values["image"]["repository"] == "mptraining/operator"
-    assert values["board"]["image"]["repository"] == "mptraining/board"
     values_of = " ".join(arguments for name, arguments in DOCKERFILE if name in ("ENV", "ARG"))
     assert not re.search(r"(?i)token|password|secret|index_url", values_of.replace("/run/secrets/pip.conf", ""))
     with_index = [each for name, each in DOCKERFILE if name == "RUN" and "--require-hashes" in each]
-    assert len(with_index) == 3
+    assert len(with_index) == 2
     assert all(each.startswith("--mount=type=secret,id=pip.conf --mount=type=secret,id=ca.crt") for each in with_index)
