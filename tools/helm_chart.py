@@ -5,7 +5,6 @@
 values.yaml           all values with default and description, in the comments that helm-docs reads
 values.schema.json    their types, which `helm install` checks
 files/crd*.yaml       the CustomResourceDefinitions, as in manifests/
-files/limits-policies.yaml   the specs of the ValidatingAdmissionPolicies for settings.limits
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from mptraining_api import crd
-from mptraining_api.admission import policy
 from mptraining_api.model import Model
 from mptraining_operator.settings import OperatorSettings
 
@@ -115,14 +113,6 @@ class Rbac(Model):
     user_roles: bool = Field(True, description="Aggregate access to jobs into the ClusterRoles view, edit and admin.")
 
 
-class LimitsPolicy(Model):
-    enabled: bool = Field(
-        True,
-        description="Refuse jobs and sweeps outside `settings.limits` at `kubectl apply`, by "
-        "ValidatingAdmissionPolicies. Without them such a job is accepted and then fails.",
-    )
-
-
 class OperatorResources(Model):
     # Measured (docs/measured.md): 24 ms of CPU time a job, so that ten jobs start in a second on a busy node; 155 MiB
     # with 1,000 jobs and 289 MiB with 5,000.
@@ -204,7 +194,6 @@ class ChartValues(Model):
     trainer: TrainerImage = Field(TrainerImage(), description="Default images of jobs.")
     service_account: ServiceAccount = Field(ServiceAccount(), description="The operator's service account.")
     rbac: Rbac = Field(Rbac(), description="Roles of the operator and of users.")
-    limits_policy: LimitsPolicy = Field(LimitsPolicy(), description="Admission of jobs by the administrator's limits.")
     resources: OperatorResources = Field(OperatorResources(), description="Requests and limits of each replica.")
     priority_class_name: Called = Field(
         "",
@@ -318,7 +307,6 @@ def files() -> dict[str, str]:
         "values.schema.json": values_schema(),
         "files/crd.yaml": crd.to_yaml(),
         "files/crd-sweeps.yaml": crd.sweeps_to_yaml(),
-        "files/limits-policies.yaml": policy.to_yaml(),
     }
 
 
