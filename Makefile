@@ -35,10 +35,6 @@ TRACKING := build/tracking
 DOCS := build/docs-tools
 FUZZ := build/fuzz-tools
 WORKFLOW_TOOLS := build/workflow-tools
-# gpu, tpu or nothing, as hardware/machine.py finds them.
-DEVICE := $(if $(wildcard $(DEVICES_UNDER)/proc/driver/nvidia $(DEVICES_UNDER)/dev/nvidia*),gpu,$(if \
-  $(wildcard $(DEVICES_UNDER)/dev/accel[0-9]* $(DEVICES_UNDER)/dev/vfio/[0-9]*),tpu))
-HARDWARE_TOOLS := $(if $(DEVICE),build/hardware-tools/$(DEVICE),$(VENV))
 
 # An environment beside .venv, in the folder of the target, from the locks among its prerequisites.
 define own_environment
@@ -340,7 +336,7 @@ fuzz: $(FUZZ)/.installed ## every parser of bytes that others write, for an hour
 FUZZ_MINUTES ?= 60
 
 .PHONY: soak
-soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) servers kueue $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.fuzz --minutes $(FUZZ_MINUTES) --write docs/security.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
@@ -354,7 +350,6 @@ soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue $(FUZZ)/.installed
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.starved_nodes --write docs/reliability.md
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
-	@$(HARDWARE_TOOLS)/bin/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
 	@for release in $(ENDS_OF_KUBERNETES); do \
 	  $(PYTHON) kind/binaries.py --kubernetes $$release; export MPTRAINING_KUBERNETES=$$release; \
@@ -384,28 +379,6 @@ bench-operator: $(INSTALLED) servers build/bin/training-operator.v1 ## the opera
 .PHONY: bench-records
 bench-records: $(INSTALLED) servers ## the reader of records against TensorFlow's, Python's and the network's limit
 	@$(BIN)/python -m bench.records
-
-# The TensorFlow of the images, over .venv, whose own has no CUDA.
-build/hardware-tools/%/.installed: images/trainer.lock images/tensorflow-%.lock $(INSTALLED)
-	@echo "setting up TensorFlow for this machine's $* in $(@D), up to 3 GB"
-	$(own_environment)
-	$(over_venv)
-	@touch $@
-
-# At most an hour on a GPU or TPU, on a CPU some minutes; the same command continues a run that was stopped.
-.PHONY: hardware
-hardware: $(HARDWARE_TOOLS)/.installed ## this machine's GPUs or TPU measured within MINUTES=60, the goals first, into docs/hardware.md
-	@# Keras 3 hardly knows TPUStrategy.
-	@$(if $(filter tpu,$(DEVICE)),TF_USE_LEGACY_KERAS=1 )$(HARDWARE_TOOLS)/bin/python -m hardware $(if $(MINUTES),--minutes "$$MINUTES")
-
-ACCELERATOR ?= t4
-# The shell reads them as variables, whatever characters they have.
-export BUCKET ACCELERATOR MINUTES
-
-.PHONY: hardware-gke
-hardware-gke: $(INSTALLED) ## the same as jobs on the cluster of docs/gke.md: BUCKET=gs://… ACCELERATOR=a100 MINUTES=60
-	@test -n "$${BUCKET:-}" || { echo "make hardware-gke BUCKET=gs://…: the bucket for code and results"; exit 1; }
-	@$(BIN)/python -m hardware.cluster --bucket "$$BUCKET" --accelerator "$$ACCELERATOR" $(if $(MINUTES),--minutes "$$MINUTES")
 
 .PHONY: clean
 clean: ## everything that can be made again, the virtual environment apart
