@@ -33,18 +33,8 @@ OLDER := build/keras-older
 TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
 DOCS := build/docs-tools
-SBOM_TOOLS := build/sbom-tools
 FUZZ := build/fuzz-tools
-AUDIT_TOOLS := build/audit-tools
 WORKFLOW_TOOLS := build/workflow-tools
-RELEASE_TOOLS := build/release-tools
-# gpu, tpu or nothing, as hardware/machine.py finds them.
-DEVICE := $(if $(wildcard $(DEVICES_UNDER)/proc/driver/nvidia $(DEVICES_UNDER)/dev/nvidia*),gpu,$(if \
-  $(wildcard $(DEVICES_UNDER)/dev/accel[0-9]* $(DEVICES_UNDER)/dev/vfio/[0-9]*),tpu))
-HARDWARE_TOOLS := $(if $(DEVICE),build/hardware-tools/$(DEVICE),$(VENV))
-COSIGN := v3.1.3
-ORAS := v1.3.6
-DISTRIBUTION := v3.1.2
 
 # An environment beside .venv, in the folder of the target, from the locks among its prerequisites.
 define own_environment
@@ -132,7 +122,6 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@PYTHONPATH=api:operator:trainer:client $(BIN)/lint-imports --no-cache | tail -n 3
 	@$(BIN)/python -m mptraining_api.crd --check
 	@$(BIN)/python -m tools.helm_chart --check
-	@$(BIN)/python -m tools.compatibility --check
 	@if command -v go >/dev/null || test -x build/bin/actionlint; then $(MAKE) --no-print-directory lint-workflows; \
 	  else echo "no Go here: .github is not checked"; fi
 	@if command -v go >/dev/null || test -x build/bin/helm-docs; then $(MAKE) --no-print-directory lint-chart; \
@@ -174,11 +163,6 @@ build/bin/kube-score:
 	@echo "building kube-score, about a minute"
 	@GOBIN=$(CURDIR)/build/bin go install github.com/zegl/kube-score/cmd/kube-score@$(KUBE_SCORE)
 
-# What runs of the tests wrote there with MPTRAINING_COMPATIBILITY=build/compatibility/NAME.json.
-.PHONY: compatibility
-compatibility: $(INSTALLED) ## docs/compatibility.md, with the results of test runs in build/compatibility
-	@$(BIN)/python -m tools.compatibility --merge build/compatibility
-
 .PHONY: format
 format: $(INSTALLED) ## applies ruff's formatting and automatic fixes
 	@$(BIN)/ruff check --quiet --fix-only .
@@ -201,7 +185,7 @@ test-browser: $(INSTALLED) ## the tests of the board in Chromium
 	@$(BIN)/python -m pytest -q tests/client/board/browser -m browser -n 2 $(SECOND_TRY) --durations=5
 
 .PHONY: test-cluster
-test-cluster: $(INSTALLED) servers $(SBOM_TOOLS)/.installed ## the tests against a Kubernetes API server and other servers
+test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server and other servers
 	@# Three at once, each with a control plane of its own: the tests mostly wait. By files, whose fixtures have fixed names.
 	@$(BIN)/python -m pytest -q -m "(cluster or integration) and not soak" -n 3 --dist loadfile $(SECOND_TRY) --durations=10
 
@@ -336,37 +320,8 @@ cluster-down: ## removes the kind cluster
 	@$(PYTHON) -m kind.down
 
 .PHONY: images
-images: $(INSTALLED) ## the images of operator, board and trainer, built and loaded into the cluster
+images: $(INSTALLED) ## the images of operator and trainer, built and loaded into the cluster
 	@$(BIN)/python -m kind.images
-
-# VARIANT=gpu or tpu as for `images`; the registry's name is no shell command, as in `release`.
-.PHONY: push-images
-push-images: override export REGISTRY := $(value REGISTRY)
-push-images: $(INSTALLED) ## builds the images and pushes them to your registry: REGISTRY=HOST/PATH
-	@$(BIN)/python -m release.push --registry "$$REGISTRY"
-
-.PHONY: images-twice
-images-twice: $(INSTALLED) ## builds each image twice from nothing, and names what differs; then the sizes
-	@$(BIN)/python -m kind.image_report twice
-	@$(BIN)/python -m kind.image_report sizes
-
-$(SBOM_TOOLS)/.installed: images/sbom.lock $(INSTALLED)
-	$(own_environment)
-	@touch $@
-
-.PHONY: sbom
-sbom: $(SBOM_TOOLS)/.installed ## the software bill of materials of each image, CycloneDX and SPDX, into build/sbom
-	@$(SBOM_TOOLS)/bin/python images/sbom.py build/sbom \
-	  --metadata "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
-
-$(AUDIT_TOOLS)/.installed: tools/requirements-audit.lock $(INSTALLED)
-	$(own_environment)
-	@touch $@
-
-# ADVISORIES is a folder with a copy of the advisories, where api.osv.dev is not in reach.
-.PHONY: audit
-audit: $(AUDIT_TOOLS)/.installed sbom ## known vulnerabilities and licences of what the locks install, into build/audit.md
-	@$(BIN)/python -m tools.audit $(if $(ADVISORIES),--data $(ADVISORIES)) $(if $(OLD_ADVISORIES),--old-data) --report build/audit.md
 
 # Atheris, over .venv: it fuzzes what is installed there.
 $(FUZZ)/.installed: tests/requirements-fuzz.lock $(INSTALLED)
@@ -380,35 +335,8 @@ fuzz: $(FUZZ)/.installed ## every parser of bytes that others write, for an hour
 
 FUZZ_MINUTES ?= 60
 
-# What a release runs: cosign signs, oras speaks to registries; a registry and a package index for the tests.
-$(RELEASE_TOOLS)/.installed: release/requirements.lock $(INSTALLED)
-	@echo "building cosign, oras and a registry, some minutes"
-	@for tool in github.com/sigstore/cosign/v3/cmd/cosign@$(COSIGN) oras.land/oras/cmd/oras@$(ORAS) \
-	    github.com/distribution/distribution/v3/cmd/registry@$(DISTRIBUTION); do \
-	  test -x $(RELEASE_TOOLS)/$$(basename $${tool%@*}) || GOBIN=$(CURDIR)/$(RELEASE_TOOLS) go install -trimpath -ldflags="-s -w" $$tool; done
-	@$(BIN)/python -m venv --without-pip build/release-python
-	@$(BIN)/uv pip install --quiet --python build/release-python/bin/python --require-hashes --no-deps -r release/requirements.lock
-	@touch $@
-
-.PHONY: release-tools
-release-tools: $(RELEASE_TOOLS)/.installed $(SBOM_TOOLS)/.installed build/bin/helm ## what `make release` needs besides Podman
-
-# RELEASE_FLAGS: --base NAME@sha256:…, --key FILE, --python PYTHON, --variants cpu, --dry-run; docs/release.md.
-.PHONY: release
-# A tag may be named after a shell command: the shell gets these as variables, and make expands nothing in them.
-release: override export VERSION := $(value VERSION)
-release: override export REGISTRY := $(value REGISTRY)
-release: override export INDEX := $(value INDEX)
-release: release-tools ## builds, checks, signs and publishes: VERSION=0.2.0 REGISTRY=HOST/PATH INDEX=URL
-	@$(BIN)/python -m release --version "$$VERSION" --registry "$$REGISTRY" --index "$$INDEX" $(RELEASE_FLAGS)
-
-.PHONY: release-round
-release-round: release-tools ## a release to a registry and an index on loopback, from there to a new kind cluster, and tampering; writes docs/release.md
-	@$(MAKE) --no-print-directory cluster-down cluster
-	@$(BIN)/python -m tests.soak.release_round --write docs/release.md
-
 .PHONY: soak
-soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue release-tools $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
+soak: $(INSTALLED) servers kueue $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
 	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.fuzz --minutes $(FUZZ_MINUTES) --write docs/security.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
@@ -418,18 +346,11 @@ soak: $(INSTALLED) $(HARDWARE_TOOLS)/.installed servers kueue release-tools $(FU
 	@$(BIN)/python -m tests.soak.queue_preemptions --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
-	@$(BIN)/python -m tests.soak.storage_migration --jobs 1000 --write docs/versioning.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.starved_nodes --write docs/reliability.md
 	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
-	@if test "$$(id -u)" = 0; then $(BIN)/python -m tests.soak.release_round --without-kind; \
-	  $(BIN)/python -m kind.image_report twice operator board; \
-	  else echo "not root, whom Podman needs to build images: the round of a release and images built twice are left out"; fi
-	@$(BIN)/python -m bench.accuracy --write
-	@$(HARDWARE_TOOLS)/bin/python -m hardware --minutes 40 --folder build/hardware-soak --page build/hardware-soak/hardware.md
 	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
-	@test -z "$${MPTRAINING_KERAS_IO:-}" || $(BIN)/python -m tests.soak.keras_io "$$MPTRAINING_KERAS_IO" --write docs/keras-io.md
 	@for release in $(ENDS_OF_KUBERNETES); do \
 	  $(PYTHON) kind/binaries.py --kubernetes $$release; export MPTRAINING_KUBERNETES=$$release; \
 	  $(BIN)/python -m pytest -q -m "cluster and not soak" -n 3 --dist loadfile --durations=10; \
@@ -458,32 +379,6 @@ bench-operator: $(INSTALLED) servers build/bin/training-operator.v1 ## the opera
 .PHONY: bench-records
 bench-records: $(INSTALLED) servers ## the reader of records against TensorFlow's, Python's and the network's limit
 	@$(BIN)/python -m bench.records
-
-.PHONY: bench-client
-bench-client: $(INSTALLED) servers ## what a notebook waits for and installs
-	@$(BIN)/python -m bench.client
-
-# The TensorFlow of the images, over .venv, whose own has no CUDA.
-build/hardware-tools/%/.installed: images/trainer.lock images/tensorflow-%.lock $(INSTALLED)
-	@echo "setting up TensorFlow for this machine's $* in $(@D), up to 3 GB"
-	$(own_environment)
-	$(over_venv)
-	@touch $@
-
-# At most an hour on a GPU or TPU, on a CPU some minutes; the same command continues a run that was stopped.
-.PHONY: hardware
-hardware: $(HARDWARE_TOOLS)/.installed ## this machine's GPUs or TPU measured within MINUTES=60, the goals first, into docs/hardware.md
-	@# Keras 3 hardly knows TPUStrategy.
-	@$(if $(filter tpu,$(DEVICE)),TF_USE_LEGACY_KERAS=1 )$(HARDWARE_TOOLS)/bin/python -m hardware $(if $(MINUTES),--minutes "$$MINUTES")
-
-ACCELERATOR ?= t4
-# The shell reads them as variables, whatever characters they have.
-export BUCKET ACCELERATOR MINUTES
-
-.PHONY: hardware-gke
-hardware-gke: $(INSTALLED) ## the same as jobs on the cluster of docs/gke.md: BUCKET=gs://… ACCELERATOR=a100 MINUTES=60
-	@test -n "$${BUCKET:-}" || { echo "make hardware-gke BUCKET=gs://…: the bucket for code and results"; exit 1; }
-	@$(BIN)/python -m hardware.cluster --bucket "$$BUCKET" --accelerator "$$ACCELERATOR" $(if $(MINUTES),--minutes "$$MINUTES")
 
 .PHONY: clean
 clean: ## everything that can be made again, the virtual environment apart

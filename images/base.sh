@@ -9,13 +9,11 @@ rm -rf "$folder"/var/cache/{apt,debconf,ldconfig}/* "$folder"/var/lib/apt/lists/
   "$folder"/var/log/* "$folder"/var/lib/dpkg/*-old "$folder"/etc/{hostname,resolv.conf,machine-id} "$folder"/etc/*- "$folder"/tmp/*
 # Copyright files stay: licences ask for them.
 find "$folder"/usr/share/doc -type f ! -name copyright -delete
-# Days of the last change of passwords, which no user has.
-sed -i -E 's/^([^:]*:[^:]*):[0-9]+:/\1:18294:/' "$folder"/etc/shadow
-# Compiled by the hash of the source: the image below sets the times of files.
+# Compiled without times of files, which the image may change.
 find "$folder"/usr/lib/python3* -name __pycache__ -prune -exec rm -rf {} +
-PYTHONHASHSEED=0 chroot "$folder" python3 -m compileall -q --invalidation-mode unchecked-hash /usr/lib/python3.11 /usr/lib/python3 || true
+chroot "$folder" python3 -m compileall -q --invalidation-mode unchecked-hash /usr/lib/python3.11 /usr/lib/python3 || true
 container=$(buildah from scratch)
 buildah add --quiet "$container" "$folder" / >/dev/null
 buildah config --env LANG=C.UTF-8 "$container"
-buildah commit --quiet --rm --timestamp "${SOURCE_DATE_EPOCH:-1580601600}" "$container" "$image"
+buildah commit --quiet --rm "$container" "$image"
 rm -rf "$folder"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the locks of the three container images: the versions of requirements.lock, and only what each image needs.
+# Writes the locks of the two container images: the versions of requirements.lock, and only what each image needs.
 # TensorFlow has a lock per variant, so that its gigabyte is a layer of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,9 +17,6 @@ compile --universal --extra operator --extra sweep -c requirements.lock -o image
   --no-emit-package google-crc32c --no-emit-package pillow --no-emit-package pyarrow --no-emit-package protobuf \
   --no-emit-package sqlalchemy --no-emit-package alembic --no-emit-package mako --no-emit-package markupsafe \
   --no-emit-package pathspec --no-emit-package tenacity --no-emit-package tzdata
-# The board reads run folders and speaks to a cluster; it reads no records.
-compile --universal --extra board -c requirements.lock -o images/board.lock pyproject.toml \
-  --no-emit-package pillow --no-emit-package pyarrow
 # The trainer speaks to no cluster: the client's kubernetes, and what it alone stands on, is left out. tensorboard goes
 # with the TensorFlow of each variant, which must have its number.
 compile --universal --extra trainer -c requirements.lock -o images/trainer.lock pyproject.toml \
@@ -34,7 +31,3 @@ printf 'tensorflow[and-cuda]==2.21.0\ntf-keras\ntensorboard\n' | tensorflow -c r
 # The last release for TPUs, as in pyproject.toml; it wants the Keras 2 of the same number.
 printf 'tensorflow-tpu==2.20.0\nlibtpu==0.0.20\ntf-keras==2.20.1\n' | tensorflow -c images/trainer.lock -o images/tensorflow-tpu.lock \
   --no-emit-package tensorflow
-# What writes the bills of material of the four; it is in none of them. Its grammar of international addresses is left
-# out: of 5 s of checking 4 are that, for addresses that are package URLs of ASCII letters.
-printf 'cyclonedx-python-lib[json-validation]\npackaging\nspdx-tools\n' | compile --universal -c requirements.lock -o images/sbom.lock \
-  --no-emit-package rfc3987-syntax --no-emit-package lark -

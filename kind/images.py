@@ -1,4 +1,4 @@
-"""`make images`: builds the three container images and brings them to the cluster's nodes, without a registry.
+"""`make images`: builds the two container images and brings them to the cluster's nodes, without a registry.
 
 The images become an OCI layout, a folder of layers named by their digests; a node gets those that it lacks, as an
 archive that containerd imports. After a change of code that is the last layer, which holds the project's packages.
@@ -21,7 +21,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from kind import base_image
 from kind.engine import ROOT, Engine, Failed, docker, finish, podman, say
 from kind.nodes import CONTROL_PLANE, NODES, WORKERS, kind
 from kind.release import NAME
@@ -29,17 +28,20 @@ from kind.release import NAME
 BUILD = ROOT / "build" / "images"
 CONTEXT = BUILD / "context"
 LAYOUT = BUILD / "layout"
-# Hatchling's time of a wheel's files, in seconds.
-_WHEEL_TIME = "1580601600"
+BASE = "localhost/mptraining-base:bookworm"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 # Trainers run on workers alone: the control plane takes no pods that do not ask for it.
-TARGETS = {"operator": NODES, "board": WORKERS, "trainer": WORKERS}
+TARGETS = {"operator": NODES, "trainer": WORKERS}
 OCI = "application/vnd.oci.image"
 # Kubernetes' full name for an image without a registry.
 FULL_NAME = "docker.io/mptraining/{target}:{version}"
 
 
 def main() -> None:
+    """`python -m kind.images`; with `context`, only what the Dockerfile copies, for every variant of the trainer."""
+    if sys.argv[1:] == ["context"]:
+        fill_context("cpu", "gpu", "tpu")
+        return
     began = time.monotonic()
     variant = chosen_variant()
     fill_context(variant)
@@ -72,12 +74,11 @@ def tag(target: str) -> str:
     return f"mptraining/{target}:{version(target)}"
 
 
-def fill_context(variant: str) -> None:
+def fill_context(*variants: str) -> None:
     """What the Dockerfile copies. A file that did not change is left alone, so that its layer is found again."""
     CONTEXT.mkdir(parents=True, exist_ok=True)
-    for lock in ("operator", "board", "trainer", f"tensorflow-{variant}"):
+    for lock in ("operator", "trainer", *(f"tensorflow-{variant}" for variant in variants)):
         put(CONTEXT / f"{lock}.lock", (ROOT / "images" / f"{lock}.lock").read_bytes())
-    put(CONTEXT / "prune.py", (ROOT / "images" / "prune.py").read_bytes())
     made = BUILD / "wheel"
     shutil.rmtree(made, ignore_errors=True)
     program([sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(made)])
@@ -115,36 +116,32 @@ def program(command: list[str]) -> None:
 def build(engine: Engine, target: str, variant: str) -> None:
     known = image_id(engine, target)
     began = time.monotonic()
-    # Layers are kept to be found again.
-    build_as(engine, target, variant, tag(target), *(("--layers",) if engine.name == "podman" else ()))
-    if image_id(engine, target) != known:
-        say(f"built {tag(target)} in {time.monotonic() - began:.0f} s")
-
-
-def epoch() -> str:
-    """The times of an image, in seconds; of its files too, by Podman, whose two builds give the same bytes.
-
-    A wheel's files have the same.
-    """
-    return os.environ.get("SOURCE_DATE_EPOCH", _WHEEL_TIME)
-
-
-def build_as(engine: Engine, target: str, variant: str, name: str, *options: str) -> None:
-    """Builds an image from the context under the name. `options` are further ones of the engine."""
-    arguments = ["build", "--target", target, "--tag", name, "--file", str(ROOT / "Dockerfile"), *options]
+    arguments = ["build", "--target", target, "--tag", tag(target), "--file", str(ROOT / "Dockerfile")]
     arguments += ["--build-arg", f"VARIANT={variant}"]
     if engine.name == "podman":
-        # The network is the host's, as is the way to the package index.
-        arguments += ["--network", "host", "--timestamp", epoch()]
-    else:
-        # For the configuration alone: BuildKit sets the times of files in no image that it unpacks, as Docker's are.
-        arguments += ["--build-arg", f"SOURCE_DATE_EPOCH={epoch()}"]
-    base = base_image.chosen(engine, BUILD / "base")
+        # The network is the host's, as is the way to the package index; layers are kept to be found again.
+        arguments += ["--network", "host", "--layers"]
+    base = base_image(engine)
     if base:
         arguments += ["--build-arg", f"BASE={base}"]
     for secret, path in secrets().items():
         arguments += ["--secret", f"id={secret},src={path}"]
     engine(*arguments, str(CONTEXT))
+    if image_id(engine, target) != known:
+        say(f"built {tag(target)} in {time.monotonic() - began:.0f} s")
+
+
+def base_image(engine: Engine) -> str | None:
+    """The reference for the Dockerfile's BASE, or None for its own. MPTRAINING_BASE_IMAGE names another.
+
+    Podman has no registry in reach: its base is made of Debian's packages where it is missing.
+    """
+    if (reference := os.environ.get("MPTRAINING_BASE_IMAGE")) or engine.name != "podman":
+        return reference
+    if not engine.has_image(BASE):
+        say("making a base image of Debian packages, two minutes")
+        engine.run(str(ROOT / "images" / "base.sh"), str(BUILD / "base"), BASE)
+    return BASE
 
 
 def image_id(engine: Engine, target: str) -> str | None:

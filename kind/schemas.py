@@ -38,7 +38,7 @@ KINDS = {
         "RoleBinding",
         "Secret",
     ),
-    *("Service", "ServiceAccount", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+    *("Service", "ServiceAccount"),
 }
 
 _PREFIX = "#/definitions/"

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import compatibility_record
 from tests.left_out import leave_out
 
 # Before TensorFlow's first line: tests in several folders import it.
@@ -37,11 +36,6 @@ settings.load_profile("short")
 
 # Modules are loaded to stay. The collector looks at what tests leave behind, not at TensorFlow's half million objects.
 gc.disable()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if file := os.environ.get(compatibility_record.VARIABLE):
-        compatibility_record.register(config, file)
 
 
 def pytest_collection_finish() -> None:

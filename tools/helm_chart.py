@@ -5,7 +5,6 @@
 values.yaml           all values with default and description, in the comments that helm-docs reads
 values.schema.json    their types, which `helm install` checks
 files/crd*.yaml       the CustomResourceDefinitions, as in manifests/
-files/limits-policies.yaml   the specs of the ValidatingAdmissionPolicies for settings.limits
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from mptraining.board.in_cluster.settings import Folder, Host, Port
 from mptraining_api import crd
-from mptraining_api.admission import policy
 from mptraining_api.model import Model
 from mptraining_operator.settings import OperatorSettings
 
@@ -116,14 +113,6 @@ class Rbac(Model):
     user_roles: bool = Field(True, description="Aggregate access to jobs into the ClusterRoles view, edit and admin.")
 
 
-class LimitsPolicy(Model):
-    enabled: bool = Field(
-        True,
-        description="Refuse jobs and sweeps outside `settings.limits` at `kubectl apply`, by "
-        "ValidatingAdmissionPolicies. Without them such a job is accepted and then fails.",
-    )
-
-
 class OperatorResources(Model):
     # Measured (docs/measured.md): 24 ms of CPU time a job, so that ten jobs start in a second on a busy node; 155 MiB
     # with 1,000 jobs and 289 MiB with 5,000.
@@ -190,96 +179,6 @@ class MetricsValues(Model):
     dashboard: Dashboard = Field(Dashboard(), description="Dashboard for Grafana.")
 
 
-class BoardImage(OperatorImage):
-    repository: Repository = Field("mptraining/board", description="Repository in the registry.")
-
-
-class BoardRunFolders(Model):
-    """Run folders of the jobs of a namespace; the chart mounts the claim and gives the board its mount."""
-
-    folder: Folder
-    namespace: Annotated[str, StringConstraints(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$")] = ""
-    claim: Called = ""
-    sub_path: str = ""
-
-
-class BoardTls(Model):
-    secret_name: Called = Field(
-        "", description="Secret of type kubernetes.io/tls, for HTTPS. Empty: HTTP, for a proxy beside the board."
-    )
-
-
-class GoogleCredentials(Model):
-    secret_name: Called = Field(
-        "", description="Secret with a key of a Google service account. Empty: Workload Identity, or no buckets."
-    )
-    key: str = Field("key.json", min_length=1, description="Key in that Secret.")
-
-
-class BoardServiceAccount(ServiceAccount):
-    name: Called = Field("", description="Empty: the name of the board's Deployment.")
-    annotations: Labels = Field(
-        {}, description="Annotations, such as iam.gke.io/gcp-service-account for Workload Identity."
-    )
-
-
-class BoardNetworkPolicy(Model):
-    from_: tuple[Object, ...] = Field(
-        (), alias="from", description="Peers (as in a NetworkPolicy) that may open the board. Empty: none."
-    )
-    egress: tuple[Object, ...] = Field(
-        (),
-        description="Egress rules (as in a NetworkPolicy), which must allow the API server and the buckets. "
-        "Empty: all egress.",
-    )
-
-
-class BoardResources(Model):
-    requests: Quantities = Field(
-        {"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "16Mi"}, description="As in a container."
-    )
-    limits: Quantities = Field(
-        {"memory": "1Gi", "ephemeral-storage": "128Mi"},
-        description="As in a container. The board keeps curves of up to 512 MiB in memory.",
-    )
-
-
-class Board(Model):
-    """The board of the cluster, `mptraining.board.in_cluster`."""
-
-    enabled: bool = Field(False, description="Serve the board of the cluster.")
-    image: BoardImage = Field(BoardImage(), description="The board's image.")
-    port: Port = Field(8666, description="Port of the Service and of the pod.")
-    hosts: tuple[Host, ...] = Field(
-        (), description="Names in the address at which users open the board. The Service's own are added."
-    )
-    audiences: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        (), description="Audiences of which a token must have one. Empty: those of the API server."
-    )
-    review_seconds: Annotated[float, Field(gt=0, le=300)] = Field(
-        30.0, description="Seconds for which a token or a right that was confirmed counts as valid."
-    )
-    run_folders: tuple[BoardRunFolders, ...] = Field(
-        (),
-        description="Folders in which the jobs of a namespace keep their runs: folder (gs://, or a path as in "
-        "output.uri, with a claim and its subPath), and namespace, or {namespace} as one part of folder. "
-        "Those of settings.defaultOutput and defaultOutputs in buckets are added.",
-    )
-    google_credentials: GoogleCredentials = Field(GoogleCredentials(), description="Credentials for gs://.")
-    tls: BoardTls = Field(BoardTls(), description="HTTPS.")
-    service_account: BoardServiceAccount = Field(BoardServiceAccount(), description="The board's service account.")
-    network_policy: BoardNetworkPolicy = Field(BoardNetworkPolicy(), description="NetworkPolicy of the board.")
-    resources: BoardResources = Field(BoardResources(), description="Requests and limits of the board.")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Level of the board's log.")
-    priority_class_name: Called = Field("", description="As in a pod.")
-    node_selector: Labels = Field({}, description="As in a pod.")
-    tolerations: tuple[Object, ...] = Field((), description="As in a pod.")
-    affinity: Object = Field({}, description="As in a pod.")
-    pod_labels: OtherLabels = Field({}, description="Extra labels of the pod.")
-    pod_annotations: Labels = Field({}, description="Extra annotations of the pod.")
-    extra_env: tuple[Object, ...] = Field((), description="Extra environment variables, as in a container.")
-
-
 class ChartValues(Model):
     """Values of the Helm chart."""
 
@@ -295,7 +194,6 @@ class ChartValues(Model):
     trainer: TrainerImage = Field(TrainerImage(), description="Default images of jobs.")
     service_account: ServiceAccount = Field(ServiceAccount(), description="The operator's service account.")
     rbac: Rbac = Field(Rbac(), description="Roles of the operator and of users.")
-    limits_policy: LimitsPolicy = Field(LimitsPolicy(), description="Admission of jobs by the administrator's limits.")
     resources: OperatorResources = Field(OperatorResources(), description="Requests and limits of each replica.")
     priority_class_name: Called = Field(
         "",
@@ -323,7 +221,6 @@ class ChartValues(Model):
     )
     network_policy: NetworkPolicy = Field(NetworkPolicy(), description="NetworkPolicy of the replicas.")
     metrics: MetricsValues = Field(MetricsValues(), description="Monitoring of the operator.")
-    board: Board = Field(Board(), description="The board of the cluster: mptj board for all users.")
     settings: OperatorSettings = Field(OperatorSettings(), description="The operator's own settings.")
 
 
@@ -410,7 +307,6 @@ def files() -> dict[str, str]:
         "values.schema.json": values_schema(),
         "files/crd.yaml": crd.to_yaml(),
         "files/crd-sweeps.yaml": crd.sweeps_to_yaml(),
-        "files/limits-policies.yaml": policy.to_yaml(),
     }
 
 

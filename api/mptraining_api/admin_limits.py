@@ -1,7 +1,7 @@
 """Administrator's limits on jobs: accelerators, images, registries, nodes; an empty or absent limit allows everything.
 
 The limits apply to users who can create MPTrainingJobs; users who can create pods can bypass them. The checks are in
-`admission.limit_rules`.
+`limit_rules`.
 """
 
 from __future__ import annotations

@@ -37,28 +37,6 @@ EVERYTHING: dict[str, Any] = {
     "extraEnv": [{"name": "A", "value": "b"}],
     "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}], "egress": [{"ports": [{"port": 443}]}]},
     "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
-    "board": {
-        "enabled": True,
-        "hosts": ["board.example"],
-        "audiences": ["board"],
-        "tls": {"secretName": "board-tls"},
-        "googleCredentials": {"secretName": "google"},
-        "runFolders": [
-            {"namespace": "team-a", "folder": "gs://a"},
-            {"folder": "/runs/{namespace}", "claim": "runs", "subPath": "all"},
-        ],
-        "networkPolicy": {
-            "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "login"}}}],
-            "egress": [{"ports": [{"port": 443}]}],
-        },
-        "serviceAccount": {"annotations": {"iam.gke.io/gcp-service-account": "b@c"}},
-        "priorityClassName": "low",
-        "nodeSelector": {"pool": "system"},
-        "tolerations": [{"key": "system", "operator": "Exists"}],
-        "podLabels": {"a": "b"},
-        "podAnnotations": {"a": "b"},
-        "extraEnv": [{"name": "A", "value": "b"}],
-    },
     "settings": {
         "namespaces": ["team-a", "team-b"],
         "limits": {"accelerators": ["t4"], "registries": ["gcr.io/team"], "nodesPerNamespace": 8},
@@ -154,8 +132,7 @@ def exceptions() -> dict[str, str]:
 
 @pytest.mark.parametrize("everything", [False, True])
 def test_kube_score_finds_nothing_but_the_exceptions(everything: bool) -> None:
-    # The board, which has one replica, is off by default.
-    expected = set(exceptions()) - (set() if everything else {"deployment-replicas"})
+    expected = set(exceptions())
     assert scored(rendered(everything)) == expected
     # Of the resources nothing is missing but that limit.
     assert scored(rendered(everything), "--ignore-container-cpu-limit") == expected - {"container-resources"}

@@ -35,8 +35,6 @@ def test_by_default_the_operator_reads_its_own_defaults_and_this_version_s_image
         ({"global": {}, "image": {"registry": "own.example"}}, "mptraining/trainer"),
         ({"global": {}, "image": {"registry": "own.example"}, "settings": {"trainerImages": {"cpu": "own/t:1"}}},
          "mptraining/trainer"),
-        ({"global": {}, "image": {"registry": "own.example"}, "settings": {"trainerImage": "own.example/t:1"},
-          "board": {"enabled": True}}, "mptraining/board"),
     ],
 )  # fmt: skip
 def test_no_image_comes_from_a_registry_that_nobody_named(values: dict[str, Any], repository: str) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bench.client.board_runs import write_run
 from mptraining.cli.main import app
 from mptraining.run_logs import follow_lines, log_lines
 from mptraining_api.events import Finished
 from mptraining_api.problems import InvalidData
 from mptraining_api.run_folder import events_file, log_file
 from mptraining_records.storage import storage
+from tests.testbed.board_runs import write_run
 
 UUID = "0f9a9b7c-1234-4321-8000-0123456789ab"
 

@@ -14,6 +14,7 @@ from tools import links
 
 # A link to another host is for a person to judge: whose page it is, and whether it will be there in a year.
 HOSTS = {
+    "cli.github.com",
     "docs.cloud.google.com",
     "docs.sigstore.dev",
     "github.com",
@@ -23,7 +24,6 @@ HOSTS = {
     "kubernetes.io",
     "oauth2-proxy.github.io",
     "optuna.org",
-    "oras.land",
     "semver.org",
     "volcano.sh",
     "www.kubeflow.org",

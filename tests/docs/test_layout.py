@@ -14,7 +14,7 @@ import mptraining
 ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = ("api", "operator", "trainer", "client")
 # The folders that test, measure and build the product.
-TOOLS = ("bench", "gke", "hardware", "kind", "parity", "release", "tests/soak", "tests/testbed")
+TOOLS = ("bench", "kind", "parity", "tests/soak", "tests/testbed")
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
 # Written in two halves, so that this file does not match itself.
 FORBIDDEN = (

@@ -81,7 +81,7 @@ def test_llms_txt_has_every_page_that_a_user_or_an_administrator_reads() -> None
     patterns = [pattern for section in plugin["sections"].values() for pattern in section]
     missing = {page for page in _pages(config["nav"]) if not any(fnmatch(page, pattern) for pattern in patterns)}
     # How it is built and measured.
-    internals = "architecture.md precision.md measured.md keras-io.md contributing.md changelog.md"
+    internals = "architecture.md measured.md contributing.md changelog.md"
     assert missing == {*internals.split()}
 
 

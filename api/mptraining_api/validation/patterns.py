@@ -25,9 +25,6 @@ LABEL_NAME = rf"({DNS_NAME}/)?{_KEY}"
 # Kubernetes checks the key of an annotation in small letters.
 ANNOTATION_KEY = rf"({DNS_NAME.replace('a-z', 'A-Za-z')}/)?{_KEY}"
 
-NAMESPACE = rf"^{NAME_PART}$"
-HOST = rf"^({DNS_NAME}|[0-9a-f]*:[0-9a-f:.]+)$"
-
 EXPECTED = {
     DNS_LABEL: "small letters, digits and dashes, no dash first or last, such as team-a",
     OBJECT_NAME: "small letters, digits, dashes and dots, a letter or digit first and last, such as gvisor",
@@ -41,8 +38,6 @@ EXPECTED = {
     SHA256: "64 hexadecimal digits, in small letters",
     ENTRY_POINT: "module:function, such as flowers.model:build",
     PARAMETER_PATH: "a path of fields with dots, such as training.optimizer.config.learning_rate, with [0] for an item",
-    NAMESPACE: "the name of a namespace, of small letters, digits and dashes, such as team-a",
-    HOST: "a host name of small letters, digits, dashes and dots, such as example.com, or an IPv6 address",
 }
 # Names of objects, which a similar name may be suggested for.
-NAMES = (DNS_LABEL, OBJECT_NAME, RUNTIME, LABEL_VALUE, RESERVATION, COMPUTE_CLASS, NAMESPACE)
+NAMES = (DNS_LABEL, OBJECT_NAME, RUNTIME, LABEL_VALUE, RESERVATION, COMPUTE_CLASS)

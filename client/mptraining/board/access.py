@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection, Mapping
-from enum import StrEnum
 from hmac import compare_digest
 
 CONTENT_SECURITY_POLICY = (
@@ -24,19 +23,6 @@ _HEADERS: Mapping[str, str] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-
-
-class Right(StrEnum):
-    """What a user may see of the jobs of a namespace, each by a right of its own; the values of PODS and EVENTS are the
-    parts of a job's page.
-    """
-
-    LIST = "list"
-    READ = "read"
-    OUTPUT = "output"
-    PODS = "pods"
-    EVENTS = "events"
-    SWEEPS = "sweeps"
 
 
 WRONG_HOST = "The name in the address is not one of this board."

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -228,31 +228,24 @@ class Board:
         """Return the sweeps of all sources, by identifier."""
         return {id: sweep for source in self.sources for id, sweep in (source.sweeps() or {}).items()}
 
-    @property
-    def shows_sweeps(self) -> bool:
-        """Return whether any source reads sweeps."""
-        return any(each.sweeps() is not None for each in self.sources)
-
-    def sweeps(self, listed: Collection[str] | None = None) -> dict[str, Any]:
-        """Return the answer of /api/sweeps, the newest first, with the sweeps of `listed` alone."""
-        shown = [each for id, each in self.shown_sweeps().items() if listed is None or id in listed]
+    def sweeps(self) -> dict[str, Any]:
+        """Return the answer of /api/sweeps, the newest first."""
+        shown = [*self.shown_sweeps().values()]
         found = sorted(shown, key=lambda each: each.view.status.start_time or "", reverse=True)
         return {"sweeps": [answers.row(each) for each in found], "version": self.version}
 
-    def sweep(self, id: str, listed: Collection[str] | None = None) -> dict[str, Any] | None:
-        """Return the answer of /api/sweep/ID, with links to the runs of `listed` alone; None for an unknown sweep."""
+    def sweep(self, id: str) -> dict[str, Any] | None:
+        """Return the answer of /api/sweep/ID; None for an unknown sweep."""
         found = self.shown_sweeps().get(id)
         if found is None:
             return None
         runs = self.facts()
-        return answers.details(found, {id: runs[id] for id in runs if listed is None or id in listed})
+        return answers.details(found, runs)
 
-    def runs(self, listed: Collection[str] | None = None) -> dict[str, Any]:
-        """Return the answer of /api/runs, with those of the runs alone if `listed` has their identifiers."""
+    def runs(self) -> dict[str, Any]:
+        """Return the answer of /api/runs."""
         now, version = self.clock(), self.version
         known = self.facts()
-        if listed is not None:
-            known = {id: each for id, each in known.items() if id in listed}
         facts = _with_unique_names(known)
         found = [_row(each, now) for each in facts.values()]
         found.sort(key=lambda each: (-each["values"].get("startTime", 0.0), each["name"]))

@@ -11,13 +11,12 @@ from types import FrameType
 import uvicorn
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mptraining.board import access
-from mptraining.board.access import Right
 from mptraining.board.board import Board
-from mptraining.board.server import Denied, method_refused, pages, refuse, with_security_headers
+from mptraining.board.server import method_refused, pages, refuse, with_security_headers
 from mptraining_api.problems import InvalidSpec
 
 # 8888 is Jupyter's, 6006 TensorBoard's.
@@ -25,21 +24,6 @@ PORT = 8666
 _NEXT_PORTS = 20
 # A stream notices the end within LIVE_SECONDS; an answer that takes longer is cut off.
 STOP_SECONDS = 2
-
-
-class Everything:
-    """The permissions of a user's own board."""
-
-    async def listed(self, request: Request) -> None:
-        del request
-
-    async def may_read(self, request: Request, id: str, right: Right) -> bool:
-        del request, id, right
-        return True
-
-    async def may(self, request: Request, namespace: str, right: Right) -> bool:
-        del request, namespace, right
-        return True
 
 
 def application(
@@ -55,7 +39,7 @@ def application(
 
     The first address has `token`, or `once`.
     """
-    inner = pages(board, Everything(), stopping)
+    inner = pages(board, stopping)
     return with_security_headers(_Guard(inner, token=token, once=once, cookie=access.cookie_name(port), hosts=hosts))
 
 
@@ -76,21 +60,17 @@ class _Guard:
 
     def _answer(self, request: Request) -> ASGIApp:
         if not access.is_allowed_host(Headers(scope=request.scope).get("host", ""), self._hosts):
-            return self._refuse(request, access.WRONG_HOST)
+            return refuse(request, access.WRONG_HOST)
         given = request.query_params.get("token")
         if request.method == "GET" and request.url.path == "/" and given is not None:
             if not access.is_token(given, self._token) and not (self._once and self._once.take(given)):
-                return self._refuse(request, access.NO_TOKEN)
+                return refuse(request, access.NO_TOKEN)
             response = RedirectResponse("/", status_code=303)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
             return response
         if not access.is_token(request.cookies.get(self._cookie), self._token):
-            return self._refuse(request, access.NO_TOKEN)
+            return refuse(request, access.NO_TOKEN)
         return self._app if request.method == "GET" else method_refused()
-
-    @staticmethod
-    def _refuse(request: Request, reason: str) -> Response:
-        return refuse(request, Denied(403, reason), token_in_address=True)
 
 
 class BoardServer(uvicorn.Server):

@@ -39,7 +39,7 @@ def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "
     Raises OutsideLimits.
     """
     from mptraining.job_file.runtimes import load
-    from mptraining_api.admission.limit_rules import check_limits
+    from mptraining_api.limit_rules import check_limits
     from mptraining_api.resolve.advice import advise, without_effect
 
     settings, known = ClusterSettings(node_labels=node_labels), None

@@ -28,8 +28,6 @@ _NOUNS = {"mptrainingjobs": "job", "mptrainingsweeps": "sweep"}
 _OTHER_NAMESPACE = "where=mptraining.Where(namespace=…)"
 _USER = re.compile(r'User "([^"]+)"')
 _INVALID = re.compile(r'^MPTraining(?:Job|Sweep)\.\S+ "[^"]*" is invalid: ')
-# The chart's policies refuse a job outside the administrator's limits; their message is whole.
-_DENIED = re.compile(r"^.* is forbidden: ValidatingAdmissionPolicy '\S+-limits-mptraining\w+' .* denied request: ")
 
 
 class ClusterProblem(Problem):
@@ -147,9 +145,6 @@ def _refused(request: Request, reason: str, message: str, noun: str) -> ClusterP
             next_step=f"Look at it with `mptj status {request.name}`; delete it with `mptj cancel {request.name}`, "
             "or choose another name.",
         )
-    denied = _DENIED.match(message)
-    if denied is not None:
-        return ClusterProblem(request.name, message[denied.end() :])
     return ClusterProblem(request.name, _INVALID.sub("", message), next_step=f"Fix the {noun} and submit it again.")
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mptraining_api import outcomes
 from mptraining_api.admin_limits import RuntimeLimits
-from mptraining_api.admission.limit_rules import check_limits
+from mptraining_api.limit_rules import check_limits
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.pods.images import has_moving_tag
 from mptraining_api.problems import OutsideLimits, Problem

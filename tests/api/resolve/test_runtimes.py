@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.admin_limits import JobLimits
-from mptraining_api.admission.limit_rules import check_limits
+from mptraining_api.limit_rules import check_limits
 from mptraining_api.problems import InvalidSpec, OutsideLimits
 from mptraining_api.resolve.attempt import machines
 from mptraining_api.resolve.resolve import ClusterSettings, resolve

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 from pydantic import BaseModel
 
-from mptraining.board.in_cluster.settings import BoardSettings
 from mptraining.job_file.runtimes import KnownRuntimes
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep.spec import MPTrainingSweep
@@ -29,7 +28,7 @@ def enforced(node: object) -> Iterator[str]:
             yield from enforced(each)
 
 
-MODELS = (MPTrainingJob, MPTrainingSweep, OperatorSettings, KnownRuntimes, BoardSettings)
+MODELS = (MPTrainingJob, MPTrainingSweep, OperatorSettings, KnownRuntimes)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from bench.client.board_runs import write_run
 from mptraining.board import access, serve
 from mptraining.cli.main import app
 from tests.client.board.conftest import TOKEN, Answer, Served, served
+from tests.testbed.board_runs import write_run
 
 PATHS = ("/", "/api/runs", "/api/run/x", "/api/series?run=x&name=loss", "/api/live", "/static/main.js", "/nothing")
 

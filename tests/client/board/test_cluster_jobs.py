@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from bench.client.board_runs import write_run
 from mptraining.board import cluster_jobs
 from mptraining.board.board import Board
 from mptraining.board.cluster_jobs import ClusterJobs
@@ -22,6 +21,7 @@ from mptraining.sweeps.cluster import list_sweeps
 from mptraining_api.events import Event
 from mptraining_api.kubernetes_api import ApiProblem, Raw, Resource
 from tests.client.sweeps.conftest import view_of
+from tests.testbed.board_runs import write_run
 
 TIME = "2026-01-01T00:00:00Z"
 NOW = 1767225600.0

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bench.client.board_runs import write_run
 from mptraining.board.board import Board
 from mptraining.board.export import bundle, data, write_page
 from mptraining.board.sources import folder_source
 from mptraining_api.problems import InvalidData
+from tests.testbed.board_runs import write_run
 
 STRANGE = "</script><script>alert(1)</script>&amp;"
 

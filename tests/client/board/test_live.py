@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from bench.client.board_runs import BEGIN, progress, started, write_run
 from mptraining.board.board import Board
 from mptraining.board.rows import SILENT_SECONDS
 from mptraining.board.run_reader import run_id
@@ -19,6 +18,7 @@ from mptraining.board.sources import folder_source
 from mptraining_api.run_folder import events_file
 from tests.client.board.conftest import Served, served
 from tests.fakes import Clock
+from tests.testbed.board_runs import BEGIN, progress, started, write_run
 
 SECONDS = 2.0
 

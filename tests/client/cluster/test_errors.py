@@ -40,14 +40,3 @@ def test_a_response_of_another_server_is_still_shown(body: str | bytes) -> None:
     assert type(problem) is ClusterProblem
     assert str(problem).startswith("prod: list mptrainingjobs: HTTP 502")
     assert problem.status == 502
-
-
-def test_a_job_outside_the_limits_is_refused_in_the_words_of_the_limit() -> None:
-    request = Request("create", "mptrainingjobs", "mptraining.dev", "team", "flowers", "prod")
-    name = "mptraining-operator-limits-mptrainingjobs"
-    words = "spec.nodes: 9 nodes are more than limits.nodesPerJob allows; expected at most 3. Ask the administrator."
-    message = (
-        f"mptrainingjobs.mptraining.dev \"flowers\" is forbidden: ValidatingAdmissionPolicy '{name}' with binding "
-        f"'{name}' denied request: {words}"
-    )
-    assert str(cluster_problem(request, ApiProblem(403, "Forbidden", message))) == f"flowers: {words}"

@@ -17,7 +17,7 @@ from mptraining_trainer.reporting.telemetry import Telemetry
 from mptraining_trainer.training.build import BuildResult, RunContext, assemble
 
 # Relative tolerance of the mean loss of the first steps against float32: bfloat16 rounds each product to 0.4%, and the
-# losses of ten steps of a sound training differ by 1% at most (measured: MLP, CNN, ResNet; see docs/precision.md).
+# losses of ten steps of a sound training differ by 1% at most (measured: MLP, CNN, ResNet).
 TOLERANCE = 0.05
 _LOSS_STEPS = 10
 # A smaller speedup is not worth 16 bits, and another run might not reproduce it.

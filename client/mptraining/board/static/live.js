@@ -34,12 +34,6 @@ export function startListening() {
     const { changed } = JSON.parse(event.data);
     for (const each of [...listeners]) each(changed);
   });
-  source.addEventListener("denied", (event) => {
-    source.close();
-    source = null;
-    tell("forbidden", JSON.parse(event.data).error);
-    retryLater();
-  });
   source.addEventListener("bye", () => tell("stopped"));
   source.onerror = async () => {
     lost = true;

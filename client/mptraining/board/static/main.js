@@ -70,8 +70,7 @@ async function show() {
 function drawNavigation(active) {
   const link = (name, title) => h("a", { href: `#/${name}`, "aria-current": active === name ? "page" : null }, title);
   const views = document.getElementById("views");
-  views.replaceChildren(link("runs", "Runs"), link("compare", "Compare"));
-  if ("sweeps" in views.dataset) views.append(link("sweeps", "Sweeps"));
+  views.replaceChildren(link("runs", "Runs"), link("compare", "Compare"), link("sweeps", "Sweeps"));
 }
 
 function notice(state, reason = NOTICES[state] ?? "") {

@@ -31,8 +31,8 @@ export class JobView {
   async reload() {
     const job = await load(apiPath("job", ...this.place));
     if (this.root.contains(document.activeElement)) return;
-    const { phase, conditions = [], pods = [], events = [], hidden = [], why } = job;
-    const none = (what, text) => h("p", { class: "empty" }, hidden.includes(what) ? `You have no right to list the ${what} of this namespace.` : text);
+    const { phase, conditions = [], pods = [], events = [], why } = job;
+    const none = (what, text) => h("p", { class: "empty" }, text);
     const state = { Restarting: "Waiting", Pending: "Waiting", Queued: "Waiting", Suspended: "Stopped" }[phase] ?? phase;
     const part = (title, count, content) => h("section", { class: "part" }, h("h2", {}, title, count ? h("span", { class: "count" }, ` ${count}`) : ""), content);
     this.root.replaceChildren(

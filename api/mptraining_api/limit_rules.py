@@ -1,7 +1,4 @@
-"""Administrator's limits as rules: CEL for the API server, a Python predicate for the operator, one text for both.
-
-CEL reads the variables of `policy`, under `variables.`; the text names them in braces.
-"""
+"""Administrator's limits as rules: a predicate for the operator and the text of a refusal."""
 
 from __future__ import annotations
 
@@ -42,14 +39,11 @@ Words = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
-    """`cel` is true for a job inside the limit; `refused` returns the words of a refusal, None inside the limit.
+    """`refused` returns the words of a refusal, which the texts name in braces; None inside the limit.
 
-    `fields`: the fields of the job's spec that the limit is on. `where`, `found`, `expected` and
-    `next_step` are those of OutsideLimits.
+    `where`, `found`, `expected` and `next_step` are those of OutsideLimits.
     """
 
-    fields: tuple[str, ...]
-    cel: str
     where: str
     found: str
     next_step: str
@@ -64,11 +58,6 @@ class LimitRule:
             expected=self.expected.format(**words),
             next_step=self.next_step.format(**words),
         )
-
-    @property
-    def text(self) -> str:
-        """The message with the names of words in braces."""
-        return str(OutsideLimits(self.where, self.found, expected=self.expected, next_step=self.next_step))
 
 
 def check_limits(
@@ -186,8 +175,6 @@ def _nodes(name: str, most: Callable[[JobLimits], int | None]) -> LimitRule:
         return None
 
     return LimitRule(
-        fields=("nodes", "elastic", "accelerator"),
-        cel=f"size(variables.{name}Exceeded) == 0",
         where=f"spec.{{{name}Field}}",
         found=f"{{{name}Found}} nodes are more than {{limits}}.{name} allows",
         expected=f"at most {{{name}}}",
@@ -198,24 +185,18 @@ def _nodes(name: str, most: Callable[[JobLimits], int | None]) -> LimitRule:
 
 LIMIT_RULES = (
     LimitRule(
-        fields=(),
-        cel="request.namespace != variables.operatorNamespace",
         where="metadata.namespace",
         found="'{namespace}' is the operator's own, with its account and its certificate",
         next_step="Make the job in another namespace.",
         refused=_own_namespace,
     ),
     LimitRule(
-        fields=("podTemplate",),
-        cel="variables.account == '' || variables.account != variables.operatorAccount",
         where="spec.podTemplate.serviceAccountName",
         found="'{account}' is the operator's own name",
         next_step="Name an account made for this job's data.",
         refused=_own_account,
     ),
     LimitRule(
-        fields=("accelerator",),
-        cel="size(variables.outsideMachines) == 0",
         where="spec.{machineField}.type",
         found="'{type}' is outside {limits}.accelerators",
         expected="one of {accelerators}",
@@ -223,16 +204,12 @@ LIMIT_RULES = (
         refused=_accelerator,
     ),
     LimitRule(
-        fields=("podTemplate",),
-        cel="size(variables.badImages) == 0",
         where="spec.{badField}",
         found="'{badImage}' is no image, such as registry.example.com/team/trainer:1",
         next_step="Fix the name.",
         refused=_no_image,
     ),
     LimitRule(
-        fields=("podTemplate",),
-        cel="size(variables.outsideImages) == 0",
         where="spec.{imageField}",
         found="'{image}' is outside {imageLimits}",
         next_step=_ASK,

@@ -1,1 +1,0 @@
-"""Figures of hyperparameter sweeps on scikit-learn's digits."""

@@ -1,1 +1,0 @@
-"""The board of a cluster: one server for all users, each of whom sees the jobs that Kubernetes lets them see."""

@@ -1,1 +1,0 @@
-"""`make hardware`: what an accelerator gives a job, measured through the trainer and written to docs/hardware.md."""

@@ -1,1 +1,0 @@
-"""The texts of a release, each a pure function: changelog, notes, checksums, provenance."""

@@ -1,1 +1,0 @@
-"""keras.io's code examples and guides, unchanged, under plain Keras and under the trainer."""

@@ -1,1 +1,0 @@
-"""The part of tensorflow_docs that scripts import."""

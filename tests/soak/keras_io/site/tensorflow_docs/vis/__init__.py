@@ -1,1 +1,0 @@
-"""The part of tensorflow_docs that shows files in notebooks."""

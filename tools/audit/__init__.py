@@ -1,1 +1,0 @@
-"""`make audit`: known vulnerabilities of the locked packages, and the licences of what the images ship."""
