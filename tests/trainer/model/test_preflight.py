@@ -105,7 +105,7 @@ def test_what_works_but_costs_is_a_finding(facts: dict[str, Any], said: dict[str
         ),
         (output(shape=(1,)) | label(maximum=1.0), InvalidProgram, "Use BinaryCrossentropy(from_logits=True)"),
         (label(dtype="float32", whole=False), InvalidData, "not whole numbers"),
-        (label(dtype="object", whole=False, minimum=None, maximum=None), InvalidData, "object labels"),
+        (label(dtype="object", whole=False, minimum=None, maximum=None), InvalidData, "the label is text"),
         (label(shape=(10,)), InvalidData, "use CategoricalCrossentropy for one-hot labels"),
         (
             {"loss": "CategoricalCrossentropy"},
