@@ -240,6 +240,8 @@ def pods_of(row: Row, namespace: str) -> list[dict[str, Any]]:
         "spec": {
             "accelerator": row.accelerator,
             "program": {"application": {"name": "cnn", "classes": 3}},
+            # The newest GPUs need one.
+            "podTemplate": {"image": "trainer:1"},
             "data": {"train": ["gs://b/*.tfrecord"]},
         },
     }
