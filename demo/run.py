@@ -16,12 +16,11 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import yaml
-
-from mptraining import compare
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "demo"
@@ -73,9 +72,9 @@ def in_bfloat16(ratio: float) -> int:
     say(f"3. The same job in bfloat16: this CPU multiplies such matrices {ratio:.1f} times as fast")
     train(bfloat16)
     run("mptj", "compare", "build/demo/float32", "build/demo/mixed_bfloat16")
-    seconds = [step_seconds(policy) for policy in ("float32", "mixed_bfloat16")]
+    seconds = [result(policy)["stepSeconds"] for policy in ("float32", "mixed_bfloat16")]
     gain = f"{milliseconds(seconds[1])} a step in bfloat16, {milliseconds(seconds[0])} in float32"
-    return finish(bfloat16, WIDE, gain + times(seconds[0] / seconds[1]))
+    return finish(bfloat16, gain + times(seconds[0] / seconds[1]))
 
 
 def against_fit(ratio: float) -> int:
@@ -87,16 +86,16 @@ def against_fit(ratio: float) -> int:
     speed = f"multiplies bfloat16 at {ratio:.2f} times the speed of float32" if ratio else "does not multiply bfloat16"
     print(f"Mixed precision is for other machines: this CPU {speed}.")
     plain = float(read("python", "demo/plain_fit.py", "build/demo", *map(str, (NARROW.width, NARROW.batch)), show=True))
-    seconds = step_seconds("float32")
+    seconds = result("float32")["stepSeconds"]
     print(f"model.fit: {milliseconds(plain)} a step")
     gain = f"{milliseconds(seconds)} a step on two replicas with fused steps, {milliseconds(plain)} in model.fit"
-    return finish(job, NARROW, gain + times(plain / seconds))
+    return finish(job, gain + times(plain / seconds))
 
 
-def finish(job: Path, size: Size, gain: str) -> int:
+def finish(job: Path, gain: str) -> int:
     """Kill and resume the job, use its model, and say what was gained."""
     say("4. The same job, killed with SIGKILL half way; the same command resumes it")
-    steps = size.epochs * (1437 // size.batch)
+    steps = result(job.stem)["step"]
     killed_at = kill_half_way(job, steps)
     train(job, "killed", quiet=True)
     digests = [weights_digest(name) for name in (job.stem, "killed")]
@@ -114,7 +113,7 @@ def finish(job: Path, size: Size, gain: str) -> int:
     print("Next: mptj board build/demo                         curves of these runs in the browser")
     print("      mptj init --help                              a job file for your own data")
     print("      mptj submit build/demo/float32.yaml --dry-run what a cluster would get")
-    accuracy = validation_accuracy(job.stem)
+    accuracy = result(job.stem)["metrics"]["val_accuracy"]
     if accuracy < ENOUGH:
         print(f"demo: validation accuracy {accuracy:.4f} is below {ENOUGH}", file=sys.stderr)
     return 0 if same and accuracy >= ENOUGH else 1
@@ -166,12 +165,10 @@ def weights_digest(name: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def step_seconds(name: str) -> float:
-    return float(compare([str(WORK / name)]).to_document()["runs"][0]["step_seconds"])
-
-
-def validation_accuracy(name: str) -> float:
-    return float(json.loads((WORK / name / "result.json").read_text())["metrics"]["val_accuracy"])
+def result(name: str) -> dict[str, Any]:
+    """Return result.json of a run."""
+    document: dict[str, Any] = json.loads((WORK / name / "result.json").read_text())
+    return document
 
 
 def milliseconds(seconds: float) -> str:
