@@ -318,7 +318,6 @@ class Applier:
                 snapshot.job.spec,
                 machine=action.machine,
                 pods=action.pods,
-                least=action.least,
                 settings=self._pod_settings(owner),
                 admitted=admitted(snapshot),
             )

@@ -112,10 +112,14 @@ class PlaceInQueue:
         started = snapshot.status is not None and snapshot.status.current_attempt
         created = create_child(self._cluster, BATCH_JOBS, owner, body, strict=not started)
         if "managedBy" not in created["spec"]:
-            # The Job controller of this Kubernetes would create pods for it. Kueue has not admitted it yet.
+            # Kubernetes' Job controller would create pods for it. Kueue has not admitted it yet.
             name, uid = body["metadata"]["name"], created["metadata"]["uid"]
             self._cluster.delete(BATCH_JOBS, owner.namespace, name, uid=uid, propagation="Background")
-            return self._cache.update_lookups(snapshot.key, snapshot.uid, attempts_queue=True)
+            message = (
+                "the API server dropped its spec.managedBy: queues need the feature gate JobManagedBy, which is on by "
+                "default"
+            )
+            raise NotCreated("Refused", f"Job {name}", message)
         self._put(snapshot.key, created)
         self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return True

@@ -38,14 +38,12 @@ class StartAttempt:
 class StartProbe:
     """Create the Job whose pods ask for the machines with which an elastic attempt would grow.
 
-    `job` is the frozen job and `machine` that of the attempt; a queue may admit fewer than `pods`, but at least
-    `least`.
+    `job` is the frozen job and `machine` that of the attempt.
     """
 
     job: ResolvedJob
     machine: int
     pods: int
-    least: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def elsewhere(snapshot: Snapshot, now: float) -> Plan:
 
 def admitted(snapshot: Snapshot) -> Admitted | None:
     """Return the job's place in its queue; None before its admission, and for a job or an attempt without one."""
-    found = None if snapshot.lookups.attempts_queue else snapshot.queue_job
+    found = snapshot.queue_job
     if found is None or not _is_admitted(found) or found.placement is None or snapshot.queue_name is None:
         return None
     return Admitted(found.name, found.uid, found.placement)
@@ -78,7 +78,7 @@ def _is_admitted(queue_job: SeenBatchJob) -> bool:
 
 def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:
     """Return the plan that queues the job for the machine of its next attempt, or None if that may start."""
-    if snapshot.queue_name is None or snapshot.lookups.attempts_queue:
+    if snapshot.queue_name is None:
         return None
     status = status.model_copy(update={"machines": conditions.machines_of_runtime(start.job)})
     found = snapshot.queue_job

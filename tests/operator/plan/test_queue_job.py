@@ -74,11 +74,6 @@ def test_an_admitted_job_starts() -> None:
     assert [type(each) for each in found.actions] == [ReportToQueue, StartAttempt]
 
 
-def test_without_managed_by_each_attempt_queues_by_itself() -> None:
-    found = plan(snapshot(lookups=Lookups(attempts_queue=True)), NOW)
-    assert [type(each) for each in found.actions] == [StartAttempt]
-
-
 def test_kueue_learns_that_pods_are_active_and_ready() -> None:
     found = plan(snapshot(status=RUNNING, queue_job=ADMITTED, batch_jobs=(FIRST,), pods=(WORKER,)), NOW)
     (report,) = found.actions
