@@ -161,18 +161,10 @@ class ReportToQueue:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CreateWorkload:
-    """Create the Workload by which MultiKueue sends the job to another cluster."""
-
-    job: ResolvedJob
-
-
 Action = (
     JoinQueue
     | LeaveQueue
     | ReportToQueue
-    | CreateWorkload
     | StartAttempt
     | StartProbe
     | AllowPeers

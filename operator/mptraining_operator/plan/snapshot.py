@@ -186,8 +186,6 @@ class Lookups:
     # It was looked for and is in no Indexed Job and in no ConfigMap.
     job_file_missing: bool = False
     refusal: Refusal | None = None
-    # The Workload of a job that MultiKueue runs in another cluster exists.
-    workload_exists: bool = False
     # The NetworkPolicy that lets the job's workers reach each other exists.
     peers_allowed: bool = False
     # The uid of the Indexed Job whose PodGroup exists.
@@ -246,8 +244,6 @@ class Snapshot:
     other_nodes: int = 0
     # The Job that holds the job's place in its queue.
     queue_job: SeenBatchJob | None = None
-    # The Workload that MultiKueue created for the job in this cluster; empty for none.
-    workload: str = ""
 
     @property
     def owner(self) -> Owner:

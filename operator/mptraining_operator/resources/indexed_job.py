@@ -211,7 +211,7 @@ def _template(
             **_pull_secrets(pod_template, settings),
             **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
-            **pod_fields(gang, group),
+            **pod_fields(gang),
             **_placement(owner, job, pod_template, attempt.number, settings),
             **_pod_fields(pod_template),
             **_containers(owner, job, pod_template, attempt, settings, _changed(job, spec)),
