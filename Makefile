@@ -84,7 +84,7 @@ demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16,
 
 # Stages with a + between them run at the same time: those of servers mostly wait, training keeps the cores busy. Kind is
 # last, since its cluster stays and takes a tenth of a core.
-STAGES := servers lint+test-docs+test-browser test-unit test-cluster+test-training test-kind
+STAGES := servers lint+test-browser test-unit test-cluster+test-training test-kind
 
 .PHONY: test
 test: $(INSTALLED) ## every check and test, with the time of each stage
@@ -301,15 +301,6 @@ docs: $(DOCS)/.installed ## the documentation as a site, in build/site; a broken
 .PHONY: links
 links: $(INSTALLED) ## requests every external link of the documents
 	@$(BIN)/python -m tools.links
-
-.PHONY: site-pictures
-site-pictures: docs chromium ## the site's main pages in light, in dark and on a phone, into build/site-pictures, to look at
-	@$(BIN)/python -m tools.site_pictures
-
-.PHONY: test-docs
-test-docs: docs ## the site, and questions to its search, in Chromium
-	@$(MAKE) --no-print-directory chromium || { test -z "$${CI:-}" && echo "no Chromium here: the site's search is not tested"; }
-	@$(BIN)/python -m pytest -q tests/tools/test_site_search.py -m browser $(SECOND_TRY)
 
 .PHONY: cluster
 cluster: ## a kind cluster with two workers, kept until cluster-down (docs/cluster.md)

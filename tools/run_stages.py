@@ -23,7 +23,6 @@ ROOT = Path(__file__).parent.parent
 TYPICAL = {
     "lint": 65,
     "servers": 45,
-    "test-docs": 60,
     "test-unit": 60,
     "test-browser": 50,
     "test-cluster": 300,
