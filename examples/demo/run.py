@@ -42,7 +42,7 @@ class Size:
 
 # Matrix products take most of a step of the wide net; the start of a step takes most of the narrow one's.
 WIDE = Size(width=2048, batch=256, epochs=10, save=5)
-NARROW = Size(width=128, batch=64, epochs=150, save=300)
+NARROW = Size(width=128, batch=64, epochs=80, save=160)
 
 
 def main() -> int:
