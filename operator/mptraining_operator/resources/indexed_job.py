@@ -270,12 +270,12 @@ def _spread(job: ResolvedJob, pod_template: PodTemplate, labels: dict[str, str])
     """Return the topology spread constraints; those of the job count its pods if they name no others."""
     selector = {"labelSelector": {"matchLabels": labels}}
     theirs = [{**selector, **each.to_document()} for each in pod_template.topology_spread_constraints or ()]
-    # A preference only: all workers on one node is better than waiting. A TPU host fits one pod only.
+    # A preference only: all workers on one node is better than waiting.
     own = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **selector}
     # The API server refuses two constraints with the same pair.
     pair = ("topologyKey", "whenUnsatisfiable")
     taken = any(all(each.get(name) == own[name] for name in pair) for each in theirs)
-    needed = job.processes > 1 and job.accelerator.kind != "tpu" and not taken
+    needed = job.processes > 1 and not taken
     return [*([own] if needed else []), *theirs]
 
 

@@ -70,7 +70,6 @@ GKE_GPUS = {
 # Topologies of one machine, where there is one.
 GKE_TPUS = {
     "tpu-v3-device": ("2x2", 4),
-    "tpu-v3-slice": ("4x4", 4),
     "tpu-v4-podslice": ("2x2x1", 4),
     "tpu-v5-lite-podslice": ("2x4", 8),
     "tpu-v5-lite-device": ("2x4", 8),
@@ -248,7 +247,6 @@ def pods_of(row: Row, namespace: str) -> list[dict[str, Any]]:
     settings = ClusterSettings(
         node_labels=row.platform,  # type: ignore[arg-type]
         mig_strategy=row.mig_strategy,  # type: ignore[arg-type]
-        experimental_multi_host_tpu=True,
         default_image="mptraining/trainer:test",
     )
     job = MPTrainingJob.parse(document)

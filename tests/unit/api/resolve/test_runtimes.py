@@ -356,33 +356,6 @@ def test_alternatives_outside_the_limits_are_left_out(
     assert reasons(found)["spec.accelerator.alternatives"].endswith(reason)
 
 
-FOUR_HOSTS = {"alternatives": [{"type": "tpu-v5-lite-podslice", "topology": "4x4"}]}
-
-
-@pytest.mark.parametrize(
-    ("limits", "own", "reason"),
-    [
-        ({"nodesPerJob": 2}, {}, "its 4 nodes are more than limits.nodesPerJob allows"),
-        ({"nodesPerNamespace": 3}, {}, "its 4 nodes are more than limits.nodesPerNamespace allows"),
-        ({}, {"nodesPerJob": 3}, "its 4 nodes are more than runtimes.scarce.limits.nodesPerJob allows"),
-        ({"nodesPerJob": 4}, {"nodesPerJob": 4}, None),
-    ],
-)
-def test_alternatives_of_too_many_nodes_are_left_out(
-    limits: dict[str, Any], own: dict[str, Any], reason: str | None
-) -> None:
-    runtime, allowed = Runtime.parse({**FOUR_HOSTS, "limits": own}), JobLimits.parse(limits)
-    settings = dataclasses.replace(
-        CLUSTER, runtimes={"scarce": runtime}, limits=allowed, experimental_multi_host_tpu=True
-    )
-    written = job(runtime="scarce", accelerator=L4, keras="Legacy", training={"batchSize": {"global": 256}})
-    found = resolve(written, settings)
-    assert [each.processes for each in found.alternatives] == ([] if reason else [4])
-    check_limits(written, found, allowed, runtime_limits=runtime.limits)
-    if reason:
-        assert reasons(found)["spec.accelerator.alternatives"].endswith(reason)
-
-
 def test_a_job_never_fails_for_machines_that_only_its_runtime_added() -> None:
     found = resolved(settings=WITH_SCARCE, runtime="scarce")
     assert "nvidia-tesla-v100" in [each.accelerator.type for each in found.alternatives]

@@ -22,7 +22,7 @@ from mptraining_operator.resources.job_objects import Owner, claim_template
 from mptraining_operator.resources.volumes import CABundle
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")
-CLUSTER = ClusterSettings(default_image="mptraining/trainer:test", experimental_multi_host_tpu=True)
+CLUSTER = ClusterSettings(default_image="mptraining/trainer:test")
 SETTINGS = PodSettings(grace_seconds=45, unreachable_seconds=7)
 
 
@@ -221,7 +221,7 @@ def test_a_job_s_own_placement_is_added_to_ours() -> None:
         ({}, False),
         ({"nodes": 2}, True),
         ({"accelerator": {"type": "nvidia-l4"}, "nodes": 2}, True),
-        ({"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4", "countPerNode": 4}}, False),
+        ({"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4", "countPerNode": 8}}, False),
     ],
 )
 def test_workers_are_spread_where_they_could_be_together(spec: dict[str, Any], spread: bool) -> None:
