@@ -86,9 +86,6 @@ def _summary(kind: type) -> str:
     return inspect.cleandoc(own)
 
 
-class Sharing(PythonArguments, spec.Sharing): ...
-
-
 class Machine(PythonArguments, spec.Machine): ...
 
 

@@ -74,10 +74,8 @@ def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
 
 def _count(spec: JobSpec, type: AcceleratorType, *, any_count: bool) -> tuple[int, tuple[Choice, ...]]:
     count = spec.accelerator.count_per_node
-    part = spec.accelerator.partition or spec.accelerator.sharing
-    if part:
-        thing = "slice" if spec.accelerator.partition else "share"
-        return 1, (Choice(field=accelerators.COUNT, value="1", because=f"a process uses one {thing} of a GPU"),)
+    if spec.accelerator.partition:
+        return 1, (Choice(field=accelerators.COUNT, value="1", because="a process uses one slice of a GPU"),)
     if count is not None:
         possible = range(1, max(8, *type.counts) + 1) if any_count and type.counts else type.counts
         if possible and count not in possible:
@@ -149,9 +147,7 @@ def _resolved(wanted: Machine, type: AcceleratorType, count: int) -> ResolvedAcc
         topology=wanted.topology,
         provisioning=wanted.provisioning.value if wanted.provisioning else "OnDemand",
         reservation=wanted.reservation,
-        compute_class=wanted.compute_class,
         partition=wanted.partition,
-        sharing=wanted.sharing,
         compute_capability=type.compute_capability,
     )
 

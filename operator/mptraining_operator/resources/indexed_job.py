@@ -308,8 +308,8 @@ def _containers(
     launched = launched.model_copy(update={"environment": launched.environment | changed})
     reported = settings.progress_url is not None
     trusted = settings.ca_bundle is not None
-    mounts = [*own_mounts(job.accelerator, token=reported, ca_bundle=trusted), *source.trainer_mounts]
-    init_mounts = [*own_mounts(job.accelerator, token=False, ca_bundle=trusted), *source.init_mounts]
+    mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
+    init_mounts = [*own_mounts(token=False, ca_bundle=trusted), *source.init_mounts]
     own = [*mounts, *(init_mounts if source.prepared else ()), {"mountPath": SHARED_MEMORY_FOLDER}]
     gpus = job.accelerator.count_per_node if job.accelerator.kind == "gpu" else 0
     with _reading(pod_template, attempt):

@@ -213,9 +213,6 @@ def test_the_provisioning_of_a_runtime_is_that_of_each_machine_that_leaves_it_op
     found = resolved(runtime="team-default", accelerator=machine)
     kinds = [each.accelerator.provisioning for each in machines(found)]
     assert kinds == ["Spot", "Spot", "OnDemand"]
-    by_class = resolved(runtime="team-default", accelerator={"type": "nvidia-l4", "computeClass": "gpus"})
-    assert by_class.accelerator.provisioning == "OnDemand"
-    assert "spec.accelerator.provisioning" not in reasons(by_class)
 
 
 def test_a_slice_is_no_device_of_a_class() -> None:
@@ -328,7 +325,6 @@ def test_an_alternative_that_needs_another_keras_generation_is_left_out() -> Non
         ({"provisioning": "OnDemand"}, ["OnDemand", "OnDemand", "OnDemand", "OnDemand"]),
         ({"provisioning": "FlexStart"}, ["FlexStart", "FlexStart", "OnDemand", "FlexStart"]),
         ({"provisioning": "Reservation", "reservation": "ours"}, ["Reservation", "OnDemand", "OnDemand", "OnDemand"]),
-        ({"computeClass": "gpus"}, ["OnDemand", "OnDemand", "OnDemand", "OnDemand"]),
     ],
 )
 def test_a_job_that_asks_for_machines_that_stay_gets_no_others(

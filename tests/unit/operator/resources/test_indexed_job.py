@@ -407,25 +407,6 @@ def test_containers_of_the_job_s_own_are_secured_as_the_trainer_and_start_before
     assert not any("mptraining-" in str(each) for each in proxy.get("volumeMounts", ()))
 
 
-def test_with_mps_the_shared_memory_is_that_of_the_device_plugin() -> None:
-    nvidia = dataclasses.replace(CLUSTER, node_labels="NVIDIA")
-    spec: dict[str, Any] = {"cluster": nvidia, "source": {"configMap": {"name": "code"}, "requirements": "r.txt"}}
-
-    def shared_memory(strategy: str) -> list[bool]:
-        accelerator = {"type": "nvidia-l4", "sharing": {"strategy": strategy, "clients": 4}}
-        found = pod(accelerator=accelerator, **spec)
-        mounts = [each["volumeMounts"] for each in (*found["containers"], *found["initContainers"])]
-        volumes = "mptraining-shm" in [each["name"] for each in found["volumes"]]
-        return [volumes, *("/dev/shm" in [each["mountPath"] for each in mount] for mount in mounts)]
-
-    assert shared_memory("TimeSharing") == [True, True, True]
-    assert shared_memory("MPS") == [False, False, False]
-    own = {"volumes": [{"name": "mine", "emptyDir": {}}], "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm"}]}
-    mps = {"type": "nvidia-l4", "sharing": {"strategy": "MPS", "clients": 4}}
-    with pytest.raises(InvalidSpec, match="'/dev/shm' takes the place of the operator's"):
-        pod(accelerator=mps, podTemplate=own, **spec)
-
-
 def test_a_spread_of_the_job_s_own_counts_the_pods_of_the_attempt_and_replaces_ours() -> None:
     zone = {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
     host = {"maxSkew": 2, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
