@@ -223,12 +223,8 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "podTemplate.initContainers[].restartPolicy": _none("it ends before the trainer starts"),
         "podTemplate.initContainers[].startupProbe": _none(),
         "podTemplate.initContainers[].lifecycle": _none(),
-        "podTemplate.initContainers[].lifecycle.postStart": _none(),
-        "podTemplate.initContainers[].lifecycle.preStop": _none(),
         "podTemplate.dnsPolicy": _value("ClusterFirst"),
         "podTemplate.dnsConfig": _none(),
         "podTemplate.lifecycle": _none(),
-        "podTemplate.lifecycle.postStart": _none(),
-        "podTemplate.lifecycle.preStop": _none(),
     }
 )
