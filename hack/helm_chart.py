@@ -143,21 +143,9 @@ class NetworkPolicy(Model):
     )
 
 
-class BearerTokenSecret(Model):
-    name: Called = Field("", description="Secret in the namespace of the ServiceMonitor. Empty: `bearerTokenFile`.")
-    key: str = Field("token", description="Key in that Secret.")
-
-
 class ServiceMonitor(Model):
     enabled: bool = Field(False, description="Create a ServiceMonitor; requires the Prometheus operator.")
     interval: Duration = Field("30s", description="Scrape interval.")
-    bearer_token_file: str = Field(
-        "/var/run/secrets/kubernetes.io/serviceaccount/token",
-        description="Token in the pod of Prometheus, sent if `settings.metrics.authentication` is TokenReview.",
-    )
-    bearer_token_secret: BearerTokenSecret = Field(
-        BearerTokenSecret(), description="Token in a Secret instead, if Prometheus may not read its own file."
-    )
     labels: Labels = Field({}, description="Extra labels, for the selector of Prometheus.")
 
 

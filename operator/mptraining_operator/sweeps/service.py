@@ -123,7 +123,7 @@ class Sweeps:
         self._intake.trial_changed(namespace, sweep_uid)
 
     def queue_all(self) -> None:
-        """Queue every sweep: after a list, at the beginning of a term, or when the operator's pause has ended."""
+        """Queue every sweep: after a list, or at the beginning of a term."""
         for sweep in self.cache.sweeps():
             self._queue.add(sweep.key)
 
