@@ -4,7 +4,6 @@
 
 values.yaml           all values with default and description, in the comments that helm-docs reads
 values.schema.json    their types, which `helm install` checks
-files/crd*.yaml       the CustomResourceDefinitions, as in manifests/
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from mptraining_api import crd
 from mptraining_api.model import Model
 from mptraining_operator.settings import OperatorSettings
 
@@ -293,8 +291,6 @@ def files() -> dict[str, str]:
     return {
         "values.yaml": values_yaml(),
         "values.schema.json": values_schema(),
-        "files/crd.yaml": crd.to_yaml(),
-        "files/crd-sweeps.yaml": crd.sweeps_to_yaml(),
     }
 
 

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 _WORKERS = 1
 _CRD_MISSING = (
     "the resource MPTrainingSweep is not installed, so that there are no sweeps: "
-    "kubectl apply -f manifests/crd-sweeps.yaml"
+    "kubectl apply -f charts/mptraining/files/crd-sweeps.yaml"
 )
 
 
