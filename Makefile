@@ -103,7 +103,7 @@ KUBE_VERSION := 1.34.0
 TESTED_KUBERNETES := 1.34.4
 # The oldest and the newest that are promised: charts/mptraining/Chart.yaml, hack/cluster/binaries.py.
 # Both ends are in `make soak`.
-ENDS_OF_KUBERNETES := 1.30 1.36
+ENDS_OF_KUBERNETES := 1.33 1.36
 # Everything that `kubectl apply -f` needs, in one file. No registry has a name in .invalid (RFC 2606).
 INSTALL_YAML := { echo '\# Made by `make manifests` from charts/mptraining. Replace registry.invalid by your registry.'; \
   build/bin/helm template mptraining charts/mptraining \

@@ -1,6 +1,6 @@
 """Puts `hyperkube` into build/bin, under the names etcd, kube-apiserver, kube-controller-manager and so on.
 
-With `--kubernetes 1.30` the control plane of the oldest release that is promised goes to build/kubernetes-1.30, beside
+With `--kubernetes 1.33` the control plane of the oldest release that is promised goes to build/kubernetes-1.33, beside
 links to etcd and kubectl of build/bin; with `--kubernetes 1.36` that of the newest.
 
 One binary plays all parts, chosen by the name it is called by. A kind node image built by `hyperkube/build.sh`'s recipe
@@ -26,7 +26,7 @@ ARCHIVE_VARIABLE = "MPTRAINING_KIND_IMAGE_ARCHIVE"
 NOT_HERE = 3  # the exit code with which `make servers` continues without them
 INSIDE = "usr/local/bin/hyperkube"
 # The Kubernetes of the tests and of kind, of which everything is there; the newest and the oldest that are promised.
-TESTED, NEWEST, OLDEST = "1.34.4", "1.36.3", "1.30.14"
+TESTED, NEWEST, OLDEST = "1.34.4", "1.36.3", "1.33.13"
 OTHERS = {version.rpartition(".")[0]: version for version in (OLDEST, NEWEST)}
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 

@@ -141,7 +141,7 @@ class TestKubelet:
 
     def test_one_that_fails_ends_its_gang(self, control_plane: ControlPlane, namespace: str) -> None:
         status, pods = ended(control_plane, namespace, lambda pod: Exit(3) if pod.index == 1 else Run(stop_code=75))
-        # FailureTarget comes first since Kubernetes 1.31.
+        # FailureTarget comes first.
         assert {each["type"] for each in status["conditions"]} - {"FailureTarget"} == {"Failed"}
         # The job controller deletes the other one, which exits as the trainer does.
         assert [terminated(pod)["exitCode"] for pod in pods if pod.index == 1] == [3]
