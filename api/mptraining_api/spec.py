@@ -35,17 +35,6 @@ class Provisioning(StrEnum):
 Reservation = Annotated[str, StringConstraints(pattern=patterns.RESERVATION, max_length=150)]
 
 
-class Sharing(Model):
-    """A GPU that several pods share."""
-
-    strategy: Literal["TimeSharing", "MPS"] = Field(
-        description="TimeSharing: pods use the GPU in turn. MPS: at the same time, by NVIDIA's Multi-Process Service."
-    )
-    clients: Annotated[int, Field(ge=2, le=48)] = Field(
-        description="Pods for each GPU, as the nodes are configured. The memory of the GPU is not divided."
-    )
-
-
 class Machine(Model):
     """One kind of node: the accelerator and how the machine is provided."""
 
@@ -65,13 +54,9 @@ class Machine(Model):
     reservation: Reservation | None = Field(
         None, description="Name of the reservation, or projects/PROJECT/reservations/NAME; on EKS its id."
     )
-    compute_class: Annotated[str, StringConstraints(pattern=patterns.COMPUTE_CLASS, max_length=63)] | None = Field(
-        None, description="GKE's compute class, which chooses the machines."
-    )
     partition: Annotated[str, StringConstraints(pattern=patterns.PARTITION, max_length=8)] | None = Field(
         None, description="MIG profile of a slice of the GPU, such as 3g.20gb."
     )
-    sharing: Sharing | None = Field(None, description="A GPU that several pods share.")
     try_for_seconds: Count | None = Field(
         None, description="With alternatives: how long an attempt waits for these machines before it takes the next."
     )

@@ -63,11 +63,6 @@ def without_effect(spec: JobSpec, job: ResolvedJob) -> list[str]:
 def _interruption(job: ResolvedJob) -> Iterator[str]:
     spot = job.accelerator.provisioning == "Spot"
     script = job.training is None
-    if job.accelerator.kind == "tpu" and job.processes > 1:
-        yield (
-            f"{job.processes} TPU hosts are experimental: TensorFlow has no supported way to train on "
-            "them from Kubernetes."
-        )
     if job.output is None:
         if spot:
             yield (

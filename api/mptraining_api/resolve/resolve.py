@@ -59,7 +59,6 @@ class ClusterSettings:
     """
 
     cpu_fallback: bool = False
-    experimental_multi_host_tpu: bool = False
     node_labels: NodeLabels = "GKE"
     mig_strategy: MIGStrategy = "Mixed"
     default_image: str | None = None
@@ -223,11 +222,7 @@ def _sizes(spec: JobSpec, devices: Devices, batch_size: int | None) -> tuple[Cho
 
 def requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
     """Return the devices that the job asks for, before a CPU fallback. Raises InvalidSpec."""
-    return requested_devices(
-        spec,
-        multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback,
-        any_count=settings.node_labels != "GKE",
-    )
+    return requested_devices(spec, any_count=settings.node_labels != "GKE")
 
 
 def _available(spec: JobSpec, wanted: Devices, settings: ClusterSettings, batch_size: int | None) -> Devices:

@@ -284,7 +284,7 @@ def _policies(content: Section, spec: dict[str, Any], replicas: list[Replica]) -
 
 def _in_fields_of_the_tfjob(document: Mapping[str, Any], report: Report) -> list[InvalidSpec]:
     """Return what the job's own rules refuse, with the fields of the TFJob that the values come from."""
-    found = document_problems(document, ClusterSettings(experimental_multi_host_tpu=True))
+    found = document_problems(document, ClusterSettings())
     return [_at_source(each, report.carried) for each in found.problems]
 
 

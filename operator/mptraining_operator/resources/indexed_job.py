@@ -183,6 +183,8 @@ def _template(
     pod_template = spec.pod_template or PodTemplate()
     group = names.batch_job(owner.name, attempt.number)
     priority = scheduling.priority_class_name or settings.priority_class_name
+    with _reading(pod_template, attempt):
+        placed = _placement(owner, job, pod_template, attempt.number, settings)
     return {
         "metadata": {
             "labels": {
@@ -212,7 +214,7 @@ def _template(
             **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
             **pod_fields(gang),
-            **_placement(owner, job, pod_template, attempt.number, settings),
+            **placed,
             **_pod_fields(pod_template),
             **_containers(owner, job, pod_template, attempt, settings, _changed(job, spec)),
         },
@@ -269,13 +271,13 @@ def _placement(
 def _spread(job: ResolvedJob, pod_template: PodTemplate, labels: dict[str, str]) -> list[dict[str, Any]]:
     """Return the topology spread constraints; those of the job count its pods if they name no others."""
     selector = {"labelSelector": {"matchLabels": labels}}
-    theirs = [{**selector, **each.to_document()} for each in pod_template.topology_spread_constraints or ()]
-    # A preference only: all workers on one node is better than waiting. A TPU host fits one pod only.
+    theirs = [{**selector, **each} for each in pod_template.topology_spread_constraints or ()]
+    # A preference only: all workers on one node is better than waiting.
     own = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **selector}
     # The API server refuses two constraints with the same pair.
     pair = ("topologyKey", "whenUnsatisfiable")
     taken = any(all(each.get(name) == own[name] for name in pair) for each in theirs)
-    needed = job.processes > 1 and job.accelerator.kind != "tpu" and not taken
+    needed = job.processes > 1 and not taken
     return [*([own] if needed else []), *theirs]
 
 
@@ -308,8 +310,8 @@ def _containers(
     launched = launched.model_copy(update={"environment": launched.environment | changed})
     reported = settings.progress_url is not None
     trusted = settings.ca_bundle is not None
-    mounts = [*own_mounts(job.accelerator, token=reported, ca_bundle=trusted), *source.trainer_mounts]
-    init_mounts = [*own_mounts(job.accelerator, token=False, ca_bundle=trusted), *source.init_mounts]
+    mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
+    init_mounts = [*own_mounts(token=False, ca_bundle=trusted), *source.init_mounts]
     own = [*mounts, *(init_mounts if source.prepared else ()), {"mountPath": SHARED_MEMORY_FOLDER}]
     gpus = job.accelerator.count_per_node if job.accelerator.kind == "gpu" else 0
     with _reading(pod_template, attempt):
@@ -323,7 +325,7 @@ def _containers(
         trainer["resources"]["claims"] = [{"name": names.CLAIM}]
     trainer["volumeMounts"] = [*mounts, *(pod_template.volume_mounts or ())]
     if pod_template.lifecycle is not None:
-        trainer["lifecycle"] = pod_template.lifecycle.to_document()
+        trainer["lifecycle"] = pod_template.lifecycle
     # Sidecars such as a proxy must run before the source is prepared, which may install packages.
     before = init_containers(pod_template)
     if source.prepared:

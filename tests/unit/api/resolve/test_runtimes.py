@@ -213,9 +213,6 @@ def test_the_provisioning_of_a_runtime_is_that_of_each_machine_that_leaves_it_op
     found = resolved(runtime="team-default", accelerator=machine)
     kinds = [each.accelerator.provisioning for each in machines(found)]
     assert kinds == ["Spot", "Spot", "OnDemand"]
-    by_class = resolved(runtime="team-default", accelerator={"type": "nvidia-l4", "computeClass": "gpus"})
-    assert by_class.accelerator.provisioning == "OnDemand"
-    assert "spec.accelerator.provisioning" not in reasons(by_class)
 
 
 def test_a_slice_is_no_device_of_a_class() -> None:
@@ -328,7 +325,6 @@ def test_an_alternative_that_needs_another_keras_generation_is_left_out() -> Non
         ({"provisioning": "OnDemand"}, ["OnDemand", "OnDemand", "OnDemand", "OnDemand"]),
         ({"provisioning": "FlexStart"}, ["FlexStart", "FlexStart", "OnDemand", "FlexStart"]),
         ({"provisioning": "Reservation", "reservation": "ours"}, ["Reservation", "OnDemand", "OnDemand", "OnDemand"]),
-        ({"computeClass": "gpus"}, ["OnDemand", "OnDemand", "OnDemand", "OnDemand"]),
     ],
 )
 def test_a_job_that_asks_for_machines_that_stay_gets_no_others(
@@ -354,33 +350,6 @@ def test_alternatives_outside_the_limits_are_left_out(
     found = resolved(settings=settings, runtime="scarce")
     assert [each.accelerator.type for each in found.alternatives] == ["nvidia-l4"]
     assert reasons(found)["spec.accelerator.alternatives"].endswith(reason)
-
-
-FOUR_HOSTS = {"alternatives": [{"type": "tpu-v5-lite-podslice", "topology": "4x4"}]}
-
-
-@pytest.mark.parametrize(
-    ("limits", "own", "reason"),
-    [
-        ({"nodesPerJob": 2}, {}, "its 4 nodes are more than limits.nodesPerJob allows"),
-        ({"nodesPerNamespace": 3}, {}, "its 4 nodes are more than limits.nodesPerNamespace allows"),
-        ({}, {"nodesPerJob": 3}, "its 4 nodes are more than runtimes.scarce.limits.nodesPerJob allows"),
-        ({"nodesPerJob": 4}, {"nodesPerJob": 4}, None),
-    ],
-)
-def test_alternatives_of_too_many_nodes_are_left_out(
-    limits: dict[str, Any], own: dict[str, Any], reason: str | None
-) -> None:
-    runtime, allowed = Runtime.parse({**FOUR_HOSTS, "limits": own}), JobLimits.parse(limits)
-    settings = dataclasses.replace(
-        CLUSTER, runtimes={"scarce": runtime}, limits=allowed, experimental_multi_host_tpu=True
-    )
-    written = job(runtime="scarce", accelerator=L4, keras="Legacy", training={"batchSize": {"global": 256}})
-    found = resolve(written, settings)
-    assert [each.processes for each in found.alternatives] == ([] if reason else [4])
-    check_limits(written, found, allowed, runtime_limits=runtime.limits)
-    if reason:
-        assert reasons(found)["spec.accelerator.alternatives"].endswith(reason)
 
 
 def test_a_job_never_fails_for_machines_that_only_its_runtime_added() -> None:
