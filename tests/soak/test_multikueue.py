@@ -27,7 +27,7 @@ FRAMEWORKS = {
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kueue, Kueue]]:
     """The manager's Kueue and the worker's."""
     if not (BUILT / "kueue").exists():
-        leave_out("no kueue in build/kueue: run `make kueue` (needs Go)")
+        leave_out("no kueue in build/kueue: run `make build/kueue/kueue` (needs Go)")
     folders = [tmp_path_factory.mktemp(each) for each in ("manager", "worker")]
     with (
         ControlPlane(folders[0]) as manager,

@@ -18,7 +18,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 
 ROOT = Path(__file__).parents[3]
-OLDER = ROOT / "build" / "keras-older" / "bin" / "python"
+OLDER = ROOT / "build" / "env" / "keras-older" / "bin" / "python"
 INPUTS = np.linspace(0, 1, 8, dtype="float32").reshape(2, 4)
 
 
@@ -62,13 +62,13 @@ def test_the_same_keras_opens_it_in_float32(exported: tuple[Path, list[float]]) 
     assert np.asarray(model(INPUTS)).ravel().tolist() == pytest.approx(outputs, rel=1e-5)
 
 
-@pytest.mark.skipif(not OLDER.exists(), reason="no build/keras-older: an environment with an older Keras 3")
+@pytest.mark.skipif(not OLDER.exists(), reason="no build/env/keras-older: an environment with an older Keras 3")
 def test_an_older_keras_builds_it_again(exported: tuple[Path, list[float]]) -> None:
     folder, outputs = exported
     assert answers_of_older(folder) == pytest.approx(outputs, rel=1e-4)
 
 
-@pytest.mark.skipif(not OLDER.exists(), reason="no build/keras-older: an environment with an older Keras 3")
+@pytest.mark.skipif(not OLDER.exists(), reason="no build/env/keras-older: an environment with an older Keras 3")
 def test_an_older_keras_opens_a_scripts_model_without_what_it_lacks(
     exported: tuple[Path, list[float]], tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from mptraining_trainer.export.float32_model import replace_mixed_policies
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.program import Program, build
 
-OLDER = Path(__file__).parents[3] / "build" / "keras-older" / "bin" / "python"
+OLDER = Path(__file__).parents[3] / "build" / "env" / "keras-older" / "bin" / "python"
 
 LABEL = TensorSpec("label", "int64", ())
 PHOTO = ExampleSpec((TensorSpec("image", "uint8", (32, 32, 3)),), (LABEL,), ("daisy", "rose", "tulip"))
@@ -238,7 +238,7 @@ def test_a_plain_process_opens_it_and_rebuilds_it(
         assert outputs == answers(sys.executable, folder, OPEN.format(package="tf_keras" if keras.legacy else "keras"))
 
 
-@pytest.mark.skipif(not OLDER.exists(), reason="no build/keras-older: an environment with an older Keras 3")
+@pytest.mark.skipif(not OLDER.exists(), reason="no build/env/keras-older: an environment with an older Keras 3")
 @pytest.mark.parametrize(("program", "example"), PROGRAMS)
 @pytest.mark.parametrize("keras", ["Keras3"], indirect=True)
 def test_an_older_keras_rebuilds_it(
