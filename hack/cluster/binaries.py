@@ -1,6 +1,6 @@
 """Puts etcd, kube-apiserver, kube-controller-manager and so on into build/bin.
 
-With `--kubernetes 1.30` the control plane of the oldest release that is promised goes to build/kubernetes-1.30, beside
+With `--kubernetes 1.33` the control plane of the oldest release that is promised goes to build/kubernetes-1.33, beside
 links to etcd and kubectl of build/bin; with `--kubernetes 1.36` that of the newest.
 
 In this order: from the archive of a kind node image, whose binary plays all parts, in seconds; the released binaries,
@@ -30,7 +30,7 @@ ARCHIVE_VARIABLE = "MPTRAINING_KIND_IMAGE_ARCHIVE"
 NOT_HERE = 3  # the exit code with which make continues without them, except in CI
 INSIDE = "usr/local/bin/hyperkube"
 # The Kubernetes of the tests and of kind, of which everything is there; the newest and the oldest that are promised.
-TESTED, NEWEST, OLDEST = "1.34.4", "1.36.3", "1.30.14"
+TESTED, NEWEST, OLDEST = "1.34.4", "1.36.3", "1.33.13"
 OTHERS = {version.rpartition(".")[0]: version for version in (OLDEST, NEWEST)}
 KUBERNETES, ETCD = "https://dl.k8s.io", "https://github.com/etcd-io/etcd/releases/download"
 # The etcd of kubeadm for TESTED.

@@ -8,7 +8,6 @@ test/e2e/singlecluster, which each test here follows for an MPTrainingJob. The o
     Jobs without a queue, orphaned Jobs, CronJobs                      no part of a job
     scaled Jobs (workload slices), topology, DRA                       not tested: Kueue's own code on the queue's Job
     waitForPodsReady                                                   not tested beyond `ready` of the queue's Job
-    prebuilt Workloads                                                 test_multikueue.py
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def without_effect(spec: JobSpec, job: ResolvedJob) -> list[str]:
         sentences += [
             f"scheduling.{name}: {value} changes nothing for a job of one pod: leave it out, or take more nodes."
             for name, value in fields.items()
-            if value in ("Coscheduling", "Volcano", "Workload", "Pack")
+            if value in ("Coscheduling", "Volcano", "Pack")
         ]
     machines = [job.accelerator, *(each.accelerator for each in job.alternatives)]
     for index, machine in enumerate(machines[1:] if spec.accelerator.alternatives else ()):

@@ -90,7 +90,7 @@ class Kueue:
             **self._configuration,
         }
         # MultiKueue watches files, and a machine has few inotify instances.
-        gates = {"VisibilityOnDemand": False, "MultiKueue": "multiKueue" in self._configuration}
+        gates = {"VisibilityOnDemand": False, "MultiKueue": False}
         settings["featureGates"] = {**gates, **self._configuration.get("featureGates", {})}
         file.write_text(yaml.safe_dump(settings), encoding="utf-8")
         environment = {"KUBECONFIG": str(self.control_plane.admin_kubeconfig), "POD_NAMESPACE": SYSTEM}

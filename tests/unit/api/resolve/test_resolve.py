@@ -68,11 +68,10 @@ def test_choices_that_follow_from_the_accelerator(
     ("by", "expected"),
     [
         ("mptraining.dev/operator", None),
-        ("kueue.x-k8s.io/multikueue", "Kueue's MultiKueue sends the job to another cluster"),
         (
-            "kueue.x-k8s.io/multi-kueue",
+            "mptraining.dev/operater",
             "a controller of that name has the job, and this operator leaves it alone. "
-            "Did you mean 'kueue.x-k8s.io/multikueue'?",
+            "Did you mean 'mptraining.dev/operator'?",
         ),
     ],
 )

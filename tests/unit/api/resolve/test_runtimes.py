@@ -321,22 +321,6 @@ def test_an_alternative_that_needs_another_keras_generation_is_left_out() -> Non
     assert "it needs keras: Legacy" in reasons(found)["spec.accelerator.alternatives"]
 
 
-def test_multikueue_gets_no_alternatives_of_a_runtime() -> None:
-    spec = {"managedBy": "kueue.x-k8s.io/multikueue", "scheduling": {"queueName": "gpus"}}
-    found = resolved(settings=WITH_SCARCE, runtime="scarce", **spec)
-    assert found.alternatives == ()
-    assert "MultiKueue sends the job to another cluster" in reasons(found)["spec.accelerator.alternatives"]
-
-
-@pytest.mark.parametrize("where", ["labels", "annotations"])
-def test_the_copy_that_multikueue_makes_in_another_cluster_gets_none_either(where: str) -> None:
-    document = job(runtime="scarce", scheduling={"queueName": "gpus"}).to_document()
-    document["metadata"][where] = {"kueue.x-k8s.io/prebuilt-workload-name": "flowers-1"}
-    found = resolve(MPTrainingJob.parse(document), WITH_SCARCE)
-    assert found.alternatives == ()
-    assert found.accelerator.type == "nvidia-tesla-t4"
-
-
 @pytest.mark.parametrize(
     ("accelerator", "expected"),
     [

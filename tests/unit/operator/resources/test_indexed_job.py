@@ -230,8 +230,6 @@ def test_workers_are_spread_where_they_could_be_together(spec: dict[str, Any], s
 
 def test_scheduling() -> None:
     job = built(scheduling={"queueName": "team", "priorityClassName": "high", "schedulerName": "gang"})
-    assert job["spec"]["suspend"] is True
-    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
     found = job["spec"]["template"]["spec"]
     assert (found["priorityClassName"], found["schedulerName"]) == ("high", "gang")
     assert found["terminationGracePeriodSeconds"] == 45
