@@ -63,7 +63,7 @@ build/bin/kube-scheduler-coscheduling: tests/testbed/coscheduling/main.go tests/
 
 .PHONY: servers control-plane chromium
 servers: control-plane build/bin/fake-gcs-server build/bin/kwok build/kwok-stages build/katib/gjson build/gang-crds build/peer-crds \
-  build/bin/helm build/bin/kubeconform build/bin/kube-score
+  build/bin/helm
 control-plane:
 	@$(call unless_impossible,$(PYTHON) hack/cluster/binaries.py,the tests against a Kubernetes API server)
 chromium:
