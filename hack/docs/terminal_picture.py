@@ -38,7 +38,7 @@ def run(command: Sequence[str]) -> tuple[Text, int]:
     stream = pyte.ByteStream(screen)
     child, terminal = pty.fork()
     if child == 0:
-        os.execvp(command[0], command)
+        os.execvp(command[0], list(command))
     # A tall terminal, so that nothing scrolls out of it; programs ask for its size.
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, WIDTH, 0, 0))
     while data := _read(terminal):
