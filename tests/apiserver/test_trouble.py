@@ -54,7 +54,11 @@ _SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "Maybe"}
 @pytest.mark.parametrize(
     ("name", "template", "field"),
     [
-        ("tolerant", {"tolerations": [{"key": "shared", "opertor": "Exists"}]}, "spec.template.spec.tolerations[2].opertor"),
+        (
+            "tolerant",
+            {"tolerations": [{"key": "shared", "opertor": "Exists"}]},
+            "spec.template.spec.tolerations[2].opertor",
+        ),
         ("near", {"affinity": {"nodeAfinity": {}}}, "spec.template.spec.affinity.nodeAfinity"),
         ("listed", {"affinity": {"nodeAffinity": ["x"]}}, "nodeAffinity"),
         ("spread", {"topologySpreadConstraints": [_SPREAD]}, "topologySpreadConstraints[1].whenUnsatisfiable"),
