@@ -1,4 +1,4 @@
-"""The folder of the servers' programs: build/bin, which `make servers` and `make bench-operator` fill.
+"""The folder of the servers' programs: build/bin, which `make servers` and `make bench BENCH=operator` fill.
 
 With MPTRAINING_KUBERNETES=1.33 in the environment the control plane is that of build/kubernetes-1.33, of the oldest
 supported Kubernetes, and with 1.36 that of the newest: `python hack/cluster/binaries.py --kubernetes 1.33` compiles it.

@@ -3,7 +3,7 @@
     with ControlPlane(folder) as control_plane, Kueue(control_plane) as kueue:
         kueue.queue("team-a", "gpus", {"cpu": 4})
 
-`make kueue` builds it from its Go module into build/kueue. The API server reaches the webhooks by a Service of type
+`make build/kueue/kueue` builds it from its Go module. The API server reaches the webhooks by a Service of type
 ExternalName, which its resolver accepts; the certificates come from Kueue's Secret, as a kubelet would mount them.
 """
 
@@ -54,7 +54,7 @@ class Kueue:
     def start(self) -> Self:
         """Install the chart and start the controller. Raises NotStarted with the end of its log."""
         if not (BUILT / "kueue").exists():
-            raise NotStarted("no kueue in build/kueue: run `make kueue` (needs Go)")
+            raise NotStarted("no kueue in build/kueue: run `make build/kueue/kueue` (needs Go)")
         self._folder.mkdir(parents=True, exist_ok=True)
         self.control_plane.namespace(SYSTEM)
         for document in self._documents():

@@ -1,6 +1,6 @@
 """The real tensorflow-cloud: our messages and strategies are its own, and `install` redirects its `run` to ours.
 
-It runs in an environment of its own (`build/tensorflow-cloud`), in one process, since its import takes seconds.
+It runs in an environment of its own (`build/env/tensorflow-cloud`), in one process, since its import takes seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import yaml
 from mptraining_api.tensorflow_cloud.machine_configs import COMMON_MACHINE_CONFIGS
 
 ROOT = Path(__file__).parents[4]
-PYTHON = ROOT / "build" / "tensorflow-cloud" / "bin" / "python"
+PYTHON = ROOT / "build" / "env" / "tensorflow-cloud" / "bin" / "python"
 TABLE = ROOT / "tests" / "golden" / "tensorflow_cloud.yaml"
 
 pytestmark = [
-    pytest.mark.skipif(not PYTHON.exists(), reason="no build/tensorflow-cloud: make build/tensorflow-cloud/.installed"),
+    pytest.mark.skipif(not PYTHON.exists(), reason="run: make build/env/tensorflow-cloud/.installed"),
 ]
 
 ASK = """

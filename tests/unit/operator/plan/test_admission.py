@@ -179,7 +179,7 @@ def test_a_job_outside_the_limits_fails_with_its_name_and_an_earlier_outcome_sta
 
 @given(
     sizes=st.lists(st.integers(1, 3), min_size=1, max_size=6),
-    steps=st.lists(st.tuples(st.sampled_from(["look", "end", "suspend", "resume"]), st.integers(0, 5)), max_size=40),
+    steps=st.lists(st.tuples(st.sampled_from(["look", "end", "suspend", "resume"]), st.integers(0, 5)), max_size=20),
 )
 def test_a_namespace_never_has_more_nodes_and_every_job_ends(sizes: list[int], steps: list[tuple[str, int]]) -> None:
     names = [f"job-{index}" for index in range(len(sizes))]
