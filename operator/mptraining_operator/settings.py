@@ -313,7 +313,6 @@ class OperatorSettings(Model):
             default_outputs=MappingProxyType(self.default_outputs),
             runtimes=MappingProxyType(self.runtimes),
             default_runtimes=MappingProxyType(self.default_runtimes),
-            limits=self.limits,
             device_classes=MappingProxyType(self.device_classes),
         )
 

@@ -31,8 +31,8 @@ def create(cluster: Any, name: str, **accelerator: Any) -> None:
         "countPerNode": 8,
         "tryForSeconds": TRY,
         "alternatives": [
-            {"type": L4, "countPerNode": 4, "tryForSeconds": TRY},
-            {"type": T4, "countPerNode": 2, "tryForSeconds": TRY},
+            {"type": L4, "countPerNode": 4},
+            {"type": T4, "countPerNode": 2},
         ],
     }
     cluster.create(

@@ -245,7 +245,7 @@ def test_what_kubernetes_takes_is_taken() -> None:
 
 def test_sections_of_a_runtime_may_be_empty() -> None:
     """As in YAML whose lines below a section are comments."""
-    assert objects({"settings": {"runtimes": {"a": dict.fromkeys(("podTemplate", "alternatives", "provisioning"))}}})
+    assert objects({"settings": {"runtimes": {"a": dict.fromkeys(("podTemplate", "provisioning"))}}})
 
 
 def test_the_names_of_a_long_release_fit() -> None:
@@ -279,7 +279,7 @@ def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_els
     published = KnownRuntimes.parse(yaml.safe_load(found["ConfigMap", "mptraining-runtimes"]["data"]["runtimes.yaml"]))
     chosen = settings({"settings": {**RUNTIMES, "limits": limits}})
     assert (published.runtimes, published.default_runtimes) == (chosen.runtimes, chosen.default_runtimes)
-    # `mptj check --runtimes` leaves out the alternatives that the operator leaves out.
+    # `mptj check --runtimes` refuses what the operator refuses.
     assert published.limits == chosen.limits
     assert published.limits.nodes_per_namespace == 8
     assert found["Role", "mptraining-runtimes"]["rules"] == [
@@ -301,9 +301,6 @@ def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_els
         ({"podTemplate": {"hostNetwork": True}}, "hostNetwork"),
         ({"provisioning": "Cheap"}, "provisioning"),
         ({"limits": {"nodesPerNamespace": 2}}, "nodesPerNamespace"),
-        ({"alternatives": [{"type": "nvidia-l5"}]}, "alternatives/0/type"),
-        ({"alternatives": [{"type": "t4"}]}, "alternatives/0/type"),
-        ({"tryForSeconds": 60}, "'alternatives' required"),
         ({"images": {"gpu": "a b"}}, "images/gpu"),
         ({"podTemplate": {"labels": {"a b": "c"}}}, "'a b'"),
         ({"podTemplate": {"annotations": {"a b": "c"}}}, "'a b'"),
