@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from mptraining_api.model import AnyNumber, Model
-from mptraining_api.model_report import ModelFacts
 from mptraining_api.outputs.search_space import Hyperparameter
 
 
@@ -182,13 +181,6 @@ class Recovered(_Event):
     message: str
 
 
-class Inspected(_Event):
-    """The model was built and inspected; it is not trained."""
-
-    kind: Literal["Inspected"] = "Inspected"
-    model: ModelFacts
-
-
 class SearchSpace(_Event):
     """The hyperparameters that the program's function asks KerasTuner's `hp` for; nothing is trained."""
 
@@ -222,7 +214,7 @@ class Finished(_Event):
     hand_over: Literal["Fetched", "NotFetched"] | None = None
 
 
-Event = Started | Progress | Notice | Saved | Recovered | Inspected | SearchSpace | Finished
+Event = Started | Progress | Notice | Saved | Recovered | SearchSpace | Finished
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 
 
