@@ -30,7 +30,6 @@ VOLCANO := v1.13.0
 CONTROLLER_GEN := v0.19.0
 ACTIONLINT := v1.7.12
 OLDER := build/keras-older
-TENSORFLOW_CLOUD := build/tensorflow-cloud
 TRACKING := build/tracking
 DOCS := build/docs-tools
 FUZZ := build/fuzz-tools
@@ -195,7 +194,7 @@ test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them a
 	@$(BIN)/python -m pytest -q tests/kind -m "not soak" $(SECOND_TRY) --durations=5
 
 .PHONY: test-training
-test-training: $(INSTALLED) servers $(OLDER)/.installed $(TENSORFLOW_CLOUD)/.installed $(TRACKING)/.installed ## the tests that train models and start workers
+test-training: $(INSTALLED) servers $(OLDER)/.installed $(TRACKING)/.installed ## the tests that train models and start workers
 	@# Two at once: most of a test is tracing or the start of a process, which keeps one core busy. Tests are taken one
 	@# by one where they are left over, since the longest take a minute.
 	@$(BIN)/python -m pytest -q -m "training and not soak" -n 2 --dist worksteal $(SECOND_TRY) --durations=10
@@ -270,14 +269,6 @@ $(OLDER)/.installed: tests/requirements-keras-older.lock $(INSTALLED)
 	@$(BIN)/python -m venv $(OLDER)
 	@$(BIN)/uv pip install --quiet --python $(OLDER)/bin/python --require-hashes --no-deps --compile-bytecode \
 	  -r tests/requirements-keras-older.lock
-	@touch $@
-
-# The real tensorflow-cloud, to redirect it and to compare its messages. It takes TensorFlow and all that we have from
-# .venv; what it asks for besides, 3 GB of Apache Beam, serves a module that nothing here imports.
-$(TENSORFLOW_CLOUD)/.installed: tests/requirements-tensorflow-cloud.lock $(INSTALLED)
-	@echo "setting up tensorflow-cloud in $(TENSORFLOW_CLOUD)"
-	$(own_environment)
-	$(over_venv)
 	@touch $@
 
 # A real MLflow server, and the clients of MLflow and W&B. What they need besides has versions of its own, which come

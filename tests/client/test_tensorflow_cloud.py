@@ -19,7 +19,7 @@ from mptraining import colab
 from mptraining.cluster import submit
 from mptraining.packaging import notebooks, program
 from mptraining.tensorflow_cloud_compat import local, run
-from mptraining_api.problems import InvalidProgram, InvalidSpec
+from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.tensorflow_cloud import inside_job
 from mptraining_api.tensorflow_cloud import package as tensorflow_cloud_package
@@ -187,6 +187,7 @@ def test_one_tuner_is_a_job_on_one_node(here: Path) -> None:
         ("from {}.tuner import utils", "tuner.utils here: it translates studies"),
         ("import {}.core.experimental.models", "train models of TF Model Garden.*tf.keras.applications"),
         ("from {}.core import deploy", "tfc.run ships the program as text"),
+        ("from {}.tuner import cloud_fit_client", "submit a job with program: .function:"),
         ("from {}.utils import tf_utils", "job.history has the curves"),
         ("import {}.core.nowhere", "No module named"),
         ("from {} import ruin", "cannot import name 'ruin'"),
@@ -225,10 +226,19 @@ def test_the_submodules_that_are_there(monkeypatch: pytest.MonkeyPatch, module: 
     assert module.__version__ == "0.1.16"
 
 
-def test_without_the_package_there_is_nothing_to_redirect(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorflow_cloud", None)
-    with pytest.raises(InvalidProgram, match=r"tensorflow_cloud: cannot be imported.*mptraining.tensorflow_cloud"):
-        tfc.install()
+def test_the_real_package_that_is_imported_already_is_refused(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tensorflow_cloud.py").touch()
+    ended = subprocess.run(
+        [sys.executable, "-c", "import tensorflow_cloud, mptraining.colab"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert "tensorflow_cloud: the real package is already imported. Restart, and write" in ended.stderr
 
 
 # Inside the job.
@@ -241,14 +251,12 @@ def test_inside_a_job_nothing_is_submitted(here: Path, monkeypatch: pytest.Monke
     assert tfc.remote()
     assert not tfc.run("nowhere.py", of_a_later_version=True)
     assert not tfc.run_cloudtuner(-1)
-    tfc.install()
 
 
 def test_every_name_is_there_in_the_job_too() -> None:
     assert {*tfc.__all__} <= {*inside_job.__all__}
     assert not inside_job.run(3, x=4)
     assert not inside_job.run_cloudtuner(num_jobs=2)
-    inside_job.install(output="gs://bucket/run", backend="local")
 
 
 @pytest.mark.parametrize(
