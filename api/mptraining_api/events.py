@@ -107,8 +107,7 @@ class Progress(_Event):
     step: int
     total_steps: int | None = None
     epoch: int
-    # Of a search with KerasTuner: the trial that runs, from 1, and the limit of the tuner. The process of the oracle
-    # counts trials as steps, and reports the metrics of the last trial that ended.
+    # Of a search with KerasTuner: the trial that runs, from 1, and the limit of the tuner.
     trial: int | None = None
     trials: int | None = None
     metrics: dict[str, AnyNumber]

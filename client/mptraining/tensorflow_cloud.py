@@ -123,23 +123,20 @@ def run(
 
 
 def run_cloudtuner(num_jobs: int = 1, **kwargs: Any) -> dict[str, Any]:
-    """Submit one job in which `num_jobs` tuners of KerasTuner search together, each on a node of its own.
+    """Submit one job whose script searches with KerasTuner.
 
-    With several tuners, one more node runs the oracle (docs/guide/train.md, "KerasTuner"). Takes the arguments of `run`
-    but no `worker_count`, since KerasTuner trains a trial on one node. Returns a dict with `job_ids`, `docker_image`,
+    KerasTuner trains a trial on one node, so the job has one node for any `num_jobs`; an MPTrainingSweep runs trials at
+    the same time. Takes the arguments of `run` but no `worker_count`. Returns a dict with `job_ids`, `docker_image`,
     and the job object under `jobs`.
     """
     if remote():
         return InsideJob()
     if num_jobs < 1:
         raise ValueError("num_jobs must be greater than 0.")
+    if kwargs.get("worker_count"):
+        raise ValueError("Invalid `worker_count` input. Expected 0: KerasTuner trains a trial on one node.")
     if num_jobs > 1:
-        if kwargs.get("worker_count"):
-            raise ValueError("Invalid `worker_count` input. Expected 0: KerasTuner trains a trial on one node.")
-        from mptraining.tensorflow_cloud_compat.job import merge
-
-        together = {"nodes": num_jobs + 1, "program": {"script": {"tuner": "KerasTuner"}}}
-        kwargs["spec"] = merge(together, kwargs.get("spec") or {})
+        print(f"note: one job runs all trials, not {num_jobs}; an MPTrainingSweep (mptj sweep) runs them in parallel")
     job: Any = run(**kwargs)
     return {"job_ids": [job["job_id"]], "docker_image": job["docker_image"], "jobs": [job]}
 

@@ -20,7 +20,6 @@ from mptraining.cluster import submit
 from mptraining.packaging import notebooks, program
 from mptraining.tensorflow_cloud_compat import local, run
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.spec import MPTrainingJob
 from mptraining_api.tensorflow_cloud import inside_job
 from mptraining_api.tensorflow_cloud import package as tensorflow_cloud_package
 
@@ -146,26 +145,17 @@ def test_functions(here: Path) -> None:
         tfc.run(run.launch, entry_point_args=["a"])
 
 
-def test_tuners_search_together_in_one_job(here: Path) -> None:
-    spec = {"podTemplate": {"env": [{"name": "A", "value": "b"}]}}
-    found = tfc.run_cloudtuner(2, entry_point="train.py", spec=spec, name="search", output="gs://bucket/search")
-    assert found["job_ids"] == ["search"]
-    assert found["docker_image"] is None
+def test_any_number_of_tuners_is_one_job_on_one_node(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = tfc.run_cloudtuner(2, entry_point="train.py", name="search", output="gs://bucket/search")
+    assert (found["job_ids"], found["docker_image"]) == (["search"], None)
+    assert "one job runs all trials, not 2; an MPTrainingSweep" in capsys.readouterr().out
     (job,) = found["jobs"]
-    assert job.document["spec"]["nodes"] == 3, "two tuners, and the oracle"
-    assert job.document["spec"]["program"] == {"script": {"path": "train.py", "tuner": "KerasTuner"}}
-    assert job.document["spec"]["podTemplate"]["env"] == spec["podTemplate"]["env"]
-    MPTrainingJob.parse(job.document)
+    assert "nodes" not in job.document["spec"]
+    assert job.document["spec"]["program"] == {"script": {"path": "train.py"}}
     with pytest.raises(ValueError, match=r"num_jobs must be greater than 0\."):
         tfc.run_cloudtuner(0, entry_point="train.py")
     with pytest.raises(ValueError, match=r"`worker_count` input\. Expected 0"):
         tfc.run_cloudtuner(2, entry_point="train.py", worker_count=1)
-
-
-def test_one_tuner_is_a_job_on_one_node(here: Path) -> None:
-    (job,) = tfc.run_cloudtuner(entry_point="train.py")["jobs"]
-    assert "nodes" not in job.document["spec"]
-    assert "tuner" not in job.document["spec"]["program"]["script"]
 
 
 # The other modules of its package.
@@ -180,7 +170,7 @@ def test_one_tuner_is_a_job_on_one_node(here: Path) -> None:
     [
         (
             "from {} import CloudTuner",
-            "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.BayesianOptimization.*tuner: KerasTuner",
+            "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.BayesianOptimization.*MPTrainingSweep",
         ),
         ("from {} import CloudOracle", "CloudOracle here: it needs AI Platform Vizier.*BayesianOptimizationOracle"),
         ("from {}.tuner.tuner import DistributingCloudTuner", "tuner.tuner here: it needs AI Platform Vizier"),

@@ -416,8 +416,8 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
             now=telemetry.now,
             wait=worker.preemption.wait,
             notice=telemetry.notice,
-            # A script's own strategy may open the port late, or never; of a search, only the oracle opens one.
-            until_reached=job.strategy == "None" or job.searches_together,
+            # A script's own strategy may open the port late, or never.
+            until_reached=job.strategy == "None",
         )
 
     # Devices must be set before any other use of TensorFlow, policy and seeds before any other use of Keras.

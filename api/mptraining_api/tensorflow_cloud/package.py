@@ -28,8 +28,8 @@ SUBMODULES: dict[str, tuple[str, ...]] = {
 }
 _TUNER = (
     "write keras_tuner.BayesianOptimization(build_model, objective=…, max_trials=…, hyperparameters=…, directory=…), "
-    "or another tuner of keras_tuner, in the script, without project_id, region and study_id. For several nodes, add "
-    "nodes: N and program: {script: {path: …, tuner: KerasTuner}} to the job, as run_cloudtuner(num_jobs=…) does"
+    "or another tuner of keras_tuner, in the script, without project_id, region and study_id. For trials at the same "
+    "time, write an MPTrainingSweep (mptj sweep)"
 )
 _VIZIER = "it needs AI Platform Vizier, which is shut down"
 _FIT = (
