@@ -11,9 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from mptraining.cli.platform.convert_tfjob import report_lines
-from mptraining.tfjob.convert import convert_file
-from mptraining.tfjob.replica import Choices
+from mptraining.tfjob import Choices, convert_file
 from mptraining_api.outcomes import OPERATOR_OUTCOMES, OUTCOMES, Budget
 from mptraining_api.spec import Training
 from mptraining_api.status import CONDITION_TYPES, Phase, Progress
@@ -198,8 +196,8 @@ def test_the_guide_shows_the_job_that_its_tfjob_becomes(tmp_path: Path) -> None:
     section = SECTIONS["docs/guide/migrate.md", "Moving from Kubeflow's TFJob"]
     texts = {block.file: block.text for block in section if block.file}
     (tmp_path / "tfjob.yaml").write_text(texts["tfjob.yaml"], encoding="utf-8")
-    (found,), _ = convert_file(tmp_path / "tfjob.yaml", Choices(run_folder="gs://my-bucket/flowers"))
+    (found,) = convert_file(tmp_path / "tfjob.yaml", Choices(run_folder="gs://my-bucket/flowers"))
     assert found.document == yaml.safe_load(texts["expected.yaml"])
     (shown,) = (block.text for block in section if block.text.startswith("tfjob.yaml: "))
-    told = {line.strip().replace(f"{tmp_path}/", "") for line in report_lines(found)}
+    told = {line.strip().replace(f"{tmp_path}/", "") for line in found.report()}
     assert [line for line in shown.splitlines() if line.strip() not in {*told, "…"}] == []
