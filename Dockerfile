@@ -1,5 +1,5 @@
 # Two images: `--target operator`, and `--target trainer` with VARIANT cpu, gpu or tpu. The build
-# context is build/images/context, which `python -m kind.images context` fills: locks, the project's wheel, the digits.
+# context is build/images/context, which `python -m hack.cluster.images context` fills: locks, the wheel, the digits.
 ARG BASE=python:3.11-slim
 ARG VARIANT=cpu
 

@@ -75,24 +75,24 @@ lock: $(INSTALLED) ## regenerates requirements.lock and the images' locks from p
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --extra operator --extra trainer-cpu --extra board --extra notebook --extra dev \
 	  --no-emit-package tensorflow --no-emit-index-url --no-emit-find-links -o requirements.lock pyproject.toml
-	images/lock.sh
+	hack/images/lock.sh
 
 .PHONY: demo
 demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16, compared, the model used
-	@$(BIN)/python demo/run.py
+	@$(BIN)/python examples/demo/run.py
 
 # Stages with a + between them run at the same time: those of servers mostly wait, training keeps the cores busy. Kind is
 # last, since its cluster stays and takes a tenth of a core.
-STAGES := servers lint+test-docs+test-browser test-unit test-cluster+test-training test-kind
+STAGES := servers lint+test-browser test-unit test-cluster+test-training test-kind
 
 .PHONY: test
 test: $(INSTALLED) ## every check and test, with the time of each stage
-	@$(BIN)/python tools/run_stages.py $(STAGES)
+	@$(BIN)/python hack/run_stages.py $(STAGES)
 
 .PHONY: manifests
 manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the chart's values, schema and table, install.yaml: from the models
 	@$(BIN)/python -m mptraining_api.crd
-	@$(BIN)/python -m tools.helm_chart
+	@$(BIN)/python -m hack.helm_chart
 	@$(CHART_DOCS) > charts/mptraining/README.md
 	@$(INSTALL_YAML) > build/install.yaml && mv build/install.yaml manifests/install.yaml
 
@@ -100,7 +100,7 @@ manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## crd.yaml, the char
 KUBE_VERSION := 1.34.0
 # A tag of Kubernetes' modules: gangs' scheduler plugins are built with it.
 TESTED_KUBERNETES := 1.34.4
-# The oldest and the newest that are promised: charts/mptraining/Chart.yaml, kind/binaries.py.
+# The oldest and the newest that are promised: charts/mptraining/Chart.yaml, hack/cluster/binaries.py.
 # Both ends are in `make soak`.
 ENDS_OF_KUBERNETES := 1.30 1.36
 # Everything that `kubectl apply -f` needs, in one file. No registry has a name in .invalid (RFC 2606).
@@ -111,7 +111,7 @@ CHART_DOCS := build/bin/helm-docs --chart-search-root charts/mptraining --dry-ru
 
 .PHONY: board-pictures
 board-pictures: $(INSTALLED) chromium ## the board's pictures in docs/pictures, of runs that are written for them and of the demo's
-	@$(BIN)/python -m tools.board_pictures
+	@$(BIN)/python -m hack.docs.board_pictures
 
 .PHONY: lint
 lint: $(INSTALLED) ## formatting, style, types, layers, stale files
@@ -120,7 +120,7 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@$(BIN)/mypy
 	@PYTHONPATH=api:operator:trainer:client $(BIN)/lint-imports --no-cache | tail -n 3
 	@$(BIN)/python -m mptraining_api.crd --check
-	@$(BIN)/python -m tools.helm_chart --check
+	@$(BIN)/python -m hack.helm_chart --check
 	@if command -v go >/dev/null || test -x build/bin/actionlint; then $(MAKE) --no-print-directory lint-workflows; \
 	  else echo "no Go here: .github is not checked"; fi
 	@if command -v go >/dev/null || test -x build/bin/helm-docs; then $(MAKE) --no-print-directory lint-chart; \
@@ -138,7 +138,7 @@ lint-workflows: build/bin/actionlint $(WORKFLOW_TOOLS)/.installed
 	@build/bin/actionlint -shellcheck= -pyflakes=
 	@$(WORKFLOW_TOOLS)/bin/zizmor --quiet --offline --no-progress .github
 
-$(WORKFLOW_TOOLS)/.installed: tools/requirements-workflows.lock $(INSTALLED)
+$(WORKFLOW_TOOLS)/.installed: hack/requirements-workflows.lock $(INSTALLED)
 	$(own_environment)
 	@touch $@
 
@@ -169,47 +169,47 @@ format: $(INSTALLED) ## applies ruff's formatting and automatic fixes
 
 .PHONY: test-unit
 test-unit: $(INSTALLED) servers ## the tests that train nothing
-	@$(BIN)/python -m pytest -q -m "not training and not integration and not browser and not cluster and not kind and not soak" -n auto --maxprocesses 4
+	@$(BIN)/python -m pytest -q tests/unit -n auto --maxprocesses 4
 
 # What talks to real servers and processes gets a second try on a busy machine; how it failed is shown all the same.
 SECOND_TRY := --reruns 1 --reruns-delay 1 --max-suite-reruns 3 --rerun-show-tracebacks
 
 .PHONY: chromium
 chromium: ## Debian's Chromium, which the tests of the board drive; installed by apt-get where that is allowed
-	@$(PYTHON) tools/chromium.py
+	@$(PYTHON) hack/chromium.py
 
 .PHONY: test-browser
 test-browser: $(INSTALLED) ## the tests of the board in Chromium
 	@$(MAKE) --no-print-directory chromium || { test -z "$${CI:-}" && echo "no Chromium here: the tests of the board in a browser are left out"; }
-	@$(BIN)/python -m pytest -q tests/client/board/browser -m browser -n 2 $(SECOND_TRY) --durations=5
+	@$(BIN)/python -m pytest -q tests/e2e/browser -n 2 $(SECOND_TRY) --durations=5
 
 .PHONY: test-cluster
 test-cluster: $(INSTALLED) servers ## the tests against a Kubernetes API server and other servers
 	@# Three at once, each with a control plane of its own: the tests mostly wait. By files, whose fixtures have fixed names.
-	@$(BIN)/python -m pytest -q -m "(cluster or integration) and not soak" -n 3 --dist loadfile $(SECOND_TRY) --durations=10
+	@$(BIN)/python -m pytest -q tests/apiserver -n 3 --dist loadfile $(SECOND_TRY) --durations=10
 
 .PHONY: test-kind
 test-kind: $(INSTALLED) ## the tests on a kind cluster, which is made for them and kept
 	@$(MAKE) --no-print-directory cluster images || { test -z "$${CI:-}" && echo "no cluster here: the tests on kind are left out"; }
-	@$(BIN)/python -m pytest -q tests/kind -m "not soak" $(SECOND_TRY) --durations=5
+	@$(BIN)/python -m pytest -q tests/e2e/kind $(SECOND_TRY) --durations=5
 
 .PHONY: test-training
 test-training: $(INSTALLED) servers $(OLDER)/.installed $(TRACKING)/.installed ## the tests that train models and start workers
 	@# Two at once: most of a test is tracing or the start of a process, which keeps one core busy. Tests are taken one
 	@# by one where they are left over, since the longest take a minute.
-	@$(BIN)/python -m pytest -q -m "training and not soak" -n 2 --dist worksteal $(SECOND_TRY) --durations=10
+	@$(BIN)/python -m pytest -q tests/training tests/e2e/client tests/e2e/docs tests/e2e/operator tests/e2e/trainer -n 2 --dist worksteal $(SECOND_TRY) --durations=10
 
 .PHONY: servers
 servers: ## what tests talk to: fake-gcs-server, Kubernetes' control plane, kwok; and what checks the chart (needs Go)
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory build/bin/fake-gcs-server build/bin/kwok build/kwok-stages build/katib/gjson build/gang-crds build/peer-crds \
 	    build/bin/helm build/bin/helm-docs build/bin/kubeconform build/bin/kube-score; \
 	  else echo "no Go here: the tests against a storage server are left out"; fi
-	@$(PYTHON) kind/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
+	@$(PYTHON) hack/cluster/binaries.py || { test $$? = 3 && echo "the tests against a Kubernetes API server are left out"; }
 
-# For `make soak`: its version is that of the control plane in build/bin (kind/binaries.py).
-build/bin/kube-scheduler-coscheduling: tests/servers/coscheduling/main.go tests/servers/coscheduling/build.sh
+# For `make soak`: its version is that of the control plane in build/bin (hack/cluster/binaries.py).
+build/bin/kube-scheduler-coscheduling: tests/testbed/coscheduling/main.go tests/testbed/coscheduling/build.sh
 	@echo "building kube-scheduler with the plugin Coscheduling: five minutes of processor time, seconds once hyperkube is built here"
-	@tests/servers/coscheduling/build.sh $(CURDIR)/$@ $(TESTED_KUBERNETES) $(SCHEDULER_PLUGINS)
+	@tests/testbed/coscheduling/build.sh $(CURDIR)/$@ $(TESTED_KUBERNETES) $(SCHEDULER_PLUGINS)
 
 build/bin/kwok:
 	@echo "building kwok, about a minute"
@@ -252,7 +252,7 @@ build/gang-crds:
 	@chmod u+w $@.part/* && mv $@.part $@
 
 # Katib's CRDs, the OpenAPI schema of its types, and GJSON, in which it states conditions.
-build/katib/gjson: tests/servers/gjson/main.go tests/servers/gjson/go.mod
+build/katib/gjson: tests/testbed/gjson/main.go tests/testbed/gjson/go.mod
 	@mkdir -p $(@D)
 	@folder="$$(go mod download -json github.com/kubeflow/katib@$(KATIB) | sed -n 's/^.*"Dir": "\(.*\)",*$$/\1/p')"; \
 	  cp "$$folder"/manifests/v1beta1/components/crd/[!k]*.yaml "$$folder"/pkg/apis/v1beta1/swagger.json $(@D)/
@@ -280,7 +280,7 @@ $(TRACKING)/.installed: tests/requirements-tracking.lock $(INSTALLED)
 	@touch $@
 
 # MkDocs, over .venv as well: the reference is made from the code.
-$(DOCS)/.installed: tools/requirements-docs.lock $(INSTALLED)
+$(DOCS)/.installed: hack/docs/requirements.lock $(INSTALLED)
 	$(own_environment)
 	$(over_venv)
 	@touch $@
@@ -291,28 +291,19 @@ docs: $(DOCS)/.installed ## the documentation as a site, in build/site; a broken
 
 .PHONY: links
 links: $(INSTALLED) ## requests every external link of the documents
-	@$(BIN)/python -m tools.links
-
-.PHONY: site-pictures
-site-pictures: docs chromium ## the site's main pages in light, in dark and on a phone, into build/site-pictures, to look at
-	@$(BIN)/python -m tools.site_pictures
-
-.PHONY: test-docs
-test-docs: docs ## the site, and questions to its search, in Chromium
-	@$(MAKE) --no-print-directory chromium || { test -z "$${CI:-}" && echo "no Chromium here: the site's search is not tested"; }
-	@$(BIN)/python -m pytest -q tests/tools/test_site_search.py -m browser $(SECOND_TRY)
+	@$(BIN)/python -m hack.docs.links
 
 .PHONY: cluster
 cluster: ## a kind cluster with two workers, kept until cluster-down (docs/cluster.md)
-	@$(PYTHON) -m kind.up
+	@$(PYTHON) -m hack.cluster.up
 
 .PHONY: cluster-down
 cluster-down: ## removes the kind cluster
-	@$(PYTHON) -m kind.down
+	@$(PYTHON) -m hack.cluster.down
 
 .PHONY: images
 images: $(INSTALLED) ## the images of operator and trainer, built and loaded into the cluster
-	@$(BIN)/python -m kind.images
+	@$(BIN)/python -m hack.cluster.images
 
 # Atheris, over .venv: it fuzzes what is installed there.
 $(FUZZ)/.installed: tests/requirements-fuzz.lock $(INSTALLED)
@@ -328,7 +319,7 @@ FUZZ_MINUTES ?= 60
 
 .PHONY: soak
 soak: $(INSTALLED) servers kueue $(FUZZ)/.installed build/bin/kube-scheduler-coscheduling ## the long forms of the random tests, the oldest and the newest Kubernetes, the examples on the kind cluster if there is one, accuracy under mixed policies, make parity
-	@$(BIN)/python -m pytest -q -m "not training and not browser and not cluster and not kind" --hypothesis-profile=soak --timeout=7200
+	@$(BIN)/python -m pytest -q tests/unit tests/apiserver/records --hypothesis-profile=soak --timeout=7200
 	@$(BIN)/python -m tests.soak.fuzz --minutes $(FUZZ_MINUTES) --write docs/security.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 	@$(BIN)/python -m tests.soak.kill_and_resume.preemption
@@ -339,12 +330,11 @@ soak: $(INSTALLED) servers kueue $(FUZZ)/.installed build/bin/kube-scheduler-cos
 	@$(BIN)/python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
 	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m tests.soak.starved_nodes --write docs/reliability.md
-	@$(BIN)/python -m pytest -q -m "soak and not kind" --durations=20
-	@test ! -e build/cluster/kubeconfig || $(BIN)/python -m pytest -q -m "kind and soak" --durations=20
-	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
+	@$(BIN)/python -m pytest -q tests/soak --durations=20
+	@$(BIN)/python -m hack.parity --programs $(PROGRAMS) --seed $(SEED)
 	@for release in $(ENDS_OF_KUBERNETES); do \
-	  $(PYTHON) kind/binaries.py --kubernetes $$release; export MPTRAINING_KUBERNETES=$$release; \
-	  $(BIN)/python -m pytest -q -m "cluster and not soak" -n 3 --dist loadfile --durations=10; \
+	  $(PYTHON) hack/cluster/binaries.py --kubernetes $$release; export MPTRAINING_KUBERNETES=$$release; \
+	  $(BIN)/python -m pytest -q tests/apiserver -n 3 --dist loadfile --durations=10; \
 	  $(BIN)/python -m tests.soak.chaos --on servers --kills 40; \
 	done
 	@test ! -e build/cluster-1.36/kubeconfig || MPTRAINING_KUBERNETES=1.36 $(MAKE) --no-print-directory test-kind
@@ -357,19 +347,19 @@ SEED ?= 1
 
 .PHONY: parity
 parity: $(INSTALLED) ## generated Keras programs, trained by plain fit and by this trainer: PROGRAMS=2000 SEED=1
-	@$(BIN)/python -m parity --programs $(PROGRAMS) --seed $(SEED)
+	@$(BIN)/python -m hack.parity --programs $(PROGRAMS) --seed $(SEED)
 
 .PHONY: bench-trainer
 bench-trainer: $(INSTALLED) ## the loop against Keras fit and a bare tf.function
-	@$(BIN)/python -m bench.trainer
+	@$(BIN)/python -m hack.bench.trainer
 
 .PHONY: bench-operator
 bench-operator: $(INSTALLED) servers build/bin/training-operator.v1 ## the operator against Kubeflow's and bare Jobs
-	@$(BIN)/python -m bench.operator
+	@$(BIN)/python -m hack.bench.operator
 
 .PHONY: bench-records
 bench-records: $(INSTALLED) servers ## the reader of records against TensorFlow's, Python's and the network's limit
-	@$(BIN)/python -m bench.records
+	@$(BIN)/python -m hack.bench.records
 
 .PHONY: clean
 clean: ## everything that can be made again, the virtual environment apart

@@ -22,5 +22,5 @@ build/bin/helm template mptraining "build/release/mptraining-$chart.tgz" --names
 cp manifests/crd.yaml manifests/crd-sweeps.yaml build/release/
 .venv/bin/mptj schema > build/release/mptrainingjob.schema.json
 (cd build/release && sha256sum -- *.* dist/* > SHA256SUMS)
-.venv/bin/python -m kind.images context
+.venv/bin/python -m hack.cluster.images context
 echo "build/release has $(find build/release -type f | wc -l) files; build/images/context is ready"

@@ -1,8 +1,8 @@
 """What all tests share.
 
 Random tests: the same short ones at every `make test`, other and many more in `make soak`. A real object server
-(fake-gcs-server) for gs://. And a real Kubernetes control plane (the package `tests.testbed`) for tests with the marker
-`cluster`, with a namespace of its own for each test.
+(fake-gcs-server) for gs://. And a real Kubernetes control plane (the package `tests.testbed`), with a namespace of
+its own for each test.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def quick_job(folder: Path) -> Path:
     """Write the digits and their job into the folder; return the job file."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "records").exists():
-        subprocess.run([sys.executable, str(ROOT / "demo" / "digits.py"), str(folder)], check=True)
+        subprocess.run([sys.executable, str(ROOT / "examples" / "demo" / "digits.py"), str(folder)], check=True)
         convert = (str(folder / "train.npz"), str(folder / "records"), "--name", "train")
         subprocess.run([sys.executable, "-m", "mptraining", "records", "convert", *convert], check=True)
     file = folder / "digits.yaml"

@@ -24,8 +24,8 @@ from typing import Any
 
 import yaml
 
-from kind.installation import configure, install
-from kind.kubectl import kubectl
+from hack.cluster.installation import configure, install
+from hack.cluster.kubectl import kubectl
 from tests.soak import document_table
 
 NAMESPACE = "in-place"

@@ -21,8 +21,12 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.conftest import OperatorNamespace
-from tests.operator.plan.machine_patterns import (
+from tests.soak import document_table
+from tests.testbed import ControlPlane, Options, Run
+from tests.testbed.kubernetes.installation import install
+from tests.testbed.kubernetes.operator_namespace import OperatorNamespace
+from tests.testbed.nodes.pods import Pod
+from tests.unit.operator.plan.machine_patterns import (
     A100,
     ACCELERATOR,
     CPU,
@@ -34,10 +38,6 @@ from tests.operator.plan.machine_patterns import (
     TABLE,
     WORK,
 )
-from tests.soak import document_table
-from tests.testbed import ControlPlane, Options, Run
-from tests.testbed.kubernetes.installation import install
-from tests.testbed.nodes.pods import Pod
 
 BEGIN, UNTIL = "<!-- machines over time, made by `make soak` -->", "<!-- machines over time until here -->"
 NAMESPACE = "machines"

@@ -28,12 +28,12 @@ import numpy as np
 from mptraining_api import events
 from mptraining_api.events import Finished, Saved, Started
 from mptraining_records.convert.convert import convert
-from tests.cluster.conftest import OperatorNamespace
 from tests.soak import document_table
 from tests.soak.kill_and_resume.rounds import digests
 from tests.testbed import ControlPlane, Options
 from tests.testbed.kubernetes.installation import install
 from tests.testbed.kubernetes.kueue import Kueue, holds
+from tests.testbed.kubernetes.operator_namespace import OperatorNamespace
 from tests.testbed.nodes.pod_process import PodProcess
 from tests.testbed.nodes.pods import Pod
 

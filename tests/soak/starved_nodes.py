@@ -22,10 +22,10 @@ from typing import Any
 
 import yaml
 
-from kind.images import VERSION
-from kind.installation import OPERATOR, SYSTEM, configure, install
-from kind.kubectl import kubectl
-from kind.nodes import NODES
+from hack.cluster.images import VERSION
+from hack.cluster.installation import OPERATOR, SYSTEM, configure, install
+from hack.cluster.kubectl import kubectl
+from hack.cluster.nodes import NODES
 from tests.soak import document_table
 from tests.soak.chaos.calls import insisted, listed
 from tests.soak.chaos.jobs import Stub

@@ -15,7 +15,7 @@ validation, garbage collection and the job controller are Kubernetes' own; a scr
         kubelet.tell(pods[1], Disrupted())
 
 Tests take the fixtures `control_plane` (one for the session) and `namespace` (a new one for each test) of
-tests/conftest.py and the marker `cluster`. Start several seconds of servers only where a test stops or slows them.
+tests/conftest.py. Start several seconds of servers only where a test stops or slows them.
 
 Folders: `kubernetes` (the servers, namespaces and rights, the operator's installation, a queue that acts as Kueue),
 `nodes` (the kubelet, simulated by hand or by script, and KWOK's thousands of pods), `faults` (a proxy in front of the

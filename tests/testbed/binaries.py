@@ -1,7 +1,7 @@
 """The folder of the servers' programs: build/bin, which `make servers` and `make bench-operator` fill.
 
 With MPTRAINING_KUBERNETES=1.30 in the environment the control plane is that of build/kubernetes-1.30, of the oldest
-supported Kubernetes, and with 1.36 that of the newest: `python kind/binaries.py --kubernetes 1.30` compiles it.
+supported Kubernetes, and with 1.36 that of the newest: `python hack/cluster/binaries.py --kubernetes 1.30` compiles it.
 """
 
 from __future__ import annotations
@@ -33,5 +33,5 @@ def missing(names: Iterable[str] = CONTROL_PLANE) -> str | None:
     absent = [binary(name) for name in names if not binary(name).exists()]
     if not absent:
         return None
-    make = f"python kind/binaries.py --kubernetes {other()}" if other() else "make servers"
+    make = f"python hack/cluster/binaries.py --kubernetes {other()}" if other() else "make servers"
     return f"no {', '.join(path.name for path in absent)} in build/{absent[0].parent.name}: run `{make}`"

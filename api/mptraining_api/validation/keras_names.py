@@ -1,6 +1,6 @@
 """Names of Keras' applications, optimizers, losses, metrics and schedules, known without TensorFlow.
 
-`keras_names.toml` is made by `python -m tools.keras_names` from the installed packages.
+`keras_names.toml` is made by `python -m hack.keras_names` from the installed packages.
 """
 
 from __future__ import annotations

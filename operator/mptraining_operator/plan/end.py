@@ -183,6 +183,13 @@ _HAND_OVER = {
 }
 
 
+# A program that calls os._exit(0) ends the trainer with it.
+_NO_REPORT = (
+    "worker 0 ended with exit code 0 without a report, so whether it trained is unknown. Remove os._exit from the "
+    "program, or see the job's logs"
+)
+
+
 def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
     """Finish the job if the current attempt succeeded; charge a failed attempt to its budget."""
     status = snapshot.status
@@ -231,8 +238,10 @@ def _other_containers(pods: tuple[SeenPod, ...]) -> str:
 
 def _warnings(pods: tuple[SeenPod, ...]) -> str:
     """Return what the result lacks, by the last Event of worker 0."""
-    last = next((_last_event(pod) for pod in pods if pod.index == 0), None)
-    return "".join(f"; warning: {text}" for text in (last.warnings if last else None) or ())
+    chief = next((pod for pod in pods if pod.index == 0), None)
+    last = _last_event(chief) if chief else None
+    warnings = (last.warnings or ()) if last else (_NO_REPORT,) if chief and chief.exit_code == 0 else ()
+    return "".join(f"; warning: {text}" for text in warnings)
 
 
 def end_is_due(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:

@@ -15,11 +15,11 @@ from typing import Any, Self
 
 import yaml
 
-from kind.engine import Failed
-from kind.images import VERSION, engine_of_cluster
-from kind.installation import OPERATOR, SYSTEM, configure, install
-from kind.kubectl import KUBECONFIG, kubectl
-from kind.nodes import CONTROL_PLANE, WORKERS
+from hack.cluster.engine import Failed
+from hack.cluster.images import VERSION, engine_of_cluster
+from hack.cluster.installation import OPERATOR, SYSTEM, configure, install
+from hack.cluster.kubectl import KUBECONFIG, kubectl
+from hack.cluster.nodes import CONTROL_PLANE, WORKERS
 from tests.soak.chaos import jobs, training
 from tests.soak.chaos.calls import insisted, listed
 from tests.soak.chaos.jobs import Stub

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from kind.engine import Engine, Failed
-from kind.installation import OPERATOR, SYSTEM
+from hack.cluster.engine import Engine, Failed
+from hack.cluster.installation import OPERATOR, SYSTEM
 from tests.soak.chaos.metrics import phases, restarts
 from tests.soak.chaos.run import Counted
 from tests.soak.chaos.schedule import OFFSETS, Fault, Kind

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import yaml
 
-from kind.images import VERSION
-from kind.kubectl import kubectl
+from hack.cluster.images import VERSION
+from hack.cluster.kubectl import kubectl
 from tests.soak.chaos.calls import insisted, listed
 from tests.testbed.kubernetes.rest import Rest
 from tests.testbed.nodes.pods import RESTRICTED

@@ -107,7 +107,9 @@ def _tokens() -> Iterator[bytes]:
 
 
 def _job_files() -> Iterator[bytes]:
-    for path in sorted([*(ROOT / "manifests" / "examples").rglob("*.yaml"), ROOT / "demo" / "digits.yaml"]):
+    for path in sorted(
+        [*(ROOT / "manifests" / "examples").rglob("*.yaml"), ROOT / "examples" / "demo" / "digits.yaml"]
+    ):
         yield path.read_bytes()
 
 

@@ -31,8 +31,8 @@ from mptraining_records.convert.convert import convert
 from tests.soak import document_table
 from tests.soak.kill_and_resume import counting_program
 from tests.soak.kill_and_resume.faults import Fault
-from tests.soak.kill_and_resume.forks import Forks
 from tests.soak.kill_and_resume.rounds import free_hosts
+from tests.testbed.forks import Forks
 
 RECORDS, VALIDATION, BATCH, EPOCHS, SAVE_EVERY = counting_program.RECORDS, 240, 24, 5, 5
 STEPS_PER_EPOCH = RECORDS // BATCH

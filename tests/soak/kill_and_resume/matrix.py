@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.soak import document_table
-from tests.soak.kill_and_resume.forks import Forks
 from tests.soak.kill_and_resume.rounds import Configuration, Round, faults, make_data, run
+from tests.testbed.forks import Forks
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 DEVICES = ("one replica", "two replicas", "two workers")

@@ -25,8 +25,8 @@ from mptraining_api.launch import INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_F
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from tests.soak.kill_and_resume.faults import Fault
-from tests.soak.kill_and_resume.forks import Forks
 from tests.soak.kill_and_resume.rounds import free_hosts, make_data
+from tests.testbed.forks import Forks
 
 GOAL_SECONDS = 15.0
 _PATIENCE = 300.0

@@ -22,7 +22,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from tests.soak.kill_and_resume import program
 from tests.soak.kill_and_resume.faults import Fault, Mutation
-from tests.soak.kill_and_resume.forks import Forks
+from tests.testbed.forks import Forks
 from tests.testbed.processes import free_ports
 
 EXAMPLES, VALIDATION, BATCH, EPOCHS, SAVE_EVERY = 200, 30, 16, 4, 5

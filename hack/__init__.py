@@ -1,0 +1,1 @@
+"""Benchmarks, the kind cluster, images, the site: what only maintainers run."""

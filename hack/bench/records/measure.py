@@ -1,0 +1,160 @@
+"""The setup of the measurements: one object server behind one shaped proxy, a new process for every reader's epoch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from unittest import mock
+
+import obstore
+from obstore.store import GCSStore
+
+from hack.bench.figures import progress
+from hack.bench.records import own_reader
+from hack.bench.records.child import Measured, Task
+from hack.bench.records.data import BUCKET, Data, Size, make
+from hack.bench.records.peers import PEERS
+from tests.testbed.gcs.faults import Counters, Shape
+from tests.testbed.gcs.object_server import ObjectServer
+from tests.testbed.gcs.proxy import StorageProxy
+
+ROOT = Path(__file__).resolve().parents[3]
+# 50 ms a request and 20 MB/s a stream: low enough that two cores do not hide a reader's design.
+SHAPE = Shape(latency=0.05, stream_rate=20e6)
+_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The reader's measurement, and the proxy's counters."""
+
+    measured: Measured
+    seen: Counters
+
+    @property
+    def speed(self) -> float:
+        """Return MB (10^6 bytes) a second."""
+        return self.measured.size / self.measured.seconds / 1e6
+
+    @property
+    def cpu_per_gb(self) -> float:
+        return self.measured.cpu_seconds / self.measured.size * 1e9
+
+
+class Bench:
+    """The servers with the data. A new one reads as fast as a used one: everything is in memory."""
+
+    def __init__(self, proxy: StorageProxy, data: Mapping[str, Data], folder: Path) -> None:
+        self.proxy = proxy
+        self.data = data
+        self.folder = folder
+        proxy.set(Shape(latency=0, stream_rate=0))
+        for each in data.values():
+            for key in each.keys:
+                obstore.get(self._store, key).bytes()
+        self._own = {**os.environ, "STORAGE_EMULATOR_HOST": proxy.http}
+        self._sidecars: dict[str, bytes] = {}
+        with mock.patch.dict(os.environ, self._own):
+            for name in ("large", "shards", "small", "many"):
+                own_reader.publish_index(data[name].patterns("bucket"))
+        proxy.set(SHAPE)
+
+    @property
+    def _store(self) -> GCSStore:
+        return GCSStore(
+            BUCKET,
+            config={"base_url": self.proxy.http, "skip_signature": True},
+            client_options={"allow_http": True},
+        )
+
+    @contextmanager
+    def without_index(self, data: Data) -> Iterator[None]:
+        """Remove its sidecars meanwhile."""
+        from mptraining_records.storage import storage
+
+        with self._unshaped(), mock.patch.dict(os.environ, self._own):
+            storage.delete_prefix(f"gs://{BUCKET}/{data.name}/.index")
+        try:
+            yield
+        finally:
+            with self._unshaped(), mock.patch.dict(os.environ, self._own):
+                own_reader.publish_index(data.patterns("bucket"))
+
+    @contextmanager
+    def _unshaped(self) -> Iterator[None]:
+        shape = self.proxy.shape
+        self.proxy.set(Shape(latency=0, stream_rate=0))
+        yield
+        self.proxy.set(shape)
+
+    def run(self, task: Task) -> Outcome:
+        """Run the task in a separate process. Raises RuntimeError with its output when it fails."""
+        self.proxy.reset()
+        done = subprocess.run(
+            [sys.executable, "-m", "hack.bench.records.child", json.dumps(asdict(task))],
+            cwd=ROOT,
+            env=self._environment(task),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            progress(done.stderr[-4000:])
+            raise RuntimeError(f"{task.reader} ended with {done.returncode}")
+        return Outcome(Measured(**json.loads(done.stdout)), self.proxy.counters())
+
+    def read(
+        self, reader: str, data: Data, *, where: str = "bucket", batch: int = 32, shuffle: int | None = None
+    ) -> Outcome:
+        """Read a whole epoch and check that every record appears once; the reader that measures the limit drops its
+        records unread.
+        """
+        outcome = self.run(Task(reader, data.patterns(where), batch, shuffle=shuffle))
+        measured = outcome.measured
+        if reader == "raw-ranges":
+            return Outcome(Measured(**{**asdict(measured), "size": data.framed}), outcome.seen)
+        if (measured.records, measured.digest) != (data.count, data.digest):
+            raise RuntimeError(f"{reader} read {measured.records} records of {data.name}, not these {data.count}")
+        return outcome
+
+    def _environment(self, task: Task) -> dict[str, str]:
+        common = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+        peer = PEERS.get(task.reader)
+        if not task.patterns[0].startswith("gs://"):
+            return common
+        if peer is None:
+            return common | self.proxy.environment()
+        way = self.proxy.tensorflow_environment() if peer.by_tensorflow else self.proxy.environment()
+        return {**common, **way, **peer.environment}
+
+
+@contextmanager
+def running(size: Size) -> Iterator[Bench]:
+    """Write the data and start the servers."""
+    with tempfile.TemporaryDirectory(prefix="bench-records-") as name:
+        root = Path(name)
+        data = make(root / "data", size)
+        with (
+            ObjectServer(root / "data", folder=root / "logs") as server,
+            StorageProxy(server.address, SHAPE, keep_objects=True, folder=root / "proxy") as proxy,
+        ):
+            yield Bench(proxy, data, root)
+
+
+def print_progress(name: str, outcomes: Sequence[Outcome]) -> None:
+    """Print one line of progress for the newest of a reader's outcomes."""
+    one = outcomes[-1]
+    measured = one.measured
+    progress(
+        f"  {name}, round {len(outcomes)}: {one.speed:.1f} MB/s, first batch {measured.first_batch:.2f} s, "
+        f"{measured.peak / 1e6:.0f} MB at most, {one.cpu_per_gb:.2f} CPU s a GB, {one.seen.media_requests} GETs, "
+        f"{one.seen.connections} connections"
+    )

@@ -1,0 +1,94 @@
+"""Figure 3: from the start of `mptj run` to the first training step, against a plain Keras script."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from hack.bench.figures import Figure, figure, progress
+from hack.bench.rounds import ROOT, environment
+from hack.bench.trainer.jobs import document
+from mptraining_records.convert.convert import convert
+
+# Enough that the reading of records is visible, since both read the first minutes of a data set.
+_EXAMPLES = 10_000
+_BATCH = 64
+_MOST = 1.5
+
+
+def measure(*, rounds: int, examples: int = _EXAMPLES) -> Figure:
+    """Measure seconds to the first step on the same records, in turn, after one round of each that does not count."""
+    progress(f"time to the first step, {examples} records")
+    with tempfile.TemporaryDirectory(prefix="mptraining-bench-") as name:
+        folder = Path(name)
+        pattern = records(folder, examples)
+        job = folder / "job.yaml"
+        written = document("first-step", train=pattern, batch=_BATCH, training={"totalSteps": 1, "seed": 7})
+        job.write_text(yaml.safe_dump(written), encoding="utf-8")
+        ours, theirs = [], []
+        for number in range(rounds + 1):
+            ours.append(_with_mptj(job, folder / f"run-{number}"))
+            theirs.append(_with_plain_script(pattern))
+            progress(f"  round {number} of {rounds}: mptj run {ours[-1][-1]:.2f} s, plain {theirs[-1][-1]:.2f} s")
+    ours, theirs = ours[1:], theirs[1:]
+    _breakdown("mptj run", ("Started (imports, data, model, preflight)", "first step"), ours)
+    _breakdown("plain script", ("TensorFlow imported", "first step"), theirs)
+    return figure(
+        "trainer.seconds_to_first_step",
+        [each[-1] for each in ours],
+        [each[-1] for each in theirs],
+        unit="s",
+        against="plain Keras script",
+        most=_MOST,
+    )
+
+
+def records(folder: Path, examples: int) -> str:
+    """Write random images as TFRecords; return their pattern."""
+    numbers = np.random.default_rng(7)
+    images = numbers.integers(0, 256, (examples, 28, 28, 1)).astype(np.uint8)
+    np.savez(folder / "train.npz", image=images, label=numbers.integers(0, 10, examples))
+    convert(str(folder / "train.npz"), str(folder / "records"), keep_order=True)
+    return str(folder / "records" / "train-*.tfrecord")
+
+
+def _with_mptj(job: Path, output: Path) -> tuple[float, ...]:
+    """Return the seconds until the worker reports Started and the Progress of its first step."""
+    began = time.time()
+    _run([sys.executable, "-m", "mptraining", "run", str(job), "--local", "--output", str(output)])
+    lines = [line for file in (output / "events").iterdir() for line in file.read_text().splitlines()]
+    events = [json.loads(line) for line in lines]
+    started, first_step = (
+        next(event["time"] for event in events if event["kind"] == kind) for kind in ("Started", "Progress")
+    )
+    return tuple(moment - began for moment in (started, first_step))
+
+
+def _with_plain_script(pattern: str) -> tuple[float, ...]:
+    began = time.time()
+    printed = _run([sys.executable, str(ROOT / "hack" / "bench" / "trainer" / "plain_script.py"), pattern])
+    return tuple(float(moment) - began for moment in printed.split()[-2:])
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        progress(done.stdout[-2000:] + done.stderr[-2000:])
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}")
+    return done.stdout
+
+
+def _breakdown(what: str, points: Sequence[str], moments: Sequence[Sequence[float]]) -> None:
+    medians = [statistics.median(column) for column in zip(*moments, strict=True)]
+    spans = [after - before for before, after in zip([0.0, *medians], medians, strict=False)]
+    parts = ", ".join(f"{span:.2f} s to {point}" for span, point in zip(spans, points, strict=True))
+    progress(f"  {what}: {parts}")

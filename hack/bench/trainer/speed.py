@@ -1,0 +1,127 @@
+"""Figures 1 and 4: steps per second of this loop against `fit` of both generations and against a bare tf.function;
+float32 against mixed_bfloat16 in this loop.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from hack.bench.figures import Figure, figure, progress
+from hack.bench.rounds import Round, interleaved
+from mptraining_trainer.host import native_bfloat16
+
+TaskName = Literal["mlp", "resnet"]
+WideTask = Literal["wide-mlp", "wide-resnet"]
+
+FUSED = 32
+# This loop may cost as much over the tf.function that an expert writes.
+_OVER_BARE = 0.95
+_FUSED_WIDE = 8
+# For processors that compute in bfloat16.
+_LEAST = {"wide-mlp": 1.5, "wide-resnet": 1.2}
+
+
+# The part for a test of the benchmark: every kind of contender, and no more processes than that takes.
+_FEW = ("loop", "bare tf.function", "fit")
+
+
+def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
+    """Return settings of `bench.trainer.contenders` by their names in a figure.
+
+    With several replicas Keras 3 cannot fuse steps (facts: keras#19246) and its XLA step fails, so `fit` is
+    configured not to compile.
+    """
+    several = replicas > 1
+    common = {"task": task, "replicas": replicas, "strategy": "mirrored" if several else "default"}
+    fit = {"kind": "fit", **common}
+    found: dict[str, dict[str, Any]] = {
+        "loop": {"kind": "loop", **common, "strategy": "trainer", "fused": FUSED},
+        "bare tf.function": {"kind": "bare", **common, "fused": FUSED},
+        "loop, auto": {"kind": "loop", **common, "strategy": "trainer"},
+        # On the other generation of Keras: its layers are other graphs, also under plain Keras.
+        "loop, tf_keras": {"kind": "loop", **common, "strategy": "trainer", "fused": FUSED, "keras": "Legacy"},
+        "fit": {**fit, "jit": False if several else None},
+        "tf_keras fit": {**fit, "keras": "Legacy"},
+        f"tf_keras fit x{FUSED}": {**fit, "keras": "Legacy", "fused": FUSED},
+    }
+    if not several:
+        found[f"fit x{FUSED}"] = {**fit, "fused": FUSED}
+        found[f"fit x{FUSED}, no XLA"] = {**fit, "fused": FUSED, "jit": False}
+    return found
+
+
+def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float, few: bool = False) -> list[Figure]:
+    """Measure one task: over `fit`'s default, over the best `fit` (of all, and on the same generation of Keras),
+    beside the bare tf.function. `few` skips contenders whose result follows from others.
+    """
+    progress(f"{task}, {replicas} replica(s): steps per second")
+    settings = contenders(task, replicas)
+    if few:
+        settings = {name: settings[name] for name in _FEW}
+    measured = interleaved("step", settings, rounds=rounds, seconds=seconds)
+    _table(measured)
+    speeds = {name: [each.speed for each in all_rounds] for name, all_rounds in measured.items()}
+    cpu = {name: [each.cpu_per_step for each in all_rounds] for name, all_rounds in measured.items()}
+
+    def best(generation: str) -> str:
+        """Return the fastest `fit` among those whose name has this prefix."""
+        fits = [name for name in speeds if "fit" in name and name.startswith(generation)]
+        return max(fits, key=lambda name: statistics.median(speeds[name]))
+
+    suffix = "" if replicas == 1 else f".{replicas}_replicas"
+    name = f"trainer.{task}{suffix}.steps_per_second"
+    goals = [
+        ("loop", "fit", 3.0 if (task, replicas) == ("mlp", 1) else 1.0),
+        ("loop", best(""), 1.0),
+        ("loop", "bare tf.function", _OVER_BARE),
+    ]
+    if not few:
+        goals += [("loop, auto", best(""), 1.0), ("loop", best("fit"), 1.0)]
+        goals += [("loop, tf_keras", best("tf_keras"), 1.0)]
+    return [
+        figure(
+            name + ours.removeprefix("loop").replace(", ", "."),
+            speeds[ours],
+            speeds[theirs],
+            unit="steps/s",
+            against=theirs,
+            least=least,
+            cpu=(cpu[ours], cpu[theirs]),
+        )
+        for ours, theirs, least in dict.fromkeys(goals)
+    ]
+
+
+def _table(measured: Mapping[str, list[Round]]) -> None:
+    for name, rounds in measured.items():
+        speeds = [each.speed for each in rounds]
+        microseconds = statistics.median(each.cpu_per_step for each in rounds) * 1e6
+        progress(
+            f"  {name:22} {statistics.median(speeds):9.1f} steps/s ({min(speeds):.1f} - {max(speeds):.1f}), "
+            f"{microseconds:.0f} us of CPU a step"
+        )
+
+
+def measure_policies(task: WideTask, *, rounds: int, seconds: float) -> Figure:
+    """Measure steps per second of this CPU's best policy over those of the other one.
+
+    Without bfloat16 in hardware float32 must be the faster one: `precision: Measure` must select it.
+    """
+    progress(f"{task}: float32 against mixed_bfloat16")
+    common: dict[str, Any] = {"kind": "loop", "task": task, "strategy": "trainer", "fused": _FUSED_WIDE}
+    policies = ("float32", "mixed_bfloat16")
+    measured = interleaved(
+        "step", {name: common | {"policy": name} for name in policies}, rounds=rounds, seconds=seconds
+    )
+    ours, theirs = reversed(policies) if native_bfloat16() else policies
+    return figure(
+        f"trainer.{task}.{ours}.steps_per_second",
+        [each.speed for each in measured[ours]],
+        [each.speed for each in measured[theirs]],
+        unit="steps/s",
+        against=theirs,
+        least=_LEAST[task] if native_bfloat16() else 1.0,
+        cpu=([1 / each.cpu_per_step for each in measured[ours]], [1 / each.cpu_per_step for each in measured[theirs]]),
+    )

@@ -1,0 +1,168 @@
+"""Puts `hyperkube` into build/bin, under the names etcd, kube-apiserver, kube-controller-manager and so on.
+
+With `--kubernetes 1.30` the control plane of the oldest release that is promised goes to build/kubernetes-1.30, beside
+links to etcd and kubectl of build/bin; with `--kubernetes 1.36` that of the newest.
+
+One binary plays all parts, chosen by the name it is called by. A kind node image built by `hyperkube/build.sh`'s recipe
+carries it; where such an image archive is at hand, the binary is taken straight out of its layers, in seconds and
+without podman. Otherwise it is compiled from Go modules, in about seven minutes.
+Only the standard library: this runs before there is a virtual environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+ARCHIVE_VARIABLE = "MPTRAINING_KIND_IMAGE_ARCHIVE"
+NOT_HERE = 3  # the exit code with which `make servers` continues without them
+INSIDE = "usr/local/bin/hyperkube"
+# The Kubernetes of the tests and of kind, of which everything is there; the newest and the oldest that are promised.
+TESTED, NEWEST, OLDEST = "1.34.4", "1.36.3", "1.30.14"
+OTHERS = {version.rpartition(".")[0]: version for version in (OLDEST, NEWEST)}
+CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+
+
+class NotHere(Exception):
+    """The binary cannot be had; the text says what to do about it."""
+
+
+def archive(version: str = TESTED) -> Path | None:
+    """The archive of that release's node image: the variable's, else one beside the checkout; None without one.
+
+    The variable names the archive of TESTED. That of another release is node-image-vVERSION.tar.zst in the same folder.
+    """
+    named = os.environ.get(ARCHIVE_VARIABLE)
+    if named and not Path(named).is_file():
+        raise NotHere(f"{ARCHIVE_VARIABLE}={named}: no such file. Name a node image archive, or unset it.")
+    if named and version == TESTED:
+        return Path(named)
+    folder = Path(named).parent if named else ROOT.parent / "shared" / "kind"
+    found = folder / f"node-image-v{version}.tar.zst"
+    return found if found.is_file() else None
+
+
+def extract(image: Path, target: Path) -> None:
+    """Writes the binary in the docker or OCI archive `image` (zstd, gzip or plain tar) to `target`."""
+    if image.suffix != ".zst":
+        with image.open("rb") as stream:
+            _extract(stream, target, image)
+        return
+    with subprocess.Popen([_zstd(), "-dc", "--long=31", str(image)], stdout=subprocess.PIPE) as unpacking:
+        assert unpacking.stdout is not None
+        _extract(unpacking.stdout, target, image)
+        unpacking.kill()  # what follows the binary is not needed
+
+
+def _extract(stream: IO[bytes], target: Path, image: Path) -> None:
+    with tarfile.open(fileobj=stream, mode="r|*") as outer:
+        for member in outer:
+            content = outer.extractfile(member) if member.isfile() and member.size > 1_000_000 else None
+            if content is None or not _layer(content, target):
+                continue
+            return
+    raise NotHere(f"{image}: no /{INSIDE} in any layer. Take a node image built by this project's recipe.")
+
+
+def _layer(content: IO[bytes], target: Path) -> bool:
+    """Whether this file of the archive is a layer with the binary, which then has been written to `target`."""
+    try:
+        with tarfile.open(fileobj=content, mode="r|*") as layer:
+            for member in layer:
+                if member.name.removeprefix("./") == INSIDE and member.isfile():
+                    binary = layer.extractfile(member)
+                    assert binary is not None
+                    unfinished = target.with_suffix(".part")
+                    with unfinished.open("wb") as out:
+                        shutil.copyfileobj(binary, out, 1 << 20)
+                    unfinished.chmod(0o755)
+                    unfinished.replace(target)
+                    return True
+    except tarfile.ReadError:
+        pass  # a configuration or a manifest
+    return False
+
+
+def _zstd() -> str:
+    """The path of the zstd command, installed where that is possible."""
+    if shutil.which("zstd") is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "install", "-y", "-qq", "zstd"], stdout=subprocess.DEVNULL, check=False)
+    found = shutil.which("zstd")
+    if found is None:
+        raise NotHere("no zstd command to unpack the node image with: apt-get install zstd")
+    return found
+
+
+def build(target: Path, version: str = TESTED) -> None:
+    """Compiles the binary; needs Go, the Go module proxy and about 6 GB of build cache."""
+    if shutil.which("go") is None:
+        raise NotHere(f"no Go to build Kubernetes with, and no node image archive: set {ARCHIVE_VARIABLE}")
+    sys.stderr.write(f"building Kubernetes {version} from Go modules, about seven minutes\n")
+    script = ROOT / "hack" / "cluster" / "hyperkube" / "build.sh"
+    name = "hyperkube" if version == TESTED else f"hyperkube-{version}"
+    source = script.parent if version == TESTED else script.parent / "control_plane"
+    subprocess.run([str(script), str(ROOT / "build" / name), str(target), version, str(source)], check=True)
+
+
+def tested(folder: Path) -> None:
+    """All of NAMES in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "hyperkube"
+    if not target.exists():
+        image = archive()
+        if image is None:
+            build(target)
+        else:
+            extract(image, target)
+    for name in NAMES:
+        _link(folder / name, Path(target.name))
+
+
+def control_plane(folder: Path, beside: Path, version: str) -> None:
+    """CONTROL_PLANE of that release in `folder`; etcd and kubectl are those in `beside`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "hyperkube"
+    if not target.exists():
+        image = archive(version)
+        if image is None:
+            unfinished = target.with_suffix(".part")
+            build(unfinished, version)
+            unfinished.replace(target)
+        else:
+            extract(image, target)
+    for name in NAMES:
+        _link(folder / name, Path(target.name) if name in CONTROL_PLANE else (beside / name).absolute())
+
+
+def _link(link: Path, target: Path) -> None:
+    if not link.is_symlink():
+        link.symlink_to(target)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="hack/cluster/binaries.py", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "bin")
+    parser.add_argument("--kubernetes", choices=OTHERS, help="that release's control plane, too")
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder
+    try:
+        tested(folder)
+        if arguments.kubernetes:
+            other = folder.parent / f"kubernetes-{arguments.kubernetes}"
+            control_plane(other, folder, OTHERS[arguments.kubernetes])
+    except NotHere as problem:
+        sys.stderr.write(f"{problem}\n")
+        return NOT_HERE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""`make cluster-down`: the cluster and what was written to its claims go; the node image stays."""
+
+from __future__ import annotations
+
+import shutil
+
+from hack.cluster.engine import STATE, docker, finish, podman, say
+from hack.cluster.kubectl import KUBECONFIG
+from hack.cluster.nodes import NODES
+from hack.cluster.release import CLAIMS_FOLDER, NAME
+from hack.cluster.up import remove
+
+
+def main() -> None:
+    engines = [each for each in (docker(), podman() if shutil.which("podman") else None) if each]
+    found = [engine for engine in engines if any(engine.has_container(node) for node in NODES)]
+    for engine in found:
+        remove(engine)
+    KUBECONFIG.unlink(missing_ok=True)
+    shutil.rmtree(STATE / CLAIMS_FOLDER, ignore_errors=True)
+    say(f"{NAME} is gone" if found else f"there is no {NAME}")
+
+
+if __name__ == "__main__":
+    finish(main)

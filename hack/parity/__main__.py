@@ -1,0 +1,173 @@
+"""`python -m hack.parity --programs 2000 --seed 1`: generated programs, trained by plain `fit` and by this trainer.
+
+Finished programs are in FOLDER/results.jsonl and are not run again while the sources stay as they are. The exit code is
+1 when a program differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from hack.parity.comparison.compare import reason
+from hack.parity.programs.named import named_programs, single_choices
+from hack.parity.programs.program import Program
+from hack.parity.programs.source import source
+from hack.parity.programs.strategies import contains, drawn, simplest
+from hack.parity.results import Result, Results, figures, report, sources_digest
+from hack.parity.training.processes import Child, Pair
+
+# More programs than this are a separate run, which begins with each choice alone.
+SMALL = 50
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> int:
+    arguments = _arguments()
+    folder: Path = arguments.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    results = Results(folder / "results.jsonl", sources_digest(ROOT))
+    programs = [Program.from_json(text) for text in arguments.program] or [
+        *named_programs(),
+        *(single_choices() if arguments.programs > SMALL else ()),
+        *drawn(arguments.programs, arguments.seed),
+    ]
+    if arguments.generation:
+        programs = [program for program in programs if program.generation == arguments.generation]
+    done = _run(programs, results, folder, processes=arguments.processes)
+    print(report(done))
+    different = [result for result in done if result.different]
+    if different and arguments.shrink:
+        _print_simplest(different, folder, most=arguments.shrink)
+    for figure in figures(done):
+        print(json.dumps(figure))
+    return 1 if different else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m hack.parity", description=__doc__)
+    parser.add_argument(
+        "--programs",
+        type=int,
+        default=2000,
+        help="how many are drawn, besides the named cases and (of more than 50) each choice alone",
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "parity")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--generation", choices=["Keras3", "Legacy"])
+    parser.add_argument(
+        "--shrink", type=int, default=20, metavar="N", help="print the simplest of N kinds of difference"
+    )
+    parser.add_argument("--program", action="append", default=[], metavar="JSON", help="this one, as a report shows it")
+    return parser.parse_args()
+
+
+def _run(programs: list[Program], results: Results, folder: Path, *, processes: int) -> list[Result]:
+    """Return every program's result; run those without one, in at most `processes` processes."""
+    queues = {
+        generation: deque(
+            program
+            for program in programs
+            if program.generation == generation and results.get(program, workers=False) is None
+        )
+        for generation in ("Keras3", "Legacy")
+    }
+    pairs = [program for program in programs if program.workers and results.get(program, workers=True) is None]
+    lock = threading.Lock()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("programs", total=sum(map(len, queues.values())) + len(pairs))
+        waiting = [0]
+
+        def report_finished() -> None:
+            bar.advance(task)
+            waiting[0] += 1
+            if bar.disable and waiting[0] % 50 == 0:
+                print(f"{waiting[0]} programs", file=sys.stderr, flush=True)
+
+        def work(first: str) -> None:
+            for generation in (first, *({"Keras3", "Legacy"} - {first})):
+                with Child(generation, folder) as child:
+                    while True:
+                        with lock:
+                            if not queues[generation]:
+                                break
+                            program = queues[generation].popleft()
+                        answer = child.attempt(program)
+                        with lock:
+                            results.add(program, answer, workers=False)
+                            report_finished()
+
+        threads = [
+            threading.Thread(target=work, args=(("Keras3", "Legacy")[number % 2],)) for number in range(processes)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for generation in ("Keras3", "Legacy"):
+            with Pair(generation, folder) as pair:
+                for program in pairs:
+                    if program.generation == generation and _has_reference(results, program):
+                        results.add(program, pair.attempt(program), workers=True)
+                        report_finished()
+    found = [results.get(program, workers=False) for program in programs]
+    found += [results.get(program, workers=True) for program in programs if program.workers]
+    return [result for result in found if result is not None]
+
+
+def _has_reference(results: Results, program: Program) -> bool:
+    """Report whether plain Keras trains it, and one device is not refused already."""
+    result = results.get(program, workers=False)
+    return result is not None and result.verdict not in ("no program", "refused")
+
+
+def _print_simplest(different: list[Result], folder: Path, *, most: int) -> None:
+    """Print the simplest program of each kind of difference, as JSON and as source."""
+    found: list[tuple[Program, str]] = []
+    with Child("Keras3", folder) as keras3, Child("Legacy", folder) as legacy:
+        children = {"Keras3": keras3, "Legacy": legacy}
+        for result in sorted(different, key=lambda each: len(each.program.to_json())):
+            program = dataclasses.replace(result.program, workers=False, name="")
+            (first, *_) = result.different
+            kind = _kind(first["what"])
+            if first["variant"] == "2 workers" or any(
+                contains(program, simple) and other == kind for simple, other in found
+            ):
+                continue
+
+            def differs(candidate: Program, kind: str = kind) -> bool:
+                answer = children[candidate.generation].attempt(candidate)
+                return any(
+                    one["verdict"] == "different" and _kind(one.get("what", "")) == kind for one in answer["compared"]
+                )
+
+            simple = simplest(program, differs)
+            found.append((simple, kind))
+            answer = children[simple.generation].attempt(simple)
+            print(f"\n{'=' * 100}\n{simple.to_json()}")
+            for one in answer["compared"]:
+                print(f"  {one['variant']}: {one['verdict']} {one.get('what', '')}")
+            print(f"{'-' * 100}\n{source(simple)}", flush=True)
+            if len(found) == most:
+                break
+
+
+def _kind(what: str) -> str:
+    """Return the part of a difference that shrinking must keep."""
+    if what.startswith("fails"):
+        return reason(what)[:60]
+    words = ("reports", "weights differ", "weights,", "epochs are reported", "apart")
+    return next((word for word in words if word in what), what[:20])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

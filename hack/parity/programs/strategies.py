@@ -1,0 +1,274 @@
+"""Hypothesis strategies for programs: any of them, and those that are simpler than one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, Phase, assume, find, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+
+from hack.parity.programs import program as choices
+from hack.parity.programs.program import LOSSES, METRICS, OWN_METRICS, Program, problem
+
+T = TypeVar("T")
+_SETTINGS: dict[str, Any] = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+
+
+# A program differs in so many choices from each of so many previous ones.
+_APART, _COMPARED = 3, 30
+
+
+def programs(generation: str | None = None) -> st.SearchStrategy[Program]:
+    """Return a strategy for programs of one generation of Keras, or of both."""
+    return _programs(generation)
+
+
+def drawn(count: int, number: int, generation: str | None = None) -> list[Program]:
+    """Return so many different programs; the same ones for the same seed `number`."""
+    found: dict[str, Program] = {}
+    while len(found) < count:
+
+        @seed(number)
+        @settings(max_examples=2 * count, phases=[Phase.generate], derandomize=False, **_SETTINGS)
+        @given(programs(generation))
+        def collect(program: Program) -> None:
+            # Hypothesis also changes one choice of an example that it drew before: those programs would show the same
+            # difference.
+            last = list(found.values())[-_COMPARED:]
+            if len(found) < count and all(_apart(program, other) >= _APART for other in last):
+                found.setdefault(program.key, program)
+
+        collect()
+        number += 7919
+    return list(found.values())
+
+
+def simplest(program: Program, differs: Callable[[Program], bool], *, tries: int = 80) -> Program:
+    """Return the simplest program that still differs, with no choice but those of `program`.
+
+    Hypothesis draws which of its choices are kept, and shrinks towards none of them. `differs` is called once for each
+    program.
+    """
+    known: dict[str, bool] = {program.key: True}
+
+    def still(candidate: Program) -> bool:
+        if problem(candidate) is not None:
+            return False
+        if candidate.key not in known:
+            known[candidate.key] = len(known) < tries and differs(candidate)
+        return known[candidate.key]
+
+    limit = settings(max_examples=400, **_SETTINGS)
+    try:
+        found = find(_simpler(program), still, settings=limit)
+    except NoSuchExample:
+        found = program
+    return found if known.get(found.key) else program
+
+
+def contains(program: Program, simple: Program) -> bool:
+    """Report whether `program` makes every choice that `simple` makes: then both may differ for the same reason."""
+    plain = Program()
+    for each in dataclasses.fields(Program):
+        value, other = getattr(simple, each.name), getattr(program, each.name)
+        if each.name in ("name", "rows", "epochs") or value == getattr(plain, each.name):
+            continue
+        if not (set(value) <= set(other) if isinstance(value, tuple) else value == other):
+            return False
+    return True
+
+
+def _apart(program: Program, other: Program) -> int:
+    fields = (each.name for each in dataclasses.fields(Program) if each.name not in ("rows", "name", "workers"))
+    return sum(getattr(program, name) != getattr(other, name) for name in fields)
+
+
+@st.composite
+def _simpler(draw: st.DrawFn, program: Program) -> Program:
+    plain = Program()
+    kept: dict[str, Any] = {}
+    for each in dataclasses.fields(Program):
+        value = getattr(program, each.name)
+        if each.name in ("generation", "name"):
+            kept[each.name] = value
+        elif isinstance(value, tuple):
+            kept[each.name] = tuple(one for one in value if draw(_mostly()))
+        elif value != getattr(plain, each.name):
+            kept[each.name] = value if draw(_mostly()) else getattr(plain, each.name)
+    return dataclasses.replace(plain, **kept)
+
+
+def _mostly() -> st.SearchStrategy[bool]:
+    return st.sampled_from([False, True, True, True])
+
+
+def _rarely(values: Sequence[T], simple: int) -> st.SearchStrategy[T]:
+    """Draw the first value `simple` times as often as each other one."""
+    return st.sampled_from([*[values[0]] * simple, *values[1:]])
+
+
+@st.composite
+def _programs(draw: st.DrawFn, generation: str | None) -> Program:
+    p: dict[str, Any] = {"generation": generation or draw(st.sampled_from(["Keras3", "Legacy"]))}
+    p["form"] = draw(st.sampled_from(choices.FORMS))
+    p["inputs"] = draw(_rarely(choices.INPUTS, 3))
+    if (p["inputs"] == "several" and p["form"] == "sequential") or p["inputs"] == "several_list":
+        p["form"] = "functional"
+    if p["inputs"] == "fixed":
+        p["form"] = "sequential"
+    p["override"] = draw(_rarely(choices.OVERRIDES, 18))
+    tasks = [task for task in choices.TASKS if task not in ("tokens", "image", "unlabelled")]
+    tasks += {"image": ["image"] * 2, "tokens": ["tokens"] * 2, "tokens_lstm": ["tokens"], "sequence": ["tokens"]}.get(
+        p["inputs"], []
+    )
+    if p["inputs"] == "vector" and p["override"] in ("compute_loss", "both_steps"):
+        tasks = ["unlabelled", *tasks]
+    p["task"] = draw(st.sampled_from(tasks))
+    single = p["task"] in ("tokens", "image") or p["override"] not in ("none", "compute_loss_super", "compute_metrics")
+    if not single and p["form"] != "sequential":
+        kinds = choices.OUTPUTS if p["form"] == "functional" else ("one", "list", "dict")
+        p["outputs"] = draw(_rarely(kinds, 3))
+    outputs = p.get("outputs", "one")
+    p["extras"] = tuple(sorted(draw(st.sets(st.sampled_from(choices.EXTRAS), max_size=2)))) if draw(_one_in(2)) else ()
+    if p["generation"] == "Legacy":
+        p["extras"] = tuple(extra for extra in p["extras"] if extra not in ("dropout", "dropouts", "float8"))
+    p |= draw(_labels(p["task"]))
+    p |= draw(_losses(p))
+    p["loss_weights"] = outputs != "one" and draw(_one_in(2))
+    p |= draw(_weights(p["task"], outputs))
+    p |= draw(_metrics(p))
+    p |= draw(_optimizers(p["generation"]))
+    fixed = p["inputs"] == "fixed"
+    p["validation"] = "none" if fixed else draw(st.sampled_from(["none", "none", "each", "each", "each", "second"]))
+    p["callbacks"] = draw(_callbacks(p["validation"], p["schedule"]))
+    p |= draw(_batches(p))
+    p["policy"] = draw(_rarely(choices.POLICIES, 6))
+    p["strategy"] = "None" if fixed else draw(st.sampled_from(choices.STRATEGIES))
+    p["workers"] = draw(_one_in(25))
+    made = Program(**p)
+    assume(problem(made) is None)
+    return made
+
+
+def _one_in(number: int) -> st.SearchStrategy[bool]:
+    return st.sampled_from([False] * (number - 1) + [True])
+
+
+@st.composite
+def _labels(draw: st.DrawFn, task: str) -> dict[str, Any]:
+    dtypes = {
+        "regression": ["float32", "float32", "int64", "uint8", "int32"],
+        "binary": ["float32", "int64", "uint8", "bool", "int32"],
+        "classes": ["int64", "int64", "int32", "uint8", "float32"],
+        "tokens": ["int64", "int64", "int32"],
+        "image": ["float32", "uint8"],
+    }.get(task, ["float32"])
+    found: dict[str, Any] = {"dtype": draw(st.sampled_from(dtypes))}
+    if task in ("regression", "binary", "classes"):
+        found["rank"] = draw(st.sampled_from(choices.RANKS))
+    if task in ("binary", "classes", "onehot", "tokens"):
+        found["head"] = draw(st.sampled_from(["plain", "logits"]))
+    if task in ("regression", "binary") and draw(_one_in(6)):
+        found["head"] = "rank1"
+    return found
+
+
+@st.composite
+def _losses(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
+    loss = draw(_rarely(LOSSES[p["task"]], 4))
+    if p["task"] == "unlabelled":
+        return {}
+    if p.get("head") == "logits":
+        crossentropies = [name for name in LOSSES[p["task"]] if "crossentropy" in name]
+        loss, form = draw(st.sampled_from(crossentropies)), "class"
+    else:
+        form = draw(st.sampled_from(choices.LOSS_FORMS))
+        if form not in ("string", "class", "keras_function"):
+            # Custom losses are the mean squared error or a crossentropy.
+            loss = LOSSES[p["task"]][0]
+    found: dict[str, Any] = {"loss": loss, "loss_form": form}
+    if form in ("class", "subclass", "subclass_kwargs") and draw(_one_in(2)):
+        legacy = p["generation"] == "Legacy"
+        known = [name for name in choices.REDUCTIONS if not legacy or name in ("default", "sum_over_batch_size", "sum")]
+        found["reduction"] = draw(st.sampled_from(known))
+    return found
+
+
+@st.composite
+def _weights(draw: st.DrawFn, task: str, outputs: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if draw(_one_in(4)) and task != "unlabelled":
+        found["sample_weight"] = "token" if task == "tokens" and draw(_one_in(2)) else "example"
+    if outputs == "one" and task in ("binary", "classes", "onehot"):
+        found["class_weight"] = "sample_weight" not in found and draw(_one_in(5))
+    return found
+
+
+@st.composite
+def _metrics(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
+    if p["task"] == "unlabelled":
+        return {}
+    known = [name for name in METRICS[p["task"]] if p.get("head") != "rank1" or name != "R2Score"]
+    if p["generation"] == "Legacy":
+        known = [name for name in known if name != "R2Score"]
+    drawn_from = st.sampled_from([*known, *known, *OWN_METRICS])
+    metrics = draw(st.lists(drawn_from, max_size=2, unique=True)) if draw(_one_in(2)) else []
+    weighted = draw(st.lists(drawn_from, max_size=2, unique=True)) if draw(_one_in(4)) else []
+    return {
+        "metrics": tuple(metrics),
+        "weighted_metrics": tuple(name for name in weighted if name not in metrics),
+    }
+
+
+@st.composite
+def _optimizers(draw: st.DrawFn, generation: str) -> dict[str, Any]:
+    legacy = generation == "Legacy"
+    optimizer = draw(_rarely([name for name in choices.OPTIMIZERS if not legacy or name != "Multi"], 5))
+    weight_decay = optimizer != "AdamW" and draw(_one_in(8))
+    return {
+        "optimizer": optimizer,
+        "ema": draw(_rarely(choices.EMAS, 10)),
+        "clipping": draw(_rarely(choices.CLIPPINGS, 9)),
+        "weight_decay": weight_decay,
+        "decay_excludes": (weight_decay or optimizer == "AdamW") and draw(_one_in(2)),
+        "loss_scale": not legacy and draw(_one_in(10)),
+        "schedule": draw(_rarely(choices.SCHEDULES, 9)),
+    }
+
+
+@st.composite
+def _callbacks(draw: st.DrawFn, validation: str, schedule: str) -> tuple[str, ...]:
+    if not draw(_one_in(4)):
+        return ()
+    known = ["observer", "lambda", "csv", "terminate_on_nan", "own_stopper"]
+    known += ["batch_rate"] if schedule == "none" else []
+    if validation == "each":
+        known += ["early_stopping", "checkpoint"]
+    if schedule == "none":
+        known += ["reduce_rate"] if validation == "each" else ["scheduler"]
+    return tuple(draw(st.lists(st.sampled_from(known), min_size=1, max_size=2, unique=True)))
+
+
+@st.composite
+def _batches(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
+    batch = draw(st.sampled_from([12, 12, 8, 4]))
+    changing = {"batchnorm", "dropout"} & set(p["extras"]) or p["override"] in ("train_step", "both_steps")
+    fixed = p["inputs"] == "fixed"
+    accumulation = 2 if not changing and not fixed and draw(_one_in(8)) else 1
+    unit = batch * accumulation
+    full = draw(st.integers(1, 3))
+    remainder = "Drop" if fixed else draw(st.sampled_from(choices.REMAINDERS))
+    epochs = draw(st.sampled_from([1, 2, 2, 3]))
+    rows = full * unit + (draw(st.integers(1, unit - 1)) if remainder == "PadAndMask" else 0)
+    return {
+        "batch": batch,
+        "accumulation": accumulation,
+        "remainder": remainder,
+        "rows": rows,
+        "epochs": epochs,
+        "initial_epoch": 1 if epochs > 1 and draw(_one_in(10)) else 0,
+        "steps_per_execution": draw(st.sampled_from([1, 4])),
+    }

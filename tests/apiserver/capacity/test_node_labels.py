@@ -1,0 +1,343 @@
+"""The real scheduler places the pods of every accelerator on every platform, and on no other nodes.
+
+The pods are those of the operator's Indexed Job. Nodes have the labels that the platforms document, written here by
+hand, and what the kubelet leaves of the smallest machine; no kubelet runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mptraining_api.accelerators import catalogue
+from mptraining_api.machines.machine_types import machine_types
+from mptraining_api.machines.node_labels import accelerator_terms, platforms
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_operator.resources.environment import PodSettings
+from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.job_objects import Owner
+from tests.testbed import ControlPlane
+from tests.testbed.kubernetes.operator_namespace import eventually
+from tests.testbed.kubernetes.rest import Refused
+
+GKE_GPU, GKE_TPU = "cloud.google.com/gke-accelerator", "cloud.google.com/gke-tpu-accelerator"
+TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+AUTO_MODE, KARPENTER = "eks.amazonaws.com/instance-gpu-name", "karpenter.k8s.aws/instance-gpu-name"
+INSTANCE = "node.kubernetes.io/instance-type"
+PRODUCT = "nvidia.com/gpu.product"
+NVIDIA_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+TPU_TAINT = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
+ARM = {"kubernetes.io/arch": "arm64"}
+ARM_TAINT = {"key": "kubernetes.io/arch", "value": "arm64", "effect": "NoSchedule"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A job on a platform, and the nodes that it belongs on, each by its labels."""
+
+    name: str
+    platform: str
+    accelerator: dict[str, Any]
+    nodes: tuple[dict[str, str], ...]
+    devices: int = 1
+    resource: str = "nvidia.com/gpu"
+    taints: tuple[dict[str, str], ...] = (NVIDIA_TAINT,)
+    mig_strategy: str = "Mixed"
+
+
+def taint(key: str, value: str) -> dict[str, str]:
+    return {"key": key, "value": value, "effect": "NoSchedule"}
+
+
+# GKE: the label's value is the accelerator's name; the number is that of the largest machine.
+GKE_GPUS = {
+    "nvidia-tesla-p100": 4,
+    "nvidia-tesla-v100": 8,
+    "nvidia-tesla-t4": 4,
+    "nvidia-l4": 8,
+    "nvidia-tesla-a100": 16,
+    "nvidia-a100-80gb": 8,
+    "nvidia-h100-80gb": 8,
+    "nvidia-h100-mega-80gb": 8,
+    "nvidia-h200-141gb": 8,
+    "nvidia-b200": 8,
+    "nvidia-rtx-pro-6000": 8,
+}
+# Topologies of one machine, where there is one.
+GKE_TPUS = {
+    "tpu-v3-device": ("2x2", 4),
+    "tpu-v3-slice": ("4x4", 4),
+    "tpu-v4-podslice": ("2x2x1", 4),
+    "tpu-v5-lite-podslice": ("2x4", 8),
+    "tpu-v5-lite-device": ("2x4", 8),
+    "tpu-v5p-slice": ("2x2x1", 4),
+    "tpu-v6e-slice": ("2x4", 8),
+    "tpu7x": ("2x2x1", 4),
+}
+# Name of the GPU, its memory if the name is not enough, an instance type of a managed node group, devices.
+EKS_GPUS = {
+    "nvidia-tesla-v100": ("v100", None, "p3.16xlarge", 8),
+    "nvidia-tesla-t4": ("t4", None, "g4dn.12xlarge", 4),
+    "nvidia-l4": ("l4", None, "g6.48xlarge", 8),
+    "nvidia-tesla-a100": ("a100", "40960", "p4d.24xlarge", 8),
+    "nvidia-a100-80gb": ("a100", "81920", "p4de.24xlarge", 8),
+    "nvidia-h100-80gb": ("h100", None, "p5.48xlarge", 8),
+    "nvidia-h200-141gb": ("h200", None, "p5en.48xlarge", 8),
+    "nvidia-b200": ("b200", None, "p6-b200.48xlarge", 8),
+    "nvidia-gb200": (None, None, "p6e-gb200.36xlarge", 4),
+    "nvidia-rtx-pro-6000": ("rtx-pro-server-6000", None, "g7e.48xlarge", 8),
+}
+AKS_GPUS = {
+    "nvidia-tesla-v100": ("Standard_NC24s_v3", 4),
+    "nvidia-tesla-t4": ("Standard_NC64as_T4_v3", 4),
+    "nvidia-tesla-a100": ("Standard_ND96asr_v4", 8),
+    "nvidia-a100-80gb": ("Standard_ND96amsr_A100_v4", 8),
+    "nvidia-h100-80gb": ("Standard_ND96isr_H100_v5", 8),
+    "nvidia-h200-141gb": ("Standard_ND96isr_H200_v5", 8),
+    "nvidia-gb200": ("Standard_ND128isr_NDR_GB200_v6", 4),
+}
+PRODUCTS = {
+    "nvidia-tesla-p100": ("Tesla-P100-PCIE-16GB", 4),
+    "nvidia-tesla-v100": ("Tesla-V100-SXM2-32GB", 8),
+    "nvidia-tesla-t4": ("Tesla-T4", 4),
+    "nvidia-l4": ("NVIDIA-L4", 8),
+    "nvidia-tesla-a100": ("NVIDIA-A100-SXM4-40GB", 8),
+    "nvidia-a100-80gb": ("NVIDIA-A100-80GB-PCIe", 4),
+    "nvidia-h100-80gb": ("NVIDIA-H100-80GB-HBM3", 8),
+    "nvidia-h200-141gb": ("NVIDIA-H200", 8),
+    "nvidia-b200": ("NVIDIA-B200", 8),
+    "nvidia-gb200": ("NVIDIA-GB200", 4),
+    "nvidia-rtx-pro-6000": ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 8),
+}
+
+
+def rows() -> Iterator[Row]:
+    for name, count in GKE_GPUS.items():
+        yield Row(f"gke-{name}", "GKE", gpu(name, count), ({GKE_GPU: name},), count)
+    for name, (topology, chips) in GKE_TPUS.items():
+        wanted = {"type": name, "topology": topology, "countPerNode": chips}
+        labels = {GKE_TPU: name, TPU_TOPOLOGY: topology}
+        yield Row(f"gke-{name}", "GKE", wanted, (labels,), chips, "google.com/tpu", (TPU_TAINT,))
+    arm = {GKE_GPU: "nvidia-gb200", **ARM}
+    yield Row("gke-nvidia-gb200", "GKE", gpu("nvidia-gb200", 4), (arm,), 4, taints=(NVIDIA_TAINT, ARM_TAINT))
+    for name, (short, memory, instance, count) in EKS_GPUS.items():
+        extra = ARM if name == "nvidia-gb200" else {}
+        nodes = [{INSTANCE: instance, **extra}]
+        for label in (AUTO_MODE, KARPENTER) if short else ():
+            sized = {label.replace("-name", "-memory"): memory} if memory else {}
+            nodes.append({label: str(short), INSTANCE: "of-a-newer-size", **sized, **extra})
+        yield Row(f"eks-{name}", "EKS", gpu(name, count), tuple(nodes), count)
+    for name, (size, count) in AKS_GPUS.items():
+        labels = {INSTANCE: size, "kubernetes.azure.com/accelerator": "nvidia"}
+        labels |= ARM if name == "nvidia-gb200" else {}
+        yield Row(f"aks-{name}", "AKS", gpu(name, count), (labels,), count, taints=(taint("sku", "gpu"),))
+    for name, (product, count) in PRODUCTS.items():
+        extra = ARM if name == "nvidia-gb200" else {}
+        yield Row(f"nvidia-{name}", "NVIDIA", gpu(name, count), ({PRODUCT: product, **extra},), count)
+    yield from provisioned()
+    yield from parts()
+
+
+def gpu(name: str, count: int) -> dict[str, Any]:
+    return {"type": name, "countPerNode": count}
+
+
+def provisioned() -> Iterator[Row]:
+    """Provisionings, each with one L4, which machines on demand must not get."""
+    l4 = {"type": "nvidia-l4", "countPerNode": 1}
+    reserved = {"provisioning": "Reservation", "reservation": "team-l4"}
+    gke = {GKE_GPU: "nvidia-l4"}
+    spot, flex = "cloud.google.com/gke-spot", "cloud.google.com/gke-flex-start"
+    queued = "cloud.google.com/gke-queued"
+    yield Row(
+        "gke-spot",
+        "GKE",
+        {**l4, "provisioning": "Spot"},
+        ({**gke, spot: "true"},),
+        taints=(NVIDIA_TAINT, taint(spot, "true")),
+    )
+    yield Row(
+        "gke-flex",
+        "GKE",
+        {**l4, "provisioning": "FlexStart"},
+        ({**gke, flex: "true"},),
+        taints=(NVIDIA_TAINT, taint(flex, "true"), taint(queued, "true")),
+    )
+    reservation = {"cloud.google.com/reservation-name": "team-l4", "cloud.google.com/reservation-affinity": "specific"}
+    yield Row("gke-reservation", "GKE", {**l4, **reserved}, ({**gke, **reservation},))
+    compute_class = "cloud.google.com/compute-class"
+    yield Row(
+        "gke-class",
+        "GKE",
+        {**l4, "computeClass": "training"},
+        ({**gke, compute_class: "training"},),
+        taints=(NVIDIA_TAINT, taint(compute_class, "training")),
+    )
+    yield Row(
+        "eks-spot",
+        "EKS",
+        {**l4, "provisioning": "Spot"},
+        (
+            {AUTO_MODE: "l4", "karpenter.sh/capacity-type": "spot"},
+            {INSTANCE: "g6.xlarge", "eks.amazonaws.com/capacityType": "SPOT"},
+        ),
+    )
+    yield Row(
+        "eks-reservation",
+        "EKS",
+        {**l4, **reserved, "reservation": "cr-0123abc"},
+        ({KARPENTER: "l4", "karpenter.k8s.aws/capacity-reservation-id": "cr-0123abc"},),
+    )
+    priority = "kubernetes.azure.com/scalesetpriority"
+    yield Row(
+        "aks-spot",
+        "AKS",
+        {"type": "nvidia-tesla-t4", "countPerNode": 1, "provisioning": "Spot"},
+        ({INSTANCE: "Standard_NC4as_T4_v3", priority: "spot"},),
+        taints=(taint("sku", "gpu"), taint(priority, "spot")),
+    )
+    # A job on CPUs has no accelerator's taint.
+    cpu = {"type": "cpu", "provisioning": "Spot"}
+    yield Row("gke-cpu-spot", "GKE", cpu, ({spot: "true"},), 0, taints=(taint(spot, "true"),))
+    yield Row("aks-cpu-spot", "AKS", cpu, ({priority: "spot"},), 0, taints=(taint(priority, "spot"),))
+
+
+def parts() -> Iterator[Row]:
+    """Slices (MIG) and shared GPUs."""
+    a100, t4 = "nvidia-tesla-a100", "nvidia-tesla-t4"
+    third = {"type": a100, "partition": "3g.20gb"}
+    partition = "cloud.google.com/gke-gpu-partition-size"
+    yield Row("gke-slice", "GKE", third, ({GKE_GPU: a100, partition: "3g.20gb"},), 2)
+    product, slice_ = "NVIDIA-A100-SXM4-40GB", "nvidia.com/mig-3g.20gb"
+    yield Row("nvidia-slice-mixed", "NVIDIA", third, ({PRODUCT: product},), 2, slice_)
+    single = f"{product}-MIG-3g.20gb"
+    yield Row("nvidia-slice-single", "NVIDIA", third, ({PRODUCT: single},), 2, mig_strategy="Single")
+    yield Row("eks-slice", "EKS", third, ({INSTANCE: "p4d.24xlarge"},), 2, slice_)
+    discovered = {INSTANCE: "Standard_ND96asr_v4", PRODUCT: single}
+    yield Row("aks-slice", "AKS", third, (discovered,), 2, taints=(taint("sku", "gpu"),), mig_strategy="Single")
+    shared = {"type": t4, "sharing": {"strategy": "TimeSharing", "clients": 3}}
+    strategy, clients = "cloud.google.com/gke-gpu-sharing-strategy", "cloud.google.com/gke-max-shared-clients-per-gpu"
+    yield Row("gke-shared", "GKE", shared, ({GKE_GPU: t4, strategy: "time-sharing", clients: "3"},), 3)
+    labels = {
+        PRODUCT: "Tesla-T4-SHARED",
+        "nvidia.com/gpu.sharing-strategy": "time-slicing",
+        "nvidia.com/gpu.replicas": "3",
+    }
+    yield Row("nvidia-shared", "NVIDIA", shared, (labels,), 3)
+
+
+ROWS = tuple(rows())
+
+
+def pods_of(row: Row, namespace: str) -> list[dict[str, Any]]:
+    """Return a pod of the row's job for each of its nodes."""
+    document = {
+        "metadata": {"name": row.name, "namespace": namespace},
+        "spec": {
+            "accelerator": row.accelerator,
+            "program": {"application": {"name": "cnn", "classes": 3}},
+            # The newest GPUs need one.
+            "podTemplate": {"image": "trainer:1"},
+            "data": {"train": ["gs://b/*.tfrecord"]},
+        },
+    }
+    settings = ClusterSettings(
+        node_labels=row.platform,  # type: ignore[arg-type]
+        mig_strategy=row.mig_strategy,  # type: ignore[arg-type]
+        experimental_multi_host_tpu=True,
+        default_image="mptraining/trainer:test",
+    )
+    job = MPTrainingJob.parse(document)
+    owner = Owner(namespace, row.name, "8d1c0a52-5d0c-4d8e-9f0e-2f6c1b7e4a11", "2026-01-01T00:00:00Z")
+    built = indexed_job(owner, resolve(job, settings), job.spec, attempt=1, settings=PodSettings())
+    spec = built["spec"]["template"]["spec"]
+    names = [f"{row.name}-{number}" for number in range(len(row.nodes))]
+    return [{"metadata": {"name": name, "labels": {"row": row.name}}, "spec": spec} for name in names]
+
+
+def create_nodes(plane: ControlPlane, row: Row) -> None:
+    """Create the row's nodes, each with what the kubelet leaves of the smallest machine, other pods aside."""
+    accelerator = row.accelerator["type"]
+    machines = [
+        each
+        for platform, found in machine_types(accelerator).items()
+        for each in found
+        if platform in (row.platform, "GKE" if row.platform == "NVIDIA" else row.platform)
+        and each.devices >= row.accelerator.get("countPerNode", 1)
+    ]
+    smallest = min(machines, key=lambda each: (each.devices, each.cpus, each.memory)) if machines else None
+    cpus, memory = (smallest.cpus, smallest.memory) if smallest else (2, 8)
+    for number, labels in enumerate(row.nodes):
+        devices = {row.resource: str(row.devices)} if row.devices else {}
+        room = {"cpu": f"{int(cpus * 900)}m", "memory": f"{int(memory * 1024 * 0.7)}Mi", **devices}
+        plane.nodes.create(f"{row.name}-node-{number}", labels=labels, capacity=room, taints=row.taints)
+
+
+def scheduled_condition(pod: dict[str, Any]) -> dict[str, Any]:
+    found = (each for each in pod.get("status", {}).get("conditions", ()) if each["type"] == "PodScheduled")
+    return next(found, {"status": "Unknown"})
+
+
+def test_the_table_has_every_accelerator_of_every_platform() -> None:
+    listed = {"GKE": {*GKE_GPUS, *GKE_TPUS, "nvidia-gb200"}, "EKS": {*EKS_GPUS}, "AKS": {*AKS_GPUS}}
+    listed["NVIDIA"] = {*PRODUCTS}
+    for name, platform in platforms().items():
+        known = {each.name for each in catalogue().values() if each.kind != "cpu" and accelerator_terms(each, platform)}
+        assert listed[name] == known, name
+
+
+@pytest.fixture
+def plane(scheduled: ControlPlane) -> Iterator[ControlPlane]:
+    """The control plane; nodes and pods of this test are deleted after it."""
+    before = {each["metadata"]["name"] for each in scheduled.rest.get("/api/v1/nodes")["items"]}
+    yield scheduled
+    for each in scheduled.rest.get("/api/v1/nodes")["items"]:
+        if each["metadata"]["name"] not in before:
+            scheduled.nodes.remove(each["metadata"]["name"])
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_every_accelerator_is_refused_by_the_nodes_of_others_and_placed_on_its_own(
+    plane: ControlPlane, half: int
+) -> None:
+    """In two halves, so that each row is refused while there are nodes of every second row, and placed beside them."""
+    namespace = plane.namespace(f"node-labels-{half}")
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    # GPUs and TPUs without a label.
+    plane.nodes.create("no-label-gpu", capacity={"nvidia.com/gpu": "16"}, taints=[NVIDIA_TAINT])
+    plane.nodes.create("no-label-tpu", capacity={"google.com/tpu": "8"}, taints=[TPU_TAINT])
+    asked, others = ROWS[half::2], ROWS[1 - half :: 2]
+    for row in others:
+        create_nodes(plane, row)
+    for row in asked:
+        for pod in pods_of(row, namespace):
+            plane.rest.post(path, pod)
+
+    def pods() -> dict[str, dict[str, Any]]:
+        return {each["metadata"]["name"]: each for each in plane.rest.get(path)["items"]}
+
+    try:
+        decided = eventually(
+            pods, lambda found: all(scheduled_condition(each)["status"] != "Unknown" for each in found.values())
+        )
+        for pod in decided.values():
+            condition, row_name = scheduled_condition(pod), pod["metadata"]["labels"]["row"]
+            assert condition["status"] == "False", (row_name, pod["spec"].get("nodeName"), condition)
+            # Nodes that are all tainted are refused before their labels are read.
+            cause = "untolerated taint" if "-cpu-" in row_name else "didn't match Pod's node affinity/selector"
+            assert cause in condition["message"], (row_name, condition)
+        for row in asked:
+            create_nodes(plane, row)
+        placed = eventually(pods, lambda found: all(each["spec"].get("nodeName") for each in found.values()))
+        for pod in placed.values():
+            assert pod["spec"]["nodeName"].rpartition("-node-")[0] == pod["metadata"]["labels"]["row"]
+    finally:
+        for name in pods():
+            try:
+                plane.rest.delete(f"{path}/{name}", {"gracePeriodSeconds": 0})
+            except Refused:
+                continue

@@ -1,0 +1,176 @@
+"""The rights of the operator, of users and of scrapers of metrics."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from tests.apiserver.chart.rendered import objects, pod, rendered, settings
+
+
+def test_the_rights_hold_in_the_whole_cluster_or_in_some_namespaces_alone() -> None:
+    everywhere = objects()
+    assert ("ClusterRoleBinding", "mptraining-operator-jobs") in everywhere
+    some = rendered(json.dumps({"settings": {"namespaces": ["a", "b"]}}), False)
+    bound = [
+        (each["kind"], each["metadata"].get("namespace"), each["roleRef"]["name"])
+        for each in some
+        if each["kind"].endswith("Binding") and each.get("subjects")
+    ]
+    assert sorted(bound, key=str) == [
+        ("ClusterRoleBinding", None, "mptraining-operator"),
+        ("RoleBinding", "a", "mptraining-operator-jobs"),
+        ("RoleBinding", "b", "mptraining-operator-jobs"),
+        ("RoleBinding", "mptraining-system", "mptraining-operator"),
+    ]
+    rules = {each["metadata"]["name"]: each["rules"] for each in some if each["kind"] == "ClusterRole"}
+    granted = {
+        (group, resource)
+        for rule in rules["mptraining-operator"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert granted == {
+        ("authentication.k8s.io", "tokenreviews"),
+        ("", "nodes"),
+        ("kueue.x-k8s.io", "workloadpriorityclasses"),
+    }
+
+
+# What the operator asks the API server for, by the module that does: whoever adds a call adds its right, and no other.
+CALLS = {
+    "mptrainingjobs": {
+        "get": "apply",
+        "list": "watch.informer",
+        "watch": "watch.kopf_streams",
+        "create": "sweeps.apply",
+        "patch": "sweeps.apply",
+        "delete": "apply",
+    },
+    "mptrainingjobs/status": {"patch": "apply"},
+    "mptrainingsweeps": {
+        "get": "sweeps.apply",
+        "list": "watch.informer",
+        "watch": "watch.reflector",
+        "delete": "sweeps.apply",
+    },
+    "mptrainingsweeps/status": {"patch": "sweeps.apply"},
+    "mptrainingsweeps/finalizers": {"update": "sweeps.apply"},
+    # The API server's own check of blockOwnerDeletion.
+    "mptrainingjobs/finalizers": {"update": "resources.job_objects"},
+    "jobs": {
+        "get": "apply",
+        "list": "watch.informer",
+        "watch": "watch.reflector",
+        "create": "apply",
+        "delete": "apply",
+    },
+    "configmaps": {"get": "apply", "create": "apply"},
+    "services": dict.fromkeys(("get", "list", "create", "update"), "namespace_objects"),
+    "networkpolicies": dict.fromkeys(("get", "list", "create", "update", "delete"), "namespace_objects"),
+    "pods": {"get": "apply", "list": "watch.informer", "watch": "watch.reflector", "delete": "apply"},
+    "events": {
+        "list": "apply",
+        "create": "event_recorder",
+        "patch": "event_recorder",
+    },
+    # The operator reads one that it could not create, because it exists.
+    "podgroups": dict.fromkeys(("get", "create"), "apply"),
+    # Of Kubernetes' scheduler, and Kueue's.
+    "workloads": dict.fromkeys(("get", "create"), "apply"),
+    # Also without deviceClasses: jobs that started with them claim their GPUs at every attempt.
+    "resourceclaimtemplates": dict.fromkeys(("get", "create"), "apply"),
+    "localqueues": {"get": "kueue.place_in_queue"},
+    "workloadpriorityclasses": {"get": "kueue.place_in_queue"},
+    # Of the Job that holds a job's place in its queue.
+    "jobs/status": {"patch": "kueue.place_in_queue"},
+    "tokenreviews": {"create": "progress.auth"},
+    "nodes": {"get": "apply", "list": "watch.node_platform"},
+    "leases": {"get": "leader_election", "create": "leader_election", "update": "leader_election"},
+    "secrets": {"get": "progress.server", "create": "progress.server"},
+}
+
+
+# With metrics behind a token.
+REVIEWS = {"subjectaccessreviews": {"create": "monitoring.metrics_access"}}
+
+
+@pytest.mark.parametrize("namespaces", [[], ["a", "b"]])
+@pytest.mark.parametrize(
+    ("settings", "more"),
+    [
+        ({}, {}),
+        ({"metrics": {"authentication": "TokenReview"}}, REVIEWS),
+        ({"deviceClasses": {"t4": "t4.example.com"}}, {}),
+    ],
+)
+def test_the_operator_has_the_rights_for_its_calls_and_no_others(
+    namespaces: list[str], settings: dict[str, Any], more: dict[str, dict[str, str]]
+) -> None:
+    granted: dict[str, set[str]] = {}
+    chosen = {"namespaces": namespaces, **settings}
+    for (kind, name), each in objects({"settings": chosen}).items():
+        if kind not in ("Role", "ClusterRole") or name.endswith(("-edit", "-view", "-metrics-reader")):
+            continue
+        for rule in each["rules"]:
+            for resource in rule["resources"]:
+                granted.setdefault(resource, set()).update(rule["verbs"])
+            if {"secrets", "leases"} & set(rule["resources"]):
+                assert kind == "Role"
+                assert rule["verbs"] == ["create"] or rule["resourceNames"]
+    assert granted == {resource: set(verbs) for resource, verbs in {**CALLS, **more}.items()}
+    modules = {module for verbs in {**CALLS, **more}.values() for module in verbs.values()}
+    assert all(find_spec(f"mptraining_operator.{module}") for module in modules)
+
+
+def test_users_reach_jobs_by_the_roles_they_have() -> None:
+    roles = objects()
+    labels = {name: roles["ClusterRole", name]["metadata"]["labels"] for name in ("mptraining-edit", "mptraining-view")}
+    told = {
+        name: sorted(key.rpartition("/")[2] for key in found if "aggregate" in key) for name, found in labels.items()
+    }
+    assert told == {
+        "mptraining-edit": ["aggregate-to-admin", "aggregate-to-edit"],
+        "mptraining-view": ["aggregate-to-view"],
+    }
+    assert set(roles["ClusterRole", "mptraining-view"]["rules"][0]["verbs"]) == {"get", "list", "watch"}
+    assert ("ClusterRole", "mptraining-edit") not in objects({"rbac": {"userRoles": False}})
+
+
+CLOSED: dict[str, Any] = {
+    "metrics": {"serviceMonitor": {"enabled": True}},
+    "settings": {"metrics": {"authentication": "TokenReview"}},
+}
+
+
+def test_metrics_behind_a_token_take_https_a_right_and_a_role_for_scrapers() -> None:
+    (container,) = pod(CLOSED)["spec"]["containers"]
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("liveness", "readiness", "startup")]
+    assert [each["scheme"] for each in probes] == ["HTTPS"] * 3
+    assert pod(CLOSED)["metadata"]["annotations"]["prometheus.io/scheme"] == "https"
+    found = objects(CLOSED)
+    rules = found["ClusterRole", "mptraining-operator"]["rules"]
+    assert {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]} in rules
+    reader = found["ClusterRole", "mptraining-operator-metrics-reader"]["rules"]
+    assert reader == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    (endpoint,) = found["ServiceMonitor", "mptraining-operator"]["spec"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
+    assert endpoint["bearerTokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    secret = {"bearerTokenSecret": {"name": "scraper", "key": "jwt"}, "enabled": True}
+    by_secret = objects({**CLOSED, "metrics": {"serviceMonitor": secret}})
+    (endpoint,) = by_secret["ServiceMonitor", "mptraining-operator"]["spec"]["endpoints"]
+    assert endpoint["authorization"] == {"credentials": {"name": "scraper", "key": "jwt"}}
+    assert "bearerTokenFile" not in endpoint
+
+
+def test_by_default_metrics_are_open_and_no_right_is_taken_for_them() -> None:
+    found = objects({"metrics": {"serviceMonitor": {"enabled": True}}})
+    (endpoint,) = found["ServiceMonitor", "mptraining-operator"]["spec"]["endpoints"]
+    assert set(endpoint) == {"port", "path", "interval"}
+    (container,) = pod()["spec"]["containers"]
+    assert "scheme" not in container["livenessProbe"]["httpGet"]
+    assert ("ClusterRole", "mptraining-operator-metrics-reader") not in found
+    assert settings({}).metrics.authentication == "None"

@@ -1,0 +1,330 @@
+"""What values make of the operator: names, images, settings, replicas, and which values are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from mptraining.job_file.runtimes import KnownRuntimes
+from mptraining_operator.settings import OperatorSettings
+from tests.apiserver.chart.rendered import objects, pod, rendered, settings
+from tests.testbed.kubernetes.chart import REGISTRY, Refused, documents, render
+
+CRD = "mptrainingjobs.mptraining.dev"
+
+
+def test_by_default_the_operator_reads_its_own_defaults_and_this_version_s_images() -> None:
+    chosen = settings({})
+    images = {kind: chosen.image(kind) for kind in ("cpu", "gpu", "tpu")}
+    assert images == {kind: f"{REGISTRY}/{OperatorSettings().image(kind)}" for kind in images}
+    assert chosen.model_copy(update={"trainer_images": OperatorSettings().trainer_images}) == OperatorSettings()
+    (container,) = pod()["spec"]["containers"]
+    assert container["image"] == images["cpu"].replace("trainer", "operator")
+
+
+@pytest.mark.parametrize(
+    ("values", "repository"),
+    [
+        ({"global": {}}, "mptraining/operator"),
+        ({"global": {}, "image": {"registry": "own.example"}}, "mptraining/trainer"),
+        ({"global": {}, "image": {"registry": "own.example"}, "settings": {"trainerImages": {"cpu": "own/t:1"}}},
+         "mptraining/trainer"),
+    ],
+)  # fmt: skip
+def test_no_image_comes_from_a_registry_that_nobody_named(values: dict[str, Any], repository: str) -> None:
+    """Nodes would take it from Docker Hub, where the name is not this project's."""
+    with pytest.raises(Refused, match=f"global.imageRegistry: expected the HOST/PATH .* {repository}"):
+        render(values)
+
+
+def test_images_of_other_names_need_no_registry() -> None:
+    own = {"global": {}, "image": {"repository": "team/operator"}, "settings": {"trainerImage": "team/trainer:1"}}
+    assert pod(own)["spec"]["containers"][0]["image"].startswith("team/operator:")
+
+
+def test_images_come_from_one_registry_unless_something_nearer_is_named() -> None:
+    values: dict[str, Any] = {
+        "global": {"imageRegistry": "mirror.example/k8s/", "imagePullSecrets": [{"name": "pull"}]}
+    }
+    assert pod(values)["spec"]["containers"][0]["image"].startswith("mirror.example/k8s/mptraining/operator:")
+    assert pod(values)["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    assert settings(values).image("gpu").startswith("mirror.example/k8s/mptraining/trainer:")
+    assert settings(values).image("gpu").endswith("-gpu")
+    nearer = {
+        **values,
+        "image": {"registry": "own.example", "digest": "sha256:" + "0" * 64},
+        "trainer": {"tag": "9", "suffixes": {"gpu": "-cuda"}},
+        "settings": {"trainerImages": {"tpu": "tpu.example/t:1"}},
+    }
+    assert pod(nearer)["spec"]["containers"][0]["image"] == "own.example/mptraining/operator@sha256:" + "0" * 64
+    assert settings(nearer).image("gpu") == "mirror.example/k8s/mptraining/trainer:9-cuda"
+    assert settings(nearer).image("tpu") == "tpu.example/t:1"
+    pinned = {**values, "trainer": {"digests": {"gpu": "sha256:" + "1" * 64}}}
+    assert settings(pinned).image("gpu") == "mirror.example/k8s/mptraining/trainer@sha256:" + "1" * 64
+    assert settings(pinned).image("tpu").endswith("-tpu")
+    one = {**values, "settings": {"trainerImage": "all.example/t:1"}}
+    assert {settings(one).image(kind) for kind in ("cpu", "gpu", "tpu")} == {"all.example/t:1"}
+
+
+@pytest.mark.parametrize("crd", [CRD, "mptrainingsweeps.mptraining.dev"])
+def test_the_resources_are_upgraded_with_the_chart_and_outlive_it(crd: str) -> None:
+    found = objects()["CustomResourceDefinition", crd]
+    assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "annotations" not in objects({"crds": {"keep": False}})["CustomResourceDefinition", crd]["metadata"]
+    assert ("CustomResourceDefinition", crd) not in objects({"crds": {"install": False}})
+
+
+def test_names_follow_from_the_release_or_are_given() -> None:
+    other = documents(render({"fullnameOverride": "trainer-op"}, release="two"))
+    names = {(each["kind"], each["metadata"]["name"]) for each in other}
+    assert ("Deployment", "trainer-op") in names
+    assert ("ClusterRole", "trainer-op-jobs") in names
+    assert ("ClusterRole", "two-edit") in names
+    assert ("Deployment", "two-operator") in {
+        (e["kind"], e["metadata"]["name"]) for e in documents(render(release="two"))
+    }
+
+
+def test_extra_labels_are_on_every_object_and_every_object_says_what_it_belongs_to() -> None:
+    values = {
+        "commonLabels": {"team": "platform"},
+        "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
+    }
+    for each in objects(values, tests=True).values():
+        labels = each["metadata"]["labels"]
+        assert labels["team"] == "platform", each["kind"]
+        assert labels["app.kubernetes.io/instance"] == "mptraining"
+    assert pod(values)["metadata"]["labels"]["team"] == "platform"
+    selector = objects(values)["Deployment", "mptraining-operator"]["spec"]["selector"]["matchLabels"]
+    assert "team" not in selector, "a selector can never be changed"
+
+
+def test_replicas_are_spread_and_one_of_them_remains() -> None:
+    spread = pod()["spec"]["topologySpreadConstraints"]
+    assert [(each["topologyKey"], each["whenUnsatisfiable"]) for each in spread] == [
+        ("kubernetes.io/hostname", "DoNotSchedule"),
+        ("topology.kubernetes.io/zone", "ScheduleAnyway"),
+    ]
+    # A cordoned node must not keep a replica pending, nor a replica of the old version during an upgrade.
+    assert (spread[0]["nodeTaintsPolicy"], spread[0]["matchLabelKeys"]) == ("Honor", ["pod-template-hash"])
+    assert objects()["PodDisruptionBudget", "mptraining-operator"]["spec"]["minAvailable"] == 1
+    # With a single one no node could ever be drained.
+    assert ("PodDisruptionBudget", "mptraining-operator") not in objects({"replicas": 1})
+
+
+def test_no_user_is_named_unless_the_values_do() -> None:
+    """OpenShift's restricted-v2 assigns one from the namespace's range and refuses others."""
+    security = pod()["spec"]["securityContext"]
+    assert security == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    named = pod({"podSecurityContext": {"runAsUser": 2000}})["spec"]["securityContext"]
+    assert named == {**security, "runAsUser": 2000}
+
+
+def test_the_replicas_go_before_jobs_on_a_busy_node() -> None:
+    """By a class of the administrator's: one of the chart's own would be usable by everybody."""
+    assert not [name for kind, name in objects() if kind == "PriorityClass"]
+    assert "priorityClassName" not in pod()["spec"]
+    assert (
+        pod({"priorityClassName": "system-cluster-critical"})["spec"]["priorityClassName"] == "system-cluster-critical"
+    )
+    requests = pod()["spec"]["containers"][0]["resources"]["requests"]
+    assert (requests["cpu"], requests["memory"]) == ("250m", "256Mi")
+
+
+def test_a_change_of_settings_restarts_the_replicas() -> None:
+    before = pod()["metadata"]["annotations"]["checksum/settings"]
+    assert pod({"settings": {"cpuFallback": True}})["metadata"]["annotations"]["checksum/settings"] != before
+    assert pod({"commonLabels": {"a": "b"}})["metadata"]["annotations"]["checksum/settings"] == before
+    # A running operator takes over these two.
+    live = {"settings": {"logLevel": "DEBUG", "paused": True}}
+    assert pod(live)["metadata"]["annotations"]["checksum/settings"] == before
+    assert (settings(live).log_level, settings(live).paused) == ("DEBUG", True)
+
+
+def test_only_workers_and_readers_of_metrics_reach_the_replicas() -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    ingress = objects({"networkPolicy": {"metricsFrom": [peer]}})["NetworkPolicy", "mptraining-operator"]["spec"][
+        "ingress"
+    ]
+    by_port = {rule["ports"][0]["port"]: rule["from"] for rule in ingress}
+    assert by_port["health"] == [peer]
+    workers, test = by_port["progress"]
+    assert workers["podSelector"]["matchExpressions"] == [{"key": "mptraining.dev/job", "operator": "Exists"}]
+    assert test["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "mptraining-test"
+    checked = objects(tests=True)["Pod", "mptraining-operator-test"]["metadata"]["labels"]
+    assert test["podSelector"]["matchLabels"].items() <= checked.items()
+
+
+def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
+    chosen = {"healthPort": 9000, "progress": {"port": 9443, "service": "reports"}, "lease": {"name": "lead"}}
+    found = objects({"settings": chosen})
+    (container,) = pod({"settings": chosen})["spec"]["containers"]
+    assert {each["name"]: each["containerPort"] for each in container["ports"]} == {"health": 9000, "progress": 9443}
+    # Pods report to the Service, on the port of the settings.
+    assert found["Service", "reports"]["spec"]["ports"] == [
+        {"name": "progress", "port": 9443, "targetPort": "progress"}
+    ]
+    named = [name for rule in found["Role", "mptraining-operator"]["rules"] for name in rule.get("resourceNames", ())]
+    assert named == ["lead", "reports-progress"]
+    quiet = objects({"settings": {"progress": {"enabled": False}}})
+    assert ("Service", "mptraining-operator") not in quiet
+    assert not any("secrets" in rule["resources"] for rule in quiet["Role", "mptraining-operator"]["rules"])
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"settings": {"cpuFalback": True}}, "cpuFalback"),
+        ({"settings": {"workers": 0}}, "workers"),
+        ({"settings": {"limits": {"nodesPerJob": "many"}}}, "nodesPerJob"),
+        ({"replica": 3}, "replica"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+        ({"image": {"digest": "latest"}}, "digest"),
+        ({"settings": {"healthPort": 0}}, "healthPort"),
+        ({"settings": {"healthPort": 8443}}, r"healthPort: 8443 is settings.progress.port too"),
+        ({"settings": {"lease": {"durationSeconds": 5, "renewSeconds": 3}}}, "renewSeconds"),
+        ({"settings": {"logLevel": "verbose"}}, "logLevel"),
+        ({"settings": {"metrics": {"authentication": "Token"}}}, "authentication"),
+        ({"settings": {"paused": "yes"}}, "paused"),
+        ({"settings": {"namespaces": ["Team_A"]}}, "namespaces/0"),
+        ({"settings": {"defaultOutput": "s3://runs"}}, "defaultOutput"),
+        ({"settings": {"limits": {"accelerators": ["t5"]}}}, "nvidia-tesla-t4"),
+        ({"image": {"repository": ""}}, "repository"),
+        ({"global": {"imageRegistry": "https://mirror.example"}}, "imageRegistry"),
+        ({"fullnameOverride": "Training"}, "fullnameOverride"),
+        ({"resources": {"limits": {"memory": "10MB"}}}, "10MB|memory"),
+        ({"image": {"tag": "1:2"}}, "tag"),
+        ({"metrics": {"serviceMonitor": {"interval": "fast"}}}, "interval"),
+        ({"settings": {"pods": {"httpProxy": "notaurl"}}}, "httpProxy"),
+        ({"settings": {"pods": {"labels": {"mptraining.dev/job": "x"}}}}, "mptraining.dev/job"),
+        ({"settings": {"lease": None}}, "lease"),
+        ({"settings": {"deviceClasses": {"nvidia-t4": "a"}}}, "nvidia-t4"),
+        ({"settings": {"deviceClasses": {"cpu": "a"}}}, "cpu"),
+        # As the operator does.
+        ({"settings": {"deviceClasses": {"T4": "a"}}}, "T4"),
+        ({"settings": {"deviceClasses": {"t4": "A b"}}}, "deviceClasses/t4"),
+        ({"settings": {"gangSchedulers": {"volcano": "a b"}}}, "volcano"),
+        ({"settings": {"pods": {"labels": {"a b": "c"}}}}, "'a b'"),
+        ({"settings": {"defaultOutputs": {"A b": "/runs"}}}, "'A b'"),
+        ({"settings": {"defaultRuntimes": {"A b": "a"}}}, "'A b'"),
+        ({"settings": {"defaultRuntimes": {"a": "A b"}}}, "defaultRuntimes/a"),
+        ({"settings": {"limits": {"registries": ["https://x.example/y"]}}}, "registries/0"),
+        ({"settings": {"limits": {"images": ["a b"]}}}, "images/0"),
+        ({"settings": {"trainerImage": "https://x.example/y"}}, "trainerImage"),
+        ({"settings": {"trainerImages": {"gpu": "team/Trainer"}}}, "trainerImages/gpu"),
+        # One message, not one more for null.
+        ({"settings": {"trainerImage": ["a"]}}, r"got array, want null or string\s*$"),
+        ({"settings": {"namespaces": ["a", "mptraining-system"]}}, "mptraining-system is the operator's own namespace"),
+        ({"settings": {"runtimes": {"None": {}}}}, "'None'"),
+        ({"settings": {"progress": None}}, "progress"),
+        ({"crds": None}, "crds"),
+        # The selectors of Deployment, Services and NetworkPolicy go by them.
+        ({"commonLabels": {"app.kubernetes.io/name": "a"}}, "app.kubernetes.io/name"),
+        ({"podLabels": {"app.kubernetes.io/instance": "a"}}, "app.kubernetes.io/instance"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        render(values)
+
+
+def test_what_kubernetes_takes_is_taken() -> None:
+    resources = {"requests": {"cpu": 0.5, "memory": 268435456}, "limits": None}
+    (container,) = pod({"resources": resources})["spec"]["containers"]
+    assert container["resources"]["requests"] == {
+        "cpu": 0.5,
+        "memory": 268435456,
+        "ephemeral-storage": "16Mi",
+    }
+    # Digits alone are the name of a namespace, and a number in YAML; and one that stands there twice is one.
+    some = rendered(json.dumps({"settings": {"namespaces": ["1234", "1234"]}}), False)
+    bound = [each["metadata"].get("namespace") for each in some if each["kind"] == "RoleBinding"]
+    assert sorted(bound) == ["1234", "mptraining-system"]
+    # null removes a default.
+    assert ("ClusterRoleBinding", "mptraining-operator-jobs") in objects({"settings": {"namespaces": None}})
+    assert objects({"settings": {"pods": {"httpProxy": "http://proxy.example:3128"}}})
+
+
+def test_sections_of_a_runtime_may_be_empty() -> None:
+    """As in YAML whose lines below a section are comments."""
+    assert objects({"settings": {"runtimes": {"a": dict.fromkeys(("podTemplate", "alternatives", "provisioning"))}}})
+
+
+def test_the_names_of_a_long_release_fit() -> None:
+    found = documents(render(release="r" * 53))
+    assert all(len(each["metadata"]["name"]) <= 63 for each in found if each["kind"] == "Service")
+
+
+def test_an_older_kubernetes_is_refused() -> None:
+    with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.30"):
+        render(kubernetes="1.29.15")
+
+
+RUNTIMES: dict[str, Any] = {
+    "runtimes": {
+        "team-default": {
+            "provisioning": "Spot",
+            "podTemplate": {
+                "resources": {"requests": {"cpu": 4, "memory": "8Gi"}},
+                "initContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
+            },
+            "limits": {"nodesPerJob": 2},
+        }
+    },
+    "defaultRuntimes": {"vision": "team-default"},
+}
+
+
+def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_else() -> None:
+    limits = {"accelerators": ["t4"], "nodesPerNamespace": 8}
+    found = objects({"settings": {**RUNTIMES, "limits": limits}})
+    published = KnownRuntimes.parse(yaml.safe_load(found["ConfigMap", "mptraining-runtimes"]["data"]["runtimes.yaml"]))
+    chosen = settings({"settings": {**RUNTIMES, "limits": limits}})
+    assert (published.runtimes, published.default_runtimes) == (chosen.runtimes, chosen.default_runtimes)
+    # `mptj check --runtimes` leaves out the alternatives that the operator leaves out.
+    assert published.limits == chosen.limits
+    assert published.limits.nodes_per_namespace == 8
+    assert found["Role", "mptraining-runtimes"]["rules"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mptraining-runtimes"], "verbs": ["get"]}
+    ]
+    (subject,) = found["RoleBinding", "mptraining-runtimes"]["subjects"]
+    assert subject["name"] == "system:authenticated"
+    for values, kinds in (
+        ({}, set()),
+        ({"settings": RUNTIMES, "rbac": {"userRoles": False}}, {"ConfigMap"}),
+    ):
+        assert {kind for kind, name in objects(values) if name == "mptraining-runtimes"} == kinds
+
+
+@pytest.mark.parametrize(
+    ("runtime", "words"),
+    [
+        ({"podTemplat": {}}, "podTemplat"),
+        ({"podTemplate": {"hostNetwork": True}}, "hostNetwork"),
+        ({"provisioning": "Cheap"}, "provisioning"),
+        ({"limits": {"nodesPerNamespace": 2}}, "nodesPerNamespace"),
+        ({"alternatives": [{"type": "nvidia-l5"}]}, "alternatives/0/type"),
+        ({"alternatives": [{"type": "t4"}]}, "alternatives/0/type"),
+        ({"tryForSeconds": 60}, "'alternatives' required"),
+        ({"images": {"gpu": "a b"}}, "images/gpu"),
+        ({"podTemplate": {"labels": {"a b": "c"}}}, "'a b'"),
+        ({"podTemplate": {"annotations": {"a b": "c"}}}, "'a b'"),
+    ],
+)
+def test_a_wrong_runtime_is_refused_by_name(runtime: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        render({"settings": {"runtimes": {"a": runtime}}})
+
+
+def test_the_key_of_an_annotation_may_have_capitals_in_its_domain_as_in_kubernetes() -> None:
+    def values(field: str) -> dict[str, Any]:
+        return {"settings": {"runtimes": {"a": {"podTemplate": {field: {"Example.com/Team": "b"}}}}}}
+
+    template = settings(values("annotations")).runtimes["a"].pod_template
+    assert template is not None
+    assert template.annotations == {"Example.com/Team": "b"}
+    with pytest.raises(Refused, match=r"Example\.com/Team"):
+        render(values("labels"))

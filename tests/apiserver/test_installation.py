@@ -1,0 +1,202 @@
+"""The installation on a real API server: the rights of a single namespace, the limits, the examples."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mptraining_operator.cluster import Cluster
+from mptraining_operator.helm_test import run_checks
+from mptraining_operator.settings import OperatorSettings
+from tests.testbed import ControlPlane, Exit, Refused, Run
+from tests.testbed.binaries import binary, missing
+from tests.testbed.kubernetes.access import may, wait_until_allowed
+from tests.testbed.kubernetes.chart import CHART, REGISTRY, RELEASE, documents, render
+from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, install
+from tests.testbed.kubernetes.operator_namespace import eventually
+
+EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
+ACCOUNT = "narrow-operator"
+BOUND = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount")
+
+
+@pytest.fixture(scope="module")
+def narrow(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory, new_namespace: Any) -> Iterator[Any]:
+    """An operator for one namespace, with only the rights that the chart gives it there."""
+    absent = missing(["helm"])
+    if absent:
+        pytest.skip(absent)
+    settings = {
+        "namespaces": ["narrow"],
+        "lease": {"name": "operator-narrow"},
+        "progress": {"service": "narrow"},
+        "limits": {"accelerators": ["cpu"], "registries": ["gcr.io/team"], "nodesPerJob": 3, "nodesPerNamespace": 3},
+    }
+    ns = new_namespace(installed, "narrow", progress={"port": 0, "service": "narrow"}, limits=settings["limits"])
+    rendered = documents(render({"settings": settings, "crds": {"install": False}}, release="narrow"))
+    rights = [each for each in rendered if each["kind"] in BOUND]
+    installed.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(rights))
+    user = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
+    for asked in (
+        may(user, "watch", "mptraining.dev", "mptrainingjobs", "narrow"),
+        may(user, "update", "coordination.k8s.io", "leases", SYSTEM, "operator-narrow"),
+        may(user, "create", "authentication.k8s.io", "tokenreviews", None),
+    ):
+        # The roles take effect a moment after they are created; the operator would retry, and log it.
+        wait_until_allowed(installed.rest, asked)
+    ns.with_kubelet()
+    try:
+        ns.operator(account=ACCOUNT)
+        yield ns
+    finally:
+        ns.close()
+
+
+def test_with_the_rights_of_one_namespace_jobs_run_there(narrow: Any) -> None:
+    narrow.create("quick", lambda pod: Exit(0))
+    narrow.phase("quick", "Succeeded")
+    assert "orbidden" not in narrow.operators[0].log
+    assert "Traceback" not in narrow.operators[0].log
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "where"),
+    [
+        ("list", "mptrainingjobs.mptraining.dev", "default"),
+        ("list", "pods", "default"),
+        ("create", "jobs.batch", "default"),
+        ("get", "secrets", "narrow"),
+        ("get", "secrets", "kube-system"),
+        ("update", "configmaps", "narrow"),
+        ("create", "pods", "narrow"),
+        ("create", "rolebindings.rbac.authorization.k8s.io", SYSTEM),
+    ],
+)
+def test_other_requests_are_refused(narrow: Any, verb: str, resource: str, where: str) -> None:
+    account = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
+    asked = narrow.control_plane.kubectl("auth", "can-i", verb, resource, "-n", where, f"--as={account}", check=False)
+    assert asked.stdout.strip() == "no"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"accelerator": {"type": "nvidia-tesla-t4"}}, "spec.accelerator.type: 'nvidia-tesla-t4' is outside limits."),
+        ({"podTemplate": {"image": "evil.org/a"}}, "spec.podTemplate.image: 'evil.org/a' is outside limits.registries"),
+        ({"nodes": 4}, "spec.nodes: 4 nodes are more than limits.nodesPerJob allows"),
+        ({"podTemplate": {"serviceAccountName": ACCOUNT}}, "spec.podTemplate.serviceAccountName: "),
+    ],
+)
+def test_a_job_outside_the_limits_fails_with_its_name(narrow: Any, spec: dict[str, Any], said: str) -> None:
+    name = "outside"
+    narrow.create(name, **spec)
+    failed = narrow.phase(name, "Failed")
+    narrow.delete(name)
+    (condition,) = (each for each in failed["conditions"] if each["type"] == "Failed")
+    assert condition["reason"] == "OutsideLimits"
+    assert condition["message"].startswith(said)
+    assert not narrow.batch_jobs(name)
+
+
+def test_a_job_waits_for_the_nodes_of_its_namespace(narrow: Any) -> None:
+    narrow.create("holds", lambda pod: Run())
+    narrow.running("holds")
+    narrow.create("waits", lambda pod: Exit(0))
+    narrow.until("waits", lambda status: "NamespaceFull" in str(status.get("conditions")))
+    assert not narrow.batch_jobs("waits")
+    narrow.patch("holds", {"spec": {"runPolicy": {"suspend": True}}})
+    narrow.phase("waits", "Succeeded")
+
+
+def test_the_check_of_helm_test_finds_what_works_and_what_does_not(narrow: Any) -> None:
+    kubeconfig = narrow.control_plane.kubeconfig("check", narrow.control_plane.token(SYSTEM, ACCOUNT))
+    cluster = Cluster(narrow.control_plane.client(kubeconfig))
+    chosen = {"namespaces": ["narrow"], "lease": {"name": "operator-narrow", "durationSeconds": 3, "renewSeconds": 1}}
+    settings = OperatorSettings.parse({**chosen, "progress": {"service": "narrow"}})
+    reached: list[str] = []
+
+    def reach(host: str, port: int, certificate: str) -> int:
+        reached.append(f"{host}:{port}")
+        assert certificate.startswith("-----BEGIN CERTIFICATE-----")
+        return 401
+
+    found = list(run_checks(settings, SYSTEM, cluster, probe=reach, wait=narrow_wait(narrow)))
+    assert [each.passed for each in found] == [True, True, True], [str(each) for each in found]
+    assert reached == [f"narrow.{SYSTEM}.svc:8443"]
+    elsewhere = OperatorSettings.parse(
+        {"namespaces": ["default"], "lease": {"name": "nobody"}, "progress": {"service": "no"}}
+    )
+    found = list(run_checks(elsewhere, SYSTEM, cluster, probe=reach, wait=lambda seconds: None))
+    assert [each.passed for each in found] == [False, False, False]
+    assert all("forbidden" in each.text for each in found)
+
+
+def narrow_wait(ns: Any) -> Any:
+    """Wait until the leader has renewed its Lease, rather than for a fixed time."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/operator-narrow"
+
+    def wait(seconds: float) -> None:
+        # Read here, after the check's own read: a renewal between an earlier read and that one would end the wait.
+        before = ns.rest.get(path)["spec"]["renewTime"]
+        ns.wait(lambda: ns.rest.get(path)["spec"]["renewTime"], lambda now: now != before)
+
+    return wait
+
+
+def test_the_folder_of_manifests_is_a_base_for_kustomize(control_plane: ControlPlane) -> None:
+    built = documents(control_plane.kubectl("kustomize", str(EXAMPLES.parent)).stdout)
+    plain = documents((EXAMPLES.parent / "install.yaml").read_text(encoding="utf-8"))
+
+    def by_name(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+        return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+    # Kinds and keys have another order.
+    assert by_name(built) == by_name(plain)
+
+
+def test_the_api_server_takes_every_example(installed: ControlPlane, namespace: str) -> None:
+    """Strictly, and with the resource's rules, as a dry run."""
+    for file in sorted(EXAMPLES.glob("*.yaml")):
+        try:
+            done = installed.kubectl(
+                "create", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", str(file)
+            )
+        except (RuntimeError, Refused) as refused:
+            pytest.fail(f"{file.name}: {refused}")
+        assert "mptrainingjob.mptraining.dev/" in done.stdout
+
+
+def test_an_installation_for_some_namespaces_takes_the_rights_of_install_yaml_away(
+    tmp_path: Path, control_plane_servers: None
+) -> None:
+    if absent := missing(["helm"]):
+        pytest.skip(absent)
+    everywhere = may(f"system:serviceaccount:{SYSTEM}:{OPERATOR}", "create", "batch", "jobs", "kube-system")
+    with ControlPlane(tmp_path) as control_plane:
+
+        def helm(*arguments: str) -> None:
+            command = [str(binary("helm")), *arguments, "--namespace", SYSTEM, "--kubeconfig"]
+            done = subprocess.run(
+                [*command, str(control_plane.admin_kubeconfig)], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+
+        def allowed() -> bool:
+            path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+            return bool(control_plane.rest.post(path, everywhere)["status"].get("allowed"))
+
+        install(control_plane)
+        eventually(allowed, bool)
+        control_plane.rest.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
+        chart = (str(CHART), "--set", f"crds.install=false,global.imageRegistry={REGISTRY}")
+        helm("install", RELEASE, *chart, "--take-ownership", "--set", "settings.namespaces={team}")
+        eventually(allowed, lambda yes: not yes)
+        helm("upgrade", RELEASE, *chart)
+        eventually(allowed, bool)
+        helm("rollback", RELEASE, "1")
+        eventually(allowed, lambda yes: not yes)

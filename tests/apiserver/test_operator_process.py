@@ -1,0 +1,211 @@
+"""The program as a process: immediate help, one line about wrong settings, a cluster that does not respond."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from mptraining_operator import __main__
+from mptraining_operator.__main__ import app
+from mptraining_operator.settings import OperatorSettings
+from tests.testbed.processes import free_ports
+
+
+def test_help_loads_none_of_the_heavy_parts() -> None:
+    heavy = ("kubernetes", "kopf", "aiohttp", "pydantic", "yaml")
+    script = f"import sys, mptraining_operator.__main__; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert "settings" in result.stdout
+
+
+def test_the_defaults_as_yaml_are_settings() -> None:
+    result = CliRunner().invoke(app, ["settings"])
+    assert result.exit_code == 0
+    assert OperatorSettings.parse(yaml.safe_load(result.stdout)) == OperatorSettings()
+    assert "# " in result.stdout
+
+
+def test_wrong_settings_are_one_line_and_exit_2(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    for text in ("logLevel: LOUD", "logFormat: xml", "worker: 3"):
+        file.write_text(text)
+        result = CliRunner().invoke(app, ["run", "--settings", str(file)])
+        assert result.exit_code == 2, result.output
+        assert len(result.stderr.strip().splitlines()) == 1
+        assert text.split(":")[0] in result.stderr
+
+
+def test_neither_in_a_cluster_nor_a_kubeconfig(tmp_path: Path) -> None:
+    nowhere = {"KUBECONFIG": str(tmp_path / "none"), "KUBERNETES_SERVICE_HOST": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "mptraining_operator", "run"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, **nowhere},
+    )
+    assert done.returncode == 2
+    assert "kubeconfig" in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def kubeconfig(folder: Path) -> Path:
+    """Return a kubeconfig of an API server that does not respond."""
+    config = folder / "config"
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+                "users": [{"name": "u", "user": {"token": "t"}}],
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "x",
+            }
+        )
+    )
+    return config
+
+
+def started(folder: Path, settings: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(settings)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "KUBECONFIG": str(kubeconfig(folder)), "KUBERNETES_SERVICE_HOST": ""},
+    )
+
+
+def test_a_running_operator_reports_its_state_and_takes_over_settings(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("healthPort: 0\nprogress: {enabled: false}\n")
+    process = started(tmp_path, settings)
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, "")
+    try:
+        assert any("the API server does not answer" in line for line in lines)
+        process.send_signal(signal.SIGUSR1)
+        state = json.loads(next(line for line in lines if "state of the operator" in line))
+        assert state.keys() >= {"queue", "workers", "cache", "lease", "watch", "paused"}
+        assert state["lease"]["leading"] is False
+        assert "app.py" in json.loads(next(line for line in lines if '"thread MainThread' in line))["stack"]
+        # Written by C code, not as JSON.
+        process.send_signal(signal.SIGUSR2)
+        assert any("(most recent call first)" in line for line in lines)
+        settings.write_text("healthPort: 0\nprogress: {enabled: false}\nlogLevel: WARNING\npaused: true\nworkers: 3\n")
+        assert any("workers: restart the Deployment" in line for line in lines)
+        assert any("logLevel is WARNING, paused is true" in line for line in lines)
+        assert any("no job is started" in line for line in lines)
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        assert process.wait(60) == 0
+        # At INFO it says that it stops.
+        assert "stopping" not in rest
+        assert "Traceback" not in rest
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_an_api_server_that_is_away_is_waited_for_in_plain_lines(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"healthPort: {port}\nlogFormat: text\nprogress: {{enabled: false}}\n")
+    process = started(tmp_path, settings)
+    try:
+        assert process.stderr is not None
+        assert "the API server does not answer" in process.stderr.readline()
+        assert answer(port, "/healthz") == 200
+        assert answer(port, "/readyz") == 503
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        rest = process.stderr.read()
+        assert process.wait(60) == 0, rest
+        # The environment that a kubelet gives a pod.
+        assert time.monotonic() - began < 30
+        assert "Traceback" not in rest
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def answer(port: int, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=240) as found:
+            return int(found.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@pytest.fixture(autouse=True)
+def untouched() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    names = ("kopf", "aiohttp", "asyncio", "urllib3", "kubernetes", "kopf._core.reactor.running", "kopf._cogs.clients")
+    levels = {name: logging.getLogger(name).level for name in names}
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, before in levels.items():
+        logging.getLogger(name).setLevel(before)
+
+
+def test_json_lines() -> None:
+    stream = io.StringIO()
+    __main__.set_up("INFO", "json", stream)
+    logger = logging.getLogger("mptraining_operator.test")
+    logger.info("started %d", 1, extra={"job": "team/flöte", "attempt": 2})
+    logger.debug("not said")
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        logger.exception("failed")
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert first["time"].endswith("Z")
+    assert {**first, "time": ""} == {
+        "time": "",
+        "level": "INFO",
+        "logger": "mptraining_operator.test",
+        "message": "started 1",
+        "job": "team/flöte",
+        "attempt": 2,
+    }
+    assert "ValueError: two\nlines" in second["error"]
+
+
+def test_plain_lines() -> None:
+    stream = io.StringIO()
+    __main__.set_up("DEBUG", "text", stream)
+    logging.getLogger("mptraining_operator.test").warning("slow", extra={"job": "team/a"})
+    assert stream.getvalue().endswith("WARNING slow job=team/a\n")
+
+
+def test_other_loggers_write_only_warnings() -> None:
+    stream = io.StringIO()
+    __main__.set_up("DEBUG", "json", stream)
+    for name in ("kopf.objects", "aiohttp.access", "urllib3.connectionpool"):
+        logging.getLogger(name).info("chatter")
+        logging.getLogger(name).warning("trouble")
+    logging.getLogger("kopf._core.reactor.running").warning("OS signals are ignored")
+    logging.getLogger("kopf._cogs.clients.watching").error("Request attempt #1/367 failed")
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["trouble"] * 3

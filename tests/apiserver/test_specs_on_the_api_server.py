@@ -1,0 +1,375 @@
+"""The CRD on a real API server: the table of specs, transition rules, limits, and what kubectl shows.
+
+tests/unit/api/test_specs_table.py runs the same table through models and rules; here CEL is compiled and the
+schema enforced.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import yaml
+
+from mptraining_api.crd import custom_resource_definition
+from tests.testbed import ControlPlane, Refused
+from tests.testbed.kubernetes.access import wait_until
+from tests.testbed.kubernetes.rest import APPLY
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+TABLE = yaml.load(
+    (Path(__file__).parents[1] / "golden" / "specs.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
+)
+ROWS: list[dict[str, Any]] = TABLE["rows"]
+KIND = "/apis/mptraining.dev/v1alpha1"
+Json = dict[str, Any]
+
+
+def merged(base: Any, patch: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(patch, dict):
+        return patch
+    both = base | {key: merged(base.get(key), value) for key, value in patch.items()}
+    return {key: value for key, value in both.items() if value is not None}
+
+
+def document(base: str = "gpu", patch: Json | None = None, name: str = "flowers") -> Json:
+    return {
+        "apiVersion": "mptraining.dev/v1alpha1",
+        "kind": "MPTrainingJob",
+        "metadata": {"name": name},
+        "spec": merged(TABLE["bases"][base], patch or {}),
+    }
+
+
+class Jobs:
+    """The MPTrainingJobs of one namespace."""
+
+    def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
+        self.rest = control_plane.rest
+        self.path = f"{KIND}/namespaces/{namespace}/mptrainingjobs"
+
+    def refusal(self, document: Json) -> str | None:
+        """Return the API server's message against it; None when it accepts it."""
+        try:
+            # Like `kubectl apply`: an unknown field is refused, not dropped.
+            self.rest.post(self.path, document, {"dryRun": "All", "fieldValidation": "Strict"})
+        except Refused as refused:
+            return refused.message
+        return None
+
+    def create(self, document: Json) -> None:
+        self.rest.post(self.path, document)
+
+    def patch(self, patch: Json, name: str = "flowers") -> Json:
+        answer: Json = self.rest.patch(f"{self.path}/{name}", patch)
+        return answer
+
+    def status(self, status: Json, name: str = "flowers") -> Json:
+        answer: Json = self.rest.patch(f"{self.path}/{name}/status", {"status": status})
+        return answer
+
+
+@pytest.fixture(scope="module")
+def dry(control_plane: ControlPlane) -> Jobs:
+    """Jobs for dry runs only."""
+    return Jobs(control_plane, "default")
+
+
+@pytest.fixture
+def jobs(control_plane: ControlPlane, namespace: str) -> Jobs:
+    return Jobs(control_plane, namespace)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_the_api_server_says_what_the_table_says(dry: Jobs, row: Json) -> None:
+    said = dry.refusal(document(row["base"], row.get("patch"), row.get("job", "flowers")))
+    if row["schema"] == "valid":
+        assert said is None
+    else:
+        assert said is not None
+        assert row["message"] in said
+
+
+@pytest.mark.parametrize("path", sorted((MANIFESTS / "examples").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_examples_are_taken(dry: Jobs, path: Path) -> None:
+    documents = yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    for each in (each for each in documents if each["kind"] == "MPTrainingJob"):  # a claim may be given as well
+        assert dry.refusal(each) is None
+
+
+def test_an_unknown_field_is_named(dry: Jobs) -> None:
+    said = dry.refusal(document(patch={"training": {"batchsize": {"perReplica": 8}}}))
+    assert said is not None
+    assert 'unknown field "spec.training.batchsize"' in said
+
+
+class TestTransitions:
+    """After the job has started only runPolicy.suspend, deadlines and the number of checkpoints may change."""
+
+    MESSAGE = r"no change but runPolicy\.suspend, .* and checkpoint\.maxToKeep after the job has started"
+    MUTABLE: ClassVar = [
+        {"runPolicy": {"activeDeadlineSeconds": 7200}},
+        {"runPolicy": {"activeDeadlineSeconds": 1}},
+        {"runPolicy": {"activeDeadlineSeconds": None}},
+        {"runPolicy": {"ttlSecondsAfterFinished": 60}},
+        {"runPolicy": {"suspend": True, "ttlSecondsAfterFinished": 60}},
+        {"checkpoint": {"maxToKeep": 9}},
+        {"checkpoint": {"maxToKeep": None}},
+    ]
+
+    @pytest.fixture
+    def started(self, jobs: Jobs) -> Jobs:
+        patch = {
+            **{"nodes": 2, "training": {"epochs": 2}},
+            "runPolicy": {"backoffLimit": 1, "activeDeadlineSeconds": 3600},
+            "checkpoint": {"everySteps": 100, "maxToKeep": 3},
+        }
+        jobs.create(document(patch=patch))
+        jobs.status({"currentAttempt": 1})
+        return jobs
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"nodes": 4},
+            {"nodes": None},
+            {"training": {"epochs": 3}},
+            {"training": None},
+            {"accelerator": {"type": "nvidia-l4"}},
+            {"program": {"application": {"classes": 7}}},
+            {"data": {"train": ["gs://bucket/other"]}},
+            {"output": {"uri": "gs://bucket/run"}},
+            {"podTemplate": {"labels": {"team": "a"}}},
+            {"runPolicy": {"backoffLimit": 2}},
+            {"runPolicy": {"backoffLimit": None}},
+            {"runPolicy": {"activeDeadlineSeconds": 9, "backoffLimit": 2}},
+            {"runPolicy": {"pendingTimeoutSeconds": 9}},
+            {"runPolicy": None},
+            {"checkpoint": {"everySteps": 5}},
+            {"checkpoint": {"maxToKeep": 5, "everySteps": None}},
+            {"checkpoint": None},
+        ],
+        ids=json.dumps,
+    )
+    def test_the_spec_of_a_started_job_is_immutable(self, started: Jobs, change: Json) -> None:
+        with pytest.raises(Refused, match=self.MESSAGE):
+            started.patch({"spec": change})
+
+    def test_a_subtree_cannot_be_removed_to_be_added_again(self, started: Jobs) -> None:
+        # Rules beside the subtree would not be evaluated: there is no old value to compare with.
+        for step in ({"training": None}, {"training": {"epochs": 9}}):
+            with pytest.raises(Refused, match=self.MESSAGE):
+                started.patch({"spec": step})
+
+    def test_the_whole_status_cannot_be_removed_to_edit_the_spec(self, started: Jobs) -> None:
+        with pytest.raises(Refused, match=self.MESSAGE):
+            started.patch({"status": None, "spec": {"nodes": 4}})
+
+    @pytest.mark.parametrize("suspend", [True, False])
+    def test_suspend_may_change(self, started: Jobs, suspend: bool) -> None:
+        assert started.patch({"spec": {"runPolicy": {"suspend": suspend}}})["spec"]["runPolicy"]["suspend"] is suspend
+
+    @pytest.mark.parametrize("change", MUTABLE, ids=json.dumps)
+    def test_deadlines_and_the_number_of_checkpoints_may_change(self, started: Jobs, change: Json) -> None:
+        found = started.patch({"spec": change})["spec"]
+        for section, fields in change.items():
+            assert {name: found[section].get(name) for name in fields} == fields
+
+    def test_they_may_be_added_and_removed_with_their_section(self, jobs: Jobs) -> None:
+        jobs.create(document())
+        jobs.status({"currentAttempt": 1})
+        added = {"runPolicy": {"activeDeadlineSeconds": 60}, "checkpoint": {"maxToKeep": 5}}
+        jobs.patch({"spec": added})
+        assert "checkpoint" not in jobs.patch({"spec": {"runPolicy": None, "checkpoint": None}})["spec"]
+        for section in ({"checkpoint": {"everySteps": 5}}, {"runPolicy": {"backoffLimit": 1}}):
+            with pytest.raises(Refused, match=self.MESSAGE):
+                jobs.patch({"spec": section})
+
+    def test_suspend_may_change_where_there_was_no_run_policy(self, jobs: Jobs) -> None:
+        jobs.create(document())
+        jobs.status({"currentAttempt": 1})
+        jobs.patch({"spec": {"runPolicy": {"suspend": True}}})
+        jobs.patch({"spec": {"runPolicy": {"suspend": None}}})
+        jobs.patch({"spec": {"runPolicy": None}})
+
+    def test_before_the_start_everything_may_change(self, jobs: Jobs) -> None:
+        jobs.create(document(patch={"nodes": 2}))
+        jobs.status({"phase": "Pending", "currentAttempt": 0})
+        assert jobs.patch({"spec": {"nodes": 4, "training": {"epochs": 7}}})["spec"]["nodes"] == 4
+
+    def test_the_other_rules_hold_for_updates_too(self, jobs: Jobs) -> None:
+        jobs.create(document())
+        with pytest.raises(Refused, match="epochs or totalSteps, not both"):
+            jobs.patch({"spec": {"training": {"epochs": 5, "totalSteps": 100}}})
+
+    def test_labels_and_annotations_stay_free(self, started: Jobs) -> None:
+        started.patch({"metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}})
+
+
+class TestStatus:
+    @pytest.mark.parametrize(
+        "status",
+        [
+            {"phase": 3},
+            {"currentAttempt": "1"},
+            {"currentAttempt": 1.5},
+            {"conditions": {"type": "Running"}},
+            {"conditions": [{"type": "Running", "status": True}]},
+            {"progress": {"step": "many"}},
+            {"progress": {"metrics": [{"name": "loss", "value": 0.1}]}},
+            {"attempts": [1]},
+            {"startTime": "yesterday"},
+        ],
+        ids=json.dumps,
+    )
+    def test_a_wrong_type_is_refused(self, jobs: Jobs, status: Json) -> None:
+        jobs.create(document())
+        field = next(iter(status))
+        # Kubernetes 1.29 names it without the prefix `status.`.
+        with pytest.raises(Refused, match=rf"\b{field}\b.*: Invalid value"):
+            jobs.status(status)
+
+    def test_progress_of_a_whole_run_is_taken(self, jobs: Jobs) -> None:
+        jobs.create(document())
+        progress = {
+            "step": 500,
+            "totalSteps": 1000,
+            "percentComplete": 50,
+            "metrics": [{"name": "loss", "value": "NaN"}, {"name": "accuracy", "value": "0.98"}],
+        }
+        jobs.status({"progress": progress})
+        assert jobs.rest.get(f"{jobs.path}/flowers")["status"]["progress"] == progress
+
+    def test_the_status_of_a_creation_is_dropped(self, jobs: Jobs) -> None:
+        jobs.create(document() | {"status": {"currentAttempt": 7}})
+        # The schema's default: for kstatus a job that no operator has seen is in progress.
+        assert jobs.rest.get(f"{jobs.path}/flowers")["status"] == {"observedGeneration": -1}
+
+    def test_another_controller_adds_a_condition_and_keeps_it(self, jobs: Jobs) -> None:
+        def condition(type: str, value: str = "True") -> Json:
+            time = "2026-01-01T00:00:00Z"
+            return {"type": type, "status": value, "reason": "Why", "message": "", "lastTransitionTime": time}
+
+        jobs.create(document())
+        applied = document() | {"status": {"conditions": [condition("kueue.x-k8s.io/Admitted")]}}
+        del applied["spec"]
+        path, query = f"{jobs.path}/flowers/status", {"fieldManager": "kueue"}
+        jobs.rest.patch(path, applied, kind=APPLY, query=query)
+        # The operator's merge patch replaces the list by what it has read and its own conditions.
+        jobs.status({"conditions": [condition("kueue.x-k8s.io/Admitted"), condition("Running", "False")]})
+        applied["status"]["conditions"] = [condition("kueue.x-k8s.io/Admitted", "False")]
+        stored = jobs.rest.patch(path, applied, kind=APPLY, query=query)["status"]["conditions"]
+        assert [(each["type"], each["status"]) for each in stored] == [
+            ("kueue.x-k8s.io/Admitted", "False"),
+            ("Running", "False"),
+        ]
+        with pytest.raises(Refused, match="Duplicate value"):
+            jobs.status({"conditions": [condition("Running"), condition("Running", "False")]})
+
+
+class TestSize:
+    def test_a_megabyte_by_hand_is_taken_or_refused_by_name(self, dry: Jobs) -> None:
+        """Every field is as large as its bound allows: the API server does not refuse for the CEL budget, and no 500 is
+        returned.
+        """
+        arguments = {f"key-{number}": "x" * 1000 for number in range(1000)}
+        said = dry.refusal(document("function", {"program": {"function": {"arguments": arguments}}}))
+        assert said is None or "program.function.arguments" in said
+
+    def test_long_lists_within_their_bounds_are_taken(self, dry: Jobs) -> None:
+        files = [f"gs://bucket/{'part/' * 20}train-{number:05}.tfrecord" for number in range(64)]
+        features = [{"name": f"feature-{number}", "dtype": "float32"} for number in range(60)]
+        assert dry.refusal(document(patch={"data": {"train": files, "features": features}})) is None
+
+    @pytest.mark.parametrize(
+        ("patch", "field"),
+        [
+            ({"data": {"train": [f"gs://bucket/{number}" for number in range(100_000)]}}, "spec.data.train"),
+            ({"data": {"train": ["gs://bucket/" + "x" * 1_000_000]}}, "spec.data.train[0]"),
+            ({"podTemplate": {"labels": {f"key-{n}": "v" for n in range(50_000)}}}, "spec.podTemplate.labels"),
+            (
+                {"podTemplate": {"env": [{"name": f"K{n}", "value": "v"} for n in range(30_000)]}},
+                "spec.podTemplate.env",
+            ),
+        ],
+        ids=["files", "one long file", "labels", "variables"],
+    )
+    def test_a_megabyte_is_refused_by_the_field_s_name(self, dry: Jobs, patch: Json, field: str) -> None:
+        said = dry.refusal(document(patch=patch))
+        assert said is not None
+        assert field in said
+        assert len(said) < 20_000
+
+
+class TestKubectl:
+    @pytest.fixture(autouse=True)
+    def known(self, control_plane: ControlPlane) -> None:
+        """The discovery document that kubectl needs is published a moment after the resource is served."""
+        for command in (("get", "mptj"), ("explain", "mptj.spec")):
+            wait_until(
+                lambda command=command: control_plane.kubectl(*command, check=False).returncode == 0,  # type: ignore[misc]
+                " ".join(command),
+                every=0.2,
+            )
+
+    def test_explain_describes_every_field(self, control_plane: ControlPlane) -> None:
+        """kubectl finds every field of the models, and each has a description."""
+        version = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+        names = set(_fields(version["spec"]))
+        told = control_plane.kubectl("explain", "mptj.spec", "--recursive").stdout
+        shown = {line.split("\t")[0].strip() for line in told.splitlines() if "\t<" in line}
+        assert names - shown == set()
+        assert [path for path, node in _nodes(version["spec"], "spec") if not node.get("description")] == []
+
+    @pytest.mark.parametrize("field", ["spec.accelerator.type", "spec.precision.policy", "spec.training.batchSize"])
+    def test_explain_shows_the_text(self, control_plane: ControlPlane, field: str) -> None:
+        told = control_plane.kubectl("explain", f"mptj.{field}").stdout
+        assert "DESCRIPTION:" in told
+        assert "<empty>" not in told
+
+    def test_columns(self, control_plane: ControlPlane, namespace: str) -> None:
+        jobs = Jobs(control_plane, namespace)
+        jobs.create(document())
+        jobs.status(
+            {
+                "phase": "Running",
+                "strategy": "MirroredStrategy",
+                "precision": "mixed_float16",
+                "progress": {"step": 1, "percentComplete": 42},
+            }
+        )
+        head, row = control_plane.kubectl("get", "mptj", "-n", namespace).stdout.splitlines()
+        assert head.split() == ["NAME", "PHASE", "ACCELERATOR", "STRATEGY", "PRECISION", "PROGRESS", "%", "AGE"]
+        assert row.split()[:6] == ["flowers", "Running", "nvidia-tesla-t4", "MirroredStrategy", "mixed_float16", "42"]
+
+    @pytest.mark.parametrize("name", ["mptrainingjobs", "mptrainingjob", "mptj", "mptrainingjobs.mptraining.dev"])
+    def test_names(self, control_plane: ControlPlane, namespace: str, name: str) -> None:
+        Jobs(control_plane, namespace).create(document())
+        assert "flowers" in control_plane.kubectl("get", name, "-n", namespace).stdout
+
+    def test_delete_all_deletes_no_job(self, control_plane: ControlPlane, namespace: str) -> None:
+        Jobs(control_plane, namespace).create(document())
+        control_plane.kubectl("delete", "all", "--all", "-n", namespace)
+        assert "flowers" in control_plane.kubectl("get", "mptj", "-n", namespace).stdout
+
+    def test_client_side_apply_takes_the_crd_and_a_job(self, control_plane: ControlPlane, namespace: str) -> None:
+        control_plane.kubectl("apply", "--dry-run=server", "-f", str(MANIFESTS / "crd.yaml"))
+        text = json.dumps(document())
+        assert "created" in control_plane.kubectl("apply", "-n", namespace, "-f", "-", text=text).stdout
+        assert "unchanged" in control_plane.kubectl("apply", "-n", namespace, "-f", "-", text=text).stdout
+
+
+def _nodes(schema: Json, path: str) -> list[tuple[str, Json]]:
+    """Return all properties below, with their paths."""
+    found: list[tuple[str, Json]] = []
+    inner = schema.get("items", schema)
+    for name, node in inner.get("properties", {}).items():
+        found += [(f"{path}.{name}", node), *_nodes(node, f"{path}.{name}")]
+    values = schema.get("additionalProperties")
+    return found + (_nodes(values, f"{path}.*") if isinstance(values, dict) else [])
+
+
+def _fields(schema: Json) -> list[str]:
+    return [path.rsplit(".", 1)[1] for path, _ in _nodes(schema, "")]

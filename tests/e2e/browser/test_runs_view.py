@@ -1,0 +1,111 @@
+"""The table of runs in a real browser: filter, order, groups, selection, and changes without a reload."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.e2e.browser.conftest import Opened, Served
+from tests.testbed.run_folders import RunFolder, Story
+
+
+def test_a_filter_takes_words_expressions_and_conditions(board: Callable[..., Opened]) -> None:
+    opened = board()
+    filter_field = opened.page.get_by_role("searchbox")
+    assert len(opened.names()) == 13
+    filter_field.fill("float32 never")
+    expect(opened.page.locator("#count")).to_have_text("1 of 13 runs")
+    assert opened.names() == ["float32"]
+    filter_field.fill("/^fp16-lr-1e-[24]/")
+    assert sorted(opened.names()) == ["fp16-lr-1e-2", "fp16-lr-1e-4"]
+    filter_field.fill("policy=mixed_float16 learningrate>0.05")
+    assert sorted(opened.names()) == ["fp16-lr-1e-1", "fp16-sgd"]
+    filter_field.fill("/(/")
+    expect(opened.page.locator("#filter-problem")).to_contain_text("not a regular expression")
+    filter_field.fill("no-such-run")
+    opened.page.get_by_role("button", name="Clear the filter").click()
+    assert len(opened.names()) == 13
+
+
+def test_a_click_on_a_title_sorts_and_a_second_one_reverses(board: Callable[..., Opened]) -> None:
+    opened = board()
+    title = opened.page.get_by_role("button", name="total time")
+    title.click()
+    fastest = opened.names()
+    expect(opened.page.locator("th[aria-sort=ascending]")).to_contain_text("total time")
+    title.click()
+    expect(opened.page.locator("th[aria-sort=descending]")).to_contain_text("total time")
+    assert opened.names()[0] == fastest[-1] == "float32"
+    assert set(fastest[:2]) == {"unfinished", "fp16-lr-1e-1"}
+
+
+def test_runs_are_grouped_and_columns_and_runs_hidden(board: Callable[..., Opened]) -> None:
+    opened = board()
+    opened.page.get_by_label("Group by").select_option("policy")
+    assert opened.page.locator("tr.group").all_inner_texts() == ["precision: mixed_float16 11", "precision: float32 2"]
+    opened.page.get_by_text("Columns", exact=True).click()
+    opened.page.get_by_role("checkbox", name="optimizer").uncheck()
+    expect(opened.page.get_by_role("columnheader", name="optimizer")).to_have_count(0)
+    opened.page.get_by_role("checkbox", name="Select unfinished").check()
+    opened.page.get_by_role("button", name="Hide", exact=True).click()
+    assert "unfinished" not in opened.names()
+    opened.page.reload()
+    expect(opened.page.get_by_role("button", name="Show 1 hidden")).to_be_visible()
+    assert len(opened.names()) == 12
+
+
+def test_selected_runs_are_compared(board: Callable[..., Opened]) -> None:
+    opened = board()
+    for name in ("fp16-xla", "float32"):
+        opened.page.get_by_role("checkbox", name=f"Select {name}", exact=True).check()
+    opened.page.get_by_role("link", name="Compare 2 selected").click()
+    expect(opened.page.get_by_role("heading", name="Compare 2 runs")).to_be_visible()
+    assert opened.page.locator(".legend li a").all_inner_texts() == ["fp16-xla", "float32"]
+
+
+def test_a_run_appears_and_advances_without_a_reload_and_keeps_the_readers_choices(
+    training: RunFolder, serve_board: Callable[..., Served], open_page: Callable[..., Opened]
+) -> None:
+    opened = open_page(serve_board(training.folder.parent).address)
+    row = opened.page.locator("tr[data-run]", has_text="training")
+    row.wait_for()
+    opened.page.get_by_role("button", name="run", exact=True).click()
+    opened.page.get_by_role("checkbox", name="Select training").check()
+    opened.page.evaluate("window.sameDocument = true")
+    second = RunFolder(training.folder.parent / "another", Story("another", step_seconds=0.2), start=time.time() - 30)
+    second.begin()
+    second.advance(100)
+    expect(opened.page.locator("tr[data-run]")).to_have_count(2)
+    expect(row.locator(".progress-text")).to_contain_text("8%")
+    training.advance(1800)
+    expect(row.locator(".progress-text")).to_contain_text("50%")
+    assert opened.names() == ["another", "training"], "still sorted by name"
+    expect(opened.page.get_by_role("checkbox", name="Select training")).to_be_checked()
+    assert opened.page.evaluate("window.sameDocument") is True
+
+
+def test_an_empty_folder_says_what_to_do(
+    tmp_path: Path, serve_board: Callable[..., Served], open_page: Callable[..., Opened]
+) -> None:
+    opened = open_page(serve_board(tmp_path).address)
+    expect(opened.page.get_by_role("heading", name="No runs yet")).to_be_visible()
+    expect(opened.page.get_by_text("mptj run job.yaml")).to_be_visible()
+
+
+def test_two_hundred_runs_are_rows_and_have_different_colours(
+    tmp_path: Path, serve_board: Callable[..., Served], open_page: Callable[..., Opened]
+) -> None:
+    for number in range(200):
+        run = RunFolder(tmp_path / f"run-{number:03}", Story(f"run-{number:03}"), start=time.time() - 60)
+        run.begin()
+        run.advance(40)
+    opened = open_page(serve_board(tmp_path).address)
+    expect(opened.page.locator("tr[data-run]")).to_have_count(200)
+    colours = opened.page.evaluate(
+        "async () => { const { runColour } = await import('/static/colours.js');"
+        " return [false, true].map(dark => new Set(Array.from({ length: 200 }, (_, at) => runColour(at, dark))).size) }"
+    )
+    assert colours == [200, 200]

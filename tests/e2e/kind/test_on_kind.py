@@ -1,0 +1,247 @@
+"""Jobs that really train on a real cluster, and behaviour that only a real kubelet has."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mptraining
+from hack.cluster.images import VERSION
+from hack.cluster.installation import configure
+from hack.cluster.release import NAME
+from tests.testbed.nodes.pods import RESTRICTED
+
+EXAMPLES = Path(__file__).parents[3] / "manifests" / "examples"
+
+DIGITS = {
+    "train": ["/opt/mptraining/digits/train-*.tfrecord"],
+    "validation": ["/opt/mptraining/digits/validation-*.tfrecord"],
+}
+CLAIM = {
+    "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
+    "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
+}
+# The pod below prints a run folder's result, and whether plain Keras loads its model.
+READ = """
+import json, sys, keras
+result = json.load(open(f"{sys.argv[1]}/result.json"))
+model = keras.models.load_model(f"{sys.argv[1]}/model/model.keras")
+print(json.dumps({**result, "parameters": model.count_params(), "dtype": model.dtype_policy.name}))
+"""
+
+
+def read_run(kind: Any, folder: str) -> dict[str, Any]:
+    """Return the result in a run folder on the claim, read by a separate pod."""
+    name = f"read-{folder.strip('/').replace('/', '-')}"
+    container = {
+        "name": "read",
+        "image": image(kind),
+        "command": ["python", "-c", READ, folder],
+        "volumeMounts": CLAIM["volumeMounts"],
+        "securityContext": RESTRICTED,
+    }
+    pod = {"restartPolicy": "Never", "volumes": CLAIM["volumes"], "containers": [container]}
+    kind.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod})
+    kind.kubectl(
+        "wait", "-n", kind.namespace, f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=300s"
+    )
+    lines = kind.kubectl("logs", "-n", kind.namespace, name).splitlines()
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def image(kind: Any) -> str:
+    """Return the trainer image that the operator gives to jobs."""
+    jobs = kind.get("jobs", "-l", "mptraining.dev/job")["items"]
+    return str(jobs[0]["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def events(log: str, word: str) -> list[dict[str, Any]]:
+    """Return the Events of one kind in a log."""
+    found = [json.loads(line) for line in log.splitlines() if line.startswith('{"mptraining"')]
+    return [each for each in found if each["kind"] == word]
+
+
+@pytest.fixture(scope="module")
+def claim(kind: Any) -> None:
+    kind.kubectl("apply", "-n", kind.namespace, "-f", str(EXAMPLES / "digits.yaml"))
+
+
+def test_the_digits_example_trains_and_exports_its_model(kind: Any, claim: None, tmp_path: Path) -> None:
+    kind.finished("digits")
+    # Progress has a writer of its own, which may write it after the end.
+    status = kind.until("digits", lambda status: (status.get("progress") or {}).get("percentComplete") == 100)
+    progress = status["progress"]
+    assert (progress["percentComplete"], progress["step"], progress["totalSteps"]) == (100, 330, 330)
+    metrics = {each["name"]: float(each["value"]) for each in progress["metrics"]}
+    assert metrics["val_accuracy"] > 0.97
+    result = read_run(kind, "/runs/digits")
+    assert (result["reason"], result["step"], result["dtype"]) == ("Succeeded", 330, "float32")
+    assert result["parameters"] > 1000
+    # By a pod that mounts the claim, as a real kubelet runs it.
+    job = mptraining.attach("digits", mptraining.Where(kubeconfig=str(kind.kubeconfig), namespace=kind.namespace))
+    folder = job.fetch(tmp_path / "digits")
+    assert {"model.json", "weights.npz"} <= {path.name for path in (folder / "model").iterdir()}
+    assert mptraining.load_run(str(folder)).succeeded
+
+
+def test_two_workers_train_together_and_a_restarted_gang_resumes(kind: Any, claim: None) -> None:
+    """The job requests T4s and trains on CPUs; a worker is evicted, and the second attempt resumes from the first one's
+    checkpoint.
+    """
+    kind.job(
+        "pair",
+        accelerator={"type": "nvidia-tesla-t4"},
+        nodes=2,
+        program={"application": {"name": "mlp", "classes": 10}},
+        data=DIGITS,
+        training={"epochs": 300, "batchSize": {"global": 64}, "seed": 7},
+        checkpoint={"everySteps": 100},
+        output={"uri": "/runs/pair"},
+        podTemplate=CLAIM,
+    )
+    kind.until("pair", lambda status: status.get("phase") == "Running")
+    deadline = time.monotonic() + 400
+    while not events(kind.logs("pair"), "Saved"):
+        assert time.monotonic() < deadline, kind.logs("pair")[-3000:]
+        time.sleep(0.5)
+    pod = kind.get("pods", "-l", "mptraining.dev/job=pair,batch.kubernetes.io/job-completion-index=1")["items"][0]
+    name = pod["metadata"]["name"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    kind.kubectl(
+        "create", "--raw", f"/api/v1/namespaces/{kind.namespace}/pods/{name}/eviction", "-f", "-",
+        text=json.dumps(eviction),
+    )  # fmt: skip
+    status = kind.finished("pair")
+    assert [each["outcome"] for each in status["attempts"]] == ["Preempted", "Succeeded"]
+    assert (status["infrastructureRestarts"], status["applicationFailures"]) == (1, 0)
+    assert condition(status, "FellBackToCPU")["reason"] == "FellBackToCPU"
+    assert (status["strategy"], status["workers"], status["replicasInSync"]) == ("MultiWorkerMirrored", 2, 2)
+    started = events(kind.logs("pair", attempt=2), "Started")
+    assert {each["worker"] for each in started} == {0, 1}
+    assert all(each["firstStep"] >= 100 for each in started)
+    result = read_run(kind, "/runs/pair")
+    assert (result["reason"], result["attempt"], result["workers"]) == ("Succeeded", 2, 2)
+    assert result["metrics"]["val_accuracy"] > 0.9
+
+
+def condition(status: dict[str, Any], type: str) -> dict[str, Any]:
+    return next((dict(each) for each in status.get("conditions", ()) if each["type"] == type), {})
+
+
+SCRIPT = """
+import keras
+import numpy as np
+
+x = np.random.default_rng(0).normal(size=(256, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(x, x.sum(axis=1), epochs=3, verbose=0)
+"""
+
+
+def test_a_script_of_a_config_map_trains_unchanged(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kind.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"train.py": SCRIPT}})
+    kind.job(
+        "script",
+        accelerator={"type": "cpu"},
+        program={"script": {"path": "train.py"}},
+        source={"configMap": {"name": "code"}},
+    )
+    # Without output.uri worker 0 keeps the model, until it is fetched by a real kubelet's exec.
+    job = mptraining.attach("script", mptraining.Where(kubeconfig=str(kind.kubeconfig), namespace=kind.namespace))
+    assert job.wait(600).succeeded
+    saved = job.save_model(tmp_path / "model")
+    assert {"model.json", "weights.npz"} <= {path.name for path in saved.iterdir()}
+    kind.finished("script")
+    assert events(kind.logs("script"), "Finished")[0]["reason"] == "Succeeded"
+
+
+def test_the_programs_error_is_in_the_condition(kind: Any) -> None:
+    kind.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "broken"},
+            "data": {"train.py": "import keras\nraise ValueError('the moon is full')\n"},
+        }
+    )
+    kind.job(
+        "broken",
+        accelerator={"type": "cpu"},
+        program={"script": {"path": "train.py"}},
+        source={"configMap": {"name": "broken"}},
+        runPolicy={"backoffLimit": 0},
+    )
+    failed = condition(kind.finished("broken", "Failed"), "Failed")
+    assert failed["reason"] == "ProgramFailed"
+    assert "the moon is full" in failed["message"]
+
+
+def test_a_missing_image_and_a_missing_config_map_are_conditions_within_a_minute(kind: Any) -> None:
+    began = time.monotonic()
+    kind.job(
+        "unmounted",
+        accelerator={"type": "cpu"},
+        program={"script": {"path": "train.py"}},
+        source={"configMap": {"name": "no-such-code"}},
+        runPolicy={"pendingTimeoutSeconds": 60},
+    )
+    kind.job(
+        "unpullable",
+        accelerator={"type": "cpu"},
+        program={"application": {"name": "mlp", "classes": 10}},
+        data=DIGITS,
+        training={"epochs": 1, "batchSize": {"global": 64}},
+        runPolicy={"pendingTimeoutSeconds": 45},
+        podTemplate={"image": "mptraining/no-such-image:1"},
+    )
+    kind.until("unpullable", lambda status: condition(status, "Running").get("reason") == "ImagePullFailed", seconds=60)
+    kind.until("unmounted", lambda status: condition(status, "Running").get("reason") == "VolumeNotMounted", seconds=60)
+    assert time.monotonic() - began < 60
+    for name, missing in (("unpullable", "no-such-image"), ("unmounted", 'configmap "no-such-code" not found')):
+        failed = condition(kind.finished(name, "Failed"), "Failed")
+        assert failed["reason"] == "PendingTimeout"
+        assert missing in failed["message"]
+
+
+def test_a_pod_that_sees_no_gpu_despite_its_request_reports_it(kind: Any) -> None:
+    """A worker node advertises a T4: the real scheduler places the pod there, and its kubelet runs it."""
+    node = f"{NAME}-worker"
+    capacity = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": "1"}]
+    kind.kubectl("label", "node", node, "cloud.google.com/gke-accelerator=nvidia-tesla-t4", "--overwrite")
+    kind.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(capacity))
+    # The cluster has no image for GPUs.
+    configure({"cpuFallback": False, "trainerImage": f"mptraining/trainer:{VERSION}"})
+    try:
+        kind.job(
+            "promised",
+            accelerator={"type": "nvidia-tesla-t4"},
+            program={"application": {"name": "mlp", "classes": 10}},
+            data=DIGITS,
+            training={"epochs": 1, "batchSize": {"global": 64}},
+        )
+        kind.job(
+            "absent",
+            accelerator={"type": "nvidia-tesla-v100"},
+            program={"application": {"name": "mlp", "classes": 10}},
+            data=DIGITS,
+            training={"epochs": 1, "batchSize": {"global": 64}},
+        )
+        failed = condition(kind.finished("promised", "Failed"), "Failed")
+        assert failed["reason"] == "InvalidSpec"
+        assert node in failed["message"]
+        assert "cpuFallback" in failed["message"]
+        words = "didn't match Pod's node affinity/selector"
+        kind.until("absent", lambda status: words in condition(status, "Running").get("message", ""))
+        assert condition(kind.status("absent"), "Running")["reason"] == "Unschedulable"
+    finally:
+        configure({"cpuFallback": True})
+        remove = [{"op": "remove", "path": "/status/capacity/nvidia.com~1gpu"}]
+        kind.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(remove))
+        kind.kubectl("label", "node", node, "cloud.google.com/gke-accelerator-")

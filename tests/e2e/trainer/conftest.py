@@ -1,0 +1,6 @@
+"""Trainer processes, forked from one that has imported TensorFlow."""
+
+from __future__ import annotations
+
+from tests.testbed.digits_attempts import digits, start  # noqa: F401
+from tests.testbed.keras_generations import forks, keras, keras3, keras_of_no_child  # noqa: F401

@@ -1,0 +1,61 @@
+"""The number of workers changes at every attempt: 2, 3, 4, 1. What has to be exact, and how far the rest may differ.
+
+Real processes, each attempt but the last ended by the SIGKILL of one worker in the middle of an epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.soak.kill_and_resume.elastic import EPOCHS, KILLED_AT, RECORDS, SIZES, ElasticRun, make_data, run
+from tests.testbed.forks import Forks
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("elastic")
+    make_data(folder)
+    return folder
+
+
+def each_record_once(one: ElasticRun) -> bool:
+    """Return whether every attempt that ended an epoch had seen each of its records exactly once."""
+    ends = [metrics for of_epoch in one.epochs.values() for metrics in of_epoch]
+    return len(one.epochs) == EPOCHS and all(metrics["once"] == RECORDS for metrics in ends)
+
+
+def test_the_records_are_the_same_and_the_loss_curve_differs_by_rounding(
+    forks: Forks, data: Path, tmp_path: Path
+) -> None:
+    """Without random numbers or statistics of a replica, only the order of float32 sums depends on the workers."""
+    fixed = run(forks, data, tmp_path / "fixed", (1,))
+    changing = run(forks, data, tmp_path / "changing", SIZES, KILLED_AT)
+    assert [workers for workers, _ in changing.started] == list(SIZES)
+    assert all(0 < first <= killed for (_, first), killed in zip(changing.started[1:], KILLED_AT, strict=True))
+    assert each_record_once(fixed)
+    assert each_record_once(changing)
+    assert changing.curve("order") == fixed.curve("order"), "every record at the same place of its epoch"
+    side_by_side = list(zip(fixed.curve("loss"), changing.curve("loss"), strict=True))
+    assert all(math.isclose(a, b, rel_tol=1e-4) for a, b in side_by_side), side_by_side
+    for a, b in zip(fixed.weights, changing.weights, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_with_dropout_and_batch_normalization_it_ends_within_the_spread_of_the_seeds(
+    forks: Forks, data: Path, tmp_path: Path
+) -> None:
+    """Masks and statistics are those of a replica's rows: another number of workers is like another seed."""
+    seeds = [run(forks, data, tmp_path / f"seed-{seed}", (1,), program="random", seed=seed) for seed in (7, 8, 9)]
+    changing = run(forks, data, tmp_path / "changing", SIZES, KILLED_AT, program="random")
+    assert each_record_once(changing)
+    assert changing.curve("order") == seeds[0].curve("order")
+    for metric in ("val_accuracy", "val_loss"):
+        ends = [one.curve(metric)[-1] for one in seeds]
+        spread = max(ends) - min(ends)
+        assert min(ends) - spread <= changing.curve(metric)[-1] <= max(ends) + spread, (metric, ends)

@@ -1,0 +1,88 @@
+"""Bad records and NaN among several workers, which decide alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mptraining_api import events
+from mptraining_records.convert.convert import convert
+from tests.testbed.attempts import TWO_WORKERS, Start
+
+
+@pytest.mark.parametrize("poisoned", [0, 1])
+def test_a_bad_record_of_one_worker_is_skipped_by_both(start: Start, tmp_path: Path, poisoned: int) -> None:
+    """In index order worker r of two takes the records that are r modulo 2: 65 is worker 1's, in the third step."""
+    count, batch = 256, 32
+    x = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
+    labels = x[:, :3].argmax(axis=1)
+    x[2 * batch + poisoned, :] = 1e38
+    np.savez(tmp_path / "numbers.npz", x=x, label=labels)
+    convert(str(tmp_path / "numbers.npz"), str(tmp_path / "records"), keep_order=True)
+    data = {"train": [f"{tmp_path}/records/train-*.tfrecord"], "shuffle": {"bufferSize": 0}}
+    spec = TWO_WORKERS | {
+        "precision": {"policy": "mixed_float16", "lossScale": {"mode": "Dynamic", "value": 1024}},
+        "program": {"application": {"name": "mlp", "classes": 3}},
+        "checkpoint": {"everySteps": 1, "maxToKeep": 10},
+    }
+    gang = start(spec, data=data, batchSize={"global": batch}, stepsPerExecution=1)
+    assert gang.wait() == [0, 0], gang.errors()
+    for worker in (0, 1):
+        seen = [(one.step, one.loss_scale, one.skipped_steps) for one in gang.all(events.Progress, worker)]
+        assert seen[:4] == [(1, 1024.0, 0), (2, 1024.0, 0), (3, 512.0, 1), (4, 1024.0, 1)], "given back"
+        (left_out,) = (one for one in gang.all(events.Notice, worker) if one.topic == "RecordExcluded")
+        assert f"record {2 * batch + poisoned} of " in left_out.message
+        assert gang.finished(worker).metrics == gang.finished(0).metrics
+    states = {step: gang.folder / "checkpoints" / f"step-{step:010d}" for step in (2, 3, 4)}
+    model = {step: (folder / "model.safetensors").read_bytes() for step, folder in states.items()}
+    assert model[2] == model[3] != model[4], "the third step moved nothing"
+    state = json.loads((states[3] / "state.json").read_text())
+    assert (state["lossScale"], state["excluded"]) == (1024.0, [{"record": 2 * batch + poisoned, "step": 3}])
+    (manifest,) = (gang.folder / "quarantine").iterdir()
+    assert [one["record"] for one in json.loads(manifest.read_text())["records"]] == [2 * batch + poisoned]
+    assert all(np.isfinite(array).all() for array in gang.weights())
+
+
+def poisoned(folder: Path, rows: list[int]) -> dict[str, Any]:
+    """256 records in index order, those in `rows` full of NaN."""
+    x = np.random.default_rng(0).normal(size=(256, 8)).astype(np.float32)
+    labels = x[:, :3].argmax(axis=1)
+    x[rows] = np.nan
+    np.savez(folder / "poisoned.npz", x=x, label=labels)
+    convert(str(folder / "poisoned.npz"), str(folder / "records"), keep_order=True)
+    return {"train": [f"{folder}/records/train-*.tfrecord"], "shuffle": {"bufferSize": 0}}
+
+
+def test_two_workers_recover_together_and_change_their_policy_together(start: Start, tmp_path: Path) -> None:
+    """The first NaNs are in step 3, the second in step 7, in more of a batch than its records could be skipped."""
+    spec = TWO_WORKERS | {
+        "precision": {"policy": "mixed_bfloat16"},
+        "program": {"application": {"name": "mlp", "classes": 3}},
+        "checkpoint": {"everySteps": 2},
+    }
+    gang = start(
+        spec, data=poisoned(tmp_path, [*range(65, 85), *range(192, 212)]), batchSize={"global": 32}, stepsPerExecution=2
+    )
+    assert gang.wait() == [0, 0], gang.errors()
+    for worker in (0, 1):
+        back = [(one.from_step, one.to_step, one.precision) for one in gang.all(events.Recovered, worker)]
+        assert back == [(3, 2, "mixed_bfloat16"), (7, 6, "float32")]
+        assert gang.finished(worker).metrics == gang.metrics()
+    result = json.loads((gang.folder / "result.json").read_text())
+    assert (result["precision"], result["recoveries"], result["skippedSteps"]) == ("float32", 2, 2)
+    assert all(np.isfinite(array).all() for array in gang.weights())
+
+
+def test_two_workers_report_the_same_first_step(start: Start, tmp_path: Path) -> None:
+    spec = TWO_WORKERS | {"program": {"application": {"name": "mlp", "classes": 3}}}
+    data = poisoned(tmp_path, [65])
+    gang = start(spec, data=data, batchSize={"global": 32}, stepsPerExecution=2, onNonFinite="Fail")
+    assert gang.wait() == [3, 3], gang.errors()
+    assert gang.finished(0).message == gang.finished(1).message
+    assert "step 3: " in gang.finished(0).message
+    assert "among examples 64 to 95 of pass 1)" in gang.finished(0).message
+    assert "it began with the input 'x' (record 65 of " in gang.finished(0).message

@@ -1,0 +1,63 @@
+"""Four logical CPU devices for the whole process: strategies over them are real, only the silicon is shared."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import tensorflow as tf
+
+from mptraining_trainer.keras_backend import Keras, load
+from tests.testbed.forks import Forks
+
+_CPU = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 4)
+
+
+_bases = itertools.count(10_000, 10_000)
+_make = tf.distribute.MirroredStrategy.__init__
+
+
+def _numbered(self: Any, *arguments: Any, **named: Any) -> None:
+    self._collective_key_base = next(_bases)
+    _make(self, *arguments, **named)
+
+
+# TensorFlow numbers the collective operations of every strategy from the same base. Two strategies in one process must
+# not share the numbers, or one waits for the other's. A trainer has one strategy, the tests have many.
+tf.distribute.MirroredStrategy.__init__ = _numbered
+
+
+@pytest.fixture(params=["Keras3", "Legacy"])
+def keras(request: pytest.FixtureRequest) -> Keras:
+    """Each test runs under both generations."""
+    found = load(request.param)
+    found.set_seed(1)
+    return found
+
+
+@pytest.fixture
+def keras3() -> Keras:
+    found = load("Keras3")
+    found.set_seed(1)
+    return found
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """The process that imports TensorFlow once for all trainer processes that are forked from it."""
+    with Forks() as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def keras_of_no_child() -> Iterator[None]:
+    """Loading tf_keras sets the generation of every child process: the next test's children must not inherit it."""
+    yield
+    os.environ.pop("TF_USE_LEGACY_KERAS", None)

@@ -1,5 +1,0 @@
-"""Fixtures of predictions and ensembles."""
-
-from __future__ import annotations
-
-from tests.trainer.prediction.trained_runs import numbers, sentences, trained  # noqa: F401

@@ -1,0 +1,6 @@
+"""Both generations of Keras, on four logical CPU devices."""
+
+from __future__ import annotations
+
+from tests.testbed.keras_generations import forks, keras, keras3, keras_of_no_child  # noqa: F401
+from tests.training.callback_runs import data, generation, train  # noqa: F401

@@ -1,0 +1,194 @@
+"""Ensembles against averages by NumPy of what plain Keras predicts, and against Keras' own `evaluate`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from mptraining_api import outcomes
+from mptraining_trainer.ensemble.probabilities import config_on_probabilities
+from mptraining_trainer.export import export
+from mptraining_trainer.keras_backend import load
+from tests.training.prediction.test_prediction import GENERATIONS, LABELLED, model_of, softmax
+from tests.training.prediction.trained_runs import Ended, Trained, predict, run_job, stacked
+
+# The loss of the model takes logits, or the probabilities of its last layer.
+MIXED = """
+import {keras} as keras
+
+
+def build(logits):
+    keras.utils.set_random_seed(7 + logits)
+    x = keras.Input((8,), name="x")
+    model = keras.Model(x, keras.layers.Dense(3, activation=None if logits else "softmax")(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True) if logits else "sparse_categorical_crossentropy"
+    model.compile("sgd", loss=loss, metrics=["accuracy"])
+    return model
+"""
+
+
+def average(
+    members: list[Path], records: str, folder: Path, *, weights: list[float] | None = None, **data: Any
+) -> Ended:
+    ensemble: dict[str, Any] = {"members": [str(each) for each in members]}
+    if weights is not None:
+        ensemble["weights"] = weights
+    return run_job(
+        {
+            "strategy": "None",
+            "program": {"ensemble": ensemble},
+            "data": {"train": [records], "validation": [records], **data},
+        },
+        folder,
+    )
+
+
+@GENERATIONS
+def test_an_ensemble_is_the_weighted_mean_of_probabilities(
+    generation: str, trained: Trained, numbers: Path, tmp_path: Path
+) -> None:
+    records = f"{numbers}/validation-*.tfrecord"
+    members = [trained(generation, seed) for seed in (3, 1, 2)]
+    ended = average(members, records, tmp_path / "ensemble", weights=[2.0, 1.0, 1.0])
+
+    assert ended.outcome == outcomes.SUCCEEDED, ended.message
+    rows = stacked(records, LABELLED)
+    probabilities = [softmax(model_of(each, generation).predict(rows["x"], verbose=0)) for each in members]
+    wanted = np.average(probabilities, axis=0, weights=[2.0, 1.0, 1.0])
+    found = model_of(tmp_path / "ensemble", generation)
+    np.testing.assert_allclose(found.predict(rows["x"], verbose=0), wanted, atol=1e-6)
+
+    labels = rows["label"]
+    metrics = ended.result.metrics
+    assert metrics["val_accuracy"] == pytest.approx(np.mean(wanted.argmax(axis=1) == labels), abs=1e-6)
+    assert metrics["val_loss"] == pytest.approx(-np.mean(np.log(wanted[np.arange(len(labels)), labels])), rel=1e-5)
+    best = model_of(members[0], generation)
+    losses = load(generation).module.losses  # type: ignore[arg-type]
+    best.compile(loss=losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    of_best = best.evaluate(rows["x"], labels, return_dict=True, verbose=0)
+    assert metrics["best_member_val_loss"] == pytest.approx(of_best["loss"], rel=1e-5)
+    assert metrics["best_member_val_accuracy"] == pytest.approx(of_best["accuracy"], abs=1e-6)
+    assert ended.result.model == "model"
+
+
+def test_an_ensemble_is_predicted_with_and_rebuilt_as_any_model(
+    trained: Trained, numbers: Path, tmp_path: Path
+) -> None:
+    records = f"{numbers}/validation-*.tfrecord"
+    average([trained(seed=1), trained(seed=2)], records, tmp_path / "ensemble")
+    ended = predict(tmp_path / "ensemble", records, tmp_path / "p")
+
+    assert ended.outcome == outcomes.SUCCEEDED, ended.message
+    found = pq.read_table(tmp_path / "p" / "predictions.parquet").to_pydict()
+    np.testing.assert_allclose(np.sum(found["output"], axis=1), 1.0, atol=1e-5)
+    np.testing.assert_allclose(found["probability"], np.max(found["output"], axis=1), atol=1e-6)
+
+    # In a process without this project: model.json, weights.npz and rebuild.py.
+    code = (
+        "import json, numpy, sys, keras; from rebuild import load_model; "
+        "print(json.dumps(load_model().predict(numpy.ones((1, 8), 'float32'), verbose=0).tolist()))"
+    )
+    folder = tmp_path / "ensemble" / "model"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    assert printed.returncode == 0, printed.stderr
+    wanted = model_of(tmp_path / "ensemble", "Keras3").predict(np.ones((1, 8), np.float32), verbose=0)
+    np.testing.assert_allclose(json.loads(printed.stdout.splitlines()[-1]), wanted, atol=1e-6)
+
+
+@GENERATIONS
+def test_several_outputs_are_averaged_one_by_one_and_keep_the_programs_preprocessing(
+    generation: str, sentences: tuple[Path, Callable[[str], Path]], tmp_path: Path
+) -> None:
+    folder, run = sentences
+    records = f"{folder}/text-*.tfrecord"
+    member = run(generation)
+    ended = average([member, member], records, tmp_path / "ensemble", labels=["topic", "length"])
+    assert ended.outcome == outcomes.SUCCEEDED, ended.message
+    predict(tmp_path / "ensemble", records, tmp_path / "mean")
+    predict(member, records, tmp_path / "member")
+
+    mean = pq.read_table(tmp_path / "mean" / "predictions.parquet").to_pydict()
+    one = pq.read_table(tmp_path / "member" / "predictions.parquet").to_pydict()
+    np.testing.assert_allclose(mean["topic"], softmax(np.array(one["topic"])), atol=1e-6)
+    np.testing.assert_allclose(mean["length"], one["length"], atol=1e-5)
+    assert mean["topic_class"] == one["topic_class"]
+
+
+@pytest.mark.parametrize(("generation", "best_has_logits"), [("Keras3", False), ("Legacy", True)])
+def test_logits_of_one_member_are_averaged_with_the_probabilities_of_another(
+    generation: str, best_has_logits: bool, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"mixed_{generation.lower()}"
+    (tmp_path / f"{module}.py").write_text(MIXED.format(keras="keras" if generation == "Keras3" else "tf_keras"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    records = f"{numbers}/validation-*.tfrecord"
+    members = []
+    for logits in (best_has_logits, not best_has_logits):
+        spec = {
+            "strategy": "None",
+            "keras": generation,
+            "program": {"function": {"entryPoint": f"{module}:build", "arguments": {"logits": logits}}},
+            "data": {"train": [records], "validation": [records]},
+            "training": {"batchSize": {"global": 11}, "epochs": 1},
+        }
+        ended = run_job(spec, tmp_path / f"logits-{logits}".lower())
+        assert ended.outcome == outcomes.SUCCEEDED, ended.message
+        members.append(ended.folder)
+    ended = average(members, records, tmp_path / "ensemble")
+
+    assert ended.outcome == outcomes.SUCCEEDED, ended.message
+    rows = stacked(records, LABELLED)
+    found = [model_of(each, generation).predict(rows["x"], verbose=0) for each in members]
+    found[0 if best_has_logits else 1] = softmax(found[0 if best_has_logits else 1])
+    wanted = np.mean(found, axis=0)
+    mean = model_of(tmp_path / "ensemble", generation).predict(rows["x"], verbose=0)
+    np.testing.assert_allclose(mean, wanted, atol=1e-6)
+    loss = -np.mean(np.log(wanted[np.arange(len(wanted)), rows["label"]]))
+    assert ended.result.metrics["val_loss"] == pytest.approx(loss, rel=1e-5)
+    rebuilt = export.load_model(tmp_path / "ensemble" / "model")
+    np.testing.assert_allclose(rebuilt.predict(rows["x"], verbose=0), wanted, atol=1e-6)
+
+
+def test_members_that_differ_are_refused_with_the_difference(
+    trained: Trained, sentences: tuple[Path, Callable[[str], Path]], numbers: Path, tmp_path: Path
+) -> None:
+    _, run = sentences
+    ended = average([trained(), run("Keras3")], f"{numbers}/validation-*.tfrecord", tmp_path / "ensemble")
+
+    assert ended.outcome == outcomes.INVALID_SPEC
+    assert "the inputs of" in ended.message
+    assert "'words'" in ended.message
+
+
+def test_losses_and_metrics_take_the_probabilities_of_logits() -> None:
+    moved = config_on_probabilities({"name": "a", "threshold": 0.0}, "sigmoid")
+    assert moved == {"name": "a", "threshold": 0.5}
+    assert config_on_probabilities({"from_logits": True, "thresholds": [0.2]}, "sigmoid") == {
+        "from_logits": False,
+        "thresholds": [0.2],
+    }
+    assert config_on_probabilities({"threshold": 3.0}, None) == {"threshold": 3.0}
+
+
+@GENERATIONS
+def test_a_binary_classifiers_logits_become_probabilities(generation: str) -> None:
+    from mptraining_trainer.ensemble.probabilities import on_probabilities
+
+    keras = load(generation).module  # type: ignore[arg-type]
+    loss = on_probabilities(keras.losses.BinaryCrossentropy(from_logits=True), {"": "sigmoid"})
+    logits, labels = tf.constant([[-2.0], [0.3], [4.0]]), tf.constant([[0.0], [1.0], [1.0]])
+    wanted = keras.losses.BinaryCrossentropy(from_logits=True)(labels, logits)
+    np.testing.assert_allclose(loss(labels, tf.sigmoid(logits)), wanted, rtol=1e-5)

@@ -1,0 +1,151 @@
+"""Precision policies and loss scaling under a third-party program's own step, loop and layers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mptraining_api import events
+from tests.training.script_runs import PROGRAMS, alone, through_us
+
+# Warnings of third-party programs are their own.
+pytestmark = pytest.mark.filterwarnings("ignore")
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+# Keras' own step in place of the program's.
+OF_KERAS = ("def train_step(", "def step_of_no_model(")
+
+
+def test_an_own_train_step_learns_under_float16_as_keras_own_does(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    text = (PROGRAMS / "own_train_step.py").read_text()
+    reference = tmp_path / "reference.py"
+    reference.write_text(text.replace(*OF_KERAS))
+    expected = alone(reference, "Keras3", capsys, "mixed_float16")
+    done = through_us(text, tmp_path, capsys, monkeypatch, policy="mixed_float16")
+    assert done.outcome.reason == "Succeeded", done.message
+    assert expected[-1] < 0.1 * expected[0]
+    # A scale is a power of two, so that it changes no bit; losses are averaged in another order.
+    np.testing.assert_allclose(done.losses, expected, rtol=1e-6)
+    assert done.result.precision == "mixed_float16"
+    assert "scale_loss" in done.notices["LossScaled"]
+    # A program's own step gets the gradients of its unscaled loss.
+    clipped = text.replace(
+        "        self.optimizer.apply(",
+        "        gradients, _ = tf.clip_by_global_norm(gradients, 1e3)\n        self.optimizer.apply(",
+    )
+    assert clipped != text
+    again = through_us(clipped, tmp_path / "clipped", capsys, monkeypatch, policy="mixed_float16")
+    np.testing.assert_allclose(again.losses, expected, rtol=1e-6)
+
+
+def test_a_step_with_its_own_scaling_is_unchanged(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    text = (PROGRAMS / "own_train_step.py").read_text()
+    scales = text.replace(
+        "        gradients = tape.gradient(loss,",
+        "            scaled = self.optimizer.scale_loss(loss)\n        gradients = tape.gradient(scaled,",
+    )
+    calls_super = text.replace(
+        "        x, y = data\n", "        return super().train_step(data)\n        x, y = data\n"
+    )
+    for number, each in enumerate((scales, calls_super)):
+        assert each != text
+        program = tmp_path / f"{number}.py"
+        program.write_text(each)
+        expected = alone(program, "Keras3", capsys, "mixed_float16")
+        done = through_us(program, tmp_path / str(number), capsys, monkeypatch, policy="mixed_float16")
+        assert done.losses == expected
+        assert "LossScaled" not in done.notices
+
+
+def test_tf_keras_scales_an_own_train_step_itself(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    program = PROGRAMS / "legacy_own_train_step.py"
+    expected = alone(program, "Legacy", capsys, "mixed_float16")
+    done = through_us(program, tmp_path, capsys, monkeypatch, generation="Legacy", policy="mixed_float16")
+    assert done.losses == expected
+    assert expected[-1] < 0.1 * expected[0]
+    assert "LossScaled" not in done.notices
+
+
+def test_the_policy_that_is_reported_is_that_of_the_layers(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    done = through_us(PROGRAMS / "book_mixed_precision.py", tmp_path, capsys, monkeypatch, replicas=2)
+    assert done.outcome.reason == "Succeeded", done.message
+    assert done.result.precision == "mixed_float16"
+    assert {event.precision for event in done.all(events.Progress)} == {"mixed_float16"}
+    assert json.loads((done.folder / "model" / "model.json").read_text())["trainedUnder"] == "mixed_float16"
+    assert (
+        "compute under mixed_float16, which the script sets; the job's policy is float32" in done.notices["OwnPolicy"]
+    )
+    assert "wrong with 2 replicas" in done.notices["LossScalingWrong"]
+    assert "keras: Legacy" in done.notices["LossScalingWrong"]
+
+
+TOKENS = """
+import keras, numpy as np, tensorflow as tf
+class TokenEmbedding(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.embedding = keras.layers.Embedding({size}, 4)
+    def call(self, x):
+        return self.embedding(x)
+inputs = keras.Input((6,))
+x = keras.layers.GlobalAveragePooling1D()(TokenEmbedding()(inputs))
+model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(x))
+model.compile("sgd", "mse")
+model.fit(np.full((4, 6), {size} - 1), np.ones((4, 1)), verbose=0)
+"""
+
+
+def test_token_ids_that_a_policy_rounds_are_reported(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    done = through_us(TOKENS.format(size=4100), tmp_path / "16", capsys, monkeypatch, policy="mixed_float16")
+    assert done.outcome.reason == "ProgramFailed", (
+        "float16 makes 4100 of 4099, which an embedding of 4100 does not have"
+    )
+    assert "set precision: {policy: float32}" in done.message
+    done = through_us(TOKENS.format(size=4100), tmp_path / "b16", capsys, monkeypatch, policy="mixed_bfloat16")
+    assert "those above 256 are rounded" in done.notices["TokenIdsRounded"]
+    done = through_us(TOKENS.format(size=200), tmp_path / "small", capsys, monkeypatch, policy="mixed_bfloat16")
+    assert "TokenIdsRounded" not in done.notices
+    assert done.outcome.reason == "Succeeded"
+
+
+COMPILED_LOOP = """
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, dtype="float32")])
+model.compile(keras.optimizers.SGD(0.1), "mse")
+{before}
+x = np.ones((8, 4), "float32")
+model.optimizer.build(model.trainable_weights)
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x) - 1.0))
+    model.optimizer.apply(tape.gradient(loss, model.trainable_weights), model.trainable_weights)
+    return loss
+
+print("LOSSES", [float(step()) for _ in range(4)])
+"""
+
+
+def test_a_loop_with_a_compiled_optimizer_learns_under_float16(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    program = tmp_path / "float32.py"
+    program.write_text(COMPILED_LOOP.format(before=""))
+    expected = alone(program, "Keras3", capsys)
+    done = through_us(program, tmp_path, capsys, monkeypatch, policy="mixed_float16")
+    assert expected[-1] < 0.1 * expected[0]
+    # The model's one layer computes in float32, so that nothing is rounded.
+    assert done.losses == pytest.approx(expected, rel=1e-6)
+    assert "they are not divided here" in done.notices["LossNotScaled"]
+    trained = COMPILED_LOOP.format(before="model.fit(np.zeros((4, 4)), np.zeros((4, 1)), verbose=0)")
+    assert (
+        "LossNotScaled"
+        not in through_us(trained, tmp_path / "fit", capsys, monkeypatch, policy="mixed_float16").notices
+    )

@@ -1,0 +1,82 @@
+"""Preempted third-party programs: the next attempt resumes, or starts again and says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mptraining_api import events
+from tests.training.script_runs import PROGRAMS, InProcess, through_us
+
+# Warnings of third-party programs are their own.
+pytestmark = pytest.mark.filterwarnings("ignore")
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+def taken_after(folder: Path, epochs: int) -> InProcess:
+    return InProcess(lambda: len(list((folder / "run" / "checkpoints").glob("*/state.json"))) >= epochs)
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "generation"),
+    [("vae", 1, "Keras3"), ("own_train_step", 2, "Keras3"), ("legacy_own_train_step", 2, "Legacy")],
+)
+def test_a_preempted_program_ends_as_an_undisturbed_one(
+    name: str, replicas: int, generation: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    program = PROGRAMS / f"{name}.py"
+    settings: dict[str, Any] = {"replicas": replicas, "generation": generation}
+    whole = through_us(program, tmp_path / "whole", capsys, monkeypatch, **settings)
+    parts = tmp_path / "parts"
+    taken = through_us(program, parts, capsys, monkeypatch, preemption=taken_after(parts, 1), **settings)
+    assert taken.outcome.reason == "Preempted"
+    rest = through_us(program, parts, capsys, monkeypatch, attempt=2, **settings)
+    assert (whole.outcome.reason, rest.outcome.reason) == ("Succeeded", "Succeeded"), rest.message
+    assert "Resumed" in rest.notices, rest.notices
+    assert rest.losses == pytest.approx(whole.losses, rel=1e-5)
+    assert all(np.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(rest.weights, whole.weights, strict=True)), (
+        "replicas that no longer share their gradients end elsewhere"
+    )
+
+
+UNBUILT = """
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed({seed})
+class Model(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense({units})
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.dense(x) - y))
+        self.optimizer.apply(tape.gradient(loss, self.dense.trainable_weights), self.dense.trainable_weights)
+        return {{"loss": loss, "text": tf.constant("no number")}}
+model = Model()
+model.compile("sgd")
+history = model.fit(np.ones((8, 3), "float32"), np.ones((8, {units}), "float32"), batch_size=4, epochs=3, verbose=0)
+print("LOSSES", [float(value) for value in history.history["loss"]])
+"""
+
+
+def test_a_model_that_cannot_be_restored_starts_again_with_a_warning(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    """Its layers have no variables before the first step, and it has no call that creates them."""
+    text = UNBUILT.format(seed=1, units=2)
+    taken = through_us(text, tmp_path, capsys, monkeypatch, preemption=taken_after(tmp_path, 1))
+    assert taken.outcome.reason == "Preempted"
+    rest = through_us(text, tmp_path, capsys, monkeypatch, attempt=2)
+    assert rest.outcome.reason == "Succeeded", rest.message
+    assert len(rest.losses) == 3
+    assert {"NotBuilt", "NotResumable"} <= rest.notices.keys()
+    # Another model in the same run folder: it trains from the start.
+    other = (PROGRAMS / "own_train_step.py").read_text()
+    done = through_us(other, tmp_path, capsys, monkeypatch, attempt=3)
+    assert (done.outcome.reason, len(done.losses)) == ("Succeeded", 4)
+    assert "another one than that of the checkpoint" in done.notices["NotRestored"]
+    assert max(event.step for event in done.all(events.Saved)) > max(event.step for event in rest.all(events.Saved))

@@ -1,0 +1,316 @@
+"""Jobs that can never work: one line with field, value, expectation and next step; exit code 2; no model."""
+
+from __future__ import annotations
+
+import io
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mptraining_api import events, outcomes
+from mptraining_api.launch import SECRET_VARIABLES, WorkerIdentity
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord.example import encode
+from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.run import run
+
+MODELS = """
+import keras
+
+def layers(units):
+    return keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(units)])
+
+def good():
+    return layers(3)
+
+def wide():
+    return keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(5), keras.layers.Dense(3)])
+
+def nothing():
+    return None
+
+def raises():
+    raise KeyError("no such layer")
+
+def wrong_size():
+    return keras.Sequential([keras.layers.Input((7,)), keras.layers.Dense(3)])
+
+def fixed_size():
+    return keras.Sequential([keras.layers.Input((2,), batch_size=8), keras.layers.Dense(3)])
+
+def bad_preprocess(inputs):
+    return inputs
+
+def failing_preprocess(inputs, labels):
+    raise ValueError("cannot rotate")
+"""
+
+
+class Rejected:
+    """The end of a run that must not work."""
+
+    def __init__(self, folder: Path, attempt: int, exit_code: int) -> None:
+        self.exit_code = exit_code
+        self.folder = folder
+        lines = [line for file in folder.glob(f"events/{attempt}-*") for line in file.read_text().splitlines()]
+        self.events = [events.parse(line) for line in lines]
+
+    @property
+    def message(self) -> str:
+        last = self.events[-1]
+        assert isinstance(last, events.Finished)
+        return last.message
+
+
+Attempt = Callable[..., Rejected]
+
+
+def records(*rows: dict[str, Any]) -> bytes:
+    return b"".join(framing.encode(encode(row)) for row in rows)
+
+
+def rows(count: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"x": [1.0 * number, 2.0], "label": number % 3} | more for number in range(count)]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    """Runs a function program over 64 small records by default."""
+    (tmp_path / "bad_models.py").write_text(MODELS)
+    (tmp_path / "broken.py").write_text("import keras\nkeras.no_such_thing\n")
+    (tmp_path / "data.tfrecord").write_bytes(records(*rows(64)))
+    monkeypatch.syspath_prepend(tmp_path)
+    attempts = iter(range(1, 10))
+
+    def run_one(
+        function: str = "bad_models:good", *, environment: dict[str, str] | None = None, **sections: Any
+    ) -> Rejected:
+        spec: dict[str, Any] = {
+            "accelerator": {"type": "cpu"},
+            "strategy": "None",
+            "program": {"function": {"entryPoint": function}},
+            "data": {"train": [f"{tmp_path}/data.tfrecord"]} | sections.pop("data", {}),
+            "training": {"batchSize": {"global": 8}, "epochs": 1, "seed": 7} | sections.pop("training", {}),
+            "output": {"uri": f"{tmp_path}/run"},
+            **sections,
+        }
+        job = resolve(MPTrainingJob.parse({"metadata": {"name": "small"}, "spec": spec}), ClusterSettings())
+        identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=next(attempts), incarnation="a")
+        outcome = run(job, identity, f"{tmp_path}/run", Preemption(lambda: None), environment or {})
+        return Rejected(tmp_path / "run", identity.attempt, outcome.exit_code)
+
+    return run_one
+
+
+def test_the_small_job_works_until_something_is_wrong(attempt: Attempt) -> None:
+    fine = attempt()
+    assert fine.exit_code == outcomes.SUCCEEDED.exit_code
+    assert (fine.folder / "model" / "model.json").exists()
+
+
+def image(height: int, width: int) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(np.zeros((height, width, 3), np.uint8)).save(content, "PNG")
+    return content.getvalue()
+
+
+PICTURES = [{"image": image(4, 4 + number % 2), "label": 0} for number in range(16)]
+TYPED = [{"name": "x", "dtype": "float32", "shape": [2]}, {"name": "label", "dtype": "int64"}]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            "no_module:build",
+            r"^spec\.program\.function\.entryPoint: no module 'no_module' .*(Put the code there|Did you)",
+        ),
+        ("bad_models:god", r"entryPoint: module 'bad_models' has no 'god'\. Did you mean 'good'\?"),
+        ("broken:build", r"entryPoint: importing broken raised AttributeError: .*no_such_thing.*broken\.py:2"),
+        ("bad_models:nothing", r"entryPoint: bad_models:nothing returned NoneType; expected a keras\.Model"),
+        ("bad_models:raises", r"entryPoint: bad_models:raises raised KeyError: 'no such layer' \(at .*bad_models.py"),
+        (
+            "bad_models:wrong_size",
+            r"spec\.data\.features: .*'x' has shape \[2\]; expected \[7\].*Input to shape \[2\]\. .* raised",
+        ),
+    ],
+)
+def test_a_program_that_is_none(
+    attempt: Attempt, capfd: pytest.CaptureFixture[str], function: str, message: str
+) -> None:
+    expect(attempt(function), message, capfd)
+
+
+def test_a_fixed_batch_size_works_with_batches_of_this_size(attempt: Attempt) -> None:
+    assert attempt("bad_models:fixed_size").exit_code == outcomes.SUCCEEDED.exit_code
+
+
+@pytest.mark.parametrize("training", [{"batchSize": {"global": 16}}, {"gradientAccumulationSteps": 2}])
+def test_a_fixed_batch_size_that_batches_do_not_have(
+    attempt: Attempt, capfd: pytest.CaptureFixture[str], training: dict[str, Any]
+) -> None:
+    message = r"^spec\.program: .*Input fixes the batch size 8, .* batch here has 16 examples in \d parts.*global: 8"
+    expect(attempt("bad_models:fixed_size", training=training), message, capfd)
+
+
+def test_an_error_with_a_secret_does_not_print_it(attempt: Attempt, capfd: pytest.CaptureFixture[str]) -> None:
+    secret = {"TOKEN": "no such layer", SECRET_VARIABLES: "TOKEN"}
+    found = attempt("bad_models:raises", environment=secret)
+    expect(found, r"bad_models:raises raised KeyError: '\(the value of TOKEN\)' \(at .*bad_models\.py", capfd)
+    assert all("no such layer" not in each.to_json() for each in found.events)
+
+
+def expect(found: Rejected, message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert found.exit_code == 2, found.message
+    assert re.search(message, found.message), found.message
+    assert "\n" not in found.message
+    assert "Traceback" not in capfd.readouterr().err
+    assert not (found.folder / "model").exists()
+    assert not list((found.folder / "checkpoints").glob("step-*"))
+    assert not (found.folder / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "data", "message"),
+    [
+        (None, {"train": ["{}/no-*.tfrecord"]}, r"no-\*\.tfrecord: (no|matches)"),
+        (None, {"train": ["{}/absent.tfrecord"]}, r"absent\.tfrecord: "),
+        (b"id,label\n1,2\n" * 20, {}, r"data\.tfrecord: .*(CSV|no TFRecord|not a TFRecord|is damaged)"),
+        (b"", {}, r"zero steps|no record"),
+        (records(*PICTURES), {}, r"^spec.data.train: feature 'image': mixed shapes .*resize: \[height, width\]"),
+        (records(*rows(64)), {"label": "labl"}, r"data\.label: no feature 'labl'.*Did you mean 'label'"),
+        (records(*({"x": [1.0, 2.0]} for _ in range(16))), {}, r"spec\.data\.label: missing; expected one of \['x'\]"),
+        (records(*rows(3)), {}, r"spec\.training\.batchSize: 8 examples a step, 3 .*zero steps\. .*PadAndMask"),
+        (
+            records({"label": 1}, *rows(20)),
+            {"features": TYPED},
+            r"^spec.data.train: .*data\.tfrecord: record 0 at byte 0: feature 'x' is missing\. The record has",
+        ),
+        (records(*rows(20, label=7)), {}, r"spec\.data\.label: labels from 7 to 7 .*expected 0 to 2\. Give the head"),
+        (
+            records(*rows(63), *rows(1, label=12)),
+            {"shuffle": {"bufferSize": 0}},
+            r"spec\.data\.label: Received a label value of 12 .*\[0, 3\)\. Give the head",
+        ),
+        (records(*rows(20, x=[float("nan"), 1.0])), {}, r"spec\.data\.features: 'inputs' has NaN or Inf"),
+        (
+            records(*rows(63), *rows(1, x=[1.0])),
+            {"features": TYPED},
+            r"data\.tfrecord: record 63 at byte \d+ is damaged: feature 'x' has 1 values; expected 2 .*records verify`",
+        ),
+        (
+            records(*({"x": bytes(16), "label": 0} for _ in range(16))),
+            {"features": [{"name": "x", "dtype": "float16", "shape": [4], "decode": "raw"}, TYPED[1]]},
+            r"^spec.data.train: .*record 0 at byte 0: feature 'x' has 16 bytes; expected 8 bytes .*\. Correct",
+        ),
+        (None, {"preprocess": "bad_models:bad_preprocess"}, r"spec\.data\.preprocess: bad_preprocess\(inputs\)"),
+        (None, {"preprocess": "bad_models:failing_preprocess"}, r"spec\.data\.preprocess: .*cannot rotate"),
+        (None, {"preprocess": "bad_models:bat_preprocess"}, r"spec\.data\.preprocess: .*Did you mean 'bad_pre"),
+        (None, {"preprocess": "broken:map"}, r"spec\.data\.preprocess: importing broken raised"),
+    ],
+    ids=[
+        "empty glob", "absent file", "no TFRecord", "empty file", "mixed shapes", "misspelt label", "no label",
+        "zero steps", "missing feature", "label out of range", "one later label out of range", "NaN", "one odd record",
+        "raw of another shape",
+        "preprocess takes one", "preprocess fails", "preprocess misspelt", "preprocess cannot be imported",
+    ],
+)  # fmt: skip
+def test_data_that_cannot_be_trained_on(
+    attempt: Attempt,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    content: bytes | None,
+    data: dict[str, Any],
+    message: str,
+) -> None:
+    if content is not None:
+        (tmp_path / "data.tfrecord").write_bytes(content)
+    data = {name: [value[0].format(tmp_path)] if name == "train" else value for name, value in data.items()}
+    expect(attempt(data=data), message, capfd)
+
+
+@pytest.mark.parametrize("cache", ["Memory", "None"])
+def test_a_damaged_record_in_mid_training(
+    attempt: Attempt, tmp_path: Path, capfd: pytest.CaptureFixture[str], cache: str
+) -> None:
+    content = bytearray((tmp_path / "data.tfrecord").read_bytes())
+    content[-10] ^= 0xFF
+    (tmp_path / "data.tfrecord").write_bytes(content)
+    found = attempt(data={"cache": cache, "shuffle": {"bufferSize": 0}})
+    assert (found.exit_code, (found.folder / "model").exists()) == (2, False)
+    assert re.search(r"data\.tfrecord: record 63 at byte .*badRecords\.action: Skip", found.message)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_run_folder_of_another_job(attempt: Attempt, capfd: pytest.CaptureFixture[str]) -> None:
+    first = attempt()
+    before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+    other = attempt("bad_models:wide")
+    assert other.exit_code == 2
+    printed = capfd.readouterr()
+    assert "the run folder of another job: spec.program is another one. Give another output folder" in printed.out
+    assert "Traceback" not in printed.err
+    assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} == before, "nothing of it is touched"
+
+
+def test_a_checkpoint_of_another_model(
+    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The same entry point, but the code behind it has changed since."""
+    first = attempt()
+    import bad_models
+
+    monkeypatch.setattr(bad_models, "good", bad_models.wide)
+    weights = (first.folder / "model" / "weights.npz").read_bytes()
+    other = attempt(training={"epochs": 2})
+    assert other.exit_code == 2
+    assert re.search(
+        r"step-0+8: a checkpoint of another model: 2 variables where this model has 4\. Give another output",
+        other.message,
+    )
+    assert "Traceback" not in capfd.readouterr().err
+    assert (first.folder / "model" / "weights.npz").read_bytes() == weights
+
+
+def test_a_bucket_that_never_answers(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The user's mistake in the first attempt; in a later one the service may recover."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.2")
+        first = attempt(data={"train": ["gs://bucket/data.tfrecord"]})
+        assert (first.exit_code, first.events[-1].reason) == (2, "InvalidData")
+        assert re.search(
+            r"^spec\.data\.train: gs://bucket/data\.tfrecord: the bucket cannot be reached \(Connection refused\)\. It",
+            first.message,
+        )
+        later = attempt(data={"train": ["gs://bucket/data.tfrecord"]})
+        assert (later.exit_code, later.events[-1].reason) == (75, "StorageUnavailable")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_bucket_that_does_not_exist(attempt: Attempt, bucket: str, capfd: pytest.CaptureFixture[str]) -> None:
+    found = attempt(data={"train": ["gs://nowhere/data.tfrecord"]})
+    expect(
+        found, r"^spec\.data\.train: gs://nowhere/data\.tfrecord: there is no bucket 'nowhere'\. Check the name", capfd
+    )
+
+
+def test_a_job_that_was_refused_may_be_corrected_in_the_same_folder(attempt: Attempt) -> None:
+    assert attempt("bad_models:raises").exit_code == 2
+    assert attempt("bad_models:good").exit_code == 0
+
+
+def test_a_promised_gpu_that_is_not_there(attempt: Attempt, capfd: pytest.CaptureFixture[str]) -> None:
+    found = attempt(accelerator={"type": "nvidia-tesla-t4", "countPerNode": 1})
+    expect(found, r"spec\.accelerator: promised 1 x nvidia-tesla-t4 and sees 0 GPUs\. .*cpuFallback", capfd)

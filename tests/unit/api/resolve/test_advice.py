@@ -1,0 +1,250 @@
+"""The advice of `mptj check`; the examples need little of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining_api.accelerators import catalogue
+from mptraining_api.pods.images import has_moving_tag
+from mptraining_api.resolve.advice import MOST, advise, without_effect
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+
+EXAMPLES = sorted((Path(__file__).parents[4] / "manifests" / "examples").glob("*.yaml"))
+QUIET = {"output": {"uri": "gs://b/r"}}
+
+
+def advice_text(*, settings: ClusterSettings | None = None, **spec: Any) -> str:
+    base: dict[str, Any] = {
+        "accelerator": {"type": "nvidia-tesla-a100"},
+        "program": {"application": {"name": "ResNet50"}},
+        "data": {"train": ["gs://b/t"], "validation": ["gs://b/v"]},
+    }
+    job = MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": base | QUIET | spec})
+    return "\n".join(advise(resolve(job, settings or ClusterSettings())))
+
+
+def test_a_sound_job_needs_no_advice() -> None:
+    assert advice_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"output": None}, "No output.uri"),
+        (
+            {"output": None, "accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}},
+            "starts again from the beginning",
+        ),
+        ({"accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}}, "checkpoint.everySteps"),
+        ({"program": {"script": {"path": "train.py"}}, "data": None}, "last complete epoch"),
+        ({"program": {"application": {"name": "ResNet50", "weights": "imagenet"}}}, "without internet"),
+        ({"nodes": 2, "data": {"train": ["/data/t"]}}, "must be mounted in all 2 pods"),
+        ({"accelerator": {"type": "nvidia-tesla-t4"}}, "NVIDIA T4 has no bfloat16"),
+        (
+            {"accelerator": {"type": "nvidia-tesla-v100"}, "precision": {"policy": "float32"}},
+            "Tensor Cores of NVIDIA V100 idle",
+        ),
+        ({"precision": {"policy": "float32"}}, "TF32 already"),
+        ({"precision": {"lossScale": {"mode": "Fixed", "value": 1024}}}, "is not reduced on overflow"),
+        ({"accelerator": {"type": "cpu"}, "precision": {"policy": "mixed_float16"}}, "emulated on a CPU"),
+        ({"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 4}}, "learningRateScaling"),
+        (
+            {
+                "training": {
+                    "batchSize": {"perReplica": 256},
+                    "learningRateScaling": {"rule": "Linear", "baseBatchSize": 32},
+                }
+            },
+            "warmupSteps",
+        ),
+        ({"training": {"batchSize": {"perReplica": 33}}}, "multiple of 8"),
+        ({"program": {"function": {"entryPoint": "m:f"}}}, "multiples of 8 fill"),
+        (
+            {"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4"}, "precision": {"policy": "float32"}},
+            "twice the memory traffic of mixed_bfloat16",
+        ),
+        (
+            {
+                "accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2},
+                "training": {"batchSize": {"perReplica": 8}},
+            },
+            "sees the 8 examples of its own replica only",
+        ),
+        ({"data": {"train": ["gs://b/t"]}}, "No data.validation"),
+        ({"data": {"train": ["gs://b/t"], "shuffle": {"bufferSize": 0}}}, "in the order"),
+    ],
+)
+def test_a_sentence_for_each_risk(spec: dict[str, Any], expected: str) -> None:
+    assert expected in advice_text(**spec)
+
+
+def test_several_tpu_hosts_are_experimental() -> None:
+    settings = ClusterSettings(experimental_multi_host_tpu=True)
+    slice_ = {"type": "tpu-v5-lite-podslice", "topology": "4x4"}
+    assert "4 TPU hosts are experimental" in advice_text(settings=settings, accelerator=slice_)
+
+
+def test_what_is_no_risk_gets_no_sentence() -> None:
+    two = {"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2}}
+    assert "BatchNormalization" not in advice_text(**two, training={"batchSize": {"perReplica": 16}})
+    assert "BatchNormalization" not in advice_text(training={"batchSize": {"perReplica": 8}})
+    linear = {"rule": "Linear", "baseBatchSize": 32}
+    assert "at once" not in advice_text(training={"batchSize": {"perReplica": 64}, "learningRateScaling": linear})
+    assert "mounted" not in advice_text(data={"train": ["/data/t"], "validation": ["/data/v"]})
+
+
+def test_the_learning_rate_follows_the_batch_by_the_optimizers_rule() -> None:
+    four = {"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 4}}
+    adam = advice_text(**four)
+    assert "An update sees 128 examples" in adam
+    assert "{rule: SquareRoot, baseBatchSize: 32, warmupSteps: <five epochs>} multiplies it by 2, as fits Adam" in adam
+    momentum = {"className": "SGD", "config": {"learning_rate": 0.1}}
+    sgd = advice_text(**four, training={"optimizer": momentum, "totalSteps": 5000, "stepsPerEpoch": 200})
+    assert "{rule: Linear, baseBatchSize: 32, warmupSteps: 500} multiplies it by 4, as fits SGD" in sgd
+    accumulated = advice_text(training={"gradientAccumulationSteps": 8})
+    assert "An update sees 256 examples" in accumulated
+    scaling = {"rule": "Linear", "baseBatchSize": 64, "warmupSteps": 9}
+    assert "Adam wants SquareRoot" in advice_text(**four, training={"learningRateScaling": scaling})
+    assert "SquareRoot" not in advice_text(**four, training={"learningRateScaling": scaling, "optimizer": momentum})
+
+
+def test_a_learning_rate_that_was_decided_is_not_advised_on() -> None:
+    scaling = {"learningRateScaling": {"rule": "None"}}
+    assert advice_text(accelerator={"type": "nvidia-tesla-a100", "countPerNode": 4}, training=scaling) == ""
+
+
+def test_a_fallback_is_no_measurement() -> None:
+    assert "say nothing about it" in advice_text(settings=ClusterSettings(cpu_fallback=True))
+
+
+# Slices of TPU v3 have several machines, on which TensorFlow cannot train. A job on the others differs from an example
+# in the name of the accelerator alone.
+WITHOUT_EXAMPLE = {
+    *("tpu-v3-slice", "nvidia-tesla-p100", "nvidia-h200-141gb", "nvidia-b200", "nvidia-gb200"),
+    *("nvidia-rtx-pro-6000", "tpu7x"),
+}
+
+
+def test_there_are_examples_for_each_kind_of_accelerator_and_program() -> None:
+    specs = [MPTrainingJob.load(path).spec for path in EXAMPLES]
+    assert {spec.accelerator.type for spec in specs} == catalogue().keys() - WITHOUT_EXAMPLE
+    shown = {(catalogue()[spec.accelerator.type].kind, next(iter(spec.program.to_document()))) for spec in specs}
+    assert shown == {
+        (kind, program) for kind in ("cpu", "gpu", "tpu") for program in ("application", "function", "script")
+    }
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("cpu_fallback", [False, True])
+def test_an_example_resolves_and_loses_no_work(path: Path, cpu_fallback: bool) -> None:
+    job = resolve(MPTrainingJob.load(path), ClusterSettings(cpu_fallback=cpu_fallback))
+    sentences = advise(job)
+    assert len(sentences) <= 3 < MOST
+    for sentence in sentences:
+        assert len(sentence) <= 200
+        assert sentence.endswith(".")
+        assert "\n" not in sentence
+    for mistake in ("output.uri", "everySteps", "No data.validation", "learningRateScaling"):
+        assert not any(mistake in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_code_of_an_example_is_beside_it(path: Path) -> None:
+    program = MPTrainingJob.load(path).spec.program
+    source = path.parent / "source"
+    if program.script is not None:
+        compile((source / program.script.path).read_text(encoding="utf-8"), program.script.path, "exec")
+    if program.function is not None:
+        module, _, function = program.function.entry_point.partition(":")
+        assert f"def {function}(" in (source / f"{module}.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("batch", "most", "expected"),
+    [
+        (
+            840,
+            8,
+            "105 examples per replica with 8 workers, 140 with 6, 210 with 4, 420 with 2: NVIDIA A100 40 GB is fastest",
+        ),
+        (64, 8, "BatchNormalization sees the 8 examples of its own replica only, with 8 workers."),
+    ],
+)
+def test_advice_on_the_batch_of_an_elastic_job_is_for_each_number_of_workers(
+    batch: int, most: int, expected: str
+) -> None:
+    assert expected in advice_text(elastic={"min": 2, "max": most}, training={"batchSize": {"global": batch}})
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "batch", "expected"),
+    [
+        (3, 4, 64, "elastic: {min: 3, max: 4} has one number of nodes, 4, since the others cannot share 64 examples "
+                   "evenly: write nodes: 4, or min: 2."),
+        (2, 2, 64, "elastic: {min: 2, max: 2} has one number of nodes: write nodes: 2, or min: 1."),
+        (1, 1, 64, "elastic: {min: 1, max: 1} has one number of nodes: write nodes: 1, or a larger max."),
+        (2, 4, 64, ""),
+    ],
+)  # fmt: skip
+def test_advice_on_an_elastic_job_of_one_size(least: int, most: int, batch: int, expected: str) -> None:
+    text = advice_text(elastic={"min": least, "max": most}, training={"batchSize": {"global": batch}})
+    assert expected in text if expected else "one number of nodes" not in text
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"scheduling": {"gang": "Volcano"}},
+         ["scheduling.gang: Volcano changes nothing for a job of one pod: leave it out, or take more nodes."]),
+        ({"scheduling": {"topology": "Pack"}},
+         ["scheduling.topology: Pack changes nothing for a job of one pod: leave it out, or take more nodes."]),
+        ({"scheduling": {"gang": "None", "topology": "Spread", "queueName": "a"}}, []),
+        ({"nodes": 2, "scheduling": {"gang": "Volcano", "topology": "Pack"}}, []),
+        ({"elastic": {"min": 1, "max": 2}, "scheduling": {"topology": "Pack"}}, []),
+        ({"accelerator": {"type": "nvidia-l4", "alternatives": [{"type": "nvidia-l4", "countPerNode": 1}]}},
+         ["accelerator.alternatives[0] is the same machine as the first choice: remove it."]),
+        ({"accelerator": {"type": "nvidia-l4", "tryForSeconds": 9, "alternatives": [
+            {"type": "nvidia-tesla-t4"}, {"type": "nvidia-l4", "provisioning": "Spot"},
+            {"type": "nvidia-tesla-t4", "tryForSeconds": 5}]}},
+         ["accelerator.alternatives[2] is the same machine as alternatives[0]: remove it."]),
+        # The text: YAML's null is an absent field, to Kubernetes too.
+        ({"runtime": "null"},
+         ['runtime: "null" names a runtime of the cluster: write runtime: None for none, or leave it out for that of '
+          "the namespace."]),
+        ({"runtime": None}, []),
+        ({"runtime": "None"}, []),
+        ({"runtime": "team-a"}, []),
+    ],
+)  # fmt: skip
+def test_a_field_without_effect_is_named(spec: dict[str, Any], expected: list[str]) -> None:
+    base = {"accelerator": {"type": "nvidia-l4"}, "program": {"application": {"name": "ResNet50"}}}
+    document = base | {"data": {"train": ["gs://b/t"]}} | spec
+    job = MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": document})
+    assert without_effect(job.spec, resolve(job, ClusterSettings())) == expected
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_no_example_has_a_field_without_effect(path: Path) -> None:
+    job = MPTrainingJob.load(path)
+    assert without_effect(job.spec, resolve(job, ClusterSettings())) == []
+
+
+@pytest.mark.parametrize(
+    ("image", "moves"),
+    [
+        ("own/trainer", True),
+        ("localhost:5000/own/trainer", True),
+        ("own/trainer:latest", True),
+        ("own/trainer:1", False),
+        ("localhost:5000/trainer:1", False),
+        ("own/trainer@sha256:01", False),
+        ("own/trainer:latest@sha256:01", False),
+    ],
+)
+def test_an_image_whose_tag_moves(image: str, moves: bool) -> None:
+    assert has_moving_tag(image) is moves
+    assert ("may be another image at each pull" in advice_text(podTemplate={"image": image})) is moves

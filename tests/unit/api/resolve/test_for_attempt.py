@@ -1,0 +1,155 @@
+"""The job of one attempt, from the frozen job with all its machines."""
+
+from __future__ import annotations
+
+import pytest
+
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.attempt import for_attempt, machines, possible_nodes
+from mptraining_api.resolved_job import ResolvedJob
+from tests.unit.api.resolve.resolved_jobs import NO_ACCELERATORS, choice, resolved
+
+A100_THEN_OTHERS = {
+    "countPerNode": 2,
+    "provisioning": "Spot",
+    "alternatives": [
+        {"type": "nvidia-tesla-t4", "countPerNode": 4},
+        {"type": "tpu-v5-lite-podslice", "topology": "2x2"},
+    ],
+}
+
+
+def frozen() -> ResolvedJob:
+    return resolved(
+        "nvidia-tesla-a100",
+        accelerator=A100_THEN_OTHERS,
+        training={
+            "batchSize": {"perReplica": 64},
+            "learningRateScaling": {"rule": "Linear", "baseBatchSize": 64, "warmupSteps": 10},
+        },
+    )
+
+
+def test_each_machine_has_its_own_devices_strategy_policy_and_placement() -> None:
+    table = [
+        (
+            each.accelerator.type, each.strategy, each.precision.policy, each.replicas, each.per_replica_batch_size,
+            each.accelerator.provisioning, each.placement.resources,
+        )
+        for each in machines(frozen())
+    ]  # fmt: skip
+    assert table == [
+        ("nvidia-tesla-a100", "Mirrored", "mixed_float16", 2, 64, "Spot", {"nvidia.com/gpu": 2}),
+        ("nvidia-tesla-t4", "Mirrored", "mixed_float16", 4, 32, "OnDemand", {"nvidia.com/gpu": 4}),
+        ("tpu-v5-lite-podslice", "TPU", "mixed_bfloat16", 4, 32, "OnDemand", {"google.com/tpu": 4}),
+    ]
+
+
+def test_batch_size_learning_rate_and_everything_else_are_those_of_the_first_choice() -> None:
+    first, *others = machines(frozen())
+    assert (first.global_batch_size, first.learning_rate.factor) == (128, 2.0)
+    own = {
+        "accelerator", "strategy", "precision", "jit_compile", "processes", "replicas_per_process", "replicas", "image",
+        "placement", "choices",
+    }  # fmt: skip
+    for other in others:
+        changed = {name for name in ResolvedJob.model_fields if getattr(other, name) != getattr(first, name)}
+        assert changed <= own
+
+
+def test_a_checkpoint_is_of_one_keras_so_that_all_machines_use_the_one_that_the_tpu_needs() -> None:
+    assert {each.keras for each in machines(frozen())} == {"Legacy"}
+    assert choice(frozen(), "spec.keras").because == (
+        "tpu-v5-lite-podslice of spec.accelerator.alternatives[1] works with it only, "
+        "and a checkpoint is of one generation"
+    )
+
+
+def test_the_job_of_an_attempt_has_no_alternatives_and_is_its_own() -> None:
+    attempt = for_attempt(frozen(), machine=1)
+    assert (attempt.alternatives, for_attempt(attempt)) == ((), attempt)
+
+
+def test_a_job_without_alternatives_is_the_job_of_all_its_attempts() -> None:
+    job = resolved()
+    assert for_attempt(job) is job
+
+
+def test_the_frozen_text_keeps_every_machine() -> None:
+    assert ResolvedJob.read(frozen().to_json()) == frozen()
+
+
+def test_a_machine_that_the_job_does_not_have_is_an_error() -> None:
+    with pytest.raises(ValueError, match="machine 3 of a job with 2 alternatives"):
+        for_attempt(frozen(), machine=3)
+
+
+def test_a_cluster_without_accelerators_has_none_of_the_alternatives() -> None:
+    job = resolved("nvidia-tesla-a100", accelerator={"alternatives": [{"type": "nvidia-l4"}]}, settings=NO_ACCELERATORS)
+    assert (job.accelerator.asked_for, job.alternatives) == ("nvidia-tesla-a100", ())
+
+
+def elastic(low: int = 1, high: int = 4, size: int = 24) -> ResolvedJob:
+    return resolved(
+        "nvidia-l4",
+        accelerator={"countPerNode": 2},
+        elastic={"min": low, "max": high},
+        training={"batchSize": {"global": size}},
+    )
+
+
+def test_an_elastic_job_is_frozen_with_the_most_workers() -> None:
+    job = elastic()
+    assert (job.processes, job.replicas, job.strategy, job.global_batch_size) == (4, 8, "MultiWorkerMirrored", 24)
+    assert for_attempt(job).nodes_range is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [(1, ("Mirrored", 2, 12)), (2, ("MultiWorkerMirrored", 4, 6)), (4, ("MultiWorkerMirrored", 8, 3))],
+)
+def test_the_global_batch_is_shared_by_the_workers_of_the_attempt(nodes: int, expected: tuple[str, int, int]) -> None:
+    job = for_attempt(elastic(), nodes=nodes)
+    assert (job.strategy, job.replicas, job.per_replica_batch_size) == expected
+    assert (job.global_batch_size, job.learning_rate) == (24, elastic().learning_rate)
+
+
+def test_only_sizes_that_divide_the_global_batch_are_possible() -> None:
+    assert possible_nodes(elastic(1, 4, 24)) == (1, 2, 3, 4)
+    assert possible_nodes(elastic(1, 4, 16)) == (1, 2, 4)
+    with pytest.raises(ValueError, match="3 workers"):
+        for_attempt(elastic(1, 4, 16), nodes=3)
+
+
+def test_an_elastic_job_with_alternatives_changes_both() -> None:
+    job = resolved(
+        "nvidia-tesla-a100",
+        accelerator={"countPerNode": 4, "alternatives": [{"type": "nvidia-tesla-t4", "countPerNode": 2}]},
+        elastic={"min": 1, "max": 2},
+        training={"batchSize": {"global": 64}},
+    )
+    attempt = for_attempt(job, machine=1, nodes=1)
+    assert (attempt.accelerator.type, attempt.processes, attempt.replicas) == ("nvidia-tesla-t4", 1, 2)
+
+
+def test_the_sizes_of_an_elastic_job_are_a_choice_with_its_reason() -> None:
+    job = resolved("nvidia-l4", elastic={"min": 1, "max": 8}, training={"batchSize": {"global": 64}})
+    found = choice(job, "spec.elastic")
+    assert found.value == "1, 2, 4, 8"
+    assert "share 64 examples evenly" in found.because
+
+
+def test_the_machines_of_an_elastic_job_have_the_same_sizes() -> None:
+    def elastic(other: int) -> ResolvedJob:
+        machine = {
+            "type": "nvidia-l4",
+            "countPerNode": 1,
+            "alternatives": [{"type": "nvidia-l4", "countPerNode": other}],
+        }
+        return resolved(
+            "nvidia-l4", accelerator=machine, elastic={"min": 1, "max": 5}, training={"batchSize": {"global": 20}}
+        )
+
+    assert possible_nodes(elastic(1)) == (1, 2, 4, 5)
+    with pytest.raises(InvalidSpec, match=r"alternatives\[0\].countPerNode: .* on 1, 5 nodes, .* on 1, 2, 4, 5"):
+        elastic(4)

@@ -1,0 +1,169 @@
+"""The CustomResourceDefinition: structural, bounded, small, and its file is in step with the models."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining_api.crd import (
+    CLIENT_SIDE_APPLY_BYTES,
+    custom_resource_definition,
+    main,
+    structural,
+    sweep_definition,
+    sweeps_to_yaml,
+    to_yaml,
+)
+from mptraining_api.model import Model
+from mptraining_api.rules.check import rules
+from mptraining_api.status import CONDITION_TYPES
+
+CRD = custom_resource_definition()
+ROOT = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, node
+    for name, inner in node.get("properties", {}).items():
+        yield from nodes(inner, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(node.get(key), dict):
+            yield from nodes(node[key], f"{path}[]")
+
+
+def test_every_string_list_and_map_is_bounded() -> None:
+    # The API server itself bounds metadata.
+    unbounded = [
+        path
+        for path, node in nodes(ROOT)
+        if path != ".metadata"
+        and (
+            (node.get("type") == "string" and not {"maxLength", "enum"} & node.keys())
+            or (node.get("type") == "array" and "maxItems" not in node)
+            or (node.get("type") == "object" and not {"properties", "maxProperties"} & node.keys())
+        )
+    ]
+    assert unbounded == []
+
+
+def test_the_schema_is_structural() -> None:
+    for path, node in nodes(ROOT):
+        assert node.get("type") or node.get("x-kubernetes-int-or-string"), path
+        forbidden = {"$ref", "anyOf", "oneOf", "allOf", "default", "title", "const", "nullable"}
+        # The spec has no defaults; the status has one, for a job that no operator has seen.
+        allowed = {"default"} if path == ".status" else set()
+        assert forbidden & node.keys() == allowed, path
+        assert not ("properties" in node and "additionalProperties" in node), path
+        assert isinstance(node.get("exclusiveMinimum", False), bool), path
+
+
+def test_every_field_of_the_spec_is_described() -> None:
+    spec = ROOT["properties"]["spec"]
+    for path, node in nodes(spec):
+        if not path.endswith("[]") and ".hostPath" not in path and path.count("[]") == 0:
+            assert "description" in node, path
+
+
+def test_accelerators_are_checked_by_the_catalogue() -> None:
+    assert "enum" not in ROOT["properties"]["spec"]["properties"]["accelerator"]["properties"]["type"]
+
+
+def test_free_form_objects_keep_what_they_hold() -> None:
+    program = ROOT["properties"]["spec"]["properties"]["program"]["properties"]
+    assert program["function"]["properties"]["arguments"]["x-kubernetes-preserve-unknown-fields"] is True
+    limits = ROOT["properties"]["spec"]["properties"]["podTemplate"]["properties"]["resources"]["properties"]["limits"]
+    assert limits["additionalProperties"] == {"x-kubernetes-int-or-string": True}
+
+
+def test_other_controllers_may_add_conditions_and_own_them() -> None:
+    """A map list merges by type under server-side apply; an atomic list has one owner."""
+    conditions = ROOT["properties"]["status"]["properties"]["conditions"]
+    assert conditions["x-kubernetes-list-type"] == "map"
+    assert conditions["x-kubernetes-list-map-keys"] == ["type"]
+    assert "type" in conditions["items"]["required"]
+    type = conditions["items"]["properties"]["type"]
+    assert "enum" not in type
+    for valid in (*CONDITION_TYPES, "kueue.x-k8s.io/Admitted", "example.com/Some.Thing_else-2"):
+        assert re.search(type["pattern"], valid), valid
+    for invalid in ("", "two words", "Kueue/Admitted", "a/b/C", "-Done", "Done-"):
+        assert not re.search(type["pattern"], invalid), invalid
+
+
+def test_every_rule_is_at_its_place() -> None:
+    placed = [rule["rule"] for _, node in nodes(ROOT) for rule in node.get("x-kubernetes-validations", ())]
+    assert sorted(placed) == sorted(rule.cel for rule in rules())
+
+
+def test_names_and_columns() -> None:
+    names = CRD["spec"]["names"]
+    assert CRD["metadata"]["name"] == "mptrainingjobs.mptraining.dev"
+    assert names["kind"] == "MPTrainingJob"
+    assert names["shortNames"] == ["mptj"]
+    version = CRD["spec"]["versions"][0]
+    assert version["subresources"] == {"status": {}}
+    shown = [each["name"] for each in version["additionalPrinterColumns"] if "priority" not in each]
+    assert shown == ["Phase", "Accelerator", "Strategy", "Precision", "Progress %", "Age"]
+    wide = [each["name"] for each in version["additionalPrinterColumns"] if each.get("priority") == 1]
+    assert wide == ["Attempt", "Reason"]
+
+
+def test_client_side_apply_can_carry_it() -> None:
+    assert len(json.dumps(CRD)) < CLIENT_SIDE_APPLY_BYTES
+
+
+def test_a_union_is_refused() -> None:
+    class Union(Model):
+        either: int | str
+
+    with pytest.raises(ValueError, match="no structural schema"):
+        structural(Union)
+
+
+def test_the_file_in_manifests_is_up_to_date() -> None:
+    file = Path(__file__).parents[3] / "manifests" / "crd.yaml"
+    assert file.read_text(encoding="utf-8") == to_yaml(), "run `python -m mptraining_api.crd`"
+
+
+def test_check_reports_a_stale_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "crd.yaml"
+    assert main([str(file), "--check"]) == 1
+    assert "stale" in capsys.readouterr().err
+    assert main([str(file)]) == 0
+    assert main([str(file), "--check"]) == 0
+    assert main(["-"]) == 0
+    assert capsys.readouterr().out == f"{to_yaml()}---\n{sweeps_to_yaml()}"
+
+
+class TestSweeps:
+    """The second resource, by the same rules of the API server."""
+
+    DEFINITION = sweep_definition()
+    SCHEMA = DEFINITION["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+    def test_everything_is_typed_and_bounded_or_kept_as_it_is(self) -> None:
+        for path, node in nodes(self.SCHEMA):
+            if path == ".metadata":
+                continue
+            kept = node.get("x-kubernetes-preserve-unknown-fields")
+            assert node.get("type") or kept, path
+            assert node.get("type") != "string" or {"maxLength", "enum"} & node.keys(), path
+            assert node.get("type") != "array" or "maxItems" in node, path
+            assert node.get("type") != "object" or {"properties", "maxProperties"} & node.keys(), path
+            assert not {"$ref", "anyOf", "oneOf", "allOf", "title", "const", "nullable"} & node.keys(), path
+
+    def test_every_field_is_described(self) -> None:
+        for path, node in nodes(self.SCHEMA["properties"]["spec"]):
+            assert path.endswith("[]") or node.get("description"), path
+
+    def test_trials_are_merged_by_number(self) -> None:
+        trials = self.SCHEMA["properties"]["status"]["properties"]["trials"]
+        assert trials["x-kubernetes-list-map-keys"] == ["number"]
+
+    def test_the_file_in_manifests_is_up_to_date(self) -> None:
+        file = Path(__file__).parents[3] / "manifests" / "crd-sweeps.yaml"
+        assert file.read_text(encoding="utf-8") == sweeps_to_yaml(), "run `python -m mptraining_api.crd`"

@@ -1,0 +1,97 @@
+"""Every row of tests/golden/specs.yaml through the models, the rules and `resolve`."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.rules.check import check, rules
+from mptraining_api.spec import MPTrainingJob
+
+TABLE = yaml.load(
+    (Path(__file__).parents[2] / "golden" / "specs.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
+)
+ROWS: list[dict[str, Any]] = TABLE["rows"]
+
+
+def merged(base: Any, patch: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(patch, dict):
+        return patch
+    both = base | {key: merged(base.get(key), value) for key, value in patch.items()}
+    return {key: value for key, value in both.items() if value is not None}
+
+
+def document(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "mptraining.dev/v1alpha1",
+        "kind": "MPTrainingJob",
+        "metadata": {"name": row.get("job", "flowers")},
+        "spec": merged(TABLE["bases"][row["base"]], row.get("patch", {})),
+    }
+
+
+def refusal(row: dict[str, Any], step: str) -> str | None:
+    """Return the row's refusal by the schema's rules or by `resolve`; None when it is accepted."""
+    return _refusal(ROWS.index(row), step)
+
+
+@functools.cache
+def _refusal(number: int, step: str) -> str | None:
+    row = ROWS[number]
+    try:
+        job = MPTrainingJob.parse(document(row))
+        check(job)
+        if step == "resolve":
+            resolve(job, ClusterSettings(**row.get("settings", {})))
+    except InvalidSpec as problem:
+        return str(problem)
+    return None
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_the_schema_and_the_rules_agree_with_the_table(row: dict[str, Any]) -> None:
+    said = refusal(row, "schema")
+    if row["schema"] == "valid":
+        assert said is None
+    else:
+        assert said is not None
+        assert row["message"] in said
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row["schema"] == "valid"], ids=lambda row: row["name"])
+def test_resolve_agrees_with_the_table(row: dict[str, Any]) -> None:
+    said = refusal(row, "resolve")
+    if row["resolve"] == "valid":
+        assert said is None
+    else:
+        assert said is not None
+        assert row["message"] in said
+
+
+def test_no_message_has_a_model_as_python_writes_it() -> None:
+    """Every rule is broken by some row, so that this is a test of all rules' messages."""
+    said = [refusal(row, step) or "" for row in ROWS for step in ("schema", "resolve")]
+    assert [text for text in said if re.search(r"[A-Z]\w+\(|\w=None|\w='|<[A-Z]\w+\.", text)] == []
+
+
+def test_every_row_has_a_name_of_its_own() -> None:
+    names = [row["name"] for row in ROWS]
+    assert len(names) == len(set(names))
+
+
+def test_every_rule_is_broken_by_some_row() -> None:
+    """Except the transition rules, which a single object cannot break."""
+    said = [refusal(row, "schema") or "" for row in ROWS if row["schema"] == "invalid"]
+    unbroken = [rule.message for rule in rules() if not any(rule.message in text for text in said)]
+    assert unbroken == [
+        "no change but runPolicy.suspend, runPolicy.activeDeadlineSeconds, runPolicy.ttlSecondsAfterFinished and "
+        "checkpoint.maxToKeep after the job has started",
+        "no change",
+    ]

@@ -1,0 +1,69 @@
+"""The API's versions are in one place; docs/versioning.md has the way to the next one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining_api.crd import CLIENT_SIDE_APPLY_BYTES, custom_resource_definition, sweep_definition
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.validation import api_versions
+from mptraining_api.validation.job_text import read_job_text
+
+ROOT = Path(__file__).parents[4]
+BOTH = ("v1beta1", "v1alpha1")
+# Versions of other projects' APIs.
+OTHER_APIS = {"operator/mptraining_operator/resources/pod_groups.py", "client/mptraining/tfjob.py"}
+
+
+@cache
+def defined(definition: Callable[..., Any], stored: str) -> Any:
+    return definition(BOTH, stored)
+
+
+def test_one_module_names_the_version() -> None:
+    command = ["git", "grep", "-l", "v1alpha1", "--", "api/*.py", "operator/*.py", "client/*.py", "trainer/*.py"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split()
+    assert set(listed) - OTHER_APIS == {"api/mptraining_api/validation/api_versions.py"}
+
+
+def test_the_stored_version_is_served() -> None:
+    assert api_versions.VERSION in api_versions.SERVED
+    assert f"{api_versions.GROUP}/{api_versions.VERSION}" == api_versions.API_VERSION
+
+
+@pytest.mark.parametrize("definition", [custom_resource_definition, sweep_definition])
+@pytest.mark.parametrize("stored", BOTH)
+def test_every_served_version_has_the_same_schema_and_one_is_stored(definition: Any, stored: str) -> None:
+    made = defined(definition, stored)["spec"]
+    # Any other strategy needs a webhook; without one a field that a version lacks is lost.
+    assert "conversion" not in made
+    newer, older = made["versions"]
+    assert (newer["name"], older["name"]) == BOTH
+    assert [each["storage"] for each in made["versions"]] == [stored == name for name in BOTH]
+    assert [each.get("deprecated", False) for each in made["versions"]] == [False, stored == "v1beta1"]
+    different = {"name", "storage", "deprecated"}
+    same = [{key: value for key, value in each.items() if key not in different} for each in made["versions"]]
+    assert same[0]["served"]
+    assert same[0] == same[1]
+
+
+def test_two_versions_still_fit_into_a_client_side_apply() -> None:
+    assert len(json.dumps(defined(custom_resource_definition, "v1beta1"))) < CLIENT_SIDE_APPLY_BYTES
+
+
+def test_a_job_file_may_have_any_served_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(version: str) -> str:
+        return f"apiVersion: mptraining.dev/{version}\nkind: MPTrainingJob\nmetadata: {{name: a}}\nspec: {{}}\n"
+
+    with pytest.raises(InvalidSpec, match=r"apiVersion and kind are 'mptraining\.dev/v1beta1'"):
+        read_job_text(written("v1beta1"), file="job.yaml")
+    monkeypatch.setattr(api_versions, "SERVED", BOTH)
+    for version in BOTH:
+        assert read_job_text(written(version), file="job.yaml").content["apiVersion"] == f"mptraining.dev/{version}"

@@ -1,0 +1,205 @@
+"""The page of one run and the row of the table, from run folders with a story."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining.board.board import Board
+from mptraining.board.details import details
+from mptraining.board.sources import folder_source
+from mptraining_api.events import Event, Finished, Notice, Recovered, Saved
+from mptraining_api.run_folder import events_file
+from mptraining_records.storage import storage
+from tests.testbed.served_board import served
+
+RunIn = Callable[..., Path]
+AttemptEvents = Callable[..., list[Event]]
+ABOUT: dict[str, Any] = {"attempt": 1, "incarnation": "a-b", "worker": 0}
+
+
+def lines(events: list[Event]) -> str:
+    return "".join(each.to_json() + "\n" for each in events)
+
+
+def shown(folder: Path | str, now: float = 2000.0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the answers of /api/runs and of /api/run for the only run."""
+    board = Board([folder_source(str(folder))], clock=lambda: now)
+    board.refresh()
+    (reader,) = board.readers().values()
+    found = details(board.facts()[reader.id], reader, now)
+    return board.runs(), found
+
+
+def test_a_run_that_was_interrupted_and_resumed(run_in: RunIn, attempt_events: AttemptEvents) -> None:
+    folder = run_in(steps=0, done=False)
+    first = [*attempt_events(steps=8), Finished(time=1009, reason="Preempted", exit_code=75, message="spot", **ABOUT)]
+    second = attempt_events(steps=12, first=4, attempt=2, begin=1100.0)
+    (folder / events_file(1, "a-b", 0, 0)).write_text(lines(first))
+    (folder / events_file(2, "a-b", 0, 0)).write_text(lines(second))
+    runs, found = shown(folder, now=1109.0)
+    (row,) = runs["runs"]
+    assert (row["state"], row["values"]["restarts"]) == ("Running", 1)
+    one, two = found["attempts"]
+    assert (one["number"], one["firstStep"], one["lastStep"], one["outcome"]) == (1, 0, 8, "Preempted")
+    assert (one["start"], one["end"], one["message"]) == (1000, 1009, "spot")
+    # 4 of 8 steps were trained again, half of the attempt's 9 seconds.
+    assert one["lostSeconds"] == 4.5
+    assert (two["firstStep"], two["lastStep"], two["outcome"], two["lostSeconds"]) == (4, 12, None, 0)
+    # 17 seconds of training in 108 of wall time, without the 4 of the points that were trained again.
+    assert found["goodput"] == pytest.approx((17 - 4) / 108)
+
+
+def test_everything_of_a_run_that_diverged(run_in: RunIn) -> None:
+    folder = run_in(steps=20, done=False)
+    text = "step 18: the loss is not finite; it began with the output of layer 'dense_1' (float16), whose weights"
+    told: list[Event] = [
+        Saved(time=1011, step=10, uri="checkpoints/10", bytes=1000, seconds=0.5, **ABOUT),
+        Notice(time=1012, level="Warning", topic="InputBound", message="waits for data", **ABOUT),
+        Recovered(time=1021, from_step=18, to_step=10, precision="float32", message=text, **ABOUT),
+    ]
+    with (folder / events_file(1, "a-b", 0, 0)).open("a") as file:
+        file.write(lines(told))
+    other = Notice(time=1013, topic="Other", message="of worker 1", **(ABOUT | {"worker": 1}))
+    (folder / events_file(1, "a-b", 1, 0)).write_text(lines([other]))
+    (folder / "quarantine").mkdir()
+    bad = {"uri": "gs://b/1.tfrecord", "record": 7, "offset": 0, "cause": "checksum", "length": 9}
+    (folder / "quarantine" / "1-a-b-0.json").write_text(json.dumps({"version": 1, "records": [bad]}))
+    (folder / "quarantine" / "1-a-b-1.json").write_text("{torn")
+    _, found = shown(folder)
+    assert found["checkpoints"] == [{"step": 10, "time": 1011, "bytes": 1000, "seconds": 0.5, "uri": "checkpoints/10"}]
+    assert [(each["topic"], each["worker"]) for each in found["events"]] == [
+        ("Started", 0), ("Saved", 0), ("InputBound", 0), ("Other", 1), ("Recovered", 0),
+    ]  # fmt: skip
+    assert found["divergence"] == {"step": 18, "layer": "dense_1", "message": text}
+    assert found["quarantine"] == [{"file": "gs://b/1.tfrecord", "record": 7, "reason": "checksum"}]
+    assert found["series"]["training"] == ["loss"]
+    assert found["series"]["validation"] == ["val_loss", "val_accuracy"]
+    assert {"what", "value", "reason"} == set(found["decisions"][0])
+    assert found["configuration"]["training.epochs"] == 5
+    assert found["configuration"]["program.application.name"] == "mlp"
+    assert not any(key.startswith("choices") for key in found["configuration"])
+
+
+@pytest.mark.parametrize(
+    ("result", "state"),
+    [
+        ({}, "Succeeded"),
+        ({"reason": "Diverged", "exit_code": 3, "message": "NaN"}, "Failed"),
+        ({"reason": "Preempted", "exit_code": 75, "message": "spot"}, "Stopped"),
+    ],
+)
+def test_the_state_of_a_run_that_has_ended(run_in: RunIn, result: dict[str, Any], state: str) -> None:
+    runs, _ = shown(run_in(result=result))
+    (row,) = runs["runs"]
+    assert row["state"] == state
+    assert row["reason"] == (f"{result['reason']}: {result['message']}" if result else "Succeeded")
+    assert row["values"]["outcome"] == result.get("reason", "Succeeded")
+    assert row["progress"] == {"step": 30, "totalSteps": 30, "percent": 100}
+
+
+def test_a_result_of_an_earlier_attempt_is_out_of_date(run_in: RunIn, attempt_events: AttemptEvents) -> None:
+    folder = run_in()
+    (folder / events_file(2, "c", 0, 0)).write_text(lines(attempt_events(steps=40, first=30, attempt=2, begin=1990.0)))
+    runs, _ = shown(folder)
+    assert runs["runs"][0]["state"] == "Running"
+
+
+def test_rows_have_the_values_of_the_comparison(run_in: RunIn) -> None:
+    """`mptj compare` reads the same folder its own way."""
+    from mptraining.comparison import compare
+
+    folder = run_in()
+    runs, _ = shown(folder)
+    (values,) = [each["values"] for each in runs["runs"]]
+    (expected,) = compare([str(folder)]).to_document()["runs"]
+    same = {
+        "step_seconds": "stepSeconds", "examples_per_second": "examplesPerSecond", "seconds": "totalSeconds",
+        "peak_memory_bytes": "peakMemoryBytes", "precision": "policy", "replicas": "replicas", "keras": "keras",
+        "val_accuracy": "last:val_accuracy", "global_batch_size": "globalBatchSize", "accelerator": "accelerator",
+    }  # fmt: skip
+    assert {key: values[ours] for key, ours in same.items()} == {key: expected[key] for key in same}
+    columns = {each["key"]: each for each in runs["columns"]}
+    assert columns["last:val_accuracy"]["better"] == columns["best:val_accuracy"]["better"] == "higher"
+    assert set(columns) == set(values)
+
+
+def test_damaged_and_foreign_files_are_no_runs(tmp_path: Path, run_in: RunIn) -> None:
+    folder = run_in()
+    (folder / "result.json").write_text("{half")
+    (folder / "job.json").write_text("[]")
+    (tmp_path / "runs" / "notes" / "events").mkdir(parents=True)
+    (tmp_path / "runs" / "notes" / "events" / "party.txt").touch()
+    (tmp_path / "runs" / ".hidden").symlink_to(folder)
+    runs, found = shown(tmp_path / "runs")
+    assert [each["name"] for each in runs["runs"]] == ["plain"]
+    assert found["configuration"] == {}
+    assert found["run"]["progress"]["step"] == 30
+
+
+def test_logs_are_read_in_pieces_at_whole_characters(run_in: RunIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mptraining.board import server
+
+    monkeypatch.setattr(server, "LOG_BYTES", 7)
+    monkeypatch.setattr(server, "LOG_TAIL", 4)
+    folder = run_in()
+    (folder / "logs").mkdir()
+    log = folder / "logs" / "1-0.log"
+    log.write_text("größer als nötig €\n")
+    with served(folder.parent) as board:
+        (run,) = board.get("/api/runs")["runs"]
+        path, text, offset, end = f"/api/logs/{run['id']}/1-0.log", "", 0, False
+        while not end:
+            answer = board.get(f"{path}?offset={offset}")
+            text, offset, end = text + answer["text"], answer["offset"], answer["end"]
+        assert text == log.read_text()
+        assert board.get(f"{path}?offset={offset}") == {"text": "", "offset": offset, "end": True}
+        assert board.get(f"{path}?offset=-1")["text"] == "€\n"
+        for wrong in ("offset=x", "offset=-2", "offset=nan"):
+            assert board.request(f"{path}?{wrong}").status == 400
+
+
+def test_requests_that_make_no_sense_are_explained(run_in: RunIn) -> None:
+    with served(run_in().parent) as board:
+        (run,) = board.get("/api/runs")["runs"]
+        series = f"/api/series?run={run['id']}"
+        for path, status in {
+            "/api/run/none": 404, "/api/job/team/none": 404, "/api/series?run=none&name=loss": 404, series: 400,
+            f"{series}&name=loss&x=time": 400, f"{series}&name=loss&pixels=0": 400, f"{series}&name=loss&smooth=1": 400,
+        }.items():  # fmt: skip
+            answer = board.request(path)
+            assert (answer.status, "error" in json.loads(answer.body)) == (status, True), path
+        both = board.get(f"{series}&name=loss&name=val_loss&x=epoch")
+        assert [each["name"] for each in both["charts"]] == ["loss", "val_loss"]
+        assert board.get(f"{series}&name=absent")["series"] == []
+
+
+def test_a_bucket_is_read_like_a_folder(run_in: RunIn, attempt_events: AttemptEvents, bucket: str) -> None:
+    folder = run_in(steps=20, done=False)
+    for path in (each for each in folder.rglob("*") if each.is_file()):
+        storage.write(f"{bucket}/sweep/one/{path.relative_to(folder)}", path.read_bytes())
+    storage.write(f"{bucket}/logs/other.txt", b"no run")
+    board = Board([folder_source(bucket)], clock=lambda: 1021.0)
+    board.refresh()
+    (row,) = board.runs()["runs"]
+    assert (row["name"], row["state"], row["progress"]["step"]) == ("sweep/one", "Running", 20)
+    assert row["values"]["best:loss"] == 1 / 20
+    version = board.version
+    board.refresh()
+    assert board.version == version
+    told = attempt_events(steps=22)[21:]
+    storage.write(f"{bucket}/sweep/one/{events_file(1, 'a-b', 0, 1)}", lines(told).encode())
+    board.refresh()
+    assert board.changes_since(version) == (version + 1, [row["id"]])
+    assert board.readers()[row["id"]].curves().step.tolist() == list(range(1, 23))
+    # A bucket that does not answer keeps the rows, and says so.
+    (source,) = board.sources
+    source.where = "gs://no-such-bucket-of-anybody"
+    board.refresh()
+    found = board.runs()
+    assert len(found["runs"]) == 1
+    assert "no-such-bucket" in str(found["sources"][0]["problem"])

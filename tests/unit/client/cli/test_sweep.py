@@ -1,0 +1,211 @@
+"""The commands of a sweep: what they print, what they write, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mptraining.cli.main import main
+from mptraining.job_file.check import check_job_file
+from mptraining.sweeps.best_job import SWEEP_FILE
+from mptraining.sweeps.folder import SweepFolder
+from mptraining.sweeps.start import open_sweep
+from mptraining.sweeps.view import SweepView
+from mptraining_api.sweep.status import SweepStatus
+from tests.testbed.sweep_files import SWEEP, trial, view_of
+
+ENDED = (
+    '{"type": "Finished", "status": "True", "reason": "MaxTrials", "message": "20 trials", '
+    '"lastTransitionTime": "2026-01-01T00:00:00Z"}'
+)
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def sweep_file(job_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = job_file().parent / "sweep.yaml"
+    text = SWEEP.replace("TRIALS", "20").replace("ALGORITHM", "TPE")
+    path.write_text(text.replace("PARAMETER", "logUniform: {low: 1e-4, high: 1e-1}"))
+    monkeypatch.chdir(path.parent)
+    return path
+
+
+@pytest.fixture
+def folder(sweep_file: Path) -> Path:
+    """A sweep's folder with ten trials, of which the fourth is the best."""
+    found = sweep_file.parent / "runs" / "flowers"
+    trials = [trial(number, 0.001 * number, 1 - abs(number - 4) / 10) for number in range(1, 11)]
+    view = view_of(trials)
+    job = view.sweep.spec.job | {"output": {"uri": str(found)}}
+    metadata = view.sweep.metadata.model_copy(update={"annotations": {SWEEP_FILE: str(sweep_file)}})
+    spec = view.sweep.spec.model_copy(update={"job": job})
+    SweepFolder(found).write(view.sweep.model_copy(update={"spec": spec, "metadata": metadata}), view.status)
+    return found
+
+
+@pytest.mark.parametrize("named", ["runs/flowers", "flowers", "sweep.yaml", "runs/flowers/sweep.json"])
+def test_a_sweep_is_found_by_its_folder_its_name_and_its_file(
+    named: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("sweep", "status", named) == 0
+    out = capsys.readouterr().out
+    assert "10 of 20 trials" in out
+    assert "to continue it: mptj sweep sweep.yaml\n" in out
+
+
+def test_a_sweep_that_ran_with_parallel_trials_has_ended_by_its_file_too(
+    sweep_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = SweepStatus.read('{"phase": "Succeeded", "conditions": [' + ENDED + "]}")
+    opened = open_sweep(sweep_file, parallel=3)
+    opened.folder.write(opened.sweep, ended)
+    assert call("sweep", "status", "sweep.yaml") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("flowers: Succeeded  (")
+    assert "MaxTrials: 20 trials" in out
+    assert "continue" not in out
+    assert open_sweep(sweep_file).status == ended, "another --parallel allows no more trials"
+
+
+def test_the_best_trial(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("sweep", "best", str(folder)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "trial 4: val_accuracy 1",
+        "  training.optimizer.config.learning_rate   0.004",
+        "  training.batchSize.global                 32",
+        f"  run folder                                {folder}/trials/4",
+    ]
+    assert call("sweep", "best", "--json", str(folder)) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"]["training.optimizer.config.learning_rate"] == 0.004
+
+
+def test_the_comparison_has_the_best_trials_first_and_the_importance(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("sweep", "compare", str(folder), "--most", "2") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].split() == ["trial", "state", "val_accuracy", "learning_rate", "batchSize.global", "time"]
+    assert [line.split()[0] for line in out[2:4]] == ["4", "3"]
+    assert out[4] == "and 8 more: --most 10"
+    shares = [line.split() for line in out[6:]]
+    # Only the learning rate varies.
+    assert shares[0][0] == "training.optimizer.config.learning_rate"
+    assert int(shares[0][1].rstrip("%")) > 90
+
+
+def test_apply_writes_a_job_that_check_accepts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("sweep", "apply", str(folder)) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0] == "wrote flowers-best.yaml"
+    assert captured.err == ""
+    text = Path("flowers-best.yaml").read_text()
+    assert text.startswith("# Trial 4 of the sweep flowers: val_accuracy 1.\n")
+    job = check_job_file(Path("flowers-best.yaml")).written
+    assert job.metadata.name == "flowers-best"
+    assert job.spec.training is not None
+    assert job.spec.training.optimizer is not None
+    assert job.spec.training.optimizer.config["learning_rate"] == 0.004
+    assert job.spec.training.epochs == 4
+    assert job.spec.output is not None
+    assert job.spec.output.uri == "runs/flowers/best"
+    assert call("sweep", "apply", str(folder)) == 2
+    assert "exists" in capsys.readouterr().err
+    assert call("sweep", "apply", str(folder), "--trial", "9", "--to", "ninth.yaml") == 0
+    ninth = check_job_file(Path("ninth.yaml")).written
+    assert ninth.metadata.name == "flowers-trial-9"
+    assert ninth.spec.output is not None
+    assert ninth.spec.output.uri == "runs/flowers/trial-9"
+
+
+def test_explain_runs_nothing(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("sweep", "--explain", "--parallel", "2", "sweep.yaml") == 0
+    out = capsys.readouterr().out
+    assert "at most 20, 2 at a time" in out
+    assert "unknown until a trial has ended" in out
+    assert not Path("runs").exists()
+
+
+def test_explain_takes_the_searched_fields_of_a_job_that_lacks_them(
+    sweep_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = sweep_file.read_text().replace("{application: {name: mlp, classes: 3}}", "{application: {classes: 3}}")
+    more = "    - {path: program.application.name, values: [mlp]}\n  trials:"
+    sweep_file.write_text(text.replace("  trials:", more))
+    assert call("sweep", "--explain", "sweep.yaml") == 0
+    assert "program.application.name" in capsys.readouterr().out
+
+
+def test_check_takes_a_sweep_and_names_the_line_of_a_mistake(
+    sweep_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("check", "sweep.yaml") == 0
+    assert capsys.readouterr().out.startswith("flowers: TPE over 2 parameters")
+    sweep_file.write_text(sweep_file.read_text().replace("records/train-*", "nowhere/train-*"))
+    assert call("check", "sweep.yaml") == 2
+    line = next(at for at, text in enumerate(sweep_file.read_text().splitlines(), 1) if "nowhere" in text)
+    assert capsys.readouterr().err.startswith(f"sweep.yaml:{line}: spec.job.data.train[0]: 'nowhere/train-*.tfrecord'")
+
+
+def test_every_mistake_is_reported_with_its_line(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = sweep_file.read_text()
+    for right, wrong in (
+        ("metric: val_accuracy", "metric: val_auc"),
+        ("training.optimizer.config.learning_rate", "training.optimzer.config.learning_rate"),
+        ("values: [32, 64]", "values: []"),
+        ("records/val-*", "nowhere/val-*"),
+    ):
+        text = text.replace(right, wrong)
+    sweep_file.write_text(text)
+    assert call("sweep", "sweep.yaml") == 2
+    *found, last = capsys.readouterr().err.splitlines()
+    assert [each.split(": ")[:2] for each in found] == [
+        ["sweep.yaml:5", "spec.objective.metric"],
+        ["sweep.yaml:8", "spec.parameters[0].path"],
+        ["sweep.yaml:9", "spec.parameters[1].values"],
+        ["sweep.yaml:14", "spec.job.data.validation[0]"],
+    ]
+    assert last == "mptj: 4 mistakes; nothing was started"
+    assert not Path("runs").exists()
+
+
+def test_a_sweep_is_no_job(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "sweep.yaml") == 2
+    assert "A sweep runs here with `mptj sweep FILE`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        pytest.param("records", "records: holds no sweep.json", id="a folder of something else"),
+        pytest.param("runs/none", "runs/none: no such folder", id="a folder that does not exist"),
+    ],
+)
+def test_a_folder_that_is_no_sweep(
+    named: str, found: str, sweep_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("sweep", "status", named) == 2
+    assert found in capsys.readouterr().err
+
+
+def test_a_damaged_sweep_is_reported_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "sweep.json").write_text('{"kind": "MPTrainingSweep", "spec": 7}')
+    assert call("sweep", "status", str(folder)) == 2
+    assert "sweep.json: is no sweep. Restore it" in capsys.readouterr().err
+
+
+def test_the_stored_sweep_is_that_of_a_cluster(folder: Path) -> None:
+    from mptraining.sweeps.cluster import view
+
+    document = json.loads((folder / "sweep.json").read_text())
+    document["metadata"] |= {"namespace": "team", "uid": "1", "resourceVersion": "5"}
+    stored = SweepFolder(folder).read()
+    assert stored is not None
+    assert view(document, "here").status == SweepView(*stored, "").status

@@ -1,0 +1,240 @@
+"""Export of a run to a server that fails as servers do: complete at the end, each value once, one run for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mptraining.cli.main import app
+from mptraining.exporters.export import Description, Export, Status, follow
+from mptraining_api import run_folder
+from mptraining_api.events import Event, Finished, Progress
+from mptraining_api.outputs.scalars import Scalar
+from mptraining_api.outputs.tracking import State, States, parameters
+from mptraining_api.problems import InvalidData
+from mptraining_api.resolved_job import ResolvedJob
+from tests.testbed.stub_trainer import summary
+
+RunIn = Callable[..., Path]
+
+
+class FakeServer:
+    """Keeps the runs that it gets; `failures` are raised first, one a call."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
+        self.runs: dict[str, Description] = {}
+        self.values: list[tuple[str, int, float]] = []
+        self.statuses: list[Status] = []
+
+    def begin(self, run: Description, state: State | None) -> State:
+        self._fail()
+        self.runs[run.key] = run
+        return State(run_id=f"id of {run.key}", step=state.step if state else -1)
+
+    def log(self, scalars: Sequence[Scalar]) -> None:
+        self._fail()
+        self.values += [(scalar.name, scalar.step, scalar.value) for scalar in scalars]
+
+    def finish(self, status: Status, summary: dict[str, str]) -> None:
+        self._fail()
+        self.statuses.append(status)
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("connection refused")
+
+    def steps(self, name: str = "loss") -> list[int]:
+        return [step for each, step, _ in self.values if each == name]
+
+
+def append(folder: Path, *events: Event) -> None:
+    file = folder / run_folder.events_file(events[0].attempt, events[0].incarnation, 0, 0)
+    with file.open("a") as opened:
+        opened.writelines(event.to_json() + "\n" for event in events)
+
+
+def finished(reason: str = "Succeeded", code: int = 0, *, attempt: int = 1, incarnation: str = "a-b") -> Finished:
+    return Finished(
+        time=9000.0, attempt=attempt, incarnation=incarnation, worker=0, reason=reason, exit_code=code, message="m"
+    )
+
+
+def send(folder: Path, server: FakeServer) -> Export:
+    export = Export(str(folder), "fake", server)
+    export.read()
+    export.send(final=True)
+    return export
+
+
+def test_a_whole_run(run_in: RunIn) -> None:
+    folder = run_in()
+    append(folder, finished())
+    server = FakeServer()
+    send(folder, server)
+    (run,) = server.runs.values()
+    assert run.parameters["training.optimizer.className"] == "Adam"
+    assert run.tags["mptraining.run_folder"] == str(folder)
+    assert server.steps() == list(range(1, 31))
+    assert server.steps("val_loss") == [10, 20, 30]
+    assert server.statuses == ["succeeded"]
+    state = States.read((folder / "tracking.json").read_bytes()).states["fake"]
+    assert state == State(run_id=f"id of {run.key}", step=30)
+
+
+def test_an_interrupted_export_continues(run_in: RunIn) -> None:
+    folder = run_in()
+    server = FakeServer(failures=1)
+    export = Export(str(folder), "fake", server)
+    export.read()
+    with pytest.raises(ConnectionError):
+        export.send(final=True)
+    export.send(final=True)
+    assert server.steps() == list(range(1, 31))
+    again = FakeServer()
+    send(folder, again)
+    assert again.values == [], "the server has all of it"
+    assert again.runs.keys() == server.runs.keys(), "the same run"
+
+
+def test_validation_that_a_script_reports_after_its_step_was_sent(run_in: RunIn) -> None:
+    folder = run_in(done=False)
+    server = FakeServer()
+    export = Export(str(folder), "fake", server)
+    export.read()
+    export.send(final=False)
+    last = server.steps()[-1]
+    common = {"time": 8000.0, "attempt": 1, "incarnation": "a-b", "worker": 0, "epoch": 9}
+    append(folder, Progress(**common, step=last + 1, metrics={"loss": 0.5}))
+    export.read()
+    export.send(final=False)
+    append(folder, Progress(**common, step=last + 1, metrics={"loss": 0.5, "val_loss": 0.25}))
+    export.read()
+    export.send(final=False)
+    assert server.steps()[-1] == last + 1
+    assert server.steps().count(last + 1) == 1
+    assert server.steps("val_loss")[-1] == last + 1
+
+
+def test_a_later_attempt_is_part_of_the_same_run(run_in: RunIn) -> None:
+    folder = run_in(done=False)
+    first = FakeServer()
+    append(folder, finished("Preempted", 75))
+    send(folder, first)
+    later = [
+        event.model_copy(update={"incarnation": "c-d"}) for event in summary(steps=40, first=20, attempt=2, begin=5000)
+    ]
+    append(folder, *later, finished(attempt=2, incarnation="c-d"))
+    second = FakeServer()
+    send(folder, second)
+    assert second.runs.keys() == first.runs.keys()
+    assert first.steps() == list(range(1, 31))
+    assert second.steps() == list(range(31, 41)), "a server's steps only grow"
+    assert (first.statuses, second.statuses) == (["stopped"], ["succeeded"])
+
+
+def test_after_the_fact_steps_that_were_trained_again_have_their_last_values(run_in: RunIn) -> None:
+    folder = run_in(done=False)
+    again = [
+        event.model_copy(
+            update={"incarnation": "c-d", **({"metrics": {"loss": 7.0}} if event.kind == "Progress" else {})}
+        )
+        for event in summary(steps=35, first=20, attempt=2, begin=5000)
+    ]
+    append(folder, *again)
+    server = FakeServer()
+    send(folder, server)
+    assert server.steps() == list(range(1, 36))
+    assert {value for name, step, value in server.values if name == "loss" and step > 20} == {7.0}
+
+
+@pytest.mark.parametrize(
+    ("events", "status"),
+    [
+        ([], "running"),
+        ([finished()], "succeeded"),
+        ([finished("ProgramFailed", 1)], "failed"),
+        ([finished("Preempted", 75)], "stopped"),
+    ],
+)
+def test_the_status(run_in: RunIn, events: list[Event], status: Status) -> None:
+    folder = run_in()
+    if events:
+        append(folder, *events)
+    server = FakeServer()
+    send(folder, server)
+    assert server.statuses == [status]
+
+
+def test_following_waits_for_this_launch_and_ends_with_it(run_in: RunIn) -> None:
+    """The folder has an earlier attempt's events; the server is down for a while."""
+    folder = run_in(done=False)
+    append(folder, finished("Preempted", 75))
+    mine: dict[str, Any] = {"incarnation": "c-d"}
+    later = [event.model_copy(update=mine) for event in summary(steps=34, first=30, attempt=2, begin=9500)]
+    server, said, waits = FakeServer(failures=2), [], []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 1:
+            assert not server.runs, "the launch has not begun to train"
+            append(folder, *later[:3])
+        if len(waits) == 5:
+            append(folder, *later[3:], finished(attempt=2, **mine).model_copy(update={"time": 9999.0}))
+        assert len(waits) < 20
+
+    follow(Export(str(folder), "fake", server), incarnation="c-d", wait=wait, on_error=said.append)
+    assert server.steps() == list(range(1, 35))
+    assert server.statuses == ["succeeded"]
+    assert said == ["ConnectionError: connection refused"], "each message once"
+
+
+def test_a_server_that_is_down_at_the_end_does_not_hold_the_trainer(run_in: RunIn) -> None:
+    folder = run_in(done=False)
+    append(folder, finished())
+    said: list[str] = []
+    follow(
+        Export(str(folder), "fake", FakeServer(failures=1000)),
+        incarnation="a-b",
+        wait=lambda _: pytest.fail("waits for a server that is down"),
+        on_error=said.append,
+    )
+    assert len(said) == 1
+
+
+def test_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InvalidData, match="holds no events of a run"):
+        send(tmp_path, FakeServer())
+
+
+def test_parameters_are_the_jobs_settings(run_in: RunIn) -> None:
+    job = ResolvedJob.read((run_in() / "job.json").read_bytes())
+    found = parameters(job)
+    assert found["precision.policy"] == "float32"
+    assert found["training.epochs"] == "5"
+    assert found["data.train"].startswith('["')
+    assert not [name for name in found if name.startswith(("choices", "placement"))]
+    assert max(map(len, found.values())) <= 500
+
+
+def test_mptj_export_writes_tensorboards_files(run_in: RunIn, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    to = tmp_path / "board"
+    shown = CliRunner().invoke(app, ["export", str(run_in()), "--to", "tensorboard", "--output", str(to)])
+    assert shown.exit_code == 0, shown
+    reader = EventAccumulator(str(to / "validation"))
+    reader.Reload()
+    assert [each.step for each in reader.Scalars("loss")] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("server", ["mlflow", "wandb"])
+def test_a_library_that_is_not_installed_is_named(run_in: RunIn, server: str) -> None:
+    arguments = ["export", str(run_in()), "--to", server, "--uri", "http://127.0.0.1:1"]
+    refused = CliRunner().invoke(app, arguments)
+    assert f"pip install 'mptraining[{server}]'" in str(refused.exception)

@@ -1,0 +1,108 @@
+"""The view of a sweep: names, order, counts and lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import optuna
+import pytest
+
+from mptraining.sweeps import cell
+from mptraining.sweeps.importance import importance
+from mptraining.sweeps.view import lines, newly_ended, one_line, short_names, trial_line
+from mptraining_api.problems import InvalidSpec
+from tests.testbed.sweep_files import trial, view_of
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        pytest.param(["training.optimizer.config.learning_rate"], ["learning_rate"], id="one path: its last part"),
+        pytest.param(["training.batchSize.global"], ["batchSize.global"], id="a last part that says little"),
+        pytest.param(["a.size", "b.size"], ["a.size", "b.size"], id="as many parts as tell them apart"),
+        pytest.param(["size", "a.size"], ["size", "a.size"], id="a path that is the end of another"),
+    ],
+)
+def test_short_names_tell_the_paths_apart(paths: list[str], names: list[str]) -> None:
+    assert list(short_names(paths).values()) == names
+
+
+def test_the_best_trial_is_first_and_trials_without_an_objective_are_last() -> None:
+    view = view_of([trial(1, 0.01, 0.5), trial(2, 0.02, None), trial(3, 0.03, 0.9), trial(4, 0.04, 0.5)])
+    assert [each.number for each in view.ranked()] == [3, 1, 4, 2]
+
+
+def test_the_text_of_a_sweep() -> None:
+    ended = {"type": "Finished", "status": "True", "reason": "MaxTrials", "message": "3 of 3 trials have ended"}
+    failed = trial(3, 0.5, None, state="Failed", message="Diverged: the loss is NaN")
+    view = view_of(
+        [trial(1, 0.01, 0.5), trial(2, 0.02, 0.75), failed],
+        phase="Succeeded",
+        failed=1,
+        running=0,
+        conditions=[ended | {"lastTransitionTime": "2026-01-01T00:03:00Z"}],
+        completionTime="2026-01-01T00:03:00Z",
+    )
+    assert one_line(view) == (
+        "flowers: Succeeded, 3 of 20 trials (1 failed); best val_accuracy 0.75 "
+        "(trial 2: learning_rate 0.02, batchSize.global 32)"
+    )
+    assert lines(view) == [
+        "flowers: Succeeded  (runs/flowers)",
+        "  algorithm   TPE",
+        "  objective   val_accuracy, Maximize",
+        "  trials      3 of 20 trials (1 failed)",
+        "  best        val_accuracy 0.75 (trial 2: learning_rate 0.02, batchSize.global 32)",
+        "  time        3 min 0 s",
+        "  ended       MaxTrials: 3 of 3 trials have ended",
+        "  failed      trial 3: Diverged: the loss is NaN",
+    ]
+    assert trial_line(view, view.trials[1]) == (
+        "trial 2  succeeded  val_accuracy 0.75  learning_rate 0.02, batchSize.global 32  1 min 0 s"
+    )
+
+
+def test_trials_that_ended_since_the_last_look() -> None:
+    before = view_of([trial(1, 0.1, 0.5), trial(2, 0.1, None)]).trials
+    now = view_of([trial(1, 0.1, 0.5), trial(2, 0.1, 0.6), trial(3, 0.1, None), trial(4, 0.1, 0.7)]).trials
+    assert [each.number for each in newly_ended(before, now)] == [2, 4]
+
+
+def test_an_unknown_trial_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(InvalidSpec, match="there is no trial 9 in flowers; expected 1 to 1"):
+        view_of([trial(1, 0.1, 0.5)]).trial(9)
+
+
+@pytest.mark.parametrize("algorithm", ["TPE", "Random", "CMA-ES", "Hyperband"])
+def test_the_importance_does_not_depend_on_the_algorithm(algorithm: Literal["TPE", "Random", "Hyperband"]) -> None:
+    view = view_of([trial(number, 0.001 * number, 1 - abs(number - 4) / 10) for number in range(1, 11)])
+    named = view.sweep.spec.algorithm.model_copy(update={"name": algorithm})
+    spec = view.sweep.spec.model_copy(update={"algorithm": named})
+    shares = importance(replace(view, sweep=view.sweep.model_copy(update={"spec": spec})))
+    assert next(iter(shares)) == "training.optimizer.config.learning_rate"
+    assert sum(shares.values()) == pytest.approx(1)
+    # Optuna's own call over a study of its own.
+    study = optuna.create_study(direction="maximize")
+    rate = optuna.distributions.FloatDistribution(1e-4, 1e-1, log=True)
+    batch = optuna.distributions.CategoricalDistribution((0, 1))
+    for each in view.trials:
+        params = {"training.optimizer.config.learning_rate": 0.001 * each.number, "training.batchSize.global": 0}
+        found = {"training.optimizer.config.learning_rate": rate, "training.batchSize.global": batch}
+        study.add_trial(optuna.trial.create_trial(value=each.objective, params=params, distributions=found))
+    assert shares == pytest.approx(optuna.importance.get_param_importances(study))
+
+
+def test_few_trials_have_no_importance() -> None:
+    assert importance(view_of([trial(number, 0.001 * number, 0.5) for number in range(1, 8)])) == {}
+
+
+def test_the_cell_of_a_notebook_has_the_curve_of_the_best_so_far() -> None:
+    view = view_of([trial(1, 0.1, 0.5), trial(2, 0.1, 0.25), trial(3, 0.1, 0.75)])
+    best, each = cell.panels(view)[0].curves
+    assert [y for _, y in best.points] == [0.5, 0.5, 0.75]
+    assert [y for _, y in each.points] == [0.5, 0.25, 0.75]
+    text = cell.html(view)
+    assert "trial 3" in text
+    assert "<svg" in text
+    assert "&lt;" not in text

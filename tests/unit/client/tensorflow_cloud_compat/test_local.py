@@ -1,0 +1,102 @@
+"""`backend="local"`: the package unpacked, trained by processes of this machine, its run folder returned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mptraining.tensorflow_cloud as tfc
+from mptraining.local.run import Machine
+from mptraining.packaging.package import SourceFile, build_package
+from mptraining.tensorflow_cloud_compat.arguments import check_arguments
+from mptraining.tensorflow_cloud_compat.local import train_locally
+from mptraining_api.problems import InvalidProgram
+
+PROGRAM = {"script": {"path": "pkg/train.py"}}
+DOCUMENT: dict[str, Any] = {
+    "apiVersion": "mptraining.dev/v1alpha1",
+    "kind": "MPTrainingJob",
+    "metadata": {"name": "flowers"},
+    "spec": {"accelerator": {"type": "cpu"}, "program": PROGRAM},
+}
+FILES = [SourceFile("pkg/train.py", b"print('hello')"), SourceFile("run.sh", b"", executable=True)]
+
+
+def test_the_worker_finds_the_package(tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = stub(
+        "folder = os.environ['MPTRAINING_SOURCE_FOLDER']\n"
+        "found = sorted(os.path.relpath(os.path.join(p, n), folder) for p, _, ns in os.walk(folder) for n in ns)\n"
+        "print(found, os.access(os.path.join(folder, 'run.sh'), os.X_OK), file=open('found.txt', 'w'))\n"
+        "job = json.load(open(os.environ['MPTRAINING_JOB_FILE']))\n"
+        "print(job['output'], file=open('output.txt', 'w'))\n"
+        "finish('Succeeded', 0)\n"
+    )
+    job = train_locally(DOCUMENT, build_package(FILES, program=PROGRAM), command=command)
+    assert (tmp_path / "found.txt").read_text() == "['pkg/train.py', 'run.sh'] True\n"
+    assert (tmp_path / "output.txt").read_text().strip() == str(tmp_path / "runs" / "flowers") == job.run_folder
+    assert (job["job_id"], job["docker_image"]) == ("flowers", None)
+
+
+def test_a_failure_names_the_log(
+    tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], "output": {"uri": "here"}}}
+    shipped = build_package(FILES, program=PROGRAM, requirements="reqs.txt")
+    with pytest.raises(InvalidProgram, match=rf"ended with exit code 1. See the lines above.* in {tmp_path}/here"):
+        train_locally(document, shipped, command=stub("finish('ProgramFailed', 1, 'broken')"))
+    assert "note: reqs.txt is not installed here" in capsys.readouterr().out
+
+
+def test_who_asks_for_no_accelerator_gets_this_machine_s(
+    tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], "accelerator": {"type": "nvidia-tesla-t4"}}}
+    package = build_package(FILES, program=PROGRAM)
+    here = Machine(gpu=False, tpu=False)
+    # `machine` is that of the choice; the run looks for itself.
+    train_locally(document, package, command=stub("finish('Succeeded', 0)"), any_accelerator=True, machine=here)
+    shown = capsys.readouterr().out
+    assert "on CPU" in shown
+    assert "T4" not in shown
+    assert not check_arguments(chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_1X"], **ARGUMENTS).any_machine
+    assert check_arguments(chief_config="auto", **ARGUMENTS).any_machine
+
+
+ARGUMENTS: dict[str, Any] = {
+    "entry_point": None,
+    "requirements_txt": None,
+    "docker_config": "auto",
+    "distribution_strategy": "auto",
+    "worker_config": "auto",
+    "worker_count": 0,
+    "entry_point_args": None,
+    "stream_logs": False,
+    "job_labels": None,
+    "service_account": None,
+}
+
+
+def test_what_is_deleted_at_the_end_is_not_shown(
+    tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = stub(
+        "file = os.path.join(os.environ['MPTRAINING_SOURCE_FOLDER'], 'pkg', 'train.py')\n"
+        "say('Notice', topic='Script', level='warning', message=f'look at {file}:3')\n"
+        "print(f'  File \"{file}\", line 3')\n"
+        "say('Saved', step=8, uri='u', bytes=1, seconds=1.0)\n"
+        "finish('ProgramFailed', 1, f'{file}:3: broken')"
+    )
+    with pytest.raises(InvalidProgram):
+        train_locally(DOCUMENT, build_package(FILES, program=PROGRAM), command=command)
+    said = capsys.readouterr()
+    assert "look at pkg/train.py:3" in said.out
+    assert 'File "pkg/train.py", line 3' in said.out
+    expected = "mptj: ProgramFailed: pkg/train.py:3: broken. `run(…, name='flowers')` resumes from step 8."
+    assert said.err.strip() == expected
+    assert "mptraining-source" not in said.out + said.err

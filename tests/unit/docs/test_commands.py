@@ -1,0 +1,179 @@
+"""Every command in the documents can be run: mptj's and helm's options exist, and of kubectl verbs, files, jobs,
+conditions and fields.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shlex
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from hack.helm_chart import ChartValues
+from mptraining.cli.main import app
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.spec import KIND, PAUSED, MPTrainingJob
+from mptraining_api.status import CONDITION_TYPES, JobStatus
+from tests.unit.docs.blocks import ALL, ROOT, SECTIONS, Block, of
+from tests.unit.docs.model_fields import find_field
+
+# kubectl's verbs in the documents, and the kinds of their arguments.
+_VERBS = ("annotate", "apply", "cp", "create", "delete", "describe", "events", "exec", "explain", "get", "label")
+
+
+_VERBS += ("logs", "patch", "rollout", "taint", "wait")
+
+
+# An annotation of the operator's, set or removed.
+_ANNOTATIONS = (f"{PAUSED}=true", f"{PAUSED}-")
+
+
+_CONDITIONS = {*CONDITION_TYPES, "Ready"}
+
+
+_BASE: dict[str, Any] = {
+    "accelerator": {"type": "nvidia-tesla-t4"},
+    "program": {"application": {"name": "cnn"}},
+    "data": {"train": ["train"], "validation": ["validation"]},
+}
+
+
+@pytest.mark.parametrize("block", of("bash"))
+def test_every_command_exists(block: Block) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for program, *arguments in block.commands:
+        if program == "make":
+            variables = [each.partition("=")[0] for each in arguments if "=" in each]
+            assert all(re.search(rf"\${{1,2}}[({{]?{name}\b", makefile) for name in variables)
+            assert {each for each in arguments if "=" not in each} <= targets
+        elif program == "mptj":
+            _parse(arguments)
+        elif program == "kubectl":
+            _look_at_kubectl(block, arguments)
+        elif program == "helm":
+            _look_at_helm(arguments)
+        else:
+            assert program == "export", f"{program} is not run by this test"
+
+
+def _look_at_helm(arguments: list[str]) -> None:
+    """Check that the chart exists, and every value that is set."""
+    verb, release, *rest = arguments
+    assert verb in ("install", "upgrade", "test", "uninstall")
+    assert release == "mptraining"
+    for word in rest:
+        if word.startswith("--set="):
+            find_field(ChartValues, word.removeprefix("--set=").split("=")[0].split("."))
+        elif not word.startswith("--"):
+            assert (ROOT / word / "Chart.yaml").exists()
+        else:
+            assert word.split("=")[0] in (
+                "--namespace",
+                "--create-namespace",
+                "--take-ownership",
+                "--reset-then-reuse-values",
+                "--values",
+            ), word
+
+
+@functools.cache
+def _mptj() -> Any:
+    """Return the command line of mptj, whose commands do nothing."""
+    command = get_command(app)
+    waiting: list[Any] = [command]
+    while waiting:
+        each = waiting.pop()
+        each.callback = None
+        waiting += getattr(each, "commands", {}).values()
+    return command
+
+
+def _parse(arguments: list[str]) -> None:
+    """Parse the command line without running it. Raises typer's error for an unknown argument."""
+    _mptj().main(arguments, prog_name="mptj", standalone_mode=False)
+
+
+def _look_at_kubectl(block: Block, arguments: list[str]) -> None:
+    """Check all that needs no cluster: verb, files, jobs, conditions, fields."""
+    if arguments[0] == "mptj":
+        _parse(arguments[1:])
+        return
+    assert arguments[0] in _VERBS, f"kubectl {arguments[0]}: one of {', '.join(_VERBS)} is known here"
+    if arguments[0] == "annotate":
+        assert arguments[-1] in _ANNOTATIONS
+    if arguments[0] == "label":
+        assert dict([arguments[-1].split("=")]) == ChartValues().namespace.labels
+    beside = SECTIONS[block.document, block.section]
+    files = {each.file: each.text for each in beside if each.file}
+    jobs = {name for text in (*files.values(), *_manifests()) for name in _jobs(text)}
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word == "-f":
+            assert following in files or (ROOT / following).is_file(), f"no {following}"
+        elif word == "mptj" and arguments[0] != "get" and arguments[0] != "explain":
+            assert following in jobs
+        elif word.startswith("mptj/"):
+            assert word.removeprefix("mptj/") in jobs
+        elif word.startswith("mptj.spec."):
+            find_field(MPTrainingJob, word.split(".")[1:])
+        elif word.startswith("--for=condition="):
+            assert word.rpartition("=")[2] in _CONDITIONS
+        elif word.startswith("--output=jsonpath={.status."):
+            find_field(JobStatus, word.partition(".status.")[2].rstrip("}").split("."))
+        elif word == "--patch":
+            patched = _merged(
+                {"apiVersion": "mptraining.dev/v1alpha1", "kind": KIND, "spec": _BASE}, json.loads(following)
+            )
+            MPTrainingJob.parse({**patched, "metadata": {"name": "patched"}})
+
+
+@functools.cache
+def _manifests() -> tuple[str, ...]:
+    return tuple(each.read_text("utf-8") for each in (ROOT / "manifests").rglob("*.yaml"))
+
+
+@functools.cache
+def _jobs(text: str) -> set[str]:
+    return {
+        each["metadata"]["name"]
+        for each in yaml.load_all(text, Loader=yaml.CSafeLoader)
+        if each and each.get("kind") == KIND
+    }
+
+
+def _merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    return {**base, **{key: {**base.get(key, {}), **value} for key, value in patch.items()}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "apply -f manifests/nowhere.yaml",
+        "annotate mptj digits a=b",
+        "describe mptj nobody",
+        "wait --for=condition=Done mptj/digits",
+        "explain mptj.spec.runPolicy.backoffs",
+        "get mptj digits --output=jsonpath={.status.percent}",
+        """patch mptj digits --patch '{"spec":{"runPolicy":{"suspended":true}}}'""",
+    ],
+)
+def test_mistakes_in_kubectl_are_noticed(line: str) -> None:
+    block = next(block for block in ALL if block.on_a_cluster)
+    with pytest.raises((AssertionError, InvalidSpec)):
+        _look_at_kubectl(block, shlex.split(line))
+
+
+def test_mistakes_in_helm_are_noticed() -> None:
+    for line in ("install mptraining charts/nowhere", "install mptraining --set=settings.cpuFalback=true"):
+        with pytest.raises(AssertionError):
+            _look_at_helm(line.split())
+
+
+def test_unknown_options_are_noticed() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        _parse(["check", "job.yaml", "--deeply"])

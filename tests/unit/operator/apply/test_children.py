@@ -1,0 +1,214 @@
+"""Children are created exactly once; refusals of the API server become messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mptraining_api.kubernetes_api import (
+    BATCH_JOBS,
+    CONFIG_MAPS,
+    JOBS,
+    NETWORK_POLICIES,
+    SERVICES,
+    ApiProblem,
+)
+from mptraining_operator.plan.actions import (
+    AllowPeers,
+    StartAttempt,
+)
+from mptraining_operator.resources import indexed_job, job_objects
+from tests.fakes import Clock
+from tests.unit.operator.api_objects import seen_pod
+from tests.unit.operator.apply.applied_job import KEY, QUOTA, Bench, Make
+
+
+def test_a_second_start_creates_nothing_twice(bench: Bench) -> None:
+    bench.start()
+    bench.api.calls.clear()
+    assert not bench.start()
+    assert bench.api.written() == [("create", "jobs", "flowers-1")]
+    # An object that is known to be the job's own is not read again; the Indexed Job is.
+    assert [call for call in bench.api.calls if call[0] == "get"] == [("get", "jobs", "flowers-1")]
+    assert bench.lookups.refusal is None
+    assert len([key for key in bench.api.objects if key[0] == "jobs"]) == 1
+
+
+def test_after_a_restart_the_children_are_looked_at(bench: Bench, clock: Clock) -> None:
+    bench.start()
+    raw = bench.api.get(JOBS, "team", "flowers")
+    again = Bench(bench.api, clock, raw)
+    bench.api.calls.clear()
+    assert not again.start()
+    assert [call[1] for call in bench.api.calls if call[0] == "get"] == [
+        "services",
+        "networkpolicies",
+        "jobs",
+    ]
+    assert again.lookups.job_text == again.text
+
+
+def test_a_service_of_another_client_with_the_shared_name(bench: Bench) -> None:
+    bench.api.put(SERVICES, {"metadata": {"name": "mptraining-workers", "namespace": "team"}, "spec": {}})
+    assert bench.start()
+    refusal = bench.lookups.refusal
+    assert refusal is not None
+    assert (refusal.kind, refusal.child) == ("NameTaken", "namespace team")
+    assert "Service mptraining-workers exists already and is not the operator's" in refusal.message
+
+
+def test_workers_of_a_job_reach_each_other(bench: Bench) -> None:
+    assert not bench.apply(actions=(AllowPeers(),))
+    assert bench.lookups.peers_allowed
+    assert bench.api.find(NETWORK_POLICIES, "team", "flowers-workers") is not None
+    bench.api.calls.clear()
+    assert not bench.apply(actions=(AllowPeers(),))
+    assert bench.api.calls == [], "it is known to exist"
+
+
+def test_the_rule_of_a_deleted_job_stays_until_its_workers_have_ended(bench: Bench, raw_pod: Make) -> None:
+    bench.apply(actions=(AllowPeers(),))
+    bench.cache.put_pod(KEY, 30, seen_pod(raw_pod()))
+    bench.cache.remove_job(KEY, "job-1", 99)
+    bench.applier.clean_up(KEY)
+    assert bench.api.find(NETWORK_POLICIES, "team", "flowers-workers") is not None
+    bench.cache.put_pod(KEY, 31, seen_pod(raw_pod(phase="Succeeded")))
+    bench.applier.clean_up(KEY)
+    assert bench.api.find(NETWORK_POLICIES, "team", "flowers-workers") is None
+
+
+@pytest.mark.parametrize(
+    ("controller", "words"),
+    [
+        ({"kind": "MPTrainingJob", "name": "flowers", "uid": "earlier", "controller": True}, "being deleted"),
+        ({"kind": "Deployment", "name": "web", "uid": "x", "controller": True}, "Deployment 'web'"),
+        ({"kind": "MPTrainingJob", "name": "flowers", "uid": "job-1"}, "without a controller"),
+    ],
+)
+def test_a_name_that_is_taken(bench: Bench, large: None, controller: dict[str, Any], words: str) -> None:
+    body = job_objects.config_map(bench.owner, bench.text)
+    body["metadata"]["ownerReferences"] = [controller]
+    bench.api.put(CONFIG_MAPS, body)
+    assert bench.start()
+    refusal = bench.lookups.refusal
+    assert refusal is not None
+    assert (refusal.kind, refusal.child, refusal.at) == ("NameTaken", "ConfigMap flowers-job", bench.clock.now)
+    assert words in refusal.message
+    assert bench.api.find(BATCH_JOBS, "team", "flowers-1") is None
+
+
+def test_our_own_child_that_is_being_deleted_is_waited_for(bench: Bench, large: None) -> None:
+    body = job_objects.config_map(bench.owner, bench.text)
+    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    bench.api.put(CONFIG_MAPS, body)
+    assert bench.start()
+    assert bench.lookups.refusal is not None
+    assert "being deleted" in bench.lookups.refusal.message
+
+
+def test_a_quota_that_refuses_a_child(bench: Bench) -> None:
+    bench.api.refuse("create", BATCH_JOBS, QUOTA, times=2)
+    assert bench.start()
+    refusal = bench.lookups.refusal
+    assert refusal is not None
+    assert (refusal.kind, refusal.child, refusal.message) == ("Refused", "Job flowers-1", "exceeded quota: jobs")
+    bench.clock.now += 10
+    assert bench.start()
+    assert bench.lookups.refusal is not None
+    assert bench.lookups.refusal.at == bench.clock.now
+    assert not bench.start()
+    assert bench.lookups.refusal is None
+
+
+def test_a_quota_that_is_full_of_the_very_child(bench: Bench) -> None:
+    bench.start()
+    bench.api.refuse("create", BATCH_JOBS, QUOTA)
+    assert not bench.start()
+    assert bench.lookups.refusal is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (ApiProblem(422, "Invalid", "spec.template", causes=("FieldValueInvalid", "FieldValueRequired")), "Invalid"),
+        (ApiProblem(400, "BadRequest", "quantities must match"), "Invalid"),
+        (ApiProblem(413, "RequestEntityTooLarge", "limit is 3145728"), "Invalid"),
+        # Of an admission webhook, which gives no reason, and of a ValidatingAdmissionPolicy, whose cause has none.
+        (ApiProblem(400, "Unknown", 'admission webhook "policy" denied the request'), "Refused"),
+        (ApiProblem(422, "Invalid", "denied request: failed expression", causes=("",)), "Refused"),
+        (ApiProblem(422, "Unknown", "denied"), "Refused"),
+    ],
+)
+def test_another_refusal_of_a_child(bench: Bench, problem: ApiProblem, kind: str) -> None:
+    bench.api.refuse("create", BATCH_JOBS, problem)
+    assert bench.start()
+    assert bench.lookups.refusal is not None
+    assert bench.lookups.refusal.kind == kind
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ApiProblem(403, "Forbidden", "unable to create new content", causes=("NamespaceTerminating",)),
+        ApiProblem(404, "NotFound", 'namespaces "team" not found'),
+    ],
+)
+def test_a_namespace_that_is_being_deleted_ends_the_job(bench: Bench, problem: ApiProblem) -> None:
+    bench.api.refuse("create", SERVICES, problem)
+    assert not bench.start()
+    assert bench.lookups.refusal is None
+    assert bench.api.calls[-1] == ("create", "services", "mptraining-workers")
+
+
+def test_an_error_of_the_api_server_is_left_to_the_queue(bench: Bench) -> None:
+    for status in (0, 429, 500, 503):
+        bench.api.refuse("create", SERVICES, ApiProblem(status, "Trouble", "later"))
+        with pytest.raises(ApiProblem):
+            bench.start()
+    assert bench.lookups.refusal is None
+
+
+def test_a_pod_that_cannot_be_leaves_nothing_behind(bench: Bench) -> None:
+    job = bench.job.model_copy(update={"image": None})
+    assert bench.apply(actions=(StartAttempt(1, job),))
+    refusal = bench.lookups.refusal
+    assert refusal is not None
+    assert refusal.kind == "Invalid"
+    assert "image" in refusal.message
+    assert bench.api.calls == []
+
+
+def test_a_pod_template_of_which_no_pod_can_be_built_is_invalid(api: Any, clock: Clock, raw_job: Make) -> None:
+    bench = Bench(api, clock, raw_job(podTemplate={"env": [{"name": ["X"], "value": "1"}]}))
+    assert bench.start()
+    refusal = bench.lookups.refusal
+    assert refusal is not None
+    assert refusal.kind == "Invalid"
+    assert refusal.message.startswith("spec.podTemplate: no pod can be built of it: TypeError: ")
+    assert bench.api.calls == []
+    # The pods of a later attempt are those of the first: the error is the operator's, and a retry may succeed.
+    with pytest.raises(TypeError):
+        bench.start(number=2)
+
+
+@pytest.mark.parametrize("part", ["launch", "own_volumes", "_placement"])
+def test_a_fault_of_the_operator_is_no_mistake_in_the_pod_template(
+    api: Any, clock: Clock, raw_job: Make, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise TypeError("a fault")
+
+    monkeypatch.setattr(indexed_job, part, fails)
+    bench = Bench(api, clock, raw_job(podTemplate={"env": [{"name": "X", "value": "1"}]}))
+    with pytest.raises(TypeError, match="a fault"):
+        bench.start()
+    assert bench.lookups.refusal is None
+
+
+def test_fields_that_kubernetes_does_not_know_are_refused_before_the_job_has_run(bench: Bench) -> None:
+    bench.start()
+    bench.start(number=2)
+    assert bench.api.queries["flowers-1"] == {"fieldValidation": "Strict"}
+    # An upgrade of the operator ends no job that runs with such a field.
+    assert bench.api.queries["flowers-2"] == {}

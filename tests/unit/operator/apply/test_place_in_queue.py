@@ -1,0 +1,116 @@
+"""A job's place in its queue in an API server: its Job, the reports about it, and MultiKueue's Workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mptraining_api.kubernetes_api import BATCH_JOBS, LOCAL_QUEUES, WORKLOADS, ApiProblem
+from mptraining_operator.plan.actions import CreateWorkload, JoinQueue, ReportToQueue, StartAttempt
+from tests.fakes import Clock
+from tests.unit.operator.api_objects import seen_batch_job
+from tests.unit.operator.apply.applied_job import Bench
+
+Make = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def queued(api: Any, clock: Clock, raw_job: Make) -> Bench:
+    api.put(LOCAL_QUEUES[0], {"metadata": {"namespace": "team", "name": "gpus"}})
+    return Bench(api, clock, raw_job(scheduling={"queueName": "gpus"}))
+
+
+NOT_SERVED = ApiProblem(404, "NotFound", "the server could not find the requested resource")
+NO_QUEUE = ApiProblem(404, "NotFound", 'localqueues.kueue.x-k8s.io "gpus" not found', kind="localqueues")
+NO_RIGHT = ApiProblem(403, "Forbidden", "localqueues is forbidden", kind="localqueues")
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([NOT_SERVED, NOT_SERVED], "Kueue is not installed"),
+        ([NO_QUEUE], "there is none in the namespace 'team'"),
+        ([NOT_SERVED, NO_QUEUE], "there is none in the namespace 'team'"),
+        ([NO_RIGHT], ""),
+    ],
+)
+def test_a_queue_that_nobody_serves_is_reported(queued: Bench, answers: list[ApiProblem], message: str) -> None:
+    for resource, answer in zip(LOCAL_QUEUES, answers, strict=False):
+        queued.api.refuse("get", resource, answer)
+    queued.apply(actions=(JoinQueue(queued.job),))
+    assert (queued.api.find(BATCH_JOBS, "team", "flowers-queue") is None) == bool(message)
+    refusal = queued.lookups.refusal
+    assert (refusal.kind if refusal else "") == ("NoQueue" if message else "")
+    assert message in (refusal.message if refusal else "")
+    queued.apply(actions=(JoinQueue(queued.job),))
+    assert queued.api.find(BATCH_JOBS, "team", "flowers-queue") is not None
+    assert queued.lookups.refusal is None
+
+
+def admit(queued: Bench) -> dict[str, Any]:
+    """Create the queue's Job of a job, and admit it as Kueue does."""
+    queued.apply(actions=(JoinQueue(queued.job, digest="asked for"),))
+    raw = queued.api.find(BATCH_JOBS, "team", "flowers-queue")
+    stored: dict[str, Any] = queued.api.put(BATCH_JOBS, {**raw, "spec": {**raw["spec"], "suspend": False}})
+    seen = seen_batch_job(stored)
+    queued.cache.put_batch_job(queued.snapshot.key, seen.version, seen)
+    return stored
+
+
+def test_the_queues_job_says_what_was_asked_for(queued: Bench) -> None:
+    admit(queued)
+    place = queued.snapshot.queue_job
+    assert place is not None
+    assert (place.queue_digest, place.suspended) == ("asked for", False)
+
+
+def test_an_attempt_remembers_its_place_without_the_owner_reference(queued: Bench) -> None:
+    """The garbage collector removes the reference when the queue's Job is deleted."""
+    place = admit(queued)
+    queued.start()
+    raw = queued.api.find(BATCH_JOBS, "team", "flowers-1")
+    references = raw["metadata"]["ownerReferences"]
+    raw["metadata"]["ownerReferences"] = [each for each in references if each["kind"] != "Job"]
+    assert seen_batch_job(raw).queue_uid == place["metadata"]["uid"]
+
+
+def test_no_attempt_starts_on_a_place_that_was_preempted_meanwhile(queued: Bench) -> None:
+    seen = seen_batch_job(admit(queued))
+    raw = queued.api.find(BATCH_JOBS, "team", "flowers-queue")
+    queued.api.put(BATCH_JOBS, {**raw, "spec": {**raw["spec"], "suspend": True}})
+    report = ReportToQueue(seen.name, 2, 0, uid=seen.uid, version=seen.version)
+    assert queued.apply(actions=(report, StartAttempt(1, queued.job))), "it is planned again"
+    assert queued.api.find(BATCH_JOBS, "team", "flowers-1") is None
+    place = queued.snapshot.queue_job
+    assert place is not None
+    assert (place.suspended, place.active) == (True, 0)
+
+
+def test_a_report_is_written_to_the_job_as_observed(queued: Bench) -> None:
+    seen = seen_batch_job(admit(queued))
+    assert not queued.apply(actions=(ReportToQueue(seen.name, 2, 0, uid=seen.uid, version=seen.version),))
+    place = queued.snapshot.queue_job
+    assert place is not None
+    assert place.active == 2
+    assert place.version > seen.version
+
+
+def test_a_report_about_a_deleted_place_is_planned_again(queued: Bench) -> None:
+    seen = seen_batch_job(admit(queued))
+    del queued.api.objects[("jobs", "team", "flowers-queue")]
+    assert queued.apply(actions=(ReportToQueue(seen.name, 2, 0, uid=seen.uid, version=seen.version),))
+    assert queued.snapshot.queue_job is None
+
+
+def test_kueue_that_is_not_installed_is_reported_once(api: Any, clock: Clock, raw_job: Make) -> None:
+    sent = Bench(api, clock, raw_job(scheduling={"queueName": "gpus"}, managedBy="kueue.x-k8s.io/multikueue"))
+    for _ in range(2):
+        api.refuse("create", WORKLOADS, ApiProblem(404, "NotFound", "the server could not find the requested resource"))
+        sent.apply(actions=(CreateWorkload(sent.job),))
+    assert sent.lookups.refusal is not None
+    assert "Kueue is not installed" in sent.lookups.refusal.message
+    assert sent.said == ["ChildRefused"]
+    sent.apply(actions=(CreateWorkload(sent.job),))
+    assert (sent.lookups.refusal, sent.lookups.workload_exists) == (None, True)

@@ -1,0 +1,61 @@
+"""Every branch of the builders as a YAML pair: a job, and its children as the API server accepts them.
+
+The files are in tests/golden/children: `cluster` are the arguments of `resolve`, `job` is the input. The content of
+`job.json` is omitted, tests/unit/api pins it. `MPTRAINING_GOLDEN_UPDATE=1` writes the results into the files; review
+them before the commit. tests/apiserver/test_children_on_the_api_server.py sends the same files to a real API server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.spec import MPTrainingJob
+from mptraining_operator.resources.environment import PodSettings
+from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.job_objects import Owner, allow_policy, deny_policy, service
+
+FOLDER = Path(__file__).parents[3] / "golden" / "children"
+UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
+UID = "8d1c0a52-5d0c-4d8e-9f0e-2f6c1b7e4a11"
+SETTINGS = PodSettings(
+    grace_seconds=60,
+    unreachable_seconds=30,
+    progress_url="https://mptraining-operator.mptraining-system.svc:8443",
+    progress_certificate="(a certificate)",
+)
+JOB_FILE = "(the resolved job)"
+
+
+def children(case: dict[str, Any]) -> list[dict[str, Any]]:
+    job = MPTrainingJob.parse(case["job"])
+    resolved = resolve(job, ClusterSettings(default_image="mptraining/trainer:test", **case["cluster"]))
+    owner = Owner(
+        namespace=job.metadata.namespace or "", name=job.metadata.name, uid=UID, created="2026-11-23T10:00:00Z"
+    )
+    pods = indexed_job(owner, resolved, job.spec, attempt=1, settings=SETTINGS, text=JOB_FILE)
+    shared = [service(owner.namespace), deny_policy(owner.namespace)]
+    allowed = [allow_policy(owner.namespace, owner.name, owner.uid)] if resolved.processes > 1 else []
+    return [*shared, *allowed, pods]
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.yaml")), ids=lambda file: file.stem)
+def test_golden(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    case = yaml.load(text, Loader=yaml.CSafeLoader)
+    got = children(case)
+    if UPDATE:
+        comments = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#"))
+        # Through JSON, so that YAML sees no object twice and writes no aliases.
+        written = yaml.safe_dump(json.loads(json.dumps({**case, "children": got})), sort_keys=False, width=120)
+        file.write_text(comments + written, encoding="utf-8")
+        pytest.skip("golden file updated")
+    assert got == case["children"]
+    # Key order too: text that is compared, hashed or shown must be the same every time.
+    assert json.dumps(got) == json.dumps(case["children"])

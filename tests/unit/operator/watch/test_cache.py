@@ -1,0 +1,372 @@
+"""The cache of jobs is the same for any order of events."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptraining_operator.plan.actions import StartAttempt
+from mptraining_operator.plan.plan import plan
+from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenWarning, Snapshot
+from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
+from mptraining_operator.watch import parse
+from mptraining_operator.watch.cache import LOOKUP_SECONDS, Cache
+from mptraining_operator.watch.parse import StoredJob
+from tests.fakes import Clock
+from tests.unit.operator.api_objects import seen_batch_job, seen_pod, version_of
+
+Make = Callable[..., dict[str, Any]]
+KEY = Key("team", "flowers")
+
+
+def look(cache: Cache, key: Key = KEY) -> Snapshot:
+    found = cache.snapshot(key, Limits())
+    assert found is not None
+    return found
+
+
+def put_child(cache: Cache, raw: dict[str, Any]) -> bool:
+    if raw["metadata"]["name"].count("-") > 1:
+        return cache.put_pod(KEY, version_of(raw), seen_pod(raw))
+    return cache.put_batch_job(KEY, version_of(raw), seen_batch_job(raw))
+
+
+def test_a_job_with_its_children(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    assert cache.snapshot(KEY, Limits()) is None
+    # Children may arrive first.
+    assert put_child(cache, raw_pod())
+    assert put_child(cache, raw_batch_job())
+    assert cache.snapshot(KEY, Limits()) is None
+    assert cache.job_keys() == ()
+    assert cache.put_job(parse.job(raw_job(status={"phase": "Pending", "currentAttempt": 1, "progress": {"step": 3}})))
+    seen = look(cache)
+    assert (seen.uid, seen.generation, seen.problem) == ("job-1", 1, "")
+    assert seen.job is not None
+    assert seen.job.spec.nodes == 2
+    assert seen.job.metadata.namespace == "team"
+    assert seen.status is not None
+    assert seen.status.progress is not None
+    assert (seen.status.current_attempt, seen.status.progress.step) == (1, 3)
+    assert [job.name for job in seen.batch_jobs] == ["flowers-1"]
+    assert [pod.uid for pod in seen.pods] == ["pod-0"]
+    assert cache.live_pods(KEY, 1) == {"pod-0": 0}
+    assert cache.live_pods(KEY, 2) == {}
+    assert cache.jobs_by_phase() == {"Pending": 1}
+
+
+def test_the_numbers_of_objects(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job()))
+    put_child(cache, raw_batch_job())
+    for number in range(2):
+        put_child(cache, raw_pod(uid=f"pod-{number}"))
+    cache.remove_child(KEY, "pod-0", 99)
+    assert cache.sizes() == {"jobs": 1, "batch_jobs": 1, "pods": 1, "removed": 1}
+    assert [job.key for job in cache.jobs()] == [KEY]
+
+
+def test_an_event_without_a_change_is_ignored(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(version=10)))
+    assert not cache.put_job(parse.job(raw_job(version=11)))
+    assert cache.versioned_snapshot(KEY, Limits()).version == 11  # type: ignore[union-attr]
+    assert put_child(cache, raw_pod(version=10))
+    assert not put_child(cache, raw_pod(version=11))
+    assert put_child(cache, raw_pod(version=12, phase="Failed"))
+
+
+def test_older_events_are_ignored_and_versions_are_numbers(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(version=100, status={"phase": "Running"})))
+    assert not cache.put_job(parse.job(raw_job(version=99, status={"phase": "Pending"})))
+    assert not cache.put_job(parse.job(raw_job(version=100, status={"phase": "Pending"})))
+    assert cache.jobs_by_phase() == {"Running": 1}
+    put_child(cache, raw_pod(version=100, phase="Failed"))
+    assert not put_child(cache, raw_pod(version=99))
+    assert look(cache).pods[0].phase == "Failed"
+
+
+def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(uid="old", version=10)))
+    put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11))
+    cache.update_lookups(KEY, "old", refusal=Refusal("Service x", "no", 1.0))
+    cache.put_job(parse.job(raw_job(uid="new", version=20)))
+    assert look(cache).uid == "new"
+    assert look(cache).pods == ()
+    assert [each.uid for each in look(cache).predecessors] == ["p-old"]
+    assert look(cache).lookups == Lookups()
+    assert not cache.remove_job(KEY, "old", 19)
+    assert look(cache).uid == "new"
+    # Late events of the old job; its pods end later than it.
+    assert not cache.put_job(parse.job(raw_job(uid="old", version=12)))
+    assert put_child(cache, raw_pod(uid="p-old", job_uid="old", version=18, phase="Succeeded"))
+    assert look(cache).uid == "new"
+    assert look(cache).predecessors == ()
+
+
+def test_children_of_an_earlier_job_do_not_count(
+    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    cache = Cache(clock)
+    put_child(cache, raw_batch_job(uid="b", owner="old"))
+    put_child(cache, raw_pod(uid="p", job_uid="old"))
+    cache.put_job(parse.job(raw_job(uid="new", version=50)))
+    assert (look(cache).batch_jobs, look(cache).pods) == ((), ())
+    # Its pods stay in the cache until they have ended: they may write to the same place as the new one's.
+    assert [each.uid for each in look(cache).predecessors] == ["p"]
+    assert put_child(cache, raw_pod(uid="p", job_uid="old", version=31, phase="Failed"))
+    assert look(cache).predecessors == ()
+
+
+def test_a_pod_without_the_label_of_a_job_s_uid_is_ignored(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    put_child(cache, raw_pod(uid="p", job_uid=""))
+    cache.put_job(parse.job(raw_job()))
+    assert (look(cache).pods, look(cache).predecessors) == ((), ())
+
+
+def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(uid="old", version=10)))
+    leaving = {"deletionTimestamp": "2026-01-01T00:01:00Z"}
+    put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11, metadata=leaving))
+    assert cache.remove_job(KEY, "old", 12)
+    cache.put_job(parse.job(raw_job(uid="new", version=13)))
+    waits = plan(look(cache), 1_767_225_640.0)
+    assert not [each for each in waits.actions if isinstance(each, StartAttempt)]
+    assert [each.reason for each in waits.event_records] == ["EarlierJobEnds"]
+    assert cache.remove_child(KEY, "p-old", 14)
+    assert [type(each) for each in plan(look(cache), 1_767_225_660.0).actions] == [StartAttempt]
+
+
+def test_a_stale_count_of_terminating_pods_blocks_nothing(
+    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    """Before Kubernetes 1.31 a Job may be Failed with `terminating` 1 for good."""
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job()))
+    put_child(cache, raw_batch_job(conditions=(("Failed", "True"),), terminating=1))
+    put_child(cache, raw_pod())
+    assert not no_live_pods(look(cache))
+    put_child(cache, raw_pod(version=31, phase="Failed"))
+    assert no_live_pods(look(cache))
+
+
+def test_a_removed_object_stays_removed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job()))
+    put_child(cache, raw_pod(version=30))
+    assert cache.remove_child(KEY, "pod-0", 35)
+    assert not cache.remove_child(KEY, "pod-0", 35)
+    # A page of a list that is older.
+    assert not put_child(cache, raw_pod(version=33))
+    assert look(cache).pods == ()
+    # Its label was restored: a stream had reported it as deleted when the label was removed.
+    assert put_child(cache, raw_pod(version=36))
+
+
+def test_a_job_is_removed_with_its_objects(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job()))
+    put_child(cache, raw_batch_job())
+    put_child(cache, raw_pod())
+    assert cache.remove_job(KEY, "job-1", 60)
+    assert cache.snapshot(KEY, Limits()) is None
+    assert cache.stored(KEY) is None
+    assert [pod for record in cache._records.values() for pod in record.pods] == ["pod-0"]
+    assert put_child(cache, raw_pod(version=61, phase="Succeeded"))
+    assert not put_child(cache, raw_batch_job(version=62))
+    # Its pods are removed last, each by itself.
+    assert cache.remove_child(KEY, "pod-0", 63)
+    assert not cache._records
+
+
+def test_a_spec_of_a_newer_version_is_read_without_its_new_fields(clock: Clock, raw_job: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(teleport={"to": "moon"})))
+    seen = look(cache)
+    assert seen.job is not None
+    assert "teleport" in seen.problem
+
+
+def test_a_spec_that_cannot_be_read(clock: Clock, raw_job: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(nodes="two")))
+    seen = look(cache)
+    assert seen.job is None
+    assert "spec.nodes" in seen.problem
+    assert seen.status is not None
+
+
+def test_a_status_that_cannot_be_read(clock: Clock, raw_job: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(status={"phase": "Levitating"})))
+    seen = look(cache)
+    assert seen.status is None
+    assert "status.phase" in seen.problem
+    cache.put_job(parse.job(raw_job(version=11, status={"phase": "Running", "mood": "good"})))
+    assert look(cache).status is not None
+
+
+def test_findings_are_kept_and_some_expire(clock: Clock, raw_job: Make) -> None:
+    cache = Cache(clock)
+    assert not cache.update_lookups(KEY, "job-1", job_file_missing=True)
+    cache.put_job(parse.job(raw_job()))
+    assert not cache.update_lookups(KEY, "another", job_file_missing=True)
+    assert cache.update_lookups(KEY, "job-1", job_file_missing=True)
+    assert not cache.update_lookups(KEY, "job-1", job_file_missing=True)
+    refusal = Refusal("Job flowers-1", "exceeded quota", 5.0)
+    assert cache.update_lookups(KEY, "job-1", refusal=refusal)
+    clock.now += LOOKUP_SECONDS / 2
+    assert cache.update_node(KEY, "job-1", "node-1", True)
+    assert cache.update_node(KEY, "job-1", "node-2", False)
+    found = look(cache).lookups
+    assert (found.job_file_missing, found.refusal) == (True, refusal)
+    assert dict(found.unready_nodes) == {"node-1": True, "node-2": False}
+    clock.now += LOOKUP_SECONDS / 2
+    found = look(cache).lookups
+    assert not found.job_file_missing
+    assert set(found.unready_nodes) == {"node-1", "node-2"}
+    clock.now += LOOKUP_SECONDS / 2
+    found = look(cache).lookups
+    assert dict(found.unready_nodes) == {}
+    assert found.refusal == refusal
+
+
+def test_warnings_are_kept_while_their_objects_exist(
+    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    cache = Cache(clock)
+    warning = SeenWarning("FailedCreate", "exceeded quota: gpus", clock.now)
+    assert not cache.update_warning(KEY, "job-1", "batch-1", warning)
+    cache.put_job(parse.job(raw_job()))
+    put_child(cache, raw_batch_job())
+    put_child(cache, raw_pod())
+    assert cache.update_warning(KEY, "job-1", "batch-1", warning)
+    assert cache.update_warning(KEY, "job-1", "pod-0", SeenWarning("", "", clock.now))
+    assert look(cache).lookups.warnings["batch-1"] == warning
+    cache.remove_child(KEY, "pod-0", 50)
+    assert cache.update_warning(KEY, "job-1", "batch-1", SeenWarning("FailedCreate", "pod security", clock.now))
+    assert set(look(cache).lookups.warnings) == {"batch-1"}
+
+
+def test_what_was_known_before_a_list(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job(version=10)))
+    put_child(cache, raw_pod(uid="pod-0", version=30))
+    listed = cache.begin_list()
+    put_child(cache, raw_pod(uid="pod-1", version=31, index=1))
+    assert cache.known_before(listed, "jobs") == [(KEY, "job-1")]
+    assert cache.known_before(listed, "pods") == [(KEY, "pod-0")]
+    assert cache.known_before(listed, "batch_jobs") == []
+
+
+# One object's whole life: a job that is created, changed, deleted and created again, and pods of both.
+NEWS = st.permutations(
+    [
+        ("job", "old", 10, "Pending"),
+        ("job", "old", 12, "Running"),
+        ("gone-job", "old", 20, ""),
+        ("job", "new", 21, "Pending"),
+        ("job", "new", 30, "Running"),
+        ("pod", "p-old", 11, "Pending"),
+        ("gone-pod", "p-old", 19, ""),
+        ("pod", "p1", 22, "Pending"),
+        ("pod", "p1", 25, "Failed"),
+        ("pod", "p2", 23, "Pending"),
+        ("gone-pod", "p2", 28, ""),
+        ("pod", "p2", 26, "Running"),
+    ]
+)
+
+
+@given(NEWS, st.lists(st.integers(0, 11), max_size=8))
+def test_the_order_of_events_does_not_matter(news: list[tuple[str, str, int, str]], again: list[int]) -> None:
+    cache = Cache(lambda: 0.0)
+    other = Key("team", "beside")
+    cache.put_job(StoredJob(other, "beside", 1, 1, 0.0, False, b"{}", b"{}", b"", "Pending", 0))
+    nodes = {"Pending": 0, "Running": 3}
+    for kind, uid, version, phase in [*news, *(news[index] for index in again)]:
+        if kind == "job":
+            stored = StoredJob(KEY, uid, version, 1, 0.0, False, b"{}", b"{}", b"", phase, 0)
+            cache.put_job(dataclasses.replace(stored, nodes=nodes[phase]))
+        elif kind == "gone-job":
+            cache.remove_job(KEY, uid, version)
+        elif kind == "gone-pod":
+            cache.remove_child(KEY, uid, version)
+        else:
+            cache.put_pod(KEY, version, pod(uid, phase))
+        assert look(cache, other).other_nodes == nodes_by_definition(cache)
+    seen = look(cache)
+    assert (seen.uid, cache.jobs_by_phase()) == ("new", {"Running": 1, "Pending": 1})
+    assert (seen.other_nodes, look(cache, other).other_nodes) == (0, 3)
+    assert [(each.uid, each.phase) for each in seen.pods] == [("p1", "Failed")]
+
+
+def nodes_by_definition(cache: Cache) -> int:
+    """The nodes of the job: those of its status, or its live pods of any job of that name if there are more."""
+    record = cache._records.get(KEY)
+    if record is None:
+        return 0
+    live = sum(each.phase not in ("Succeeded", "Failed") for each in record.pods.values())
+    return max(record.job.nodes if record.job else 0, live)
+
+
+def test_reserved_nodes_count_for_other_jobs_until_the_start_is_written(clock: Clock, raw_job: Make) -> None:
+    cache = Cache(clock)
+    cache.put_job(parse.job(raw_job()))
+    cache.put_job(parse.job(raw_job("beside", uid="job-2")))
+    beside = Key("team", "beside")
+    cache.reserve_nodes(beside, 2)
+    assert (look(cache).other_nodes, look(cache, beside).other_nodes) == (2, 0)
+    cache.reserve_nodes(beside, 0)
+    assert look(cache).other_nodes == 0
+    # A job that was deleted meanwhile leaves nothing.
+    cache.reserve_nodes(Key("team", "gone"), 5)
+    cache.reserve_nodes(Key("team", "gone"), 0)
+    assert look(cache).other_nodes == 0
+    assert cache.job_keys() == (KEY, beside)
+
+
+def pod(uid: str, phase: str) -> Any:
+    metadata = {
+        "name": uid,
+        "namespace": "team",
+        "uid": uid,
+        "labels": {"mptraining.dev/job-uid": "old" if uid == "p-old" else "new"},
+    }
+    return seen_pod({"metadata": metadata, "status": {"phase": phase}})
+
+
+def test_ten_jobs_that_wait_for_pods_are_a_crowd_for_twenty_seconds(
+    clock: Clock, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    cache = Cache(clock)
+
+    def create(number: int) -> None:
+        job = seen_batch_job(raw_batch_job(uid=f"batch-{number}"))
+        cache.put_batch_job(Key("team", f"job-{number}"), 20, job)
+
+    def add_pod(index: int) -> None:
+        raw = raw_pod(uid=f"pod-{index}", owner="batch-3", index=index)
+        cache.put_pod(Key("team", "job-3"), 30, seen_pod(raw))
+
+    for number in range(9):
+        create(number)
+    assert not cache.crowded()
+    create(9)
+    assert cache.crowded()
+    add_pod(0)
+    assert cache.crowded(), "one of its two pods is missing"
+    add_pod(1)
+    assert not cache.crowded()
+    create(10)
+    assert cache.crowded()
+    clock.now += 20
+    assert not cache.crowded(), "a quota may reject the pods"

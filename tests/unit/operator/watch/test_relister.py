@@ -1,0 +1,330 @@
+"""Lists that replace what the watches have missed."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem
+from mptraining_operator.plan.snapshot import Key, Limits
+from mptraining_operator.watch.cache import Cache
+from mptraining_operator.watch.informer import CRD_MISSING, STREAMS, Intake, Relister
+from mptraining_operator.watch.work_queue import WorkQueue
+from tests.fakes import Clock
+from tests.unit.operator.api_objects import decoded
+from tests.unit.operator.controller.reconciled_job import KEY, Make
+
+
+def relister(api: Any, clock: Clock, namespaces: tuple[str, ...] = ()) -> tuple[Relister, Cache, WorkQueue]:
+    cache, queue = Cache(clock), WorkQueue(clock)
+    intake = Intake(cache, queue)
+    return Relister(api, intake, seconds=600, namespaces=namespaces, clock=clock), cache, queue
+
+
+def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+    api.page_size = 2
+    for number in range(5):
+        api.put(JOBS, raw_job(f"j{number}", uid=f"u{number}"))
+    api.put(PODS, raw_pod())
+    lists, cache, _ = relister(api, clock)
+    seconds: dict[str, float] = {}
+    lists._observe_list = seconds.__setitem__
+    api.before = lambda *call: setattr(clock, "now", clock.now + 2)
+    assert lists.age() is None
+    assert not lists.complete.is_set()
+    lists.run_once()
+    assert lists.complete.is_set()
+    assert seconds == {stream.resource.plural: 2 for stream in STREAMS}
+    assert len(cache.job_keys()) == 5
+    assert [call[1] for call in api.calls] == [stream.resource.plural for stream in STREAMS]
+    clock.now += 5
+    assert lists.age() == 5
+
+
+def test_what_a_list_lacks_is_gone_unless_it_is_newer(
+    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    lists, cache, _ = relister(api, clock)
+    intake = lists._receiver
+    for resource, raw in (
+        (JOBS, raw_job("stays", uid="s")),
+        (JOBS, raw_job()),
+        (PODS, raw_pod()),
+        (BATCH_JOBS, raw_batch_job()),
+    ):
+        intake.put(resource, decoded(resource, api.put(resource, raw)))
+    # The stream is ahead of the list that is being read.
+    fresh = decoded(JOBS, raw_job("fresh", uid="f", version=10_000))
+    api.before = lambda verb, plural, name: plural == "mptrainingjobs" and intake.put(JOBS, fresh)
+    for key in [key for key in api.objects if key[2] not in ("stays", "flowers")]:
+        del api.objects[key]
+    lists.run_once()
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert (found.pods, found.batch_jobs) == ((), ())
+    assert {key.name for key in cache.job_keys()} == {"stays", "flowers", "fresh"}
+    api.before = lambda *call: None
+    del api.objects[("mptrainingjobs", "team", "flowers")]
+    lists.run_once()
+    assert {key.name for key in cache.job_keys()} == {"stays"}
+
+
+def test_one_object_that_cannot_be_read_stops_no_list(
+    api: Any, clock: Clock, raw_job: Make, raw_pod: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not treated as deleted: its last readable state is kept."""
+    lists, cache, _ = relister(api, clock)
+    api.put(JOBS, raw_job())
+    api.put(PODS, raw_pod())
+    lists.run_once()
+    api.put(PODS, {**raw_pod(), "status": {"phase": "Failed", "conditions": [{}]}})
+    api.put(PODS, raw_pod("flowers-1-1-abcde", uid="pod-1", index=1))
+    lists.run_once()
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert {(each.uid, each.phase) for each in found.pods} == {("pod-0", "Running"), ("pod-1", "Running")}
+    assert "one of the pods is skipped: team/flowers-1-0-abcde" in caplog.text
+
+
+def test_a_leader_decides_from_a_list_that_began_when_it_led(
+    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    """The previous list is inconsistent: the previous leader wrote between its Jobs and its MPTrainingJobs."""
+    lists, cache, _ = relister(api, clock)
+
+    def writes(verb: str, plural: str, name: str) -> None:
+        if plural == "mptrainingjobs":
+            api.before = lambda *_: None
+            api.put(BATCH_JOBS, raw_batch_job("flowers-2", attempt=2))
+            api.put(JOBS, raw_job(status={"phase": "Running", "currentAttempt": 2}))
+
+    api.before = writes
+    lists.run_once()
+    torn = cache.snapshot(KEY, Limits())
+    assert torn is not None
+    assert (torn.batch_job(2), torn.status and torn.status.current_attempt) == (None, 2)
+    assert lists.age() == 0
+    assert lists.list_until_complete(threading.Event())
+    whole = cache.snapshot(KEY, Limits())
+    assert whole is not None
+    assert whole.batch_job(2) is not None
+
+
+def test_a_list_that_is_needed_is_retried_until_it_succeeds(
+    api: Any, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Impatient(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return self.is_set()
+
+    lists, _, _ = relister(api, clock)
+    api.refuse("list", PODS, ApiProblem(500, "InternalError", "etcd"))
+    api.refuse("list", PODS, ZeroDivisionError("ours"))
+    assert lists.list_until_complete(Impatient())
+    assert lists.complete.is_set()
+    assert "etcd" in caplog.text
+    assert "ours" in caplog.text
+    stopped = threading.Event()
+    stopped.set()
+    assert not lists.list_until_complete(stopped)
+
+
+@pytest.mark.parametrize(("age", "pause"), [(0, 60), (50, 10), (58, 5), (580, 5), (598, 2), (700, 0)])
+def test_a_stream_that_restarted_leads_to_a_list_however_fresh_the_last_one_is(
+    api: Any, clock: Clock, age: float, pause: float
+) -> None:
+    lists, _, _ = relister(api, clock)
+    lists.run_once()
+    clock.now += age
+    assert lists.seconds_until_relist() == pause
+    listed = len(api.calls)
+    lists._stopping.wait = lambda timeout=None: lists._stopping.is_set()  # type: ignore[method-assign]
+    lists.start()
+    until = time.monotonic() + 60
+    while len(api.calls) < listed + 1 and time.monotonic() < until:
+        time.sleep(0.005)
+    # The thread begins with a list of its own.
+    listed = len(api.calls)
+    lists.request_relist()
+    while len(api.calls) < listed + 1 and time.monotonic() < until:
+        time.sleep(0.005)
+    lists.stop()
+    lists._thread.join(60)
+    assert len(api.calls) >= listed + 1
+
+
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_standby_lists_no_jobs_and_pods_again(api: Any, clock: Clock, decides: bool) -> None:
+    """Its watches are enough until it leads; the lists of every replica would cost the API server as much."""
+    lists, _, _ = relister(api, clock)
+    lists._decides = lambda: decides
+    lists.run_once()
+    first = len(api.calls)
+    lists._requested.set()
+    lists._stopping.wait = lambda timeout=None: lists._stopping.is_set()  # type: ignore[method-assign]
+    lists._on_listed = lists.stop
+    lists._run()
+    expected = [stream.resource.plural for stream in STREAMS] if decides else ["mptrainingjobs"]
+    assert [call[1] for call in api.calls[first:]] == expected
+
+
+FORBIDDEN = ApiProblem(403, "Forbidden", 'pods is forbidden: cannot list resource "pods" in the namespace')
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        FORBIDDEN,
+        ApiProblem(404, "NotFound", "not found"),
+        ApiProblem(401, "Unauthorized", "Unauthorized"),
+        ApiProblem(429, "TooManyRequests", "slow down", retry_after=1),
+        ApiProblem(0, "NoAnswer", "Read timed out"),
+    ],
+)
+def test_a_namespace_that_cannot_be_listed_delays_no_other(
+    api: Any, clock: Clock, raw_job: Make, raw_pod: Make, problem: ApiProblem, caplog: pytest.LogCaptureFixture
+) -> None:
+    for namespace in ("a", "b", "c"):
+        api.put(JOBS, raw_job(namespace=namespace, uid=namespace))
+    lists, cache, _ = relister(api, clock, ("a", "b", "c"))
+    available: list[dict[str, str]] = []
+    lists._on_available = lambda: available.append(lists.unavailable())
+    api.refused["b"] = problem
+    assert lists.list_until_complete(threading.Event())
+    assert lists.complete.is_set()
+    assert {key.namespace for key in cache.job_keys()} == {"a", "c"}
+    assert [lists.is_unknown(namespace) for namespace in ("a", "b", "c")] == [False, True, False]
+    assert lists.unavailable() == {"b": problem.reason}
+    assert len([record for record in caplog.records if "namespace b" in record.message]) == 1
+    lists.run_once(namespaces=("b",))
+    assert len([record for record in caplog.records if "namespace b" in record.message]) == 1
+    assert available == []
+    api.refused.clear()
+    lists.run_once(namespaces=("b",))
+    assert available == [{}]
+    assert not lists.is_unknown("b")
+    assert {key.namespace for key in cache.job_keys()} == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(("problem", "unknown"), [(FORBIDDEN, True), (ApiProblem(500, "InternalError", "etcd"), False)])
+def test_a_later_list_that_fails_leaves_what_the_watches_report(
+    api: Any, clock: Clock, raw_job: Make, problem: ApiProblem, unknown: bool
+) -> None:
+    api.put(JOBS, raw_job(namespace="b", uid="b"))
+    lists, cache, _ = relister(api, clock, ("a", "b"))
+    lists.run_once()
+    api.refused["b"] = problem
+    lists.run_once()
+    assert lists.is_unknown("b") is unknown
+    assert len(cache.job_keys()) == 1
+
+
+def test_without_any_namespace_the_replica_is_not_ready(api: Any, clock: Clock) -> None:
+    lists, _, _ = relister(api, clock, ("a", "b"))
+    api.refused = dict.fromkeys(("a", "b"), FORBIDDEN)
+    with pytest.raises(ApiProblem, match="forbidden"):
+        lists.run_once()
+    assert not lists.complete.is_set()
+
+
+def test_the_thread_lists_a_namespace_again_until_it_is_there(api: Any, raw_job: Make) -> None:
+    lists, _, _ = relister(api, time, ("a", "b"))  # type: ignore[arg-type]
+    lists._clock = time.monotonic
+    api.refused["b"] = FORBIDDEN
+    available = threading.Event()
+    lists._on_available = available.set
+    lists.start()
+    assert lists.complete.wait(60)
+    del api.refused["b"]
+    assert available.wait(60), "the next periodic list is in ten minutes"
+    lists.stop()
+    lists._thread.join(60)
+
+
+def test_a_list_after_the_restore_of_a_backup_replaces_what_was_known(
+    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
+) -> None:
+    """Versions have gone back: a deleted job with its children exists again, one created since then does not."""
+    lists, cache, _ = relister(api, clock)
+    api._versions = itertools.count(100)
+    for resource, raw in ((JOBS, raw_job()), (BATCH_JOBS, raw_batch_job()), (PODS, raw_pod())):
+        api.put(resource, raw)
+    backup = copy.deepcopy(api.objects)
+    api.put(JOBS, raw_job("stays", uid="s"))
+    lists.run_once()
+    api._versions = itertools.count(5000)
+    api.objects.clear()
+    api.put(JOBS, raw_job("stays", uid="s", generation=2))
+    api.put(JOBS, raw_job("later", uid="l"))
+    lists.run_once()
+    assert {key.name for key in cache.job_keys()} == {"stays", "later"}
+    api.objects = backup
+    api._versions = itertools.count(200)
+    api.put(JOBS, raw_job("stays", uid="s"))
+    lists.run_once()
+    assert {key.name for key in cache.job_keys()} == {"flowers", "stays"}
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert (len(found.batch_jobs), len(found.pods)) == (1, 1)
+    # Updates from now on count, though their versions are lower than those of before the restore.
+    intake = lists._receiver
+    intake.put(PODS, decoded(PODS, raw_pod(version=300, phase="Failed")))
+    intake.put(JOBS, decoded(JOBS, raw_job("stays", uid="s", version=301, generation=2)))
+    found = cache.snapshot(KEY, Limits())
+    assert found is not None
+    assert [pod.phase for pod in found.pods] == ["Failed"]
+    stays = cache.stored(Key("team", "stays"))
+    assert stays is not None
+    assert stays.generation == 2
+
+
+def test_an_update_that_arrives_during_a_list_is_kept(api: Any, clock: Clock, raw_job: Make) -> None:
+    lists, cache, _ = relister(api, clock)
+    api._versions = itertools.count(100)
+    api.put(JOBS, raw_job())
+    newer = decoded(JOBS, raw_job(version=900, generation=2))
+    late = decoded(JOBS, raw_job("deleted", uid="d", version=50))
+
+    def arrives(verb: str, plural: str, name: str) -> None:
+        if plural == "mptrainingjobs":
+            lists._receiver.put(JOBS, newer)
+            lists._receiver.put(JOBS, late)
+
+    api.before = arrives
+    lists.run_once()
+    stored = cache.stored(KEY)
+    assert stored is not None
+    assert stored.generation == 2
+    # A watch that is late about a deleted job also reports its deletion; the next list would.
+    api.before = lambda *call: None
+    lists.run_once()
+    assert [key.name for key in cache.job_keys()] == ["flowers"]
+
+
+def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:
+    for namespace in ("a", "b", "c"):
+        api.put(JOBS, raw_job(namespace=namespace, uid=namespace))
+    lists, cache, _ = relister(api, clock, ("a", "b"))
+    lists.run_once()
+    assert {key.namespace for key in cache.job_keys()} == {"a", "b"}
+    assert len(api.calls) == 2 * len(STREAMS)
+
+
+def test_a_missing_resource_is_logged_in_one_line(api: Any, raw_job: Make, caplog: pytest.LogCaptureFixture) -> None:
+    api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
+    lists, _, _ = relister(api, time)  # type: ignore[arg-type]
+    lists._clock = time.monotonic
+    lists.start()
+    until = time.monotonic() + 60
+    while not caplog.records and time.monotonic() < until:
+        time.sleep(0.005)
+    lists.stop()
+    lists._thread.join(60)
+    assert CRD_MISSING in caplog.text
+    assert "manifests/crd.yaml" in caplog.text
+    assert not caplog.records[0].exc_info

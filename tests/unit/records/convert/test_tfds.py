@@ -1,0 +1,126 @@
+"""Folder of TensorFlow Datasets: `tfds_pets` was written by tensorflow-datasets 4.9.10, with a builder of these rows:
+
+    rng = np.random.default_rng(1)
+    {"image": rng.integers(0, 255, (8, 8, 3), np.uint8), "label": i % 2, "file_name": f"{i}.png",
+     "box": BBox(0., 0., .5, 1.), "tensor": np.full((2, 3), i, np.float32), "raw": np.full(4, i, np.uint8),
+     "flag": i % 2 == 0, "nested": {"n": i}, "words": ["a"] * (i % 3)}
+
+for i below 24 (train) and 6 (test); raw is Tensor(encoding="bytes"), words a Sequence(Text()); cat and dog are the
+classes, and ("image", "label") the supervised keys.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mptraining_api.problems import InvalidData
+from mptraining_records.convert.convert import convert
+from mptraining_records.storage import storage
+from mptraining_records.tfrecord.features import Feature
+from tests.unit.records.convert.pictures import records
+
+PETS = Path(__file__).parent / "tfds_pets"
+ALL = ["box", "file_name", "flag", "image", "nested/n", "raw", "tensor"]
+
+
+def test_the_supervised_keys_are_stored(tmp_path: Path) -> None:
+    said: list[str] = []
+    (made,) = convert(str(PETS), str(tmp_path), notice=said.append)
+    assert made.features == (
+        Feature(name="image", dtype="uint8", shape=(8, 8, 3), decode="png"),
+        Feature(name="label", dtype="int64"),
+    )
+    assert (made.label, made.classes, made.class_counts) == ("label", ("cat", "dog"), (12, 12))
+    assert said == [
+        "features that are not stored: box, file_name, flag, nested/n, raw, tensor, words; --columns selects others"
+    ]
+
+
+def test_every_fixed_feature_can_be_stored(tmp_path: Path) -> None:
+    (made,) = convert(str(PETS), str(tmp_path), columns=ALL)
+    assert {each.name: each for each in made.features} == {
+        each.name: each
+        for each in (
+            Feature(name="box", dtype="float32", shape=(4,)),
+            Feature(name="file_name", dtype="string"),
+            Feature(name="flag", dtype="bool"),
+            Feature(name="image", dtype="uint8", shape=(8, 8, 3), decode="png"),
+            Feature(name="label", dtype="int64"),
+            Feature(name="nested/n", dtype="int64"),
+            Feature(name="raw", dtype="uint8", shape=(4,), decode="raw"),
+            Feature(name="tensor", dtype="float32", shape=(2, 3)),
+        )
+    }
+    pixels = np.random.default_rng(1)
+    images = [pixels.integers(0, 255, (8, 8, 3), np.uint8) for _ in range(24)]
+    found = {row["nested/n"][0]: row for row in records(f"{tmp_path}/*.tfrecord")}
+    assert sorted(found) == list(range(24))
+    for number, row in found.items():
+        assert np.array_equal(np.array(Image.open(io.BytesIO(row["image"][0]))), images[number])
+        assert row["label"] == [number % 2]
+        assert row["file_name"] == [b"%d.png" % number]
+        assert row["tensor"] == [number] * 6
+        assert row["raw"] == [bytes([number]) * 4]
+        assert row["flag"] == [number % 2 == 0]
+
+
+def test_the_name_selects_the_split(tmp_path: Path, bucket: str) -> None:
+    for path in PETS.iterdir():
+        storage.upload(path, f"{bucket}/pets/1.0.0/{path.name}")
+    (made,) = convert(f"{bucket}/pets/1.0.0", str(tmp_path), name="test")
+    assert made.records == 6
+    with pytest.raises(
+        InvalidData, match=r"no split 'val' in dataset_info\.json; expected --name with one of 'train', "
+    ):
+        convert(str(PETS), str(tmp_path), name="val")
+
+
+def test_a_validation_split_has_its_share_of_each_class(tmp_path: Path) -> None:
+    train, validation = convert(str(PETS), str(tmp_path), validation_fraction=0.25)
+    assert (train.class_counts, validation.class_counts) == ((9, 9), (3, 3))
+
+
+def test_sequences_are_features_of_varying_length(tmp_path: Path) -> None:
+    (made,) = convert(str(PETS), str(tmp_path), columns=["words", "nested/n"])
+    assert Feature(name="words", dtype="string", shape=(None,)) in made.features
+    for row in records(f"{tmp_path}/*.tfrecord"):
+        assert list(row["words"]) == [b"a"] * (row["nested/n"][0] % 3)
+
+
+def test_sequences_of_what_is_no_tensor_are_refused(tmp_path: Path) -> None:
+    pets = tmp_path / "pets"
+    shutil.copytree(PETS, pets)
+    document = json.loads((PETS / "features.json").read_text())
+    words = document["featuresDict"]["features"]["words"]
+    words["sequence"]["feature"] = {"sequence": {"feature": {"text": {}}}}
+    pets.joinpath("features.json").write_text(json.dumps(document))
+    with pytest.raises(InvalidData, match=r"feature 'words' is a sequence of sequences.*Select other features"):
+        convert(str(pets), str(tmp_path / "out"), columns=["words"])
+
+
+def test_an_unknown_column_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(InvalidData, match=r"no column 'wrods' for --columns.*Did you mean 'words'"):
+        convert(str(PETS), str(tmp_path), columns=["wrods"])
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    pets = tmp_path / "pets"
+    shutil.copytree(PETS, pets)
+    pets.joinpath("features.json").write_text('{"type": "FeaturesDict"}')
+    with pytest.raises(InvalidData, match="no featuresDict"):
+        convert(str(pets), str(tmp_path / "out"))
+    pets.joinpath("features.json").write_text("{")
+    with pytest.raises(InvalidData, match="not JSON"):
+        convert(str(pets), str(tmp_path / "out"))
+    shutil.copy(PETS / "features.json", pets)
+    info = json.loads((PETS / "dataset_info.json").read_text())
+    pets.joinpath("dataset_info.json").write_text(json.dumps({**info, "fileFormat": "array_record"}))
+    with pytest.raises(InvalidData, match="files of the format 'array_record'; expected tfrecord"):
+        convert(str(pets), str(tmp_path / "out"))
