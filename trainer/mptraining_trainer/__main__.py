@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NOISE = (b"absl::InitializeLog()", b"oneDNN custom operations are on", b"could not find cuda drivers")
 _USAGE = (
     "usage: python -m mptraining_trainer train|source|hyperparameters   (the job comes from the environment: "
-    "mptraining_api.launch)   or: keep FOLDER SECONDS | files FOLDER | send FOLDER [FIRST] | fetched"
+    "mptraining_api.launch)   or: keep FOLDER SECONDS | files FOLDER | send FOLDER | fetched"
 )
 
 
@@ -53,8 +53,8 @@ def _serve(arguments: list[str]) -> int:
             case ["files", folder]:
                 for line in folder_stream.list_files(model_server.find_folder(folder)):
                     print(line)
-            case ["send", folder, *first] if len(first) <= 1:
-                folder_stream.write_tar(model_server.find_folder(folder), sys.stdout.buffer, *first)
+            case ["send", folder]:
+                folder_stream.write_tar(model_server.find_folder(folder), sys.stdout.buffer)
             case ["fetched"]:
                 model_server.end_keep()
             case _:
