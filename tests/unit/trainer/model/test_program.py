@@ -117,7 +117,7 @@ def test_arguments_reach_the_function(keras: Keras) -> None:
 
 
 def test_the_examples_code_builds_in_both_generations(keras: Keras, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "manifests" / "examples" / "source"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "manifests" / "examples" / "source"))
     # The job's process has one generation, and `tensorflow.keras` is that one.
     monkeypatch.setattr(tf, "keras", keras.module)
     for name in ("flowers", "flowers.model"):
