@@ -45,6 +45,8 @@ def ensemble(
     from mptraining.local.run import run_local
     from mptraining.runs import load_run
 
+    if weights not in ("equal", "score"):
+        raise InvalidSpec("--weights", repr(weights), expected="equal or score")
     here = Path.cwd()
     folder = absolute_path(output or f"runs/{name}", here)
     members, better = choose([load_run(absolute_path(run, here)) for run in runs], monitor, mode)
@@ -71,10 +73,6 @@ def choose(runs: Sequence[Run], monitor: str, mode: str | None) -> tuple[list[tu
     """
     from mptraining_api.run_folder import metric_direction
 
-    better = mode or {"down": "min", "up": "max"}.get(metric_direction(monitor) or "")
-    if better not in ("min", "max"):
-        found = f"no direction in which {monitor!r} is better" if mode is None else repr(mode)
-        raise InvalidSpec("--mode", found, expected="min or max")
     members: dict[str, tuple[Run, float]] = {}
     for run in runs:
         best = run.result.best if run.result is not None else None
@@ -90,6 +88,10 @@ def choose(runs: Sequence[Run], monitor: str, mode: str | None) -> tuple[list[tu
         known = sorted({metric for run in runs for metric in run.metrics})
         step = nearest(monitor, known)
         raise InvalidData("RUN", f"{len(members)} runs can be members", expected="two or more", next_step=step)
+    better = mode or {"down": "min", "up": "max"}.get(metric_direction(monitor) or "")
+    if better not in ("min", "max"):
+        found = f"no direction in which {monitor!r} is better" if mode is None else repr(mode)
+        raise InvalidSpec("--mode", found, expected="min or max")
     return sorted(members.values(), key=lambda member: member[1], reverse=better == "max"), better
 
 
@@ -104,8 +106,6 @@ def job_document(
     if best.job is None or best.job.data is None or not best.job.data.validation:
         found = f"the job of {best.folder} has no data.validation to evaluate the ensemble on"
         raise InvalidSpec("RUN", found, next_step="Train the members with data.validation.")
-    if weights not in ("equal", "score"):
-        raise InvalidSpec("--weights", repr(weights), expected="equal or score")
     program: dict[str, Any] = {"members": [run.folder for run, _ in members]}
     if weights == "score":
         if any(value <= 0 for _, value in members):

@@ -20,7 +20,19 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from mptraining.cli import accelerators, board, export, fetch, init, jobs, records, submit, sweep, trained_models
+from mptraining.cli import (
+    accelerators,
+    board,
+    ensemble,
+    export,
+    fetch,
+    init,
+    jobs,
+    records,
+    submit,
+    sweep,
+    trained_models,
+)
 from mptraining.cli.jobs import with_cluster_options
 from mptraining.cli.platform import convert_tfjob, runtimes
 from mptraining.cli.shell import command_groups, completion, help_text, verbs
@@ -47,7 +59,7 @@ app.add_typer(sweep.app, name="sweep")
 app.command()(with_cluster_options(submit.submit))
 app.command()(with_cluster_options(board.board))
 app.command()(with_cluster_options(trained_models.predict))
-app.command()(trained_models.ensemble)
+app.command()(ensemble.ensemble)
 jobs.register_commands(app)
 app.command()(with_cluster_options(fetch.fetch))
 app.command()(export.export)
@@ -196,7 +208,7 @@ def compare(
 ) -> None:
     """Show finished and unfinished runs side by side: a column per run, or a row per run if they are many.
 
-    Green marks the best values; a difference within the spread of the runs has no colour.
+    Green marks the best values; values within 3 % of the best one are ties.
     """
     from mptraining.comparison import TEXT_WIDTH, table
 
