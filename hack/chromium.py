@@ -1,6 +1,6 @@
-"""`make chromium`: Debian's Chromium for the tests in a browser, installed where it is absent and this is root.
+"""Debian's Chromium for the tests in a browser: installed where it is absent and this is root.
 
-Exit code 3: it is absent and cannot be installed here.
+Exit code 3: it is absent, and there is no apt-get or no root.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> int:
         done = subprocess.run(step, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             print(f"{' '.join(step)} ended with {done.returncode}:\n{done.stderr.strip()}", file=sys.stderr)
-            return NOT_HERE
+            return 1
     return 0
 
 

@@ -1,95 +1,67 @@
-"""Figures of the repository's structure: `python hack/structure.py [--json]`.
-
-Of the product's packages: modules, folders, the largest folder, median and longest module, modules that one other
-module alone imports; and lines of product, tests and docs. `__init__.py` files count as lines, not as modules.
-"""
+"""The size of the tree against its budgets: `python hack/structure.py`."""
 
 from __future__ import annotations
 
-import argparse
-import ast
 import json
-import statistics
-from collections import Counter, defaultdict
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-# Folders with the product's packages, and those with what tests it.
+import yaml
+
+ROOT = Path(__file__).parents[1]
 PRODUCT = ("api", "operator", "trainer", "client")
-TESTS = ("tests", "parity")
+TOOLING = ("hack", "examples", "charts", ".ci", "Makefile", "Dockerfile")
+CODE = {".py", ".sh", ".go", ".mk", ".js", ".css", ".html", ".tpl", ""}
 
 
-def modules(root: Path) -> dict[str, Path]:
-    """The product's modules by their dotted names."""
-    found = {}
-    for part in PRODUCT:
-        for file in sorted((root / part).rglob("*.py")):
-            if file.stem != "__init__":
-                found[".".join(file.relative_to(root / part).with_suffix("").parts)] = file
-    return found
+def files(*parts: str, suffix: str = "") -> Iterator[Path]:
+    for part in parts:
+        path = ROOT / part
+        for file in [path] if path.is_file() else sorted(path.rglob(f"*{suffix}")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                yield file
 
 
-def imported(file: Path, package: str) -> Iterator[str]:
-    """Dotted names that a file imports: modules, and what is imported from them as if it were a module."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
-            module = ".".join(part for part in (base, node.module or "") if part)
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+def lines(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
-def importers(known: dict[str, Path]) -> dict[str, set[str]]:
-    """For each module those that import it."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for name, file in known.items():
-        for other in imported(file, name.rpartition(".")[0]):
-            if other in known and other != name:
-                found[other].add(name)
-    return found
+def fields(schema: object) -> int:
+    """Count the properties of a schema, at any depth."""
+    if isinstance(schema, list):
+        return sum(map(fields, schema))
+    if not isinstance(schema, dict):
+        return 0
+    return len(schema.get("properties", ())) + sum(map(fields, schema.values()))
 
 
-def lines(files: Iterable[Path]) -> int:
-    """Lines of some files."""
-    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
-
-
-def figures(root: Path) -> dict[str, int | float | str]:
-    """The figures by name."""
-    known = modules(root)
-    sizes = {name: lines([file]) for name, file in known.items()}
-    folders = Counter(file.parent for file in known.values())
-    largest, most = folders.most_common(1)[0]
-    longest = max(sizes, key=lambda name: sizes[name])
-    used = importers(known)
-    texts = [*(root / "docs").rglob("*.md"), *root.glob("*.md")]
-    return {
-        "modules": len(known),
-        "folders": len(folders),
-        "largest folder": f"{largest.relative_to(root)} ({most})",
-        "folders above 15 modules": sum(count > 15 for count in folders.values()),
-        "median module, lines": statistics.median(sizes.values()),
-        "longest module, lines": f"{longest} ({sizes[longest]})",
-        "modules with one importer": sum(len(used[name]) == 1 for name in known),
-        "lines of product": lines(file for part in PRODUCT for file in (root / part).rglob("*.py")),
-        "lines of tests": lines(file for part in TESTS for file in (root / part).rglob("*.py")),
-        "lines of docs": lines(texts),
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python hack/structure.py", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object in place of a table")
-    found = figures(ROOT)
-    if parser.parse_args().json:
-        print(json.dumps(found))
-        return
-    for name, value in found.items():
-        print(f"{name:28} {value}")
+def figures() -> Iterator[tuple[str, int, int]]:
+    """Yield name, value and budget."""
+    yield "product, lines of Python", lines(files(*PRODUCT, suffix=".py")), 58_000
+    yield "board, lines of JavaScript", lines(files("client", suffix=".js")), 1_700
+    tooling = (path for path in files(*TOOLING) if path.suffix in CODE)
+    yield "tooling, lines of code", lines(tooling), 8_000
+    yield "tests, lines of Python", lines(files("tests", suffix=".py")), 55_000
+    yield "tests, lines of golden YAML", lines(files("tests/golden", suffix=".yaml")), 8_000
+    documents = [*files("docs", suffix=".md"), *ROOT.glob("*.md")]
+    yield "documents, lines", lines(documents), 5_500
+    yield "documents, kB", sum(path.stat().st_size for path in documents) // 1000, 330
+    crd = next(path for path in (ROOT / "manifests" / "crd.yaml", *ROOT.rglob("crds/*jobs*.yaml")) if path.exists())
+    yield "CRD of the job, kB", crd.stat().st_size // 1000, 110
+    schema = yaml.safe_load(crd.read_text(encoding="utf-8"))["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    yield "CRD of the job, fields", fields(schema["properties"]), 230
+    chart = ROOT / "charts" / "mptraining"
+    values = re.findall(r"^\| [\w.]+ \|", (chart / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    yield "chart, values", len(values) - 1, 80
+    written = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
+    yield "chart, lines of the schema", len(json.dumps(written, indent=2).splitlines()), 400
+    visible = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "build"]
+    yield "folders at the top", sum(any(path.iterdir()) for path in visible), 11
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    yield "targets that make help prints", len(re.findall(r"^[a-z-]+:.*##", makefile, re.MULTILINE)), 15
 
 
 if __name__ == "__main__":
-    main()
+    for name, value, most in figures():
+        print(f"{name:32} {value:8,} {'of' if value <= most else 'OVER'} {most:,}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import os
 import shutil
 import sys
@@ -41,6 +42,22 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+_durations: dict[str, float] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _durations[report.nodeid] = round(_durations.get(report.nodeid, 0.0) + report.duration, 2)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Add the seconds of each test, fixtures included, to build/durations.json."""
+    if not hasattr(session.config, "workerinput") and _durations:
+        path = session.config.rootpath / "build" / "durations.json"
+        path.parent.mkdir(exist_ok=True)
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        path.write_text(json.dumps(before | _durations, indent=0, sort_keys=True), encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)

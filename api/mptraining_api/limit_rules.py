@@ -162,17 +162,13 @@ def _image(candidate: Candidate) -> Words | None:
 def _nodes(name: str, most: Callable[[JobLimits], int | None]) -> LimitRule:
     def refused(candidate: Candidate) -> Words | None:
         limit = most(candidate.limits)
-        machines_of_job = zip(_machines(candidate), machines(candidate.resolved), strict=False)
         # An elastic job takes what the limits leave.
         least = possible_nodes(candidate.resolved)[0] if candidate.resolved.nodes_range else None
-        own = "nodes" if least is None else "elastic.min"
-        for (field, _), attempt in machines_of_job:
-            nodes = attempt.processes if least is None else least
-            if limit is not None and nodes > limit:
-                where = f"{field}.topology" if attempt.accelerator.topology else own
-                words = {f"{name}Field": where, f"{name}Found": str(nodes), name: str(limit)}
-                return {**words, "limits": candidate.name}
-        return None
+        nodes = max(attempt.processes for attempt in machines(candidate.resolved)) if least is None else least
+        if limit is None or nodes <= limit:
+            return None
+        where = "nodes" if least is None else "elastic.min"
+        return {f"{name}Field": where, f"{name}Found": str(nodes), name: str(limit), "limits": candidate.name}
 
     return LimitRule(
         where=f"spec.{{{name}Field}}",

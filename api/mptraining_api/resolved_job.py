@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mptraining_api.model import Model
 from mptraining_api.outputs.fields import Tracking
 from mptraining_api.pods.fields import PodTemplate
-from mptraining_api.spec import Feature, KerasObject, Program, Sharing, Source
+from mptraining_api.spec import Feature, KerasObject, Program, Source
 from mptraining_api.status import RuntimeMachine
 
 VERSION = 1
@@ -38,10 +38,8 @@ class ResolvedAccelerator(Model):
     provisioning: Literal["OnDemand", "Spot", "FlexStart", "Reservation"] = "OnDemand"
     # The name or path of the reservation, if any.
     reservation: str | None = None
-    compute_class: str | None = None
-    # The MIG profile of a slice, and how a GPU is shared; None for whole GPUs.
+    # The MIG profile of a slice; None for whole GPUs.
     partition: str | None = None
-    sharing: Sharing | None = None
     compute_capability: float | None = None
     # The requested accelerator if the job fell back to the CPU, else None.
     asked_for: str | None = None

@@ -35,17 +35,6 @@ class Provisioning(StrEnum):
 Reservation = Annotated[str, StringConstraints(pattern=patterns.RESERVATION, max_length=150)]
 
 
-class Sharing(Model):
-    """A GPU that several pods share."""
-
-    strategy: Literal["TimeSharing", "MPS"] = Field(
-        description="TimeSharing: pods use the GPU in turn. MPS: at the same time, by NVIDIA's Multi-Process Service."
-    )
-    clients: Annotated[int, Field(ge=2, le=48)] = Field(
-        description="Pods for each GPU, as the nodes are configured. The memory of the GPU is not divided."
-    )
-
-
 class Machine(Model):
     """One kind of node: the accelerator and how the machine is provided."""
 
@@ -65,13 +54,9 @@ class Machine(Model):
     reservation: Reservation | None = Field(
         None, description="Name of the reservation, or projects/PROJECT/reservations/NAME; on EKS its id."
     )
-    compute_class: Annotated[str, StringConstraints(pattern=patterns.COMPUTE_CLASS, max_length=63)] | None = Field(
-        None, description="GKE's compute class, which chooses the machines."
-    )
     partition: Annotated[str, StringConstraints(pattern=patterns.PARTITION, max_length=8)] | None = Field(
         None, description="MIG profile of a slice of the GPU, such as 3g.20gb."
     )
-    sharing: Sharing | None = Field(None, description="A GPU that several pods share.")
     try_for_seconds: Count | None = Field(
         None, description="With alternatives: how long an attempt waits for these machines before it takes the next."
     )
@@ -301,10 +286,8 @@ class Scheduling(Model):
     )
     priority_class_name: Name | None = Field(None, description="PriorityClass of the pods.")
     scheduler_name: Word | None = Field(None, description="Scheduler of the pods.")
-    gang: Literal["Auto", "Coscheduling", "Volcano", "Workload", "None"] | None = Field(
-        None,
-        description="Scheduler that places all workers or none: a PodGroup of scheduler-plugins or of Volcano, or "
-        "Kubernetes' own. None: none of them.",
+    gang: Literal["Auto", "Coscheduling", "Volcano", "None"] | None = Field(
+        None, description="Scheduler that places all workers or none, by a PodGroup of scheduler-plugins or of Volcano."
     )
     topology: Literal["Spread", "Pack"] | None = Field(
         None, description="Spread: on different machines, if possible. Pack: these also near one another."
@@ -383,11 +366,8 @@ class Training(Model):
 GROUP, VERSION, API_VERSION = api_versions.GROUP, api_versions.VERSION, api_versions.API_VERSION
 KIND: Literal["MPTrainingJob"] = job_text.KIND
 
-# Values of spec.managedBy: this operator, as an absent field, and the manager cluster of Kueue's MultiKueue.
+# The value of spec.managedBy for this operator, as an absent field.
 MANAGED_BY_OPERATOR = f"{GROUP}/operator"
-MANAGED_BY_MULTIKUEUE = "kueue.x-k8s.io/multikueue"
-# Annotation (Kueue 0.19) or label (before) of the copy that MultiKueue makes in another cluster, without managedBy.
-PREBUILT_WORKLOAD = "kueue.x-k8s.io/prebuilt-workload-name"
 
 # Annotation of a job: while it is "true", the operator leaves the job and its children alone.
 PAUSED = f"{GROUP}/paused"
@@ -437,10 +417,7 @@ class JobSpec(Model):
     output: Output | None = Field(None, description="The run folder.")
     managed_by: Word | None = Field(
         None,
-        description=(
-            "Controller of the job, as of a batch/v1 Job; this operator leaves a job of another one alone. "
-            "kueue.x-k8s.io/multikueue runs it in another cluster."
-        ),
+        description="Controller of the job, as of a batch/v1 Job; this operator leaves a job of another one alone.",
     )
     run_policy: RunPolicy | None = Field(None, description="Limits on retries and time.")
     scheduling: Scheduling | None = Field(None, description="Queue, priority and scheduler of the pods.")

@@ -86,9 +86,6 @@ def _summary(kind: type) -> str:
     return inspect.cleandoc(own)
 
 
-class Sharing(PythonArguments, spec.Sharing): ...
-
-
 class Machine(PythonArguments, spec.Machine): ...
 
 
@@ -132,9 +129,6 @@ class Output(PythonArguments, fields.Output): ...
 
 
 class Resources(PythonArguments, pods.Resources): ...
-
-
-class Lifecycle(PythonArguments, pods.Lifecycle): ...
 
 
 class InitContainer(PythonArguments, pods.InitContainer): ...

@@ -178,7 +178,11 @@ def milliseconds(seconds: float) -> str:
 
 
 def times(ratio: float) -> str:
-    return f": {ratio:.1f} times as fast" if ratio >= 1.05 else ", no gain in this run; was the machine busy?"
+    return (
+        f": {ratio:.1f} times as fast"
+        if ratio >= 1.05
+        else ", no gain in this run, perhaps because the machine was busy"
+    )
 
 
 def say(text: str) -> None:

@@ -1,33 +1,40 @@
-"""Puts `hyperkube` into build/bin, under the names etcd, kube-apiserver, kube-controller-manager and so on.
+"""Puts etcd, kube-apiserver, kube-controller-manager and so on into build/bin.
 
-With `--kubernetes 1.30` the control plane of the oldest release that is promised goes to build/kubernetes-1.30, beside
+With `--kubernetes 1.33` the control plane of the oldest release that is promised goes to build/kubernetes-1.33, beside
 links to etcd and kubectl of build/bin; with `--kubernetes 1.36` that of the newest.
 
-One binary plays all parts, chosen by the name it is called by. A kind node image built by `hyperkube/build.sh`'s recipe
-carries it; where such an image archive is at hand, the binary is taken straight out of its layers, in seconds and
-without podman. Otherwise it is compiled from Go modules, in about seven minutes.
+In this order: from the archive of a kind node image, whose binary plays all parts, in seconds; the released binaries,
+where their servers are in reach; compiled from Go modules, in about seven minutes. Exit code 3: none of the three.
 Only the standard library: this runs before there is a virtual environment.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import io
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tarfile
+import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 ARCHIVE_VARIABLE = "MPTRAINING_KIND_IMAGE_ARCHIVE"
-NOT_HERE = 3  # the exit code with which `make servers` continues without them
+NOT_HERE = 3  # the exit code with which make continues without them, except in CI
 INSIDE = "usr/local/bin/hyperkube"
 # The Kubernetes of the tests and of kind, of which everything is there; the newest and the oldest that are promised.
-TESTED, NEWEST, OLDEST = "1.34.4", "1.36.3", "1.30.14"
+TESTED, NEWEST, OLDEST = "1.34.4", "1.36.3", "1.33.13"
 OTHERS = {version.rpartition(".")[0]: version for version in (OLDEST, NEWEST)}
+KUBERNETES, ETCD = "https://dl.k8s.io", "https://github.com/etcd-io/etcd/releases/download"
+# The etcd of kubeadm for TESTED.
+ETCD_VERSION = "3.6.5"
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -112,16 +119,59 @@ def build(target: Path, version: str = TESTED) -> None:
     subprocess.run([str(script), str(ROOT / "build" / name), str(target), version, str(source)], check=True)
 
 
+def released(folder: Path, version: str, names: Sequence[str]) -> bool:
+    """Download the released programs; return False where their servers are out of reach or serve no such machine."""
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
+    if sys.platform != "linux" or machine is None:
+        return False
+    for name in names:
+        url = f"{KUBERNETES}/v{version}/bin/linux/{machine}/{name}"
+        try:
+            if name == "etcd":
+                package = f"etcd-v{ETCD_VERSION}-linux-{machine}"
+                url = f"{ETCD}/v{ETCD_VERSION}/{package}.tar.gz"
+                sums = _get(f"{ETCD}/v{ETCD_VERSION}/SHA256SUMS").decode()
+                content = _get(url)
+                digest = next(line.split()[0] for line in sums.splitlines() if line.endswith(f"{package}.tar.gz"))
+            else:
+                digest = _get(f"{url}.sha256").decode().strip()
+                content = _get(url)
+        except OSError:
+            return False
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise RuntimeError(f"{url}: the content has another SHA-256 than the published {digest}; try again")
+        if name == "etcd":
+            with tarfile.open(fileobj=io.BytesIO(content)) as packed:
+                member = packed.extractfile(f"{package}/etcd")
+                assert member is not None
+                content = member.read()
+        unfinished = folder / f"{name}.part"
+        unfinished.write_bytes(content)
+        unfinished.chmod(0o755)
+        unfinished.replace(folder / name)
+    return True
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        content: bytes = response.read()
+        return content
+
+
 def tested(folder: Path) -> None:
     """All of NAMES in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
+    if all((folder / name).exists() for name in NAMES):
+        return
     target = folder / "hyperkube"
     if not target.exists():
         image = archive()
-        if image is None:
-            build(target)
-        else:
+        if image is not None:
             extract(image, target)
+        elif released(folder, TESTED, NAMES):
+            return
+        else:
+            build(target)
     for name in NAMES:
         _link(folder / name, Path(target.name))
 
@@ -130,20 +180,22 @@ def control_plane(folder: Path, beside: Path, version: str) -> None:
     """CONTROL_PLANE of that release in `folder`; etcd and kubectl are those in `beside`."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "hyperkube"
-    if not target.exists():
+    if not all((folder / name).exists() for name in CONTROL_PLANE):
         image = archive(version)
-        if image is None:
+        if image is not None:
+            extract(image, target)
+        elif not released(folder, version, CONTROL_PLANE):
             unfinished = target.with_suffix(".part")
             build(unfinished, version)
             unfinished.replace(target)
-        else:
-            extract(image, target)
     for name in NAMES:
-        _link(folder / name, Path(target.name) if name in CONTROL_PLANE else (beside / name).absolute())
+        if not (folder / name).exists():
+            _link(folder / name, Path(target.name) if name in CONTROL_PLANE else (beside / name).absolute())
 
 
 def _link(link: Path, target: Path) -> None:
     if not link.is_symlink():
+        link.unlink(missing_ok=True)
         link.symlink_to(target)
 
 

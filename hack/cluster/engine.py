@@ -42,6 +42,10 @@ class Failed(Exception):
     """Ends the command with one line."""
 
 
+class Impossible(Failed):
+    """This machine cannot have a cluster; what would have to be there is in the text."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """`docker` or `podman`, with the environment under which it and kind are started."""
@@ -107,12 +111,12 @@ def podman() -> Engine:
     missing = missing_packages()
     if missing or not _MODULES.is_dir():
         if os.geteuid() != 0:
-            raise Failed("without Docker the cluster is made by Podman, which must be set up: run this as root")
+            raise Impossible("without Docker the cluster is made by Podman, which must be set up: run this as root")
         # kind mounts it into its nodes; a minimal host has none.
         _MODULES.mkdir(exist_ok=True)
     if missing:
         if not shutil.which("apt-get"):
-            raise Failed(f"no Docker here, and no Debian whose packages could replace it: {', '.join(missing)}")
+            raise Impossible(f"no Docker here, and no Debian whose packages could replace it: {', '.join(missing)}")
         say(f"installing Debian packages: {' '.join(missing)}")
         apt = Engine("apt-get", {"DEBIAN_FRONTEND": "noninteractive"})
         apt("update", "-qq")
@@ -139,8 +143,9 @@ def say(text: str) -> None:
 
 
 def finish(main: Callable[[], None]) -> None:
-    """Runs a command's main function; a failure that was foreseen is told without a traceback."""
+    """Run a command's main function; print an expected failure without a traceback; exit code 3: Impossible."""
     try:
         main()
     except Failed as failed:
-        sys.exit(f"cluster: {failed}")
+        print(f"cluster: {failed}", file=sys.stderr)
+        sys.exit(3 if isinstance(failed, Impossible) else 1)

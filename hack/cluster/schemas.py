@@ -23,7 +23,7 @@ from hack.cluster.binaries import NEWEST, OLDEST, TESTED
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "schemas"
-VERSIONS = (f"v{OLDEST}", "v1.32.13", f"v{TESTED}", f"v{NEWEST}")
+VERSIONS = (f"v{OLDEST}", f"v{TESTED}", f"v{NEWEST}")
 
 # What the chart, the examples and the operator make; another kind is an error of kubeconform, and is added here.
 KINDS = {

@@ -1,4 +1,4 @@
-"""`make board-pictures`: the pictures of `mptj board` in docs/pictures, taken in Chromium.
+"""`python -m hack.docs.board_pictures`: the pictures of `mptj board` in docs/pictures, taken in Chromium.
 
 Runs with a story are written for them; two pictures are of real ones: the demo's two runs (`make demo` first), and its
 job while it trains.

@@ -21,9 +21,6 @@ _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 # The rank of a page in the search: answers before history, internals and generated lists.
 _BOOST = {"faq.md": 3.0, "changelog.md": 0.2, "architecture.md": 0.3, "contributing.md": 0.3, "license.md": 0.1}
 _BOOST |= {"reference/examples.md": 0.3, "measured.md": 0.5}
-_BOOST |= {"reference/messages.md": 0.7}
-# Hundreds of messages are too many for the table of contents; the search finds each.
-_NO_CONTENTS = ("reference/messages.md",)
 # Markdown inside of a block of code is no link.
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
@@ -52,8 +49,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Return the page with links to files of the repository replaced by links within the site."""
     if page.file.src_uri in _BOOST:
         page.meta["search"] = {"boost": _BOOST[page.file.src_uri]}
-    if page.file.src_uri in _NO_CONTENTS:
-        page.meta["hide"] = ["toc"]
     # Where the text is in the repository, which its relative links start from.
     source = pages.SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     parts = _CODE.split(markdown)

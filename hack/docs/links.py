@@ -1,4 +1,4 @@
-"""`make links`: requests every external link of the documents, and names those that are gone or have moved.
+"""`python -m hack.docs.links`: request every external link of the documents.
 
 Exit code 1: a page answers that it is gone, is at another address, or did not answer three times.
 """
@@ -18,7 +18,7 @@ import requests
 ROOT = Path(__file__).resolve().parents[2]
 # In Markdown: [text](address), <address>, and a command such as git clone in a block of code.
 _LINK = re.compile(r"\]\((https?://[^)\s]+)\)|<(https?://[^>\s]+)>|git clone (https?://\S+)")
-_HEADERS = {"User-Agent": "Mozilla/5.0 (mptraining: make links)"}
+_HEADERS = {"User-Agent": "Mozilla/5.0 (mptraining: python -m hack.docs.links)"}
 _TRIES, _SECONDS = 3, 20
 
 

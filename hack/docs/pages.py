@@ -1,6 +1,6 @@
 """Generated pages of the site: fields of the resources, commands, Python API, chart, accelerators, examples.
 
-Messages are in `messages`; events, metrics, the JSON schema and notebooks in `reference`.
+Events, metrics, the JSON schema and notebooks are in `reference`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 import mptraining
-from hack.docs import messages, reference
+from hack.docs import reference
 from mptraining import tensorflow_cloud
 from mptraining.cli.accelerators import rows
 from mptraining.cli.init import schema_text
@@ -59,7 +59,6 @@ def generated(repository: str = "") -> dict[str, str]:
         "reference/mptj.md": _commands(),
         "reference/python.md": _python(),
         "reference/accelerators.md": _accelerators(),
-        "reference/messages.md": messages.page(),
         "reference/events.md": reference.events(),
         "reference/metrics.md": reference.metrics(),
         "reference/schema.md": reference.schema(),

@@ -117,7 +117,7 @@ def schema() -> str:
             "kind: MPTrainingJob",
             "```",
             "",
-            "It knows types, names and bounds. [Rules between fields](messages.md#rules), data and names of Keras are "
+            "It knows types, names and bounds. Rules between fields, data and names of Keras are "
             "checked by `mptj check`.",
             "",
         ]

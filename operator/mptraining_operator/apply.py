@@ -46,7 +46,6 @@ from mptraining_operator.plan.actions import (
     Action,
     AllowPeers,
     CreatePodGroup,
-    CreateWorkload,
     DeleteJob,
     DeletePod,
     EndAttempt,
@@ -109,7 +108,7 @@ class Applier:
         self._namespace_objects = namespace_objects
         self._warnings = WarningEvents(cluster, clock)
         self._place_in_queue = PlaceInQueue(
-            cluster, cache, pod_settings=pod_settings, put=self._put_batch_job, record_event=record_event, clock=clock
+            cluster, cache, pod_settings=pod_settings, put=self._put_batch_job, clock=clock
         )
         self._gang_apis = gang_apis.GangApis(cluster, clock)
 
@@ -207,7 +206,7 @@ class Applier:
                 return True
             case LeaveQueue():
                 return self._delete(snapshot, BATCH_JOBS, action.queue_job, action.uid, "Background")
-            case JoinQueue() | ReportToQueue() | CreateWorkload():
+            case JoinQueue() | ReportToQueue():
                 return self._place_in_queue.execute(action, snapshot)
 
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
@@ -318,7 +317,6 @@ class Applier:
                 snapshot.job.spec,
                 machine=action.machine,
                 pods=action.pods,
-                least=action.least,
                 settings=self._pod_settings(owner),
                 admitted=admitted(snapshot),
             )

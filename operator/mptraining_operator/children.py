@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, WORKLOADS, ApiProblem, Raw, Resource
+from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, ApiProblem, Raw, Resource
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import KIND
 from mptraining_api.status import JobStatus, config_map_name
@@ -89,9 +89,6 @@ def rejection(problem: ApiProblem, child: str) -> Exception:
     """Return the exception for a creation that failed: NamespaceDeleted, NotCreated, or `problem` to be retried."""
     if problem.status == 404 and not problem.kind and child.startswith("ResourceClaimTemplate "):
         message = "the API server does not serve resource.k8s.io/v1, which Kubernetes 1.34 does: see deviceClasses"
-        return NotCreated("Refused", child, message)
-    if problem.status == 404 and not problem.kind and child.startswith("Workload "):
-        message = f"the API server does not serve {WORKLOADS.group}/{WORKLOADS.version}: Kueue is not installed"
         return NotCreated("Refused", child, message)
     if problem.status == 404 or problem.namespace_terminating:
         return NamespaceDeleted()

@@ -37,7 +37,6 @@ POD_NAMESPACE = "POD_NAMESPACE"
 POD_SERVICE_ACCOUNT = "POD_SERVICE_ACCOUNT"
 DEFAULT_NAMESPACE = "mptraining-system"
 
-_MULTI_HOST = "Allow TPU slices of several hosts, on which TensorFlow does not support training."
 
 # The name of a Service begins with a letter.
 _SERVICE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -249,7 +248,6 @@ class OperatorSettings(Model):
         description="MIG strategy of NVIDIA's device plugin, for slices on platforms other than GKE. Auto: that which "
         "the nodes show, else Mixed.",
     )
-    experimental_multi_host_tpu: bool = Field(False, alias="experimentalMultiHostTPU", description=_MULTI_HOST)
     default_output: Folder | None = Field(None, description="Default output folder of jobs.")
     default_outputs: dict[Namespace, Folder] = Field({}, description="Default output folders by namespace.")
     runtimes: dict[RuntimeName, Runtime] = Field(
@@ -331,7 +329,6 @@ class OperatorSettings(Model):
             cpu_fallback=self.cpu_fallback,
             node_labels=DEFAULT_PLATFORM if self.node_labels == "Auto" else self.node_labels,
             mig_strategy="Mixed" if self.mig_strategy == "Auto" else self.mig_strategy,
-            experimental_multi_host_tpu=self.experimental_multi_host_tpu,
             default_output=self.default_output,
             default_images=MappingProxyType({kind: self.image(kind) for kind in TrainerImages.model_fields}),
             default_outputs=MappingProxyType(self.default_outputs),

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.testbed import ControlPlane, Disrupted, Exit, Run
 from tests.testbed.kubernetes.access import wait_until
 from tests.testbed.kubernetes.rest import Refused
 from tests.testbed.nodes.pods import RESTRICTED as RESTRICTED_CONTAINER
+from tests.unit.operator.resources.test_golden_objects import FOLDER, children, golden
 
-FOLDER = Path(__file__).parents[1] / "golden" / "children"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted"}
 FIELDS = {"fieldManager": "test", "fieldValidation": "Strict"}
 PATHS = {
@@ -57,13 +56,14 @@ def bare_pod() -> dict[str, Any]:
 
 def created(control_plane: ControlPlane, namespace: str, file: Path) -> list[dict[str, Any]]:
     """The golden children as the API server stores them, of a job that exists."""
-    case = yaml.safe_load(file.read_text(encoding="utf-8"))
+    case = golden(file.stem)
+    found = children(case)
     job = {**case["job"], "metadata": {"name": "flowers", "namespace": namespace}}
     path = f"/apis/mptraining.dev/v1alpha1/namespaces/{namespace}/mptrainingjobs"
     uid = control_plane.rest.post(path, job, FIELDS)["metadata"]["uid"]
-    golden_uid = case["children"][-1]["metadata"]["ownerReferences"][0]["uid"]
+    golden_uid = found[-1]["metadata"]["ownerReferences"][0]["uid"]
     # Without its real owner the garbage collector would delete a child.
-    text = json.dumps(case["children"]).replace(golden_uid, uid).replace("team-a", namespace)
+    text = json.dumps(found).replace(golden_uid, uid).replace("team-a", namespace)
     stored = []
     for child in json.loads(text):
         path = f"{PATHS[child['kind']]}/namespaces/{namespace}/{PLURALS[child['kind']]}"
@@ -78,12 +78,12 @@ def created(control_plane: ControlPlane, namespace: str, file: Path) -> list[dic
 
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.yaml")), ids=lambda file: file.stem)
 def test_golden_children_are_taken(control_plane: ControlPlane, restricted: str, file: Path) -> None:
-    golden = yaml.safe_load(file.read_text(encoding="utf-8"))["children"][-1]
+    expected = children(golden(file.stem))[-1]
     *_, job = created(control_plane, restricted, file)
     # Unknown fields would be dropped by now, or refused: validation is strict.
     kept = ("completionMode", "completions", "backoffLimitPerIndex", "maxFailedIndexes", "podReplacementPolicy")
-    assert {name: job["spec"][name] for name in kept} == {name: golden["spec"][name] for name in kept}
-    assert job["spec"]["suspend"] is golden["spec"].get("suspend", False)
+    assert {name: job["spec"][name] for name in kept} == {name: expected["spec"][name] for name in kept}
+    assert job["spec"]["suspend"] is expected["spec"].get("suspend", False)
     template = job["spec"]["template"]
     labels = {name: value for name, value in template["metadata"]["labels"].items() if "batch.kubernetes" not in name}
     pod = {"metadata": {"name": "alone", **template["metadata"], "labels": labels}, "spec": template["spec"]}

@@ -1,6 +1,6 @@
 """The API server's codes, reasons and causes by which the operator judges a refused call; no message is read.
 
-Kubernetes 1.30 to 1.36, by the control plane of the tests.
+Kubernetes 1.33 to 1.36, by the control plane of the tests.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +31,6 @@ FAULTS: dict[str, Fault] = {
     "a connection that drops after": DropAfter(),
     "a slow answer": DelayAnswer(1.5),
 }
-WRITES = ("create", "patch", "delete")
 
 
 @pytest.fixture
@@ -64,29 +62,6 @@ def test_every_write_fails_once(alone: Any, proxy: FaultProxy, fault: str) -> No
     assert len(alone.batch_jobs("flowers")) == 2
 
 
-def test_any_request_may_fail_at_random(alone: Any, proxy: FaultProxy) -> None:
-    chance = random.Random(11)
-    operator = alone.operator(server=proxy.url)
-    faults = list(FAULTS.values())
-    for fault in faults:
-        for verb in (*WRITES, "get"):
-            own = random.Random(chance.random())
-            proxy.add(
-                fault,
-                when=lambda call, verb=verb, own=own: (
-                    call.verb == verb and call.resource != "leases" and own.random() < 0.015
-                ),
-            )
-    names = [f"flowers-{number}" for number in range(10)]
-    for name in names:
-        alone.create(name, twice)
-    for name in names:
-        status = alone.phase(name, "Succeeded", seconds=300)
-        assert [each["outcome"] for each in status["attempts"]] == ["ProgramFailed", "Succeeded"]
-        assert len(alone.batch_jobs(name)) == 2
-    assert operator.server.exit_code is None
-
-
 @pytest.mark.parametrize("fault", [CutWatch(1), ExpireWatch(1)], ids=["cut", "410"])
 def test_watches_that_end_after_each_event(alone: Any, proxy: FaultProxy, fault: Fault) -> None:
     alone.operator(server=proxy.url)
@@ -113,17 +88,6 @@ def test_deletions_without_an_event_are_found_by_listing(alone: Any, proxy: Faul
     alone.phase("flowers", "Succeeded")
 
 
-def test_the_operator_starts_while_the_api_server_answers_nothing(alone: Any, proxy: FaultProxy) -> None:
-    rule = proxy.add(Refuse(503, "ServiceUnavailable"), when=lambda call: True)
-    operator = alone.operator(server=proxy.url, ready=False)
-    alone.wait(lambda: rule.hits, lambda hits: hits >= 2)
-    alone.create("flowers", lambda pod: Exit(0))
-    assert operator.server.exit_code is None
-    assert "Traceback" not in operator.log
-    proxy.clear()
-    alone.phase("flowers", "Succeeded")
-
-
 def test_one_renewal_without_an_answer_ends_no_term(alone: Any, proxy: FaultProxy) -> None:
     """With the longest interval between renewals that the settings allow."""
     lease = {**alone.settings["lease"], "durationSeconds": 30, "renewSeconds": 12}
@@ -136,23 +100,3 @@ def test_one_renewal_without_an_answer_ends_no_term(alone: Any, proxy: FaultProx
         renewed = alone.wait(lambda: alone.lease(lease["name"])["renewTime"], lambda time, old=renewed: time != old)
     assert "Read timed out" in operator.log
     assert "no longer leading" not in operator.log
-
-
-def test_a_leader_that_cannot_renew_its_lease_stands_by_and_leads_again(alone: Any, proxy: FaultProxy) -> None:
-    lease = {"durationSeconds": 6}
-    first = alone.operator(server=proxy.url, lease={**alone.settings["lease"], **lease})
-    alone.wait(lambda: first.log, lambda log: "leading" in log)
-    second = alone.operator(lease={**alone.settings["lease"], **lease})
-    proxy.add(DropBefore(), resource="leases")
-    alone.wait(lambda: second.log, lambda log: "leading" in log)
-    assert "standing by" in first.log
-    alone.create("flowers", lambda pod: Exit(0))
-    alone.phase("flowers", "Succeeded")
-    proxy.clear()
-    second.stop()
-    alone.wait(lambda: first.log, lambda log: "term 2" in log)
-    # Its streams ran meanwhile; its workers are those of the new term.
-    alone.create("more-flowers", lambda pod: Exit(0))
-    alone.phase("more-flowers", "Succeeded")
-    assert first.server.exit_code is None
-    assert len(alone.batch_jobs("flowers")) == 1

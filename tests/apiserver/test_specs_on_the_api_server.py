@@ -227,7 +227,6 @@ class TestStatus:
     def test_a_wrong_type_is_refused(self, jobs: Jobs, status: Json) -> None:
         jobs.create(document())
         field = next(iter(status))
-        # Kubernetes 1.29 names it without the prefix `status.`.
         with pytest.raises(Refused, match=rf"\b{field}\b.*: Invalid value"):
             jobs.status(status)
 

@@ -48,14 +48,32 @@ def test_a_pod_that_the_api_server_can_never_take(ns: Any) -> None:
     assert ns.batch_jobs("odd") == []
 
 
-def test_a_misspelt_field_of_a_pod_fails_the_job_instead_of_being_dropped(ns: Any) -> None:
-    ns.create("tolerant", podTemplate={"tolerations": [{"key": "shared", "opertor": "Exists"}]})
-    ns.phase("tolerant", "Failed")
-    failed = ns.condition("tolerant", "Failed")
+_SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "Maybe"}
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "field"),
+    [
+        (
+            "tolerant",
+            {"tolerations": [{"key": "shared", "opertor": "Exists"}]},
+            "spec.template.spec.tolerations[2].opertor",
+        ),
+        ("near", {"affinity": {"nodeAfinity": {}}}, "spec.template.spec.affinity.nodeAfinity"),
+        ("listed", {"affinity": {"nodeAffinity": ["x"]}}, "nodeAffinity"),
+        ("spread", {"topologySpreadConstraints": [_SPREAD]}, "topologySpreadConstraints[1].whenUnsatisfiable"),
+        ("hooked", {"lifecycle": {"postStrat": {}}}, "spec.template.spec.containers[0].lifecycle.postStrat"),
+    ],
+)
+def test_a_misspelt_field_of_a_pod_fails_the_job_instead_of_being_dropped(
+    ns: Any, name: str, template: dict[str, Any], field: str
+) -> None:
+    ns.create(name, podTemplate=template)
+    ns.phase(name, "Failed")
+    failed = ns.condition(name, "Failed")
     assert failed["reason"] == "InvalidSpec"
-    assert 'unknown field "spec.template.spec.tolerations' in failed["message"]
-    assert "opertor" in failed["message"]
-    assert ns.batch_jobs("tolerant") == []
+    assert field in failed["message"]
+    assert ns.batch_jobs(name) == []
 
 
 def test_an_exhausted_quota_is_reported_with_the_api_servers_message(alone: Any) -> None:

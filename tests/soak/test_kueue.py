@@ -1,4 +1,4 @@
-"""Jobs under the real Kueue (`make kueue`), on a real API server: its own cases that apply to an external job.
+"""Jobs under the real Kueue on a real API server: its own cases that apply to an external job.
 
 The names in brackets are those of Kueue's tests, in test/integration/singlecluster/controller/jobs/job and
 test/e2e/singlecluster, which each test here follows for an MPTrainingJob. The other cases there are about
@@ -8,7 +8,6 @@ test/e2e/singlecluster, which each test here follows for an MPTrainingJob. The o
     Jobs without a queue, orphaned Jobs, CronJobs                      no part of a job
     scaled Jobs (workload slices), topology, DRA                       not tested: Kueue's own code on the queue's Job
     waitForPodsReady                                                   not tested beyond `ready` of the queue's Job
-    prebuilt Workloads                                                 test_multikueue.py
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PREEMPTIONS = 8
 @pytest.fixture(scope="module")
 def control_plane_with_kueue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPlane, Kueue]]:
     if not (BUILT / "kueue").exists():
-        leave_out("no kueue in build/kueue: run `make kueue` (needs Go)")
+        leave_out("no kueue in build/kueue: run `make build/kueue/kueue` (needs Go)")
     with ControlPlane(tmp_path_factory.mktemp("kueue")) as control_plane, Kueue(control_plane) as kueue:
         install(control_plane)
         for each in ("east", "west"):

@@ -1,7 +1,7 @@
-"""The folder of the servers' programs: build/bin, which `make servers` and `make bench-operator` fill.
+"""The folder of the servers' programs: build/bin, which `make servers` and `make bench BENCH=operator` fill.
 
-With MPTRAINING_KUBERNETES=1.30 in the environment the control plane is that of build/kubernetes-1.30, of the oldest
-supported Kubernetes, and with 1.36 that of the newest: `python hack/cluster/binaries.py --kubernetes 1.30` compiles it.
+With MPTRAINING_KUBERNETES=1.33 in the environment the control plane is that of build/kubernetes-1.33, of the oldest
+supported Kubernetes, and with 1.36 that of the newest: `python hack/cluster/binaries.py --kubernetes 1.33` compiles it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSION_VARIABLE = "MPTRAINING_KUBERNETES"
 
 
 def other() -> str | None:
-    """Return the release of the control plane from the environment, such as 1.30; None for the one in build/bin."""
+    """Return the release of the control plane from the environment, such as 1.33; None for the one in build/bin."""
     return os.environ.get(VERSION_VARIABLE) or None
 
 

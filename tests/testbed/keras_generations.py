@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -34,9 +34,21 @@ def _numbered(self: Any, *arguments: Any, **named: Any) -> None:
 tf.distribute.MirroredStrategy.__init__ = _numbered
 
 
-@pytest.fixture(params=["Keras3", "Legacy"])
+def _names(given: str | Sequence[str]) -> Sequence[str]:
+    return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+
+
+def in_generations(metafunc: pytest.Metafunc, *, both: bool) -> None:
+    """Run a test with the fixture `keras` under Keras 3; with `both`, or in `make test-all`, under tf_keras too."""
+    chosen = any("keras" in _names(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize"))
+    if "keras" in metafunc.fixturenames and not chosen:
+        legacy = both or bool(os.environ.get("MPTRAINING_ALL_GENERATIONS"))
+        metafunc.parametrize("keras", ["Keras3", "Legacy"] if legacy else ["Keras3"], indirect=True)
+
+
+@pytest.fixture
 def keras(request: pytest.FixtureRequest) -> Keras:
-    """Each test runs under both generations."""
+    """The generation that `in_generations` chooses."""
     found = load(request.param)
     found.set_seed(1)
     return found

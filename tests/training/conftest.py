@@ -2,5 +2,11 @@
 
 from __future__ import annotations
 
-from tests.testbed.keras_generations import forks, keras, keras3, keras_of_no_child  # noqa: F401
+import pytest
+
+from tests.testbed.keras_generations import forks, in_generations, keras, keras3, keras_of_no_child  # noqa: F401
 from tests.training.callback_runs import data, generation, train  # noqa: F401
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    in_generations(metafunc, both=metafunc.definition.get_closest_marker("both_generations") is not None)

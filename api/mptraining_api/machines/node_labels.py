@@ -34,9 +34,8 @@ class NodeKind:
 
     accelerators: Mapping[str, Mapping[str, str]]
     provisioning: Mapping[str, Labels]
-    # Labels of the project of a reservation and of a compute class, if the platform has them.
+    # The label of the project of a reservation, if the platform has it.
     reservation_project: str | None
-    compute_class: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,6 @@ class Platform:
     arm_taint: bool
     # The node label of a MIG slice; None: the slice is a resource of its own.
     partition_label: str | None
-    # Labels of the sharing strategy and of the number of clients.
-    sharing: Labels
-    suffix_shared: bool
     nodes: tuple[NodeKind, ...]
     taints: Mapping[str, tuple[str, ...]]
 
@@ -80,8 +76,6 @@ def _platform(name: str, block: Mapping[str, Any]) -> Platform:
         topology=tuple(block["topology"]),
         arm_taint=block.get("arm_taint", False),
         partition_label=None if partitions == "resource" else partitions,
-        sharing=MappingProxyType(block["sharing"]),
-        suffix_shared=block.get("suffix_shared", False),
         nodes=tuple(
             NodeKind(
                 accelerators=MappingProxyType({kind: each[kind] for kind in ("gpu", "tpu") if kind in each}),
@@ -89,7 +83,6 @@ def _platform(name: str, block: Mapping[str, Any]) -> Platform:
                     {key: each[key] for key in ("Spot", "FlexStart", "Reservation") if key in each}
                 ),
                 reservation_project=each.get("reservation_project"),
-                compute_class=each.get("compute_class"),
             )
             for each in block["nodes"]
         ),

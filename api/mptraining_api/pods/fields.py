@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Model, Name, Text
-from mptraining_api.pods.affinity import Affinity, SpreadConstraint
 from mptraining_api.validation import patterns
 
 Labels = Annotated[dict[Annotated[str, StringConstraints(max_length=317)], Text], Field(max_length=64)]
@@ -66,20 +65,20 @@ _HOST = {
     "description": "As in a pod, without a host.",
 }
 _HANDLER = {"properties": dict.fromkeys(("httpGet", "tcpSocket"), _HOST)}
-# A handler of a lifecycle hook or of a probe: CEL rules must see the host that it connects to.
+# A handler of a probe or, in _HOOKS, of a lifecycle hook: CEL rules must see the host that it connects to.
 Handler = Annotated[dict[str, Any], Field(max_length=16, json_schema_extra=_HANDLER)]
+_HOOKS = {
+    "properties": {
+        "postStart": {**_OBJECT, **_HANDLER, "description": "Runs at the start of the container."},
+        "preStop": {**_OBJECT, **_HANDLER, "description": "Runs before SIGTERM; only of sidecars."},
+    }
+}
+Lifecycle = Annotated[dict[str, Any], Field(max_length=8, json_schema_extra=_HOOKS)]
 _ADDRESS = {"type": "string", "maxLength": 253}
 _NAME_SERVERS = {
     "properties": {"nameservers": {"type": "array", "maxItems": 8, "items": _ADDRESS, "description": "IP addresses."}}
 }
 DNSConfig = Annotated[dict[str, Any], Field(max_length=8, json_schema_extra=_NAME_SERVERS)]
-
-
-class Lifecycle(Model):
-    """Hooks of a container, as in a pod."""
-
-    post_start: Handler | None = Field(None, description="Runs at the start of the container.")
-    pre_stop: Handler | None = Field(None, description="Runs before SIGTERM; only of sidecars.")
 
 
 class InitContainer(Model):
@@ -122,8 +121,8 @@ class PodTemplate(Model):
     tolerations: KubernetesObjects | None = Field(None, description="Added to the accelerator's own.")
     labels: Labels | None = Field(None, description="Added to the pods.")
     annotations: Labels | None = Field(None, description="Added to the pods.")
-    affinity: Affinity | None = Field(None, description="As in a pod.")
-    topology_spread_constraints: Annotated[list[SpreadConstraint], Field(max_length=16)] | None = Field(
+    affinity: KubernetesObject | None = Field(None, description="As in a pod.")
+    topology_spread_constraints: KubernetesObjects | None = Field(
         None, description="As in a pod. Without a labelSelector they count the pods of the attempt."
     )
     runtime_class_name: ObjectName | None = Field(None, description="As in a pod.")

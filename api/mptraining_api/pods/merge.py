@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mptraining_api.model import Model
 from mptraining_api.pods.fields import PodTemplate, Resources
 
 
@@ -26,9 +25,6 @@ def merge(base: PodTemplate, over: PodTemplate) -> PodTemplate:
             values[name] = _merge_resources(mine, theirs)
         elif isinstance(mine, dict):
             values[name] = {**mine, **theirs}
-        elif isinstance(mine, Model):
-            given = {field: getattr(theirs, field) for field in type(theirs).model_fields}
-            values[name] = mine.model_copy(update={field: each for field, each in given.items() if each is not None})
         else:
             values[name] = theirs
     return base.model_copy(update=values)
@@ -51,7 +47,7 @@ _KEYS: dict[str, Callable[[Any], Any]] = {
     "volume_mounts": _field("mountPath"),
     "tolerations": lambda _: None,
     "init_containers": _field("name"),
-    "topology_spread_constraints": _field("topology_key", "when_unsatisfiable"),
+    "topology_spread_constraints": _field("topologyKey", "whenUnsatisfiable"),
 }
 
 

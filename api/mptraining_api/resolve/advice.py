@@ -45,7 +45,7 @@ def without_effect(spec: JobSpec, job: ResolvedJob) -> list[str]:
         sentences += [
             f"scheduling.{name}: {value} changes nothing for a job of one pod: leave it out, or take more nodes."
             for name, value in fields.items()
-            if value in ("Coscheduling", "Volcano", "Workload", "Pack")
+            if value in ("Coscheduling", "Volcano", "Pack")
         ]
     machines = [job.accelerator, *(each.accelerator for each in job.alternatives)]
     for index, machine in enumerate(machines[1:] if spec.accelerator.alternatives else ()):
@@ -63,11 +63,6 @@ def without_effect(spec: JobSpec, job: ResolvedJob) -> list[str]:
 def _interruption(job: ResolvedJob) -> Iterator[str]:
     spot = job.accelerator.provisioning == "Spot"
     script = job.training is None
-    if job.accelerator.kind == "tpu" and job.processes > 1:
-        yield (
-            f"{job.processes} TPU hosts are experimental: TensorFlow has no supported way to train on "
-            "them from Kubernetes."
-        )
     if job.output is None:
         if spot:
             yield (

@@ -17,8 +17,8 @@ def with_claim(placement: Placement, accelerator: ResolvedAccelerator, classes: 
     The class selects the devices, so that the nodes need no label with the accelerator's name.
     """
     device_class = classes.get(accelerator.type)
-    # A class has whole devices: slices and shares stay resources of the node.
-    if device_class is None or accelerator.partition or accelerator.sharing:
+    # A class has whole devices: slices stay resources of the node.
+    if device_class is None or accelerator.partition:
         return placement
     kind = accelerators.lookup(accelerator.type)
     labels = {label for each in platforms().values() for term in accelerator_terms(kind, each) for label in term}

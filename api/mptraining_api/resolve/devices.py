@@ -32,7 +32,7 @@ class Devices:
         return self.processes * self.replicas_per_process
 
 
-def requested_devices(spec: JobSpec, *, multi_host_tpu: bool, any_count: bool = False) -> Devices:
+def requested_devices(spec: JobSpec, *, any_count: bool = False) -> Devices:
     """Return the devices that the spec requests. Raises InvalidSpec if no machine has them.
 
     `any_count`: whether pods may use a part of a machine's GPUs, as on machines that are not GKE's.
@@ -40,7 +40,7 @@ def requested_devices(spec: JobSpec, *, multi_host_tpu: bool, any_count: bool = 
     type = accelerators.lookup(spec.accelerator.type)
     _check_partition(spec.accelerator, type)
     if type.kind == "tpu":
-        return _tpu(spec.accelerator, type, spec.nodes, multi_host=multi_host_tpu)
+        return _tpu(spec.accelerator, type, spec.nodes)
     count, choices = _count(spec, type, any_count=any_count)
     nodes = spec.elastic.max if spec.elastic else spec.nodes or 1
     return Devices(_resolved(spec.accelerator, type, count), nodes, count, choices)
@@ -69,10 +69,8 @@ def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
 
 def _count(spec: JobSpec, type: AcceleratorType, *, any_count: bool) -> tuple[int, tuple[Choice, ...]]:
     count = spec.accelerator.count_per_node
-    part = spec.accelerator.partition or spec.accelerator.sharing
-    if part:
-        thing = "slice" if spec.accelerator.partition else "share"
-        return 1, (Choice(field=accelerators.COUNT, value="1", because=f"a process uses one {thing} of a GPU"),)
+    if spec.accelerator.partition:
+        return 1, (Choice(field=accelerators.COUNT, value="1", because="a process uses one slice of a GPU"),)
     if count is not None:
         possible = range(1, max(8, *type.counts) + 1) if any_count and type.counts else type.counts
         if possible and count not in possible:
@@ -92,7 +90,7 @@ def _count(spec: JobSpec, type: AcceleratorType, *, any_count: bool) -> tuple[in
     return count, (Choice(field=accelerators.COUNT, value=str(count), because=because),)
 
 
-def _tpu(wanted: Machine, type: AcceleratorType, nodes: int | None, *, multi_host: bool) -> Devices:
+def _tpu(wanted: Machine, type: AcceleratorType, nodes: int | None) -> Devices:
     if wanted.topology is None:
         raise InvalidSpec(
             accelerators.TOPOLOGY,
@@ -109,13 +107,20 @@ def _tpu(wanted: Machine, type: AcceleratorType, nodes: int | None, *, multi_hos
             expected=_join_or(options),
         )
     pods = accelerators.pods(wanted.topology, chips)
-    if nodes is not None and nodes != pods:
+    if pods > 1:
         single = [name for name, per_pod in type.topologies.items() if accelerators.chips(name) in per_pod]
         raise InvalidSpec(
+            accelerators.TOPOLOGY,
+            f"{wanted.topology} with {chips} chips per node spans {pods} hosts, on which TensorFlow cannot train",
+            expected=f"one host: {_join_or(single)}" if single else "an accelerator that fits on one host",
+            next_step="Take a smaller topology.",
+        )
+    if nodes not in (None, 1):
+        raise InvalidSpec(
             "spec.nodes",
-            f"{nodes}, but {wanted.topology} with {chips} chips per node spans {pods} hosts",
+            f"{nodes}, but {wanted.topology} is one host",
             expected="no nodes for a TPU, whose topology decides them",
-            next_step=f"Leave nodes out, or choose a topology of one host: {_join_or(single)}",
+            next_step="Leave nodes out.",
         )
     choices: tuple[Choice, ...] = ()
     if wanted.count_per_node is None:
@@ -125,17 +130,7 @@ def _tpu(wanted: Machine, type: AcceleratorType, nodes: int | None, *, multi_hos
                 f"{wanted.topology} comes with {_join_or(options)} chips on a machine; {chips} keeps it on one host"
             )
         choices = (Choice(field=accelerators.COUNT, value=str(chips), because=because),)
-    if pods > 1 and not multi_host:
-        single = [name for name, per_pod in type.topologies.items() if accelerators.chips(name) in per_pod]
-        raise InvalidSpec(
-            accelerators.TOPOLOGY,
-            f"{wanted.topology} with {chips} chips per node spans {pods} hosts, on which TensorFlow cannot train",
-            expected=f"one host: {_join_or(single)}" if single else "an accelerator that fits on one host",
-            next_step=(
-                "Take a smaller topology; only the operator's setting experimentalMultiHostTPU schedules this one."
-            ),
-        )
-    return Devices(_resolved(wanted, type, chips), pods, chips * type.replicas_per_device, choices)
+    return Devices(_resolved(wanted, type, chips), 1, chips * type.replicas_per_device, choices)
 
 
 def _resolved(wanted: Machine, type: AcceleratorType, count: int) -> ResolvedAccelerator:
@@ -147,9 +142,7 @@ def _resolved(wanted: Machine, type: AcceleratorType, count: int) -> ResolvedAcc
         topology=wanted.topology,
         provisioning=wanted.provisioning.value if wanted.provisioning else "OnDemand",
         reservation=wanted.reservation,
-        compute_class=wanted.compute_class,
         partition=wanted.partition,
-        sharing=wanted.sharing,
         compute_capability=type.compute_capability,
     )
 
@@ -172,13 +165,12 @@ def without_accelerators(devices: Devices, *, splits_in_two: bool) -> Devices:
     """Return the devices without accelerators: two logical devices on one host, or one on each of several hosts.
 
     `splits_in_two`: whether the job can have two replicas (its global batch is divisible by 2, and it uses a strategy).
-    A TPU slice of several hosts becomes one host, because MultiWorkerMirroredStrategy would be another program.
     """
     before = devices.accelerator
     if before.kind == "cpu":
         return devices
     cpu = accelerators.lookup("cpu")
-    processes = devices.processes if before.kind == "gpu" else 1
+    processes = devices.processes
     # Two logical devices give the strategy several replicas, as accelerators do; MultiWorkerMirroredStrategy would use
     # only one of them.
     count = 2 if processes == 1 and splits_in_two else 1
@@ -199,7 +191,7 @@ def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
     kind, title = devices.accelerator.kind, devices.accelerator.title
     if kind == "tpu":
         picked: Strategy = "TPU"
-        because = f"{title} on {devices.processes} host{'s' if devices.processes > 1 else ''}"
+        because = f"{title} on one host"
     elif spec.program.prediction is not None:
         picked = "Mirrored"
         because = "each worker predicts records of its own"

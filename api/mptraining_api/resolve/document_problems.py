@@ -207,7 +207,7 @@ def _generation(job: MPTrainingJob | None) -> Generation:
     if job is None or job.spec.keras == "Legacy":
         return "Legacy" if job else "Keras3"
     try:
-        return keras_generation(job.spec, requested_devices(job.spec, multi_host_tpu=True))[0]
+        return keras_generation(job.spec, requested_devices(job.spec))[0]
     except InvalidSpec:
         return "Keras3"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from mptraining_api import accelerators
@@ -20,14 +19,12 @@ from mptraining_api.machines.node_labels import (
 )
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import Placement, ResolvedAccelerator
-from mptraining_api.spec import Sharing
 
 _SETTING = "The operator's setting nodeLabels names the platform, as does mptj check --node-labels."
 _ARCHITECTURE = "kubernetes.io/arch"
 # Slices of compute of a whole GPU that MIG divides (NVIDIA, MIG user guide).
 _SLICES = 7
 # Resource, and prefix of the labels, of whole GPUs.
-_GPU = "nvidia.com/gpu"
 
 
 def placement(
@@ -39,29 +36,21 @@ def placement(
 ) -> Placement:
     """Return the placement of one pod; it has no constraints for an on-demand CPU job.
 
-    `node_labels`: the platform; with Auto, for a cluster that is not known, the first one that has such nodes, the
-    default one before the others. `pack`: whether the pods should be near one another. Raises InvalidSpec if the
-    platform has no nodes with the accelerator or provisioning.
+    `node_labels`: the platform; with Auto, for a cluster that is not known, the default one, which has all machines.
+    `pack`: whether the pods should be near one another. Raises InvalidSpec if the platform has no nodes with the
+    accelerator or provisioning.
     """
-    if node_labels != "Auto":
-        return _on(platforms()[node_labels], accelerator, mig_strategy, pack=pack)
-    default = platforms()[DEFAULT_PLATFORM]
-    for platform in (default, *(each for each in platforms().values() if each != default)):
-        with suppress(InvalidSpec):
-            return _on(platform, accelerator, mig_strategy, pack=pack)
-    return _on(default, accelerator, mig_strategy, pack=pack)
-
-
-def _on(platform: Platform, accelerator: ResolvedAccelerator, mig_strategy: MIGStrategy, *, pack: bool) -> Placement:
+    platform = platforms()[DEFAULT_PLATFORM if node_labels == "Auto" else node_labels]
     type = accelerators.lookup(accelerator.type)
     single = accelerator.partition is not None and platform.partition_label is None and mig_strategy == "Single"
-    common = dict(_common_labels(accelerator, type, platform, single=single))
-    suffix = _suffix(accelerator, platform, single=single)
+    common = dict(_common_labels(accelerator, type, platform))
+    # Under the strategy Single every GPU of a node has the same slices, which its product names.
+    suffix = f"-MIG-{accelerator.partition}" if single else ""
     always: Term = {key: (value,) for key, value in common.items()}
     if single:
         # Nodes with whole GPUs have the same resource: only GPU feature discovery tells them apart.
         discovered = platforms()["NVIDIA"]
-        discovery = accelerator_terms(type, discovered, suffix=_suffix(accelerator, discovered, single=True))
+        discovery = accelerator_terms(type, discovered, suffix=suffix)
         always = {**always, **(discovery[0] if discovery else {})}
     terms: list[Term] = [{**term, **always} for term in _terms(accelerator, type, platform, suffix=suffix)]
     selector, affinity = _selector(terms)
@@ -112,7 +101,7 @@ def _with_reservation(term: Term, accelerator: ResolvedAccelerator, platform: Pl
 
 
 def _common_labels(
-    accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform, *, single: bool
+    accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform
 ) -> Iterator[tuple[str, str]]:
     """Yield the labels that every node of the pods has, whatever kind of node it is."""
     for kind in platform.nodes:
@@ -123,39 +112,6 @@ def _common_labels(
         yield _ARCHITECTURE, type.architecture
     if accelerator.partition and platform.partition_label:
         yield platform.partition_label, accelerator.partition
-    if accelerator.sharing:
-        yield from _sharing_labels(accelerator, accelerator.sharing, platform, single=single)
-    if accelerator.compute_class:
-        yield _compute_class_label(platform), accelerator.compute_class
-
-
-def _sharing_labels(
-    accelerator: ResolvedAccelerator, sharing: Sharing, platform: Platform, *, single: bool
-) -> Iterator[tuple[str, str]]:
-    value = platform.sharing.get(sharing.strategy)
-    if value is None:
-        raise InvalidSpec(
-            "spec.accelerator.sharing.strategy",
-            f"{sharing.strategy!r} on {platform.title}, whose MPS needs hostIPC in the pod, which the Pod Security "
-            "Standard restricted forbids",
-            expected="TimeSharing",
-            next_step=_SETTING,
-        )
-    for key, text in (("strategy", value), ("clients", str(sharing.clients))):
-        label = platform.sharing[key]
-        if accelerator.partition and platform.partition_label is None and not single:
-            # Slices with a resource of their own have labels of their own, beside those of the whole GPUs.
-            label = label.replace(_GPU, _slices_resource(accelerator.partition))
-        yield label, text
-
-
-def _compute_class_label(platform: Platform) -> str:
-    label = next((kind.compute_class for kind in platform.nodes if kind.compute_class), None)
-    if label is None:
-        raise InvalidSpec(
-            "spec.accelerator.computeClass", f"{platform.title} has no compute classes", expected="no computeClass"
-        )
-    return label
 
 
 def _selector(terms: list[Term]) -> tuple[dict[str, str], tuple[dict[str, Any], ...] | None]:
@@ -185,32 +141,19 @@ def _affinity(terms: list[Term]) -> tuple[dict[str, Any], ...] | None:
     return tuple({"matchExpressions": each} for each in expressions) if all(expressions) else None
 
 
-def _suffix(accelerator: ResolvedAccelerator, platform: Platform, *, single: bool) -> str:
-    """Return the end of the product's name: under the strategy Single every GPU of a node has the same slices."""
-    ending = f"-MIG-{accelerator.partition}" if single else ""
-    # Under Mixed the slices are shared, not the GPU that the product names.
-    shared = accelerator.sharing and (single or not accelerator.partition)
-    return f"{ending}-SHARED" if shared and platform.suffix_shared else ending
-
-
 def _resource(
     accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform, *, single: bool
 ) -> Iterator[str]:
     if type.resource is None:
         return
     if accelerator.partition and platform.partition_label is None and not single:
-        yield _slices_resource(accelerator.partition)
+        yield f"nvidia.com/mig-{accelerator.partition}"
     else:
         yield type.resource
 
 
-def _slices_resource(partition: str) -> str:
-    return f"nvidia.com/mig-{partition}"
-
-
 def _part(accelerator: ResolvedAccelerator) -> float:
-    slices = int(accelerator.partition.partition("g")[0]) / _SLICES if accelerator.partition else 1.0
-    return slices / accelerator.sharing.clients if accelerator.sharing else slices
+    return int(accelerator.partition.partition("g")[0]) / _SLICES if accelerator.partition else 1.0
 
 
 def _tolerations(
@@ -219,8 +162,6 @@ def _tolerations(
     taints = [*platform.taints.get(type.kind, ()), *platform.taints.get(accelerator.provisioning, ())]
     if platform.arm_taint and type.architecture != "amd64":
         taints.append(f"{_ARCHITECTURE}={type.architecture}")
-    if accelerator.compute_class:
-        taints.append(f"{_compute_class_label(platform)}={accelerator.compute_class}")
     for taint in taints:
         key, _, value = taint.partition("=")
         if value:

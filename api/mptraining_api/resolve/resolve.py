@@ -42,7 +42,7 @@ from mptraining_api.resolved_job import (
 )
 from mptraining_api.rules import check
 from mptraining_api.rules.capacity import all_tried, other_controller, untried
-from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, PREBUILT_WORKLOAD, JobSpec, Machine, MPTrainingJob, Program
+from mptraining_api.spec import JobSpec, Machine, MPTrainingJob, Program
 from mptraining_api.sweep.status import SWEEP_UID
 
 
@@ -59,7 +59,6 @@ class ClusterSettings:
     """
 
     cpu_fallback: bool = False
-    experimental_multi_host_tpu: bool = False
     node_labels: NodeLabels = "GKE"
     mig_strategy: MIGStrategy = "Mixed"
     default_image: str | None = None
@@ -130,10 +129,6 @@ def _with_suitable_alternatives(chosen: Chosen, settings: ClusterSettings) -> Ch
 
 def _unsuitable(chosen: Chosen, machine: Machine, alone: ResolvedJob, settings: ClusterSettings) -> str | None:
     """Return why the machine is no alternative for a job that resolves to `alone` without any; None if it is one."""
-    metadata = chosen.job.metadata
-    is_copy = PREBUILT_WORKLOAD in (metadata.annotations or {}) or PREBUILT_WORKLOAD in (metadata.labels or {})
-    if is_copy or chosen.job.spec.managed_by == MANAGED_BY_MULTIKUEUE:
-        return "MultiKueue sends the job to another cluster for its first choice alone"
     if chosen.resolved and (outside := outside_limits(machine, settings.limits, chosen.resolved.name, chosen.runtime)):
         return outside
     try:
@@ -227,11 +222,7 @@ def _sizes(spec: JobSpec, devices: Devices, batch_size: int | None) -> tuple[Cho
 
 def requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
     """Return the devices that the job asks for, before a CPU fallback. Raises InvalidSpec."""
-    return requested_devices(
-        spec,
-        multi_host_tpu=settings.experimental_multi_host_tpu or settings.cpu_fallback,
-        any_count=settings.node_labels != "GKE",
-    )
+    return requested_devices(spec, any_count=settings.node_labels != "GKE")
 
 
 def _available(spec: JobSpec, wanted: Devices, settings: ClusterSettings, batch_size: int | None) -> Devices:

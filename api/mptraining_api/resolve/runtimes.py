@@ -83,10 +83,10 @@ def alternatives_of(runtime: Runtime, asked_for: Machine | None = None) -> tuple
     """Return the alternatives of a runtime, each with its provisioning.
 
     Without one of its own it is that of the first choice that a job has `asked_for`, else the runtime's. A job that
-    asks for machines that stay, by OnDemand, a reservation or a compute class, gets no others unless they say so.
+    asks for machines that stay, by OnDemand or a reservation, gets no others unless they say so.
     """
     own = asked_for.provisioning if asked_for else None
-    if own == Provisioning.RESERVATION or (asked_for and asked_for.compute_class):
+    if own == Provisioning.RESERVATION:
         own = Provisioning.ON_DEMAND
     update = {"provisioning": own}
     found = runtime.alternatives or ()
@@ -166,7 +166,7 @@ def _provided(machine: M, runtime: Runtime) -> M:
 
 
 def _is_provided(machine: Machine) -> bool:
-    return machine.provisioning is not None or machine.compute_class is not None
+    return machine.provisioning is not None
 
 
 def _reasons(job: MPTrainingJob, runtime: Runtime, name: str) -> list[Choice]:

@@ -8,7 +8,7 @@ from mptraining_api.machines import try_times
 from mptraining_api.machines.try_times import PENDING_TIMEOUT
 from mptraining_api.problems import nearest
 from mptraining_api.rules.rule import Rule
-from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, MANAGED_BY_OPERATOR, JobSpec
+from mptraining_api.spec import MANAGED_BY_OPERATOR, JobSpec
 
 # As of a batch/v1 Job: a domain-prefixed path.
 _CONTROLLER = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/._~-]+$"
@@ -58,9 +58,7 @@ def other_controller(managed_by: str | None) -> str | None:
     """Return who has a job with this spec.managedBy; None for the operator's own."""
     if managed_by in (None, MANAGED_BY_OPERATOR):
         return None
-    if managed_by == MANAGED_BY_MULTIKUEUE:
-        return "Kueue's MultiKueue sends the job to another cluster"
-    hint = nearest(managed_by, (MANAGED_BY_OPERATOR, MANAGED_BY_MULTIKUEUE))
+    hint = nearest(managed_by, (MANAGED_BY_OPERATOR,))
     return f"a controller of that name has the job, and this operator leaves it alone. {hint}".strip(" .")
 
 
@@ -69,30 +67,9 @@ CAPACITY_RULES: tuple[Rule, ...] = (
         at="",
         field="spec.managedBy",
         cel=f"!has(self.spec.managedBy) || self.spec.managedBy.matches('{_CONTROLLER}')",
-        message="a domain and a path, as kueue.x-k8s.io/multikueue or mptraining.dev/operator",
+        message="a domain and a path, as example.com/farm or mptraining.dev/operator",
         next_step="Leave it out for this operator.",
         holds=lambda job: job.spec.managed_by is None or re.fullmatch(_CONTROLLER, job.spec.managed_by) is not None,
-    ),
-    Rule(
-        at="spec",
-        field="spec.scheduling.queueName",
-        cel=f"!has(self.managedBy) || self.managedBy != '{MANAGED_BY_MULTIKUEUE}' || "
-        "(has(self.scheduling) && has(self.scheduling.queueName))",
-        message=f"a queue of MultiKueue together with managedBy: {MANAGED_BY_MULTIKUEUE}",
-        next_step="Name the local queue, or leave managedBy out.",
-        holds=lambda spec: (
-            spec.managed_by != MANAGED_BY_MULTIKUEUE
-            or (spec.scheduling is not None and spec.scheduling.queue_name is not None)
-        ),
-    ),
-    Rule(
-        at="spec",
-        field="spec.accelerator.alternatives",
-        cel=f"!has(self.managedBy) || self.managedBy != '{MANAGED_BY_MULTIKUEUE}' || "
-        "!has(self.accelerator.alternatives)",
-        message=f"none together with managedBy: {MANAGED_BY_MULTIKUEUE}, which sends the first choice alone",
-        next_step="Leave out alternatives, or managedBy.",
-        holds=lambda spec: spec.managed_by != MANAGED_BY_MULTIKUEUE or spec.accelerator.alternatives is None,
     ),
     Rule(
         at="spec",

@@ -9,7 +9,6 @@ from mptraining_api.pods.fields import (
     OTHER_VOLUME_KINDS,
     VOLUME_KINDS,
     InitContainer,
-    Lifecycle,
     PodTemplate,
     Resources,
 )
@@ -124,13 +123,13 @@ def _label_length(template: PodTemplate) -> bool:
     return all(len(value) <= 63 for value in (template.labels or {}).values())
 
 
-def _no_host(handler: dict[str, Any] | None) -> bool:
-    found = [(handler or {}).get(kind) for kind in ("httpGet", "tcpSocket")]
+def _no_host(handler: object) -> bool:
+    found = [handler.get(kind) for kind in ("httpGet", "tcpSocket")] if isinstance(handler, dict) else []
     return not any(each.get("host") for each in found if isinstance(each, dict))
 
 
-def _no_hook_host(lifecycle: Lifecycle) -> bool:
-    return _no_host(lifecycle.post_start) and _no_host(lifecycle.pre_stop)
+def _no_hook_host(lifecycle: dict[str, Any]) -> bool:
+    return _no_host(lifecycle.get("postStart")) and _no_host(lifecycle.get("preStop"))
 
 
 def _own_container_names(containers: list[InitContainer]) -> bool:
@@ -227,14 +226,14 @@ POD_RULES: tuple[Rule, ...] = (
         "!has(self.preStop)",
         "no preStop: the trainer saves its checkpoint at SIGTERM, which would come only after it",
         "Give the hook to a sidecar of podTemplate.initContainers, which ends after the trainer.",
-        lambda lifecycle: lifecycle.pre_stop is None,
+        lambda lifecycle: "preStop" not in lifecycle,
     ),
     Rule(
         "spec.podTemplate.lifecycle",
         "spec.podTemplate.lifecycle.postStart",
         _cel_no_host("postStart"),
         *_NO_HOST,
-        lambda lifecycle: _no_host(lifecycle.post_start),
+        lambda lifecycle: _no_host(lifecycle.get("postStart")),
     ),
     Rule(
         "spec.podTemplate",

@@ -58,21 +58,12 @@ def _flex_start_of_accelerator(accelerator: Machine) -> bool:
     return accelerator.type != "cpu" or accelerator.provisioning != "FlexStart"
 
 
-def _class_provisions(accelerator: Machine) -> bool:
-    return accelerator.compute_class is None or accelerator.provisioning in (None, "OnDemand")
-
-
 def _part_of_gpu(accelerator: Machine) -> bool:
-    return accelerator.type.startswith("nvidia-") or _given(accelerator.partition, accelerator.sharing) == 0
+    return accelerator.type.startswith("nvidia-") or accelerator.partition is None
 
 
 def _one_part(accelerator: Machine) -> bool:
-    parts = _given(accelerator.partition, accelerator.sharing)
-    return parts == 0 or accelerator.count_per_node in (None, 1)
-
-
-def _whole_gpu_for_mps(accelerator: Machine) -> bool:
-    return accelerator.partition is None or accelerator.sharing is None or accelerator.sharing.strategy != "MPS"
+    return accelerator.partition is None or accelerator.count_per_node in (None, 1)
 
 
 def _loss_scale_used(precision: Precision) -> bool:
@@ -203,32 +194,18 @@ MACHINE_RULES: tuple[Rule, ...] = (
         _flex_start_of_accelerator,
     ),
     *_of_each_machine(
-        "computeClass",
-        "!has(self.computeClass) || !has(self.provisioning) || self.provisioning == 'OnDemand'",
-        "no provisioning beside a compute class, whose priorities decide it",
-        "Leave provisioning out, or computeClass.",
-        _class_provisions,
-    ),
-    *_of_each_machine(
         "type",
-        "self.type.startsWith('nvidia-') || (!has(self.partition) && !has(self.sharing))",
-        "a GPU, as partition and sharing are for GPUs",
-        "Leave out partition and sharing, or choose a GPU.",
+        "self.type.startsWith('nvidia-') || !has(self.partition)",
+        "a GPU, as partition is for GPUs",
+        "Leave out partition, or choose a GPU.",
         _part_of_gpu,
     ),
     *_of_each_machine(
         "countPerNode",
-        "(!has(self.partition) && !has(self.sharing)) || !has(self.countPerNode) || self.countPerNode == 1",
-        "1 with partition or sharing, as a process can use one slice only, and shares of one GPU add no speed",
+        "!has(self.partition) || !has(self.countPerNode) || self.countPerNode == 1",
+        "1 with partition, as a process can use one slice only",
         "Leave countPerNode out, or take more nodes.",
         _one_part,
-    ),
-    *_of_each_machine(
-        "sharing.strategy",
-        "!has(self.partition) || !has(self.sharing) || self.sharing.strategy != 'MPS'",
-        "TimeSharing beside partition, as NVIDIA's device plugin supports MPS on whole GPUs only",
-        "Change the strategy, or leave out partition or sharing.",
-        _whole_gpu_for_mps,
     ),
 )
 

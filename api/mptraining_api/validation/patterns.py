@@ -11,7 +11,6 @@ RUNTIME = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?|None)$"
 LABEL_VALUE = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 RESERVATION = r"^(projects/[a-z][-a-z0-9:.]{0,62}/reservations/)?[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"
 TOPOLOGY = r"^[0-9]{1,3}(x[0-9]{1,3}){1,2}$"
-COMPUTE_CLASS = r"^[a-zA-Z0-9][-a-zA-Z0-9.]*$"
 PARTITION = r"^[1-7]g\.[0-9]{1,3}gb$"
 SHA256 = r"^[0-9a-f]{64}$"
 ENTRY_POINT = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
@@ -33,11 +32,10 @@ EXPECTED = {
     RESERVATION: "a name of small letters, digits and dashes, a letter first, such as team-t4, or "
     "projects/PROJECT/reservations/NAME",
     TOPOLOGY: "a topology such as 2x4 or 4x4x4",
-    COMPUTE_CLASS: "letters, digits, dashes and dots, a letter or digit first, such as spot-gpus",
     PARTITION: "a MIG profile, such as 3g.20gb",
     SHA256: "64 hexadecimal digits, in small letters",
     ENTRY_POINT: "module:function, such as flowers.model:build",
     PARAMETER_PATH: "a path of fields with dots, such as training.optimizer.config.learning_rate, with [0] for an item",
 }
 # Names of objects, which a similar name may be suggested for.
-NAMES = (DNS_LABEL, OBJECT_NAME, RUNTIME, LABEL_VALUE, RESERVATION, COMPUTE_CLASS)
+NAMES = (DNS_LABEL, OBJECT_NAME, RUNTIME, LABEL_VALUE, RESERVATION)

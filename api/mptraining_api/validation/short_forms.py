@@ -152,11 +152,6 @@ def _elastic(value: object) -> str:
     return _range(value) or f"{{min: 1, max: {most}}}"
 
 
-def _sharing(value: object) -> str:
-    strategy = "MPS" if str(value).lower() == "mps" else "TimeSharing"
-    return f"{{strategy: {strategy}, clients: {value if isinstance(value, int) and value > 1 else 4}}}"
-
-
 def _field(name: str) -> Callable[[object], str]:
     return lambda value: f"{{{name}: {value}}}"
 
@@ -170,7 +165,6 @@ _LINES: dict[str, Callable[[object], str]] = {
     "precision": lambda value: f"{{policy: {_policy(value)}}}",
     "precision.policy": lambda value: POLICIES.get(str(value).lower(), ""),
     "accelerator": _accelerator,
-    "sharing": _sharing,
     "elastic": _elastic,
     "program": _program,
     "application": lambda value: f"{{name: {keras_names.nearest_name('applications', str(value)) or value}}}",

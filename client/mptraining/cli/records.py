@@ -119,7 +119,7 @@ def convert(
             image_size=height_and_width,
             overwrite=overwrite,
             dry_run=dry_run,
-            preview=lambda line: typer.echo(line, err=True),
+            preview=meter.line,
             progress=meter.at,
             notice=meter.say,
         )
@@ -311,4 +311,11 @@ class _Meter:
         self.say(line + more)
 
     def say(self, line: str) -> None:
-        typer.echo(f"note: {line}", err=True)
+        self.line(f"note: {line}")
+
+    def line(self, line: str) -> None:
+        """Print a line above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            typer.echo(line, err=True)

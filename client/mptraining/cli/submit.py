@@ -142,7 +142,7 @@ def _submit_sweep(target: str, where: Where, *, follow: bool, dry_run: bool, out
     from mptraining.sweeps.sweep_file import check_sweep_file
     from mptraining_api.resolve.resolve import ClusterSettings
 
-    checked = check_sweep_file(Path(target), settings=lambda _: ClusterSettings(experimental_multi_host_tpu=True))
+    checked = check_sweep_file(Path(target), settings=lambda _: ClusterSettings())
     document = checked.sweep.to_document()
     if dry_run:
         print_documents([document], output or Format.YAML, many=False)
@@ -172,7 +172,7 @@ def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None
     if kind == "file":
         submit_flags.refuse_flags_with_file(target, flags)
         # The cluster decides what only some clusters accept.
-        settings = ClusterSettings(experimental_multi_host_tpu=True, node_labels="Auto")
+        settings = ClusterSettings(node_labels="Auto")
         checked = check_job_file(Path(target), settings=lambda _: settings)
         for note in checked.notes:
             typer.echo(f"note: {note}", err=True)

@@ -15,7 +15,7 @@ from mptraining_api import events, outcomes
 from mptraining_api.events import Event, Finished
 from mptraining_api.outcomes import Outcome
 from mptraining_api.rules.capacity import other_controller
-from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, PAUSED, is_paused
+from mptraining_api.spec import PAUSED, is_paused
 from mptraining_api.status import Attempt, Condition, JobStatus, Phase, parse_time
 
 if TYPE_CHECKING:
@@ -177,7 +177,9 @@ def no_operator_text(seen: JobView, now: float) -> str | None:
     waited = now - parse_time(str(created))
     managed_by = seen.document.get("spec", {}).get("managedBy")
     if (other := other_controller(managed_by)) is not None:
-        return _elsewhere(seen, managed_by, other, waited)
+        step = "The field cannot change: delete the job, and create it with another value or none"
+        end = "" if other.endswith("?") else "."
+        return f"spec.managedBy: {managed_by!r}: {other}{end} {step}"
     if waited < 30:
         return None
     return (
@@ -185,15 +187,6 @@ def no_operator_text(seen: JobView, now: float) -> str | None:
         f"{seen.namespace!r}? kubectl get deployments --namespace mptraining-system shows the first, the setting "
         "`namespaces` in its ConfigMap the second (empty: all)"
     )
-
-
-def _elsewhere(seen: JobView, managed_by: str, other: str, waited: float) -> str | None:
-    if managed_by == MANAGED_BY_MULTIKUEUE:
-        step = f"`kubectl get workloads --namespace {seen.namespace}` shows its place in the queue"
-        return f"spec.managedBy: {other}; {step}" if waited >= 30 else None
-    step = "The field cannot change: delete the job, and create it with another value or none"
-    end = "" if other.endswith("?") else "."
-    return f"spec.managedBy: {managed_by!r}: {other}{end} {step}"
 
 
 def advice(seen: JobView) -> str | None:

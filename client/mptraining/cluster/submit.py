@@ -106,7 +106,7 @@ def check(document: Mapping[str, object]) -> CheckedDocument:
         raise InvalidSpec("metadata.name", "missing", expected="a name, or generateName for a name by the cluster")
     named = metadata.get("name") or f"{metadata['generateName']}{_PLACEHOLDER}"
     # The operator's settings are unknown here, so what only some clusters accept is accepted; the cluster decides.
-    settings = ClusterSettings(experimental_multi_host_tpu=True, node_labels="Auto")
+    settings = ClusterSettings(node_labels="Auto")
     whole = given | {"metadata": metadata | {"name": named}}
     found = document_problems(whole, settings)
     if found.problems:

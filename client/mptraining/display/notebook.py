@@ -19,8 +19,8 @@ from mptraining.display.html import charts
 from mptraining.display.text import (
     event_lines,
     is_indexing,
+    is_new_validation,
     is_shown,
-    is_validation,
     metrics,
     position_text,
     speed_text,
@@ -96,6 +96,7 @@ class NotebookDisplay:
         self._lines: deque[tuple[str, bool]] = deque(maxlen=LINES_KEPT)
         self._dropped = 0
         self._moving = ""
+        self._last: Progress | None = None
         self._curves = LiveCurves()
         self._update: Callable[[str], None] | None = None
         self._drawn = -math.inf
@@ -112,8 +113,9 @@ class NotebookDisplay:
             self._moving = escape(" ".join(event_lines(event)))
         elif isinstance(event, Progress):
             self._moving = bar(event)
-            if is_validation(event):
+            if is_new_validation(event, self._last):
                 self._keep(f"{position_text(event)}  {metrics(event.metrics)}")
+            self._last = event
         else:
             if isinstance(event, Finished):
                 self._moving = ""

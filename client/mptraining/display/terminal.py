@@ -15,8 +15,8 @@ from rich.text import Text
 from mptraining.display.text import (
     event_lines,
     is_indexing,
+    is_new_validation,
     is_shown,
-    is_validation,
     metrics,
     position_text,
     speed_text,
@@ -82,8 +82,9 @@ class TerminalDisplay:
             self._print_epoch(self._last)
         self._live.update(bar(event, self._saved))
         self._live.start()
+        validated = is_new_validation(event, self._last)
         self._trains, self._last = True, event
-        if is_validation(event):
+        if validated:
             self._printed_epoch = event.epoch
             self._print(progress_line(event))
 

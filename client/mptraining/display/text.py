@@ -127,8 +127,15 @@ def metrics(values: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {number(value)}" for name, value in values.items())
 
 
-def is_validation(event: Event) -> bool:
-    return isinstance(event, Progress) and any(name.startswith("val_") for name in event.metrics)
+def is_new_validation(event: Progress, before: Progress | None) -> bool:
+    """Return whether a validation ended since `before`; every later event repeats its metrics."""
+    shown, shown_before = (
+        metrics({name: value for name, value in progress.metrics.items() if name.startswith("val_")})
+        if progress
+        else ""
+        for progress in (event, before)
+    )
+    return shown not in ("", shown_before)
 
 
 def is_indexing(event: Event) -> bool:
@@ -308,7 +315,7 @@ class PlainDisplay:
             return due
         if not isinstance(event, Progress):
             return True
-        eventful = is_validation(event) or self._before is None or event.epoch != self._before.epoch
+        eventful = is_new_validation(event, self._before) or self._before is None or event.epoch != self._before.epoch
         wait = BRIEF_SECONDS if eventful else self._seconds
         if now - self._last < wait and event.step != event.total_steps:
             return False

@@ -1,1 +1,1 @@
-"""`make bench-operator`: the operator against Kubeflow's training-operator and against Jobs created by hand."""
+"""`make bench BENCH=operator`: the operator against Kubeflow's training-operator and against Jobs created by hand."""

@@ -1,4 +1,4 @@
-"""`make bench-operator`: the operator's cost, against Kubeflow's training-operator and against Jobs created by hand.
+"""`make bench BENCH=operator`: the operator against Kubeflow's training-operator and against Jobs created by hand.
 
 etcd, API server, controller manager and scheduler are real; KWOK simulates the nodes. One JSON line for each figure on
 standard output; each contender's times on standard error. The exit code is 0 whether goals are met or not.

@@ -1,1 +1,1 @@
-"""`make bench-records`: the reader of records against TensorFlow's, Python's and the limit of the network."""
+"""`make bench BENCH=records`: the reader of records against TensorFlow's, Python's and the limit of the network."""

@@ -1,4 +1,4 @@
-"""`make bench-records`: our reader of records against TensorFlow's, Python's and the network's own limit.
+"""`make bench BENCH=records`: our reader of records against TensorFlow's, Python's and the network's own limit.
 
 All read from the same fake-gcs-server through the same proxy over TLS, 50 ms a request and 20 MB/s a stream, side by
 side: A B C A B C …, every time in a fresh process. One JSON line for each figure on standard output, each reader's

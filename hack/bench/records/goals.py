@@ -1,4 +1,4 @@
-"""The figures of `make bench-records`, group by group, each with its goal."""
+"""The figures of `make bench BENCH=records`, group by group, each with its goal."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`make bench-trainer`: the training loop against Keras' `fit` and a bare tf.function."""
+"""`make bench BENCH=trainer`: the training loop against Keras' `fit` and a bare tf.function."""

@@ -1,4 +1,4 @@
-"""`make bench-trainer`: the cost of the training loop, against Keras' own `fit` and a hand-written tf.function.
+"""`make bench BENCH=trainer`: the cost of the training loop, against Keras' own `fit` and a hand-written tf.function.
 
 Also the cost of saving and of op determinism, and the gain of a mixed policy and a second worker.
 

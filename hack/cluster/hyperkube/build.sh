@@ -18,6 +18,5 @@ grep -oE 'k8s.io/[a-z0-9-]+ v0\.0\.0$' "$(go env GOMODCACHE)/k8s.io/kubernetes@v
   while read -r module; do go mod edit -replace="$module=$module@$staging"; done
 go mod tidy
 stamp=k8s.io/component-base/version
-# Before 1.31 the clients of three clouds are compiled in, unless this tag leaves them out.
-go build -tags providerless -trimpath -o "$target" \
+go build -trimpath -o "$target" \
   -ldflags "-s -w -X $stamp.gitVersion=v$version -X $stamp.gitMajor=1 -X $stamp.gitMinor=$minor -X $stamp.gitTreeState=clean" .

@@ -8,19 +8,16 @@ from typing import Any
 from mptraining_api.kubernetes_api import (
     BATCH_JOBS,
     LOCAL_QUEUES,
-    WORKLOAD_PRIORITY_CLASSES,
-    WORKLOADS,
     ApiProblem,
     Raw,
 )
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.spec import Scheduling
-from mptraining_api.status import Phase, format_time, truncated
+from mptraining_api.status import format_time, truncated
 from mptraining_operator.children import NamespaceDeleted, NotCreated, create_child
 from mptraining_operator.cluster import Cluster
-from mptraining_operator.plan import waiting
-from mptraining_operator.plan.actions import CreateWorkload, EventRecord, JoinQueue, ReportToQueue
+from mptraining_operator.plan.actions import JoinQueue, ReportToQueue
 from mptraining_operator.plan.snapshot import Key, Refusal, Snapshot
 from mptraining_operator.resources import names, queue_job
 from mptraining_operator.resources.environment import PodSettings
@@ -30,7 +27,7 @@ from mptraining_operator.watch.cache import Cache
 
 
 class PlaceInQueue:
-    """Executes JoinQueue, ReportToQueue and CreateWorkload. Thread-safe for different jobs.
+    """Executes JoinQueue and ReportToQueue. Thread-safe for different jobs.
 
     `put` stores a Job that the API server returned in the cache.
     """
@@ -42,63 +39,38 @@ class PlaceInQueue:
         *,
         pod_settings: Callable[[Owner], PodSettings],
         put: Callable[[Key, Raw], object],
-        record_event: Callable[[Snapshot, EventRecord], None],
         clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._pod_settings = pod_settings
         self._put = put
-        self._record_event = record_event
         self._clock = clock
 
-    def execute(self, action: JoinQueue | ReportToQueue | CreateWorkload, snapshot: Snapshot) -> bool:
+    def execute(self, action: JoinQueue | ReportToQueue, snapshot: Snapshot) -> bool:
         """Execute one action and return whether the job must be planned again. Raises ApiProblem."""
+        if isinstance(action, ReportToQueue):
+            return self._report(action, snapshot)
         owner = snapshot.owner
-        match action:
-            case ReportToQueue():
-                return self._report(action, snapshot)
-            case JoinQueue():
-                child = f"Job {names.queue_job(owner.name)}"
-            case CreateWorkload():
-                child = f"Workload {queue_job.workload_name(owner)}"
         try:
-            if isinstance(action, JoinQueue):
-                return self._join(owner, action, snapshot)
-            return self._create_workload(owner, action, snapshot)
+            return self._join(owner, action, snapshot)
         except NamespaceDeleted:
             return False
         except NotCreated as no:
             refusal = Refusal(no.child, no.message, self._clock(), no.kind)
         except Problem as problem:
-            refusal = Refusal(child, str(problem), self._clock(), "Invalid")
-        before = snapshot.lookups.refusal
-        if isinstance(action, CreateWorkload) and (before is None or before.message != refusal.message):
-            # The status belongs to MultiKueue.
-            found = waiting.refused(refusal, Phase.QUEUED, owner.namespace)
-            self._record_event(snapshot, EventRecord(found.reason, found.message, "Warning"))
+            refusal = Refusal(f"Job {names.queue_job(owner.name)}", str(problem), self._clock(), "Invalid")
         return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
 
-    def _attempt(
-        self, owner: Owner, action: JoinQueue | CreateWorkload, snapshot: Snapshot
-    ) -> tuple[dict[str, Any], Scheduling]:
+    def _join(self, owner: Owner, action: JoinQueue, snapshot: Snapshot) -> bool:
         if snapshot.job is None:
             raise NamespaceDeleted
         spec, settings = snapshot.job.spec, self._pod_settings(owner)
-        machine, nodes = (action.machine, action.nodes) if isinstance(action, JoinQueue) else (0, None)
-        built = indexed_job(owner, action.job, spec, attempt=1, settings=settings, machine=machine, nodes=nodes)
-        return built, spec.scheduling or Scheduling()
-
-    def _join(self, owner: Owner, action: JoinQueue, snapshot: Snapshot) -> bool:
-        attempt, scheduling = self._attempt(owner, action, snapshot)
+        attempt = indexed_job(
+            owner, action.job, spec, attempt=1, settings=settings, machine=action.machine, nodes=action.nodes
+        )
+        scheduling = spec.scheduling or Scheduling()
         self._find_queue(owner.namespace, scheduling.queue_name or "")
-        pod_set: Raw | None = None
-        if snapshot.workload:
-            found = self._cluster.get_if_exists(WORKLOADS, owner.namespace, snapshot.workload)
-            if found is None:
-                message = "it does not exist; MultiKueue creates it before the job"
-                raise NotCreated("Refused", f"Workload {snapshot.workload}", message)
-            pod_set = found["spec"]["podSets"][0]
         body = queue_job.queue_job(
             owner,
             attempt,
@@ -106,16 +78,18 @@ class PlaceInQueue:
             machine=action.machine,
             least_workers=possible_nodes(action.job)[0],
             digest=action.digest,
-            workload=snapshot.workload,
-            pod_set=pod_set,
         )
         started = snapshot.status is not None and snapshot.status.current_attempt
         created = create_child(self._cluster, BATCH_JOBS, owner, body, strict=not started)
         if "managedBy" not in created["spec"]:
-            # The Job controller of this Kubernetes would create pods for it. Kueue has not admitted it yet.
+            # Kubernetes' Job controller would create pods for it. Kueue has not admitted it yet.
             name, uid = body["metadata"]["name"], created["metadata"]["uid"]
             self._cluster.delete(BATCH_JOBS, owner.namespace, name, uid=uid, propagation="Background")
-            return self._cache.update_lookups(snapshot.key, snapshot.uid, attempts_queue=True)
+            message = (
+                "the API server dropped its spec.managedBy: queues need the feature gate JobManagedBy, which is on by "
+                "default"
+            )
+            raise NotCreated("Refused", f"Job {name}", message)
         self._put(snapshot.key, created)
         self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return True
@@ -136,19 +110,6 @@ class PlaceInQueue:
             # 403: rights of an earlier version of the chart.
             return
         raise NotCreated("NoQueue", f"LocalQueue {name}", "the API server does not serve it: Kueue is not installed")
-
-    def _create_workload(self, owner: Owner, action: CreateWorkload, snapshot: Snapshot) -> bool:
-        attempt, scheduling = self._attempt(owner, action, snapshot)
-        priority: int | None = None
-        if (name := scheduling.workload_priority_class_name) is not None:
-            found = self._cluster.get_if_exists(WORKLOAD_PRIORITY_CLASSES, None, name)
-            if found is None:
-                message = f"there is no WorkloadPriorityClass {name!r}"
-                raise NotCreated("Refused", f"Workload {queue_job.workload_name(owner)}", message)
-            priority = int(found["value"])
-        create_child(self._cluster, WORKLOADS, owner, queue_job.workload(owner, attempt, scheduling, priority=priority))
-        self._cache.update_lookups(snapshot.key, snapshot.uid, workload_exists=True, refusal=None)
-        return False
 
     def _report(self, action: ReportToQueue, snapshot: Snapshot) -> bool:
         """Write the status; return whether the queue's Job is another one than observed, or was changed since."""

@@ -38,14 +38,12 @@ class StartAttempt:
 class StartProbe:
     """Create the Job whose pods ask for the machines with which an elastic attempt would grow.
 
-    `job` is the frozen job and `machine` that of the attempt; a queue may admit fewer than `pods`, but at least
-    `least`.
+    `job` is the frozen job and `machine` that of the attempt.
     """
 
     job: ResolvedJob
     machine: int
     pods: int
-    least: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +161,10 @@ class ReportToQueue:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CreateWorkload:
-    """Create the Workload by which MultiKueue sends the job to another cluster."""
-
-    job: ResolvedJob
-
-
 Action = (
     JoinQueue
     | LeaveQueue
     | ReportToQueue
-    | CreateWorkload
     | StartAttempt
     | StartProbe
     | AllowPeers

@@ -81,7 +81,7 @@ def with_size(found: Plan, snapshot: Snapshot, now: float) -> Plan:
             return _ended(snapshot, status, batch_job, resize, now)
         attempt = conditions.current_attempt(status)
         if grown.create and attempt is not None:
-            actions = (StartProbe(job, attempt.machine or 0, grown.create, grown.least),)
+            actions = (StartProbe(job, attempt.machine or 0, grown.create),)
     if probe is not None and not grown.keep and not probe.deleting:
         # In the foreground: it exists until its machines are free.
         actions = (EndAttempt(probe.name, probe.uid),)

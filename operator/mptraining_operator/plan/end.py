@@ -281,9 +281,9 @@ def _failed(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
 def _wait_for_pods_until(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
     """Return until when to wait for pod updates, which arrive on another stream than the Job; None if all arrived.
 
-    Since Kubernetes 1.31 a Job becomes Failed only after all its pods have terminated: a pod that appears to run is
-    outdated, and its exit code decides the outcome. A missing pod was deleted, as peers are, or has not arrived yet:
-    the wait is shorter, and happens only if no observed pod decides the outcome.
+    A Job becomes Failed only after all its pods have terminated: a pod that appears to run is outdated, and its exit
+    code decides the outcome. A missing pod was deleted, as peers are, or has not arrived yet: the wait is shorter, and
+    happens only if no observed pod decides the outcome.
     """
     if batch_job.ended_at is None:
         return None

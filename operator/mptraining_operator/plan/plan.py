@@ -24,7 +24,8 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
     if snapshot.status is None:
         return Plan(event_records=(EventRecord("StatusUnreadable", snapshot.problem, "Warning"),))
     if queue_job.managed_elsewhere(snapshot):
-        return queue_job.elsewhere(snapshot, now)
+        # Nothing but its ttlSecondsAfterFinished.
+        return suspend_and_cleanup.clean_up_finished(snapshot, now) or Plan()
     found = next((result for policy in POLICIES if (result := policy(snapshot, now)) is not None), Plan())
     if snapshot.job is not None and not _first_status_follows(snapshot, found):
         # For an edit that needs no other write, as spec.runPolicy.suspend of a finished job: kstatus waits for it.

@@ -11,13 +11,11 @@ from dataclasses import replace
 from mptraining_api import outcomes
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.attempt import possible_nodes
-from mptraining_api.resolve.resolve import resolve
-from mptraining_api.spec import MANAGED_BY_MULTIKUEUE, MANAGED_BY_OPERATOR, Scheduling
+from mptraining_api.spec import MANAGED_BY_OPERATOR, Scheduling
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.plan import conditions, waiting
 from mptraining_operator.plan.actions import (
     Action,
-    CreateWorkload,
     EndAttempt,
     EventRecord,
     JoinQueue,
@@ -30,7 +28,7 @@ from mptraining_operator.plan.capacity import machines
 from mptraining_operator.plan.deadlines import has_never_run
 from mptraining_operator.plan.end import charge_budget, with_uncharged_end
 from mptraining_operator.plan.snapshot import Refusal, SeenBatchJob, Snapshot
-from mptraining_operator.plan.suspend_and_cleanup import clean_up_finished, no_live_pods
+from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import job_digest
@@ -43,30 +41,9 @@ def managed_elsewhere(snapshot: Snapshot) -> bool:
     return by not in (None, MANAGED_BY_OPERATOR)
 
 
-def elsewhere(snapshot: Snapshot, now: float) -> Plan:
-    """Return the plan for a job of another controller: nothing but its ttlSecondsAfterFinished.
-
-    For MultiKueue also the Workload that it sends to other clusters with the job. It copies the status back.
-    """
-    if snapshot.status is not None and conditions.is_true(snapshot.status, "Finished"):
-        return clean_up_finished(snapshot, now) or Plan()
-    spec = snapshot.job.spec if snapshot.job else None
-    if spec is None or spec.managed_by != MANAGED_BY_MULTIKUEUE or snapshot.queue_name is None:
-        return Plan()
-    if snapshot.lookups.workload_exists or snapshot.job is None:
-        return Plan()
-    refusal = snapshot.lookups.refusal
-    if refusal is not None and now < (again := waiting.retry_at(refusal, snapshot.created)):
-        return Plan(wake_at=again)
-    try:
-        return Plan(actions=(CreateWorkload(resolve(snapshot.job, snapshot.limits.cluster)),))
-    except Problem as problem:
-        return Plan(event_records=(EventRecord("OperatorProblem", str(problem), "Warning"),))
-
-
 def admitted(snapshot: Snapshot) -> Admitted | None:
     """Return the job's place in its queue; None before its admission, and for a job or an attempt without one."""
-    found = None if snapshot.lookups.attempts_queue else snapshot.queue_job
+    found = snapshot.queue_job
     if found is None or not _is_admitted(found) or found.placement is None or snapshot.queue_name is None:
         return None
     return Admitted(found.name, found.uid, found.placement)
@@ -78,7 +55,7 @@ def _is_admitted(queue_job: SeenBatchJob) -> bool:
 
 def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:
     """Return the plan that queues the job for the machine of its next attempt, or None if that may start."""
-    if snapshot.queue_name is None or snapshot.lookups.attempts_queue:
+    if snapshot.queue_name is None:
         return None
     status = status.model_copy(update={"machines": conditions.machines_of_runtime(start.job)})
     found = snapshot.queue_job

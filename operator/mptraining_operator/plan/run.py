@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mptraining_api import outcomes
 from mptraining_api.launch import MODEL_WAITS
-from mptraining_api.status import JobStatus, format_time, parse_time
+from mptraining_api.status import JobStatus, parse_time
 from mptraining_operator.plan import conditions, waiting
 from mptraining_operator.plan.actions import AllowPeers, CreatePodGroup, EventRecord, Loss, Plan, ReadEvents
 from mptraining_operator.plan.capacity import gangs, machines
@@ -27,7 +27,6 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     batch_job = snapshot.batch_job(attempt.number) if attempt else None
     if status is None or attempt is None or batch_job is None:
         return None
-    status = _since_admission(snapshot, status, batch_job)
     generation = snapshot.generation
     records: tuple[EventRecord, ...] = ()
     losses: tuple[Loss, ...] = ()
@@ -58,7 +57,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
         if new and found.reason not in ("Starting", "Queued", waiting.STARTS_SLOWLY):
             records = (EventRecord(found.reason, found.message, "Warning"),)
         if batch_job.suspended:
-            # activeDeadlineSeconds does not count time in a queue, for the first admission or a later one.
+            # activeDeadlineSeconds does not count the time of a Job that a client suspended.
             after = after.model_copy(update={"start_time": None})
         if preempted and unready is None:
             records = (EventRecord(found.reason, f"the machines were preempted: {found.message}", "Warning"),)
@@ -156,7 +155,7 @@ def _model_waits(snapshot: Snapshot, status: JobStatus) -> str | None:
     if ran is None or not conditions.is_true(status, "Running"):
         return None
     if progress.update_time is not None and parse_time(progress.update_time) < ran:
-        # Reported by a pod of this attempt that a queue has taken back since.
+        # Reported by a pod of this attempt before a client suspended its Job.
         return None
     return (
         f"training is done; worker 0 and its machine wait until {progress.model_kept_until} for the model to be "
@@ -179,19 +178,8 @@ def _needs_peers(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
     return batch_job.parallelism > 1 and not over and not snapshot.lookups.peers_allowed
 
 
-def _since_admission(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> JobStatus:
-    """Count a queued job's startTime from its latest admission, also if the suspension itself was not observed."""
-    admitted, began = _admitted_at(snapshot, batch_job), status.start_time
-    if snapshot.queue_name is None or admitted is None or began is None or parse_time(began) >= admitted:
-        return status
-    runs = conditions.is_true(status, "Running")
-    return status.model_copy(update={"start_time": format_time(admitted) if runs else None})
-
-
 def _admitted_at(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
-    """Return when the queue admitted the job, whose attempts share the admission, or an attempt that queues itself."""
-    if not batch_job.queue_uid:
-        return batch_job.started
+    """Return when the queue admitted the job, whose attempts share the admission; None without a queue."""
     place = snapshot.queue_job
     return place.started if place is not None and place.uid == batch_job.queue_uid else None
 
@@ -219,7 +207,7 @@ def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
     kind = status.accelerator or (snapshot.job.spec.accelerator.type if snapshot.job else "unknown")
     lost = now - parse_time(before.completion_time)
     admitted = _admitted_at(snapshot, batch_job)
-    if snapshot.queue_name is not None and admitted is not None:
+    if admitted is not None:
         # While the job queued, other jobs used the accelerators.
         lost = min(lost, now - admitted)
     return (Loss(kind, max(0.0, lost) * (status.replicas_in_sync or 1)),)

@@ -122,9 +122,9 @@ class SeenBatchJob:
     # The workers that the attempt was created for; a queue may reduce `parallelism`. 0: of a job that is not elastic.
     workers: int = 0
     parallelism: int = 1
-    # status.startTime: None before the first admission; unchanged while the Job is suspended again.
+    # status.startTime: of the Job that holds the place, None before the first admission.
     started: float | None = None
-    # By its queue (Kueue), before admission or by preemption: the pods terminate, and the Job has not failed.
+    # By Kueue, of the Job that holds the place; by another client, of an attempt's: its pods terminate.
     suspended: bool = False
     deleting: bool = False
     active: int = 0
@@ -186,10 +186,6 @@ class Lookups:
     # It was looked for and is in no Indexed Job and in no ConfigMap.
     job_file_missing: bool = False
     refusal: Refusal | None = None
-    # The API server ignores a Job's spec.managedBy (Kubernetes before 1.32): each attempt queues by itself.
-    attempts_queue: bool = False
-    # The Workload of a job that MultiKueue runs in another cluster exists.
-    workload_exists: bool = False
     # The NetworkPolicy that lets the job's workers reach each other exists.
     peers_allowed: bool = False
     # The uid of the Indexed Job whose PodGroup exists.
@@ -248,8 +244,6 @@ class Snapshot:
     other_nodes: int = 0
     # The Job that holds the job's place in its queue.
     queue_job: SeenBatchJob | None = None
-    # The Workload that MultiKueue created for the job in this cluster; empty for none.
-    workload: str = ""
 
     @property
     def owner(self) -> Owner:

@@ -63,7 +63,7 @@ def suspended(snapshot: Snapshot, now: float) -> Plan | None:
     if attempt is not None and attempt.outcome is None:
         status = conditions.with_attempt_ended(status, SUSPENDED, "suspended by spec.runPolicy.suspend", now)
     status = conditions.with_suspended(status, now, snapshot.generation)
-    # A Job suspended by its queue has no pods, or its pods are already terminating.
+    # A Job that a client suspended has no pods, or its pods are already terminating.
     works = any(not each.suspended for each in running) or any(not pod.terminated for pod in snapshot.pods)
     leave = "the workers save a checkpoint and exit" if works else "no worker runs"
     record = EventRecord("Suspended", f"{leave}; set spec.runPolicy.suspend to false to continue")
@@ -114,8 +114,7 @@ def orphans(snapshot: Snapshot, now: float) -> Orphans:
 def no_live_pods(snapshot: Snapshot) -> bool:
     """Return whether every Indexed Job has ended and every pod is over, those of earlier jobs of this name included.
 
-    A Job's `status.terminating` is not reliable: before Kubernetes 1.31 a Job may end while its pods terminate, and
-    its controller never corrects the number afterwards.
+    Jobs and pods arrive on different watch streams: a Job that has ended says nothing about pods of an earlier state.
     """
     return all(each.ended for each in snapshot.batch_jobs) and all(
         pod.terminated for pod in (*snapshot.pods, *snapshot.predecessors)

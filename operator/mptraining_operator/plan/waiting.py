@@ -72,8 +72,7 @@ def waiting_reason(snapshot: Snapshot, batch_job: SeenBatchJob | None, now: floa
     if batch_job is None:
         return _of_children(snapshot, phase)
     if batch_job.suspended:
-        queue = snapshot.queue_name
-        who = f"the queue {queue!r}" if queue else f"the client that suspended Job {batch_job.name}"
+        who = f"the client that suspended Job {batch_job.name}"
         return Wait(Phase.QUEUED, "Queued", f"waiting for {who} to admit attempt {batch_job.attempt}")
     if batch_job.gang and snapshot.lookups.refusal is not None:
         # No PodGroup: the scheduler leaves the pods without a node.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mptraining_api.pods.affinity import Affinity
 from mptraining_api.resolved_job import Placement
 
 # The API server's maximum.
@@ -17,13 +17,13 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 Term = Mapping[str, Any]
 
 
-def affinity(placement: Placement, own: Affinity | None, labels: Mapping[str, str]) -> dict[str, Any]:
+def affinity(placement: Placement, own: Mapping[str, Any] | None, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the affinity of a pod, empty for none.
 
     `own` is that of podTemplate, to which the requirements of the placement are added; `labels` are those of the
     attempt's pods.
     """
-    found: dict[str, Any] = own.to_document() if own else {}
+    found: dict[str, Any] = copy.deepcopy(dict(own or {}))
     if placement.node_affinity is not None:
         node = found.setdefault("nodeAffinity", {})
         theirs = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms")

@@ -15,7 +15,7 @@ from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
 from mptraining_operator.resources.job_objects import Owner, metadata
-from mptraining_operator.resources.queue_job import MIN_PARALLELISM, Admitted, queue_labels, with_admission
+from mptraining_operator.resources.queue_job import Admitted, with_admission
 
 # What the placement of a worker depends on, and what admission and the image need.
 _POD_FIELDS = (
@@ -33,14 +33,12 @@ def capacity_probe(
     *,
     machine: int,
     pods: int,
-    least: int,
     settings: PodSettings,
     admitted: Admitted | None = None,
 ) -> dict[str, Any]:
     """Build the Job of `pods` pods for the frozen job.
 
-    `admitted` is the job's place in its queue, whose quota has the probe's pods. Without it, a probe of a job with a
-    queue queues by itself, which may admit fewer pods, but no fewer than `least`.
+    `admitted` is the job's place in its queue, whose quota has the probe's pods.
 
     Raises InvalidSpec as `indexed_job`.
     """
@@ -61,22 +59,17 @@ def capacity_probe(
     written = (spec.pod_template.volumes if spec.pod_template else None) or ()
     # A claim may bind a pod to a zone.
     claims = [each for each in written if "persistentVolumeClaim" in each]
-    queue = queue_labels(spec.scheduling) if spec.scheduling and admitted is None else {}
     labels = names.attempt_labels(owner.name, owner.uid, names.PROBE_ATTEMPT)
-    body = metadata(owner, names.probe(owner.name), labels | queue)
-    if queue:
-        body["annotations"] = {MIN_PARALLELISM: str(least)}
     built = copy.deepcopy(
         {
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": body,
+            "metadata": metadata(owner, names.probe(owner.name), labels),
             "spec": {
                 "parallelism": pods,
                 "completions": pods,
                 # A pod that is evicted ends the probe, which is created again after resizeSeconds.
                 "backoffLimit": 0,
-                **({"suspend": True} if queue else {}),
                 "template": {
                     "metadata": {"labels": {**settings.labels, names.MANAGED_BY: names.OPERATOR}},
                     "spec": {

@@ -27,7 +27,7 @@ from mptraining_api.launch import MAX_TO_KEEP, SOURCE_COMMAND, TRAINER_PORT, lau
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import defaults
-from mptraining_api.resolve.attempt import for_attempt, possible_nodes
+from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import Placement, ResolvedJob
 from mptraining_api.spec import JobSpec, Scheduling
 from mptraining_api.status import config_map_name
@@ -44,7 +44,7 @@ from mptraining_operator.resources.job_objects import (
     metadata,
 )
 from mptraining_operator.resources.pod_groups import Gang, pod_annotations, pod_fields, pod_labels
-from mptraining_operator.resources.queue_job import Admitted, partial_admission, queue_labels, with_admission
+from mptraining_operator.resources.queue_job import Admitted, with_admission
 from mptraining_operator.resources.volumes import (
     JOB_FOLDER,
     SHARED_MEMORY_FOLDER,
@@ -110,34 +110,28 @@ def indexed_job(
 
     With a `gang` a scheduler places its pods together, by a PodGroup of the same name.
 
-    `admitted` is the job's place in its queue; without it, an attempt of a job with a queue queues by itself.
-
-    The operator never updates the Job: a queue may own its `suspend` and its placement.
+    `admitted` is the job's place in its queue.
 
     Raises InvalidSpec for a pod template that cannot be merged with the operator's.
     """
     spec = with_frozen_template(spec, job)
     scheduling = spec.scheduling or Scheduling()
     text = text or job.to_json()
-    least = possible_nodes(job)[0]
     job = for_attempt(job, machine=machine, nodes=nodes)
     labels = names.attempt_labels(owner.name, owner.uid, attempt)
     of_attempt = _Attempt(attempt, machine, nodes, text)
     template = _template(owner, job, spec, scheduling, of_attempt, settings, gang)
-    queue = {} if admitted else queue_labels(scheduling)
-    partial = partial_admission(least, job.processes) if queue else {}
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         # No ttlSecondsAfterFinished: the operator deletes the Job, and a TTL breaks Kueue's preemption (kueue#2923).
         "metadata": {
-            **metadata(owner, names.batch_job(owner.name, attempt), labels | queue),
+            **metadata(owner, names.batch_job(owner.name, attempt), labels),
             "annotations": {
                 names.JOB_DIGEST: job_digest(text),
                 **({names.GANG: gang.api.api_version} if gang else {}),
                 **({names.MACHINE: str(machine)} if machine else {}),
                 **({names.WORKERS: str(nodes)} if nodes is not None else {}),
-                **partial,
             },
         },
         "spec": {
@@ -153,7 +147,6 @@ def indexed_job(
             "podFailurePolicy": {
                 "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
             },
-            **({"suspend": True} if queue else {}),
             "template": template,
         },
     }
@@ -190,6 +183,8 @@ def _template(
     pod_template = spec.pod_template or PodTemplate()
     group = names.batch_job(owner.name, attempt.number)
     priority = scheduling.priority_class_name or settings.priority_class_name
+    with _reading(pod_template, attempt):
+        placed = _placement(owner, job, pod_template, attempt.number, settings)
     return {
         "metadata": {
             "labels": {
@@ -218,8 +213,8 @@ def _template(
             **_pull_secrets(pod_template, settings),
             **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
-            **pod_fields(gang, group),
-            **_placement(owner, job, pod_template, attempt.number, settings),
+            **pod_fields(gang),
+            **placed,
             **_pod_fields(pod_template),
             **_containers(owner, job, pod_template, attempt, settings, _changed(job, spec)),
         },
@@ -276,13 +271,13 @@ def _placement(
 def _spread(job: ResolvedJob, pod_template: PodTemplate, labels: dict[str, str]) -> list[dict[str, Any]]:
     """Return the topology spread constraints; those of the job count its pods if they name no others."""
     selector = {"labelSelector": {"matchLabels": labels}}
-    theirs = [{**selector, **each.to_document()} for each in pod_template.topology_spread_constraints or ()]
-    # A preference only: all workers on one node is better than waiting. A TPU host fits one pod only.
+    theirs = [{**selector, **each} for each in pod_template.topology_spread_constraints or ()]
+    # A preference only: all workers on one node is better than waiting.
     own = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **selector}
     # The API server refuses two constraints with the same pair.
     pair = ("topologyKey", "whenUnsatisfiable")
     taken = any(all(each.get(name) == own[name] for name in pair) for each in theirs)
-    needed = job.processes > 1 and job.accelerator.kind != "tpu" and not taken
+    needed = job.processes > 1 and not taken
     return [*([own] if needed else []), *theirs]
 
 
@@ -315,8 +310,8 @@ def _containers(
     launched = launched.model_copy(update={"environment": launched.environment | changed})
     reported = settings.progress_url is not None
     trusted = settings.ca_bundle is not None
-    mounts = [*own_mounts(job.accelerator, token=reported, ca_bundle=trusted), *source.trainer_mounts]
-    init_mounts = [*own_mounts(job.accelerator, token=False, ca_bundle=trusted), *source.init_mounts]
+    mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
+    init_mounts = [*own_mounts(token=False, ca_bundle=trusted), *source.init_mounts]
     own = [*mounts, *(init_mounts if source.prepared else ()), {"mountPath": SHARED_MEMORY_FOLDER}]
     gpus = job.accelerator.count_per_node if job.accelerator.kind == "gpu" else 0
     with _reading(pod_template, attempt):
@@ -330,7 +325,7 @@ def _containers(
         trainer["resources"]["claims"] = [{"name": names.CLAIM}]
     trainer["volumeMounts"] = [*mounts, *(pod_template.volume_mounts or ())]
     if pod_template.lifecycle is not None:
-        trainer["lifecycle"] = pod_template.lifecycle.to_document()
+        trainer["lifecycle"] = pod_template.lifecycle
     # Sidecars such as a proxy must run before the source is prepared, which may install packages.
     before = init_containers(pod_template)
     if source.prepared:

@@ -17,8 +17,6 @@ from mptraining_operator.resources.job_objects import Owner
 # The name of the default queue's override, as on pods without a PodGroup (volcano.sh/apis, v1beta1/labels.go).
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 _VOLCANO_SCHEDULER = "volcano"
-# The name of the only group of a Workload.
-_WORKERS = "workers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +36,7 @@ class PodGroupApi:
 
 COSCHEDULING = PodGroupApi("Coscheduling", "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups")
 VOLCANO = PodGroupApi("Volcano", "scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups")
-# Kubernetes' own (KEP-4671): an alpha API since 1.35, whose types changed in 1.36.
-POD_GROUP = PodGroupApi("Workload", "scheduling.k8s.io", "v1alpha2", "PodGroup", "podgroups")
-WORKLOAD = PodGroupApi("Workload", "scheduling.k8s.io", "v1alpha1", "Workload", "workloads")
-APIS = (COSCHEDULING, VOLCANO, POD_GROUP, WORKLOAD)
+APIS = (COSCHEDULING, VOLCANO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +71,15 @@ def choose(
     wanted, given = scheduling.gang or "Auto", scheduling.scheduler_name
     if workers < 2 or scheduling.queue_name is not None or wanted == "None":
         return None
-    for api, known in ((COSCHEDULING, coscheduling), (VOLCANO, volcano), (POD_GROUP, None), (WORKLOAD, None)):
+    for api, known in ((COSCHEDULING, coscheduling), (VOLCANO, volcano)):
         # Auto uses a scheduler that is known to read the PodGroups: without one the pods would wait forever.
-        usable = given is None if api.gang == "Workload" else known is not None and given in (None, known)
+        usable = known is not None and given in (None, known)
         if (wanted == api.gang or (wanted == "Auto" and usable)) and serves(api):
             return Gang(api, given or known or (_VOLCANO_SCHEDULER if api == VOLCANO else None))
     if wanted == "Auto":
         return None
-    missing = " or ".join(f"{each.plural}.{each.group}/{each.version}" for each in APIS if each.gang == wanted)
+    (api,) = (each for each in APIS if each.gang == wanted)
+    missing = f"{api.plural}.{api.group}/{api.version}"
     raise GangNotServed(f"spec.scheduling.gang: {wanted}: this cluster does not serve {missing}")
 
 
@@ -95,16 +91,9 @@ def pod_annotations(gang: Gang | None, name: str) -> dict[str, str]:
     return {"scheduling.k8s.io/group-name": name} if gang and gang.api == VOLCANO else {}
 
 
-def pod_fields(gang: Gang | None, name: str) -> dict[str, Any]:
-    """Return the fields of a pod's spec that name its group."""
-    if gang is None:
-        return {}
-    fields: dict[str, Any] = {"schedulerName": gang.scheduler} if gang.scheduler else {}
-    if gang.api == POD_GROUP:
-        fields["schedulingGroup"] = {"podGroupName": name}
-    if gang.api == WORKLOAD:
-        fields["workloadRef"] = {"name": name, "podGroup": _WORKERS}
-    return fields
+def pod_fields(gang: Gang | None) -> dict[str, Any]:
+    """Return the fields of a pod's spec by which the gang's scheduler places it."""
+    return {"schedulerName": gang.scheduler} if gang and gang.scheduler else {}
 
 
 def pod_group(
@@ -126,21 +115,15 @@ def pod_group(
                 {"apiVersion": "batch/v1", "kind": "Job", "name": batch_job, "uid": uid, "controller": True}
             ],
         },
-        "spec": _spec(api, batch_job, workers, queue, priority),
+        "spec": _spec(api, workers, queue, priority),
     }
 
 
-def _spec(api: PodGroupApi, batch_job: str, workers: int, queue: str, priority: str) -> dict[str, Any]:
+def _spec(api: PodGroupApi, workers: int, queue: str, priority: str) -> dict[str, Any]:
     if api == COSCHEDULING:
         return {"minMember": workers}
-    if api == VOLCANO:
-        return {
-            "minMember": workers,
-            **({"queue": queue} if queue else {}),
-            **({"priorityClassName": priority} if priority else {}),
-        }
-    policy = {"gang": {"minCount": workers}}
-    if api == POD_GROUP:
-        return {"schedulingPolicy": policy}
-    controller = {"apiGroup": "batch", "kind": "Job", "name": batch_job}
-    return {"controllerRef": controller, "podGroups": [{"name": _WORKERS, "policy": policy}]}
+    return {
+        "minMember": workers,
+        **({"queue": queue} if queue else {}),
+        **({"priorityClassName": priority} if priority else {}),
+    }

@@ -1,11 +1,10 @@
-"""The Job that holds a job's place in Kueue's queue over all attempts, and its Workload for MultiKueue.
+"""The Job that holds a job's place in Kueue's queue over all attempts.
 
-Kueue ends the Workload of a batch/v1 Job with the Job, also a prebuilt one: a job whose attempt failed would lose its
-quota and its place. So one Job is queued for all attempts: its `spec.managedBy` is this operator, Kubernetes' Job
-controller creates no pods for it, and the operator writes its status. Kueue suspends and resumes it, and writes the
-settings of the admitted flavor into its template, from which each attempt takes them. It controls the Jobs of the
-attempts, so that Kueue takes these for children of a Job that it admitted, also with `manageJobsWithoutQueueName` or a
-default queue.
+Kueue ends the Workload of a batch/v1 Job with the Job: a job whose attempt failed would lose its quota and its place.
+So one Job is queued for all attempts: its `spec.managedBy` is this operator, Kubernetes' Job controller creates no pods
+for it, and the operator writes its status. Kueue suspends and resumes it, and writes the settings of the admitted
+flavor into its template, from which each attempt takes them. It controls the Jobs of the attempts, so that Kueue takes
+these for children of a Job that it admitted, also with `manageJobsWithoutQueueName` or a default queue.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining_api.spec import MANAGED_BY_OPERATOR, PREBUILT_WORKLOAD, Scheduling
+from mptraining_api.spec import MANAGED_BY_OPERATOR, Scheduling
 from mptraining_operator.resources import names
 from mptraining_operator.resources.job_objects import Owner, metadata
 
@@ -25,8 +24,6 @@ PRIORITY_CLASS = "kueue.x-k8s.io/priority-class"
 # Kueue's pkg/controller/jobs/job: partial admission of a Job whose completions equal its parallelism.
 MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
 EQUAL_COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
-# The name that Kueue gives to the only pod set of a Job.
-_POD_SET = "main"
 
 # Of the pod template: what decides where pods run and what they cost. Environment, volumes and commands do not.
 _POD_FIELDS = (
@@ -80,30 +77,24 @@ def queue_job(
     machine: int = 0,
     least_workers: int | None = None,
     digest: str = "",
-    workload: str = "",
-    pod_set: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Build the queue's Job from the Indexed Job of an attempt.
 
     `machine`: that of the attempt. `least_workers`: see `partial_admission`. `digest`: see `admission_digest`.
-    `workload` and `pod_set`: the Workload that MultiKueue created, and its pod set, which the Job must equal.
     """
-    workers = pod_set["count"] if pod_set else attempt["spec"]["parallelism"]
+    workers = attempt["spec"]["parallelism"]
     labels = {**names.job_labels(owner.name, owner.uid), names.MANAGED_BY: names.OPERATOR, names.QUEUE_JOB: "true"}
     annotations = {names.MACHINE: str(machine)} if machine else {}
     if digest:
         annotations[names.QUEUE_DIGEST] = digest
     if least_workers is not None:
         annotations |= partial_admission(least_workers, workers)
-    prebuilt = {PREBUILT_WORKLOAD: workload} if workload else {}
-    # A label holds at most 63 characters; Kueue 0.19 and later read the annotation.
-    label = prebuilt if len(workload) <= 63 else {}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            **metadata(owner, names.queue_job(owner.name), {**labels, **queue_labels(scheduling), **label}),
-            "annotations": {**annotations, **prebuilt},
+            **metadata(owner, names.queue_job(owner.name), {**labels, **queue_labels(scheduling)}),
+            "annotations": annotations,
         },
         "spec": {
             "managedBy": MANAGED_BY_OPERATOR,
@@ -111,7 +102,7 @@ def queue_job(
             "completionMode": "Indexed",
             "completions": workers,
             "parallelism": workers,
-            "template": dict(pod_set["template"]) if pod_set else _template(attempt),
+            "template": _template(attempt),
         },
     }
 
@@ -126,33 +117,6 @@ def admission_digest(attempt: Mapping[str, Any], scheduling: Scheduling, least_w
         pod[key] = [{name: each[name] for name in _ADMITTED if name in each} for each in pod.get(key, ())]
     wanted = [pod, attempt["spec"]["parallelism"], least_workers, queue_labels(scheduling)]
     return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
-
-
-def workload(
-    owner: Owner, attempt: Mapping[str, Any], scheduling: Scheduling, *, priority: int | None = None
-) -> dict[str, Any]:
-    """Build the Workload of a job that MultiKueue runs in another cluster; `priority`: that of its priority class.
-
-    Kueue creates Workloads only for the kinds that it knows; for others their controller does (KEP 2349).
-    """
-    pod_set = {"name": _POD_SET, "count": attempt["spec"]["parallelism"], "template": _template(attempt)}
-    spec: dict[str, Any] = {"queueName": scheduling.queue_name, "podSets": [pod_set]}
-    if priority is not None:
-        name = scheduling.workload_priority_class_name
-        spec["priorityClassRef"] = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": name}
-        spec["priority"] = priority
-    labels = {**names.job_labels(owner.name, owner.uid), names.MANAGED_BY: names.OPERATOR}
-    return {
-        "apiVersion": "kueue.x-k8s.io/v1beta2",
-        "kind": "Workload",
-        "metadata": metadata(owner, workload_name(owner), labels),
-        "spec": spec,
-    }
-
-
-def workload_name(owner: Owner) -> str:
-    """Return the name of the job's Workload, at most 63 characters, since a label may hold it."""
-    return f"{owner.name}-{owner.uid[:8]}"
 
 
 def _template(attempt: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,13 +136,7 @@ def _template(attempt: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _container(container: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **{key: container[key] for key in _CONTAINER_FIELDS if key in container},
-        # The API server's defaults for a Job, which it does not add to a Workload: Kueue compares the two.
-        "imagePullPolicy": "IfNotPresent",
-        "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
-    }
+    return {key: container[key] for key in _CONTAINER_FIELDS if key in container}
 
 
 def queue_placement(template: Mapping[str, Any]) -> Placement:

@@ -64,14 +64,6 @@ def shared_memory(accelerator: ResolvedAccelerator) -> str:
     return f"{accelerator.count_per_node if accelerator.kind == 'gpu' else 1}Gi"
 
 
-def has_shared_memory(accelerator: ResolvedAccelerator) -> bool:
-    """Return whether the pod has a /dev/shm of the operator.
-
-    With MPS NVIDIA's device plugin mounts the one of the MPS daemon there, which a volume of the pod would hide.
-    """
-    return accelerator.sharing is None or accelerator.sharing.strategy != "MPS"
-
-
 def job_volume(config_map: str | None) -> dict[str, Any]:
     """Return the volume with job.json, from the pod's annotation or from that ConfigMap."""
     if config_map is not None:
@@ -84,10 +76,8 @@ def own_volumes(
     job: dict[str, Any], accelerator: ResolvedAccelerator, audience: str | None, ca_bundle: CABundle | None
 ) -> Objects:
     """Return the volumes of every worker, `job` with job.json; that of the token only with an `audience`."""
-    volumes: Objects = [job, {"name": _TMP, "emptyDir": {}}]
-    if has_shared_memory(accelerator):
-        size = shared_memory(accelerator)
-        volumes.append({"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}})
+    shared = {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(accelerator)}}
+    volumes: Objects = [job, {"name": _TMP, "emptyDir": {}}, shared]
     if audience is not None:
         token = {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
         volumes.append({"name": _TOKEN, "projected": {"sources": [{"serviceAccountToken": token}]}})
@@ -96,14 +86,13 @@ def own_volumes(
     return volumes
 
 
-def own_mounts(accelerator: ResolvedAccelerator, *, token: bool, ca_bundle: bool) -> Objects:
+def own_mounts(*, token: bool, ca_bundle: bool) -> Objects:
     """Return the mounts of the trainer; those of the init container are the same without the token."""
     mounts: Objects = [
         {"name": _JOB, "mountPath": JOB_FOLDER, "readOnly": True},
         {"name": _TMP, "mountPath": HOME},
+        {"name": _SHARED_MEMORY, "mountPath": SHARED_MEMORY_FOLDER},
     ]
-    if has_shared_memory(accelerator):
-        mounts.append({"name": _SHARED_MEMORY, "mountPath": SHARED_MEMORY_FOLDER})
     if token:
         mounts.append({"name": _TOKEN, "mountPath": TOKEN_FOLDER, "readOnly": True})
     if ca_bundle:

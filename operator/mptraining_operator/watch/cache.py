@@ -285,7 +285,6 @@ class Cache:
             queue_job=min(
                 (each for each in batch_jobs if each.placement), key=lambda each: each.deleting, default=None
             ),
-            workload=stored.workload,
         )
         return VersionedSnapshot(whole, stored.version)
 

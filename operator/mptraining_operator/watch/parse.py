@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from mptraining_api import events
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.spec import API_VERSION, GROUP, KIND, PREBUILT_WORKLOAD, MPTrainingJob, is_paused
+from mptraining_api.spec import API_VERSION, GROUP, KIND, MPTrainingJob, is_paused
 from mptraining_api.status import SOURCE_CONTAINER, TRAINER_CONTAINER, JobStatus, Phase, parse_time
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.sweep.status import SWEEP_UID
@@ -63,8 +63,6 @@ class StoredJob:
     oom_kills: int = 0
     # The uid of the MPTrainingSweep that controls it, which makes it a trial; empty for none.
     sweep_uid: str = ""
-    # The Workload that MultiKueue created for it in this cluster; empty for none.
-    workload: str = ""
     # The nodes of its namespace that it waits for (limits.nodesPerNamespace); 0 if it does not.
     awaited_nodes: int = 0
 
@@ -128,7 +126,6 @@ def job(raw: RawObject) -> StoredJob:
         model_kept_until=str(progress.get("modelKeptUntil") or "") if isinstance(progress, dict) else "",
         oom_kills=_whole(progress.get("oomKills")) if isinstance(progress, dict) else 0,
         sweep_uid=sys.intern(_sweep_uid(metadata)),
-        workload=_prebuilt_workload(metadata),
         awaited_nodes=(_whole(status.get("workers")) or 1) if _waits_for_nodes(status) else 0,
     )
 
@@ -137,12 +134,6 @@ def _sweep_uid(metadata: RawObject) -> str:
     references = metadata.get("ownerReferences") or ()
     found = (each for each in references if each.get("controller") and each.get("kind") == SWEEP_KIND)
     return next((str(each.get("uid")) for each in found if str(each.get("apiVersion")).startswith(f"{GROUP}/")), "")
-
-
-def _prebuilt_workload(metadata: RawObject) -> str:
-    """Return the Workload in the annotation (Kueue 0.19) or the label (before) that MultiKueue sets."""
-    found = ((metadata.get(each) or {}).get(PREBUILT_WORKLOAD) for each in ("annotations", "labels"))
-    return next((str(each) for each in found if each), "")
 
 
 def _waits_for_nodes(status: RawObject) -> bool:
@@ -420,8 +411,6 @@ def read_job(stored: StoredJob) -> tuple[MPTrainingJob | None, str]:
     if stored.sweep_uid:
         # By its owner, whatever became of the label.
         metadata["labels"] = {SWEEP_UID: stored.sweep_uid}
-    if stored.workload:
-        metadata["annotations"] = {PREBUILT_WORKLOAD: stored.workload}
     head = json.dumps({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata}).encode()
     text = head[:-1] + b',"spec":' + stored.spec + b"}"
     try:

@@ -45,21 +45,12 @@ JOBS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
             "taints": TPU_TAINTED,
         },
     ),
-    "slice": (
-        {"type": "tpu-v5-lite-podslice", "topology": "4x4", "countPerNode": 4},
-        4,
-        {
-            "labels": {TPU: "tpu-v5-lite-podslice", TOPOLOGY: "4x4"},
-            "capacity": {"google.com/tpu": "4"},
-            "taints": TPU_TAINTED,
-        },
-    ),
 }
 
 
 @pytest.fixture(scope="module")
 def cluster(scheduled: ControlPlane, new_namespace: Any) -> Iterator[Any]:
-    ns = new_namespace(scheduled, "accelerators", experimentalMultiHostTPU=True)
+    ns = new_namespace(scheduled, "accelerators")
     ns.operator()
     yield ns
     ns.close()

@@ -18,7 +18,7 @@ from tests.testbed.kubernetes.installation import install
 
 DRA = "/apis/resource.k8s.io/v1"
 DRIVER, CLASS, T4 = "gpu.example.com", "t4.example.com", "nvidia-tesla-t4"
-NEW = other() != "1.30"
+NEW = other() != "1.33"
 
 
 def device(name: str, product: str) -> dict[str, Any]:

@@ -139,5 +139,5 @@ def test_the_pod_group_comes_and_goes_with_the_attempt(ns: Any, gang: str, group
 
 def test_a_scheduler_of_gangs_that_is_not_installed(ns: Any) -> None:
     ns.operator()
-    ns.create("absent", nodes=2, scheduling={"gang": "Workload"})
-    ns.waits("absent", "GangNotServed", "does not serve podgroups.scheduling.k8s.io/v1alpha2 or workloads")
+    ns.create("absent", nodes=2, scheduling={"gang": "Volcano"})
+    ns.waits("absent", "GangNotServed", "does not serve podgroups.scheduling.volcano.sh/v1beta1")

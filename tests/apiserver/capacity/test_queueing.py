@@ -46,21 +46,6 @@ def queue(ns: Any) -> Queue:
     return Queue(ns.rest, ns.namespace, "gpus")
 
 
-@pytest.fixture(scope="module")
-def managed_by(scheduled: ControlPlane) -> bool:
-    """Whether the API server keeps spec.managedBy of a Job: since Kubernetes 1.32."""
-    return int(scheduled.rest.get("/version")["minor"]) >= 32
-
-
-@pytest.fixture
-def over_all_attempts(managed_by: bool) -> None:
-    if not managed_by:
-        pytest.skip("before Kubernetes 1.32 each attempt queues by itself")
-
-
-with_place = pytest.mark.usefixtures("over_all_attempts")
-
-
 def pods(ns: Any, job: str) -> list[Pod]:
     """Return the pods that are not being deleted."""
     found: list[Pod] = ns.control_plane.pods.of_job(ns.namespace, job)
@@ -89,7 +74,6 @@ def environment_of(pod: Pod) -> dict[str, Any]:
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
 
 
-@with_place
 def test_admitted_preempted_and_admitted_elsewhere(ns: Any, queue: Queue) -> None:
     """Each admission is an attempt; no budget is charged, no deadline runs, and the next pods resume."""
     saves = lambda pod: Run(stop_after=0.3 + pod.index)  # noqa: E731
@@ -134,7 +118,6 @@ def test_admitted_preempted_and_admitted_elsewhere(ns: Any, queue: Queue) -> Non
     ns.wait_for_event("moved", "Queued: the machines were preempted")
 
 
-@with_place
 def test_a_restart_keeps_the_place_and_a_suspended_job_leaves_the_queue(ns: Any, queue: Queue) -> None:
     def script(pod: Pod) -> Behaviour:
         return Exit(1, after=0.3) if pod.job == "again-1" else Run()
@@ -160,7 +143,6 @@ def test_a_restart_keeps_the_place_and_a_suspended_job_leaves_the_queue(ns: Any,
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (1, 0)
 
 
-@with_place
 def test_a_job_that_fails_gives_its_place_back(ns: Any, queue: Queue) -> None:
     ns.create("fails", lambda pod: Exit(2, after=0.2), scheduling=QUEUED)
     queues(ns, queue, "fails")
@@ -172,7 +154,6 @@ def test_a_job_that_fails_gives_its_place_back(ns: Any, queue: Queue) -> None:
     )
 
 
-@with_place
 def test_a_job_that_queues_is_deleted_with_its_place(ns: Any, queue: Queue) -> None:
     ns.create("dropped", scheduling=QUEUED)
     queues(ns, queue, "dropped")
@@ -181,7 +162,6 @@ def test_a_job_that_queues_is_deleted_with_its_place(ns: Any, queue: Queue) -> N
     ns.wait(lambda: ns.child("batch/v1 jobs", place("dropped")), lambda found: found is None)
 
 
-@with_place
 @pytest.mark.parametrize("runs", [False, True])
 def test_somebody_deletes_the_place(ns: Any, queue: Queue, runs: bool) -> None:
     """The operator creates it again, last in its queue; an attempt that ran ends, since its quota is gone."""
@@ -213,33 +193,6 @@ def test_a_job_of_another_controller_is_left_alone(ns: Any, queue: Queue) -> Non
         ns.patch("theirs", {"spec": {"managedBy": None}})
 
 
-def test_before_kubernetes_1_32_each_attempt_queues_by_itself(ns: Any, queue: Queue, managed_by: bool) -> None:
-    if managed_by:
-        pytest.skip("since Kubernetes 1.32 a job queues over all attempts")
-
-    def script(pod: Pod) -> Behaviour:
-        return Exit(1, after=0.3) if pod.job == "older-1" else Run()
-
-    ns.create("older", script, scheduling=QUEUED)
-    ns.wait(queue.pending, lambda waiting: "older-1" in waiting)
-    ns.phase("older", "Queued")
-    assert ns.child("batch/v1 jobs", place("older")) is None
-    queue.admit("older-1", EAST)
-    ns.wait(queue.pending, lambda waiting: "older-2" in waiting)
-    queue.admit("older-2", EAST)
-    status = ns.running("older", attempt=2)
-    assert {pod.node for pod in pods(ns, "older-2")} == {"east-1"}
-
-    queue.preempt("older-2")
-    ns.wait(queue.pending, lambda waiting: "older-2" in waiting)
-    ns.phase("older", "Queued")
-    ns.scripts["older"] = lambda pod: Exit(0, after=0.2)
-    queue.admit("older-2", WEST)
-    status = ns.phase("older", "Succeeded")
-    assert [each["outcome"] for each in status["attempts"]] == ["ProgramFailed", "Succeeded"]
-    assert (status["applicationFailures"], status["infrastructureRestarts"]) == (1, 0)
-
-
 def uid(child: dict[str, Any]) -> str:
     return str(child["metadata"]["uid"])
 
@@ -253,7 +206,6 @@ def by_hand(scheduled: ControlPlane, new_namespace: Any, ns: Any) -> Iterator[An
     found.close()
 
 
-@with_place
 def test_a_real_trainer_resumes_where_its_queue_stopped_it(by_hand: Any, tmp_path: Path) -> None:
     """The pods' own command and environment run on this machine: the second pod resumes from the step that the first
     one saved.

@@ -36,7 +36,6 @@ def test_the_rights_hold_in_the_whole_cluster_or_in_some_namespaces_alone() -> N
     assert granted == {
         ("authentication.k8s.io", "tokenreviews"),
         ("", "nodes"),
-        ("kueue.x-k8s.io", "workloadpriorityclasses"),
     }
 
 
@@ -79,12 +78,9 @@ CALLS = {
     },
     # The operator reads one that it could not create, because it exists.
     "podgroups": dict.fromkeys(("get", "create"), "apply"),
-    # Of Kubernetes' scheduler, and Kueue's.
-    "workloads": dict.fromkeys(("get", "create"), "apply"),
     # Also without deviceClasses: jobs that started with them claim their GPUs at every attempt.
     "resourceclaimtemplates": dict.fromkeys(("get", "create"), "apply"),
     "localqueues": {"get": "kueue.place_in_queue"},
-    "workloadpriorityclasses": {"get": "kueue.place_in_queue"},
     # Of the Job that holds a job's place in its queue.
     "jobs/status": {"patch": "kueue.place_in_queue"},
     "tokenreviews": {"create": "progress.auth"},

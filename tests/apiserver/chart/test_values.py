@@ -259,8 +259,8 @@ def test_the_names_of_a_long_release_fit() -> None:
 
 
 def test_an_older_kubernetes_is_refused() -> None:
-    with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.30"):
-        render(kubernetes="1.29.15")
+    with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.33"):
+        render(kubernetes="1.32.13")
 
 
 RUNTIMES: dict[str, Any] = {

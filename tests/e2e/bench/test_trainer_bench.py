@@ -1,4 +1,4 @@
-"""`make bench-trainer` still produces every kind of figure, on the smaller model; values depend on the machine."""
+"""The trainer's benchmark still produces its figures, on the smallest model; values depend on the machine."""
 
 from __future__ import annotations
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.document_table import BEGIN, END, put, table
 from tests.soak.kill_and_resume.faults import Fault, Mutation
-from tests.soak.kill_and_resume.matrix import LEGACY, MATRIX, compared, different
-from tests.soak.kill_and_resume.rounds import STEPS, Configuration, Round, faults, make_data, run
+from tests.soak.kill_and_resume.matrix import compared, different
+from tests.soak.kill_and_resume.rounds import STEPS, Configuration, Round, make_data, run
 from tests.testbed.forks import Forks
 
 pytestmark = pytest.mark.timeout(1800)
@@ -73,37 +72,3 @@ def test_an_omission_of_a_checkpoint_is_detected(
     assert forgetful.codes == [[-signal.SIGKILL], [0]]
     assert others <= set(different(whole, forgetful))
     assert bool(different(whole, forgetful)) == bool(mutation)
-
-
-def test_the_chosen_configurations_are_of_the_matrix() -> None:
-    assert set(CHOSEN) <= {*MATRIX, *LEGACY}
-    assert {each.policy for each in CHOSEN} == {each.policy for each in MATRIX}
-    assert {each.devices for each in CHOSEN} == {each.devices for each in MATRIX}
-
-
-def test_faults_are_drawn_by_the_seed() -> None:
-    for configuration in MATRIX:
-        drawn = faults(configuration, 3, 4)
-        assert drawn == faults(configuration, 3, 4) != faults(configuration, 4, 4)
-        steps = [next(iter(hit.values())).step for hit in drawn]
-        assert steps == sorted(steps)
-        assert all(0 < step < STEPS for step in steps)
-        assert all(worker < configuration.workers for hit in drawn for worker in hit)
-    many = [hit for seed in range(20) for hit in faults(Configuration("float32", "two workers"), seed, 4)]
-    assert {len(hit) for hit in many} == {1, 2}, "one worker is lost, or all are killed"
-    assert {fault.signal for hit in many for fault in hit.values()} == {signal.SIGKILL, signal.SIGTERM}
-
-
-def test_the_table_goes_between_its_markers(tmp_path: Path) -> None:
-    document = tmp_path / "reliability.md"
-    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    put(document, table({"float32, one replica": (5, 20, 0)}, parts=7, where="here", seed=3))
-    text = document.read_text()
-    assert text.startswith(f"before\n{BEGIN}\nSeed 3, here. 7 digests")
-    assert "| float32, one replica | 5 | 20 | 0 |" in text
-    assert text.endswith(f"{END}\nafter\n")
-    assert "old" not in text
-    bare = tmp_path / "bare.md"
-    bare.write_text("nothing")
-    with pytest.raises(ValueError, match="no lines"):
-        put(bare, "text")

@@ -29,9 +29,9 @@ from mptraining_trainer.run import run
 from tests.testbed.processes import Server, free_ports
 
 ROOT = Path(__file__).parents[3]
-PYTHON = ROOT / "build" / "tracking" / "bin" / "python"
+PYTHON = ROOT / "build" / "env" / "tracking" / "bin" / "python"
 pytestmark = [
-    pytest.mark.skipif(not PYTHON.exists(), reason="no MLflow here: make build/tracking/.installed"),
+    pytest.mark.skipif(not PYTHON.exists(), reason="no MLflow here: make build/env/tracking/.installed"),
 ]
 PATIENCE = 400.0
 

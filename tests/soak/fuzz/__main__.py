@@ -24,7 +24,7 @@ from tests.soak.fuzz import seeds, targets
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "build" / "fuzz"
-PYTHON = ROOT / "build" / "fuzz-tools" / "bin" / "python"
+PYTHON = ROOT / "build" / "env" / "fuzz" / "bin" / "python"
 # libFuzzer ends the process at these: one allocation and all memory in MB, seconds of one input. atheris itself loses
 # about 13 MB a second (the same inputs without it: none), so that all memory bounds a process of `_SLICE` seconds.
 _ALLOCATION, _MEMORY, _HANG = 512, 8000, 120

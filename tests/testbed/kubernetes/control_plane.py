@@ -53,11 +53,7 @@ CONTROLLERS = (
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the servers. `client_qps` limits the controllers' calls a second, by Kubernetes' default to 20.
-
-    `feature_gates` such as "GangScheduling=true" are of all servers, `apis` such as "scheduling.k8s.io/v1alpha2=true"
-    of the API server.
-    """
+    """Options of the servers. `client_qps` limits the controllers' calls a second, by Kubernetes' default to 20."""
 
     controller_manager: bool = True
     scheduler: bool = False
@@ -67,8 +63,6 @@ class Options:
     disabled_admission: Sequence[str] = ()
     audit: bool = False
     crd: bool = True
-    feature_gates: Sequence[str] = ()
-    apis: Sequence[str] = ()
 
 
 class ControlPlane:
@@ -250,11 +244,8 @@ class ControlPlane:
         extra = audit.flags(self.folder) if options.audit else []
         if options.disabled_admission:
             extra.append(f"--disable-admission-plugins={','.join(options.disabled_admission)}")
-        if options.apis:
-            extra.append(f"--runtime-config={','.join(options.apis)}")
         server = self._run(
             "kube-apiserver",
-            *self._gates(),
             *(f"--etcd-servers=http://127.0.0.1:{self._etcd_port}", "--bind-address=127.0.0.1"),
             *(f"--secure-port={self._port}", "--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged"),
             *(f"--tls-cert-file={keys.certificate}", f"--tls-private-key-file={keys.key}"),
@@ -277,7 +268,6 @@ class ControlPlane:
         options, port = self.options, self._others[0]
         self._run(
             "kube-controller-manager",
-            *self._gates(),
             f"--kubeconfig={self.kubeconfig('controller-manager', _MANAGER_TOKEN)}",
             *("--leader-elect=false", "--bind-address=127.0.0.1", f"--secure-port={port}"),
             f"--controllers={','.join(options.controllers)}",
@@ -316,13 +306,9 @@ class ControlPlane:
         file.write_text(yaml.safe_dump(configuration), encoding="utf-8")
         self._run(
             "kube-scheduler",
-            *self._gates(),
             *(f"--config={file}", "--bind-address=127.0.0.1", f"--secure-port={port}"),
             f"--cert-dir={self.folder / 'keys'}",
         )
-
-    def _gates(self) -> list[str]:
-        return [f"--feature-gates={','.join(self.options.feature_gates)}"] if self.options.feature_gates else []
 
     def _run(self, name: str, *arguments: str) -> Server:
         program = binary(name)

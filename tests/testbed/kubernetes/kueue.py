@@ -3,7 +3,7 @@
     with ControlPlane(folder) as control_plane, Kueue(control_plane) as kueue:
         kueue.queue("team-a", "gpus", {"cpu": 4})
 
-`make kueue` builds it from its Go module into build/kueue. The API server reaches the webhooks by a Service of type
+`make build/kueue/kueue` builds it from its Go module. The API server reaches the webhooks by a Service of type
 ExternalName, which its resolver accepts; the certificates come from Kueue's Secret, as a kubelet would mount them.
 """
 
@@ -54,7 +54,7 @@ class Kueue:
     def start(self) -> Self:
         """Install the chart and start the controller. Raises NotStarted with the end of its log."""
         if not (BUILT / "kueue").exists():
-            raise NotStarted("no kueue in build/kueue: run `make kueue` (needs Go)")
+            raise NotStarted("no kueue in build/kueue: run `make build/kueue/kueue` (needs Go)")
         self._folder.mkdir(parents=True, exist_ok=True)
         self.control_plane.namespace(SYSTEM)
         for document in self._documents():
@@ -90,7 +90,7 @@ class Kueue:
             **self._configuration,
         }
         # MultiKueue watches files, and a machine has few inotify instances.
-        gates = {"VisibilityOnDemand": False, "MultiKueue": "multiKueue" in self._configuration}
+        gates = {"VisibilityOnDemand": False, "MultiKueue": False}
         settings["featureGates"] = {**gates, **self._configuration.get("featureGates", {})}
         file.write_text(yaml.safe_dump(settings), encoding="utf-8")
         environment = {"KUBECONFIG": str(self.control_plane.admin_kubeconfig), "POD_NAMESPACE": SYSTEM}

@@ -113,6 +113,7 @@ def equal(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.both_generations
 def test_everything_comes_back(keras: Keras, tmp_path: Path) -> None:
     """Weights, slots, iterations, metrics, and the state of Keras 3's random numbers for dropout."""
     remembered = {"early_stopping": {"best": 0.25, "wait": 2, "history": [1.0, None]}}
@@ -166,6 +167,7 @@ def test_another_number_of_replicas_reads_it(keras: Keras, tmp_path: Path) -> No
         assert np.array_equal(first, second), "every replica has it"
 
 
+@pytest.mark.both_generations
 def test_the_learning_rate_is_the_jobs_to_say(keras: Keras, tmp_path: Path) -> None:
     """A resumed job may have another rate, and another batch size scales it; a schedule may replace it."""
     Rig(keras, tmp_path, rate=0.1).train().save(1)

@@ -26,8 +26,6 @@ from mptraining_trainer.export.float32_model import replace_mixed_policies
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.program import Program, build
 
-OLDER = Path(__file__).parents[3] / "build" / "keras-older" / "bin" / "python"
-
 LABEL = TensorSpec("label", "int64", ())
 PHOTO = ExampleSpec((TensorSpec("image", "uint8", (32, 32, 3)),), (LABEL,), ("daisy", "rose", "tulip"))
 TABLE = ExampleSpec((TensorSpec("a", "float32", (4,)), TensorSpec("b", "float32", ())), (LABEL,), ("no", "yes"))
@@ -184,6 +182,7 @@ def expected(folder: Path, example: ExampleSpec) -> list[float]:
 
 
 @pytest.mark.parametrize(("program", "example"), PROGRAMS)
+@pytest.mark.both_generations
 def test_the_copy_is_float32_and_has_the_trained_weights(
     keras: Keras, tmp_path: Path, source: Path, program: dict[str, Any], example: ExampleSpec
 ) -> None:
@@ -226,6 +225,7 @@ def test_given_weights_are_exported_instead_of_the_models_own(keras: Keras, tmp_
 
 
 @pytest.mark.parametrize(("program", "example"), PROGRAMS)
+@pytest.mark.both_generations
 def test_a_plain_process_opens_it_and_rebuilds_it(
     keras: Keras, tmp_path: Path, source: Path, program: dict[str, Any], example: ExampleSpec
 ) -> None:
@@ -238,17 +238,7 @@ def test_a_plain_process_opens_it_and_rebuilds_it(
         assert outputs == answers(sys.executable, folder, OPEN.format(package="tf_keras" if keras.legacy else "keras"))
 
 
-@pytest.mark.skipif(not OLDER.exists(), reason="no build/keras-older: an environment with an older Keras 3")
-@pytest.mark.parametrize(("program", "example"), PROGRAMS)
-@pytest.mark.parametrize("keras", ["Keras3"], indirect=True)
-def test_an_older_keras_rebuilds_it(
-    keras: Keras, tmp_path: Path, source: Path, program: dict[str, Any], example: ExampleSpec
-) -> None:
-    folder = tmp_path / "model"
-    export(trained(keras, job(program), example), keras, job(program), example, folder, 1)
-    assert expected(folder, example) == answers(OLDER, folder, REBUILD)
-
-
+@pytest.mark.both_generations
 def test_a_saved_model_serves(keras: Keras, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     resolved, folder = job(CNN, "saved_model"), tmp_path / "model"
     assert export(trained(keras, resolved, PHOTO), keras, resolved, PHOTO, folder, 1)["main"] == "saved_model"

@@ -201,6 +201,7 @@ def exported(keras: Keras, folder: Path, name: str, policy: str, builder: str = 
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.both_generations
 def test_state_of_twelve_layers_is_in_every_form(keras: Keras, tmp_path: Path, source: Path, policy: str) -> None:
     for name in STATE:
         about = exported(keras, tmp_path / name, name, policy)

@@ -117,6 +117,7 @@ def same(first: list[np.ndarray], second: list[np.ndarray], tolerance: float = 0
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.both_generations
 def test_fused_steps_are_the_same_as_single_ones(keras: Keras, policy: str) -> None:
     scale = 1024.0 if policy == "mixed_float16" else None
     fused, single = (Rig(keras, policy=policy, scale=scale) for _ in range(2))
@@ -130,6 +131,7 @@ def test_fused_steps_are_the_same_as_single_ones(keras: Keras, policy: str) -> N
 
 
 @pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.both_generations
 def test_replicas_together_do_what_one_does_with_the_same_batch(keras: Keras, replicas: int) -> None:
     """Without dropout and with synchronized BatchNormalization; sums in another order differ by 1e-5 at most."""
     one, many = Rig(keras, normalized=True), Rig(keras, normalized=True, replicas=replicas)
@@ -142,6 +144,7 @@ def test_replicas_together_do_what_one_does_with_the_same_batch(keras: Keras, re
 
 
 @pytest.mark.parametrize(("replicas", "poisoned"), [(1, 0), (2, 0), (2, 1), (4, 0), (4, 3)])
+@pytest.mark.both_generations
 def test_an_overflow_on_any_one_replica_skips_the_step_on_all(keras: Keras, replicas: int, poisoned: int) -> None:
     inputs, labels = examples(BATCH * 3)
     inputs[BATCH + poisoned * (BATCH // replicas)] = 1e38  # second step: infinite as float16, on one replica alone
@@ -168,6 +171,7 @@ def test_an_overflow_on_any_one_replica_skips_the_step_on_all(keras: Keras, repl
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.both_generations
 def test_a_skipped_step_changes_nothing(keras: Keras, policy: str) -> None:
     """It changes neither statistics nor seeds nor metrics nor the result of the next step."""
     inputs, labels = examples(BATCH * 3)
@@ -205,6 +209,7 @@ def test_checking_updates_first_changes_none_of_them(keras: Keras) -> None:
 
 
 @pytest.mark.parametrize(("replicas", "accumulation", "scale"), [(2, 2, None), (4, 1, 1024.0)])
+@pytest.mark.both_generations
 def test_the_gradient_norm_is_that_of_the_whole_batch(
     keras: Keras, replicas: int, accumulation: int, scale: float | None
 ) -> None:
@@ -229,6 +234,7 @@ def test_clipping_sees_the_whole_gradient(keras: Keras) -> None:
 
 
 @pytest.mark.parametrize("scale", [None, 1024.0])
+@pytest.mark.both_generations
 def test_replicas_share_their_moving_statistics(keras: Keras, scale: float | None) -> None:
     """Plain BatchNormalization: each replica sees its own half of the batch, all continue with the mean of both."""
     rig = Rig(keras, replicas=2, scale=scale, normalized="plain", data=examples(BATCH * 3))
@@ -293,6 +299,7 @@ def test_scaling_changes_nothing_but_the_range(keras: Keras) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.both_generations
 def test_accumulated_parts_are_one_larger_batch(keras: Keras, replicas: int) -> None:
     whole, parts = Rig(keras, replicas=replicas), Rig(keras, replicas=replicas, accumulation=4)
     whole.loop.execute(whole.batches, 3)
@@ -302,6 +309,7 @@ def test_accumulated_parts_are_one_larger_batch(keras: Keras, replicas: int) -> 
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.both_generations
 def test_masked_examples_do_not_count(keras: Keras, accumulation: int) -> None:
     """Half of each batch is masked, and full of NaN: it trains as the other half alone."""
     inputs, labels = examples(BATCH)
@@ -384,6 +392,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.both_generations
 def test_replicas_draw_different_numbers(keras: Keras, name: str) -> None:
     over = strategy(2)
     keras.set_seed(1)
@@ -481,6 +490,7 @@ def assert_trains_as_in_keras(
 
 
 @pytest.mark.parametrize(("replicas", "accumulation"), [(1, 1), (2, 2)])
+@pytest.mark.both_generations
 def test_an_optimizer_of_the_user_means_what_it_means_in_keras(keras: Keras, replicas: int, accumulation: int) -> None:
     assert_trains_as_in_keras(keras, own_apply, replicas=replicas, accumulation=accumulation)
 
@@ -493,6 +503,7 @@ def test_an_optimizer_of_keras_3_means_what_it_means_there(
     assert_trains_as_in_keras(keras3, optimizer, replicas=replicas, accumulation=accumulation)
 
 
+@pytest.mark.both_generations
 def test_states_that_keras_does_not_track_are_found(keras: Keras) -> None:
     """A checkpoint and a skipped step need them: those of stateful RNNs and plain `tf.Variable`s."""
 

@@ -77,6 +77,7 @@ def test_two_replicas_do_what_keras_does_with_the_whole_batch(keras3: Keras, mas
     assert not np.allclose(before[0], plain.get_weights()[0], atol=1e-3), "training moved the weights"
 
 
+@pytest.mark.both_generations
 def test_a_ragged_batch_trains_as_the_masked_one(keras: Keras) -> None:
     """A model of TensorFlow's ragged operations, against Keras' own layers over the padded batches."""
     masked = model(keras, masked=True, per_step=False)

@@ -74,6 +74,7 @@ def zeros(data: ExampleSpec) -> Any:
     ],
 )
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.both_generations
 def test_every_model_ends_in_float32_logits_for_each_class(
     keras: Keras, name: str, data: ExampleSpec, policy: str
 ) -> None:
@@ -253,6 +254,7 @@ def test_batch_normalization_sees_all_replicas_unless_xla_compiles_the_step(
     assert ("BatchNormalization" in notices.topics) is said
 
 
+@pytest.mark.both_generations
 def test_two_replicas_share_one_batch_statistic(keras: Keras) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():

@@ -42,6 +42,7 @@ def model(keras: Keras, inputs: Any, first: Any, second: Any) -> Any:
     ("names", "order"), [((None, None), ("left", "right")), (("right", "left"), ("right", "left"))]
 )
 @pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.both_generations
 def test_a_list_of_inputs_trains_as_in_plain_fit(
     keras: Keras, names: tuple[str | None, str | None], order: tuple[str, str], accumulation: int
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_train_step_of_its_own_gets_what_fit_passes(keras: Keras) -> None:
     assert [rows.shape[1] for rows in passed] == [4, 3]
 
 
+@pytest.mark.both_generations
 def test_a_dict_of_inputs_stays_a_dict(keras: Keras) -> None:
     first, second = entries(keras, ("left", "right"), (4, 3))
     built = model(keras, {"left": first, "right": second}, first, second)

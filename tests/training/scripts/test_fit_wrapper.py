@@ -185,6 +185,7 @@ def test_the_script_has_the_environment_that_it_has_alone(keras: Keras, folder: 
     assert (list(sys.argv), list(sys.path), Path.cwd(), keras.module.Model.fit) == before
 
 
+@pytest.mark.both_generations
 def test_progress_and_checkpoints_come_with_every_epoch(keras: Keras, folder: Path) -> None:
     context = Recorder()
     run(keras, folder, "train.py", context)
@@ -208,6 +209,7 @@ def test_progress_and_checkpoints_come_with_every_epoch(keras: Keras, folder: Pa
         ([1, 1], [[1, 2]], [False, True]),
     ],
 )
+@pytest.mark.both_generations
 def test_a_restart_continues_after_the_epochs_that_are_done(
     keras: Keras, folder: Path, done: list[int], saved: list[list[int]], restored: list[bool]
 ) -> None:
@@ -237,6 +239,7 @@ def test_the_model_of_the_last_fit_is_returned(keras: Keras, folder: Path) -> No
     assert run(keras, folder, "no_fit.py") is None
 
 
+@pytest.mark.both_generations
 def test_a_loaded_model_is_compiled_as_it_is_alone(keras: Keras, folder: Path) -> None:
     assert run(keras, folder, "loads.py").optimizer is not None
 
@@ -278,6 +281,7 @@ def test_a_missing_script_is_named_with_those_that_are_there(keras: Keras, folde
         run(keras, folder, "trian.py")
 
 
+@pytest.mark.both_generations
 def test_the_script_trains_inside_the_jobs_strategy(keras: Keras, folder: Path) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     model = run(keras, folder, "fine.py", strategy=strategy)

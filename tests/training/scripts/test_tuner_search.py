@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +27,6 @@ print("SCORES", sorted(float(trial.score) for trial in tuner.oracle.trials.value
 SEEDED = "import keras\nkeras.utils.set_random_seed(3)\n"
 COUNTED = 'print("BEFORE", len(tuner.oracle.trials))\n'
 SEARCH = SEEDED + tuner_script(trials=4, before=COUNTED) + SUMMARY
-RETRAIN = """
-best = tuner.get_best_models()[0]
-history = best.fit(x, y, epochs=3, batch_size=16)
-print("LOSSES", [float(value) for value in history.history["loss"]])
-"""
 
 
 def scores(done: ScriptRun) -> list[float]:
@@ -95,58 +89,3 @@ def test_a_preempted_search_continues_with_the_interrupted_trial(
     assert [each["hyperparameters"] for each in after.values()] == chosen, "the oracle proposes as without an end"
     assert len(scores(rest)) == len(scores(whole)) == 4
     assert rest.all(events.Progress)[0].step > max(each.step for each in taken.all(events.Progress) if each.trial == 2)
-
-
-def test_a_fit_after_the_search_resumes_by_epoch(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
-    text = SEEDED + tuner_script(trials=2) + SUMMARY + RETRAIN
-    whole = through_us(text, tmp_path / "whole", capsys, monkeypatch)
-    parts = tmp_path / "parts"
-    saved = InProcess(lambda: bool(list((parts / "run" / "checkpoints").glob("*/state.json"))))
-    taken = through_us(text, parts, capsys, monkeypatch, preemption=saved)
-    assert taken.outcome.reason == "Preempted", taken.message
-    rest = through_us(text, parts, capsys, monkeypatch, attempt=2)
-    assert rest.outcome.reason == "Succeeded", rest.message
-    assert "resuming after epoch 1" in rest.notices["Resumed"]
-    assert not [each for each in rest.all(events.Progress) if each.trial], "no trial runs twice"
-    assert rest.losses == pytest.approx(whole.losses, rel=1e-5)
-
-
-TWO = """
-import keras, keras_tuner, numpy as np
-x, y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
-
-def build(hp):
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(hp.Int("units", 1, 9)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    return model
-
-for seed, most in ((1, 2), (2, 3)):
-    tuner = keras_tuner.RandomSearch(build, "loss", most, seed=seed, overwrite=True, directory="d", project_name="p")
-    tuner.search(x, y, verbose=0)
-    print("FOUND", sorted(str(trial.hyperparameters.values) for trial in tuner.oracle.trials.values()))
-"""
-
-
-def test_each_of_two_searches_in_one_directory_keeps_its_state(
-    tmp_path: Path, capsys: Capture, monkeypatch: Patch
-) -> None:
-    first = through_us(TWO, tmp_path, capsys, monkeypatch)
-    again = through_us(TWO, tmp_path, capsys, monkeypatch, attempt=2)
-    assert (first.outcome.reason, again.outcome.reason) == ("Succeeded", "Succeeded"), again.message
-    assert [line for line in first.printed.splitlines() if line.startswith("FOUND")] == [
-        line for line in again.printed.splitlines() if line.startswith("FOUND")
-    ]
-    assert len(list((tmp_path / "run" / "tuner").glob("d*/p/trial_*"))) == 5
-    assert not again.all(events.Progress), "nothing is left to train"
-
-
-def test_a_directory_elsewhere_is_kept_and_reported(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    # pytest's folder is below the temporary directory, whose tuners are in the run folder.
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-    text = tuner_script(trials=1).replace('"my_dir"', repr(str(elsewhere)))
-    done = through_us(text, tmp_path, capsys, monkeypatch)
-    assert done.outcome.reason == "Succeeded", done.message
-    assert (elsewhere / "hello" / "oracle.json").exists()
-    assert str(elsewhere) in done.notices["TunerDirectory"]

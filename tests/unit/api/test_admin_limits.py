@@ -19,14 +19,13 @@ SPEC: dict[str, Any] = {
     "data": {"train": ["gs://bucket/train"]},
     "training": {"batchSize": {"global": 96}},
 }
-TPU = {"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "4x4"}, "nodes": None, "keras": None}
 
 
 def answer(limits: dict[str, Any], namespace: str = "team", cpu_fallback: bool = False, **spec: Any) -> str:
     """Return the refusal of the job; empty when it is allowed."""
     document = {"metadata": {"name": "flowers", "namespace": namespace}, "spec": {**SPEC, **spec}}
     job = MPTrainingJob.parse(document)
-    resolved = resolve(job, ClusterSettings(cpu_fallback=cpu_fallback, experimental_multi_host_tpu=True))
+    resolved = resolve(job, ClusterSettings(cpu_fallback=cpu_fallback))
     try:
         check_limits(
             job, resolved, JobLimits.parse(limits), operator_namespace="mptraining-system", operator_account="operator"
@@ -110,11 +109,6 @@ def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None
 )
 def test_outside_a_limit_that_is_named(limits: dict[str, Any], spec: dict[str, Any], said: str) -> None:
     assert answer(limits, **spec) == said
-
-
-def test_a_slice_is_as_many_nodes_as_it_has_machines() -> None:
-    assert answer({"nodesPerJob": 4}, **TPU) == ""
-    assert answer({"nodesPerJob": 3}, **TPU).startswith("spec.accelerator.topology: 4 nodes are more than limits.")
 
 
 def test_what_was_asked_for_counts_when_a_job_falls_back_to_the_cpu() -> None:

@@ -99,9 +99,11 @@ def _dotted(node: ast.expr) -> str:
 
 def test_no_code_is_loaded_from_data() -> None:
     found = {}
+    words = re.compile("|".join([*_LOADERS, *_CALLS, "yaml", "unsafe", "allow_pickle", "safe_mode"]))
     for root in ("api", "operator", "trainer", "client"):
         for path in sorted((ROOT / root).rglob("*.py")):
-            calls = loaded(ast.parse(path.read_text(encoding="utf-8")))
+            text = path.read_text(encoding="utf-8")
+            calls = loaded(ast.parse(text)) if words.search(text) else []
             if calls and path.name not in _RUNS_THE_PROGRAM:
                 found[path.name] = calls
     assert found == {}

@@ -2,4 +2,10 @@
 
 from __future__ import annotations
 
-from tests.testbed.keras_generations import forks, keras, keras3, keras_of_no_child  # noqa: F401
+import pytest
+
+from tests.testbed.keras_generations import forks, in_generations, keras, keras3, keras_of_no_child  # noqa: F401
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    in_generations(metafunc, both=True)

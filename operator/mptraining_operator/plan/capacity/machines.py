@@ -125,8 +125,7 @@ def _rest_ends(
 def try_deadline(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, why: str) -> Deadline | None:
     """Return when the current attempt gives up its machines; None without alternatives, or once they have come.
 
-    An attempt in a queue waits there without limit, unless its machine has a `tryForSeconds`; the time counts again
-    from its admission.
+    A Job that a client suspended waits without limit.
     """
     machines, attempt = tried(snapshot.job, status), conditions.current_attempt(status)
     if not machines or attempt is None or attempt.start_time is None or conditions.is_true(status, "Running"):
@@ -134,14 +133,10 @@ def try_deadline(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob,
     placed = [pod for pod in snapshot.pods_of(attempt.number) if pod.node and not pod.terminated]
     if len(placed) >= batch_job.parallelism:
         return None
-    machine = min(attempt.machine or 0, len(machines) - 1)
     if batch_job.suspended:
-        if machines[machine].try_for_seconds is None:
-            return None
-        # Since its start, or since the queue took its machines back.
-        began = max(parse_time(attempt.start_time), conditions.transition_time(status, "Running") or 0.0)
-    else:
-        began = batch_job.started or batch_job.created
+        return None
+    machine = min(attempt.machine or 0, len(machines) - 1)
+    began = batch_job.started or batch_job.created
     seconds = try_seconds(snapshot, machines, machine)
     message = f"{describe(machines[machine])} did not come within {seconds} s ({field(status, machine)}): {why}"
     return Deadline(began + seconds, outcomes.NO_CAPACITY, message)

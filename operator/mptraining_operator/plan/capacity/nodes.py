@@ -51,9 +51,8 @@ class Growth:
     """
 
     resize: Resize | None = None
-    # Pods of a probe to be created, and the number that is needed for the next larger size.
+    # Pods of a probe to be created.
     create: int = 0
-    least: int = 0
     keep: bool = False
     wake_at: float | None = None
 
@@ -167,7 +166,7 @@ def growth(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, now: flo
         return _probed(sizes, nodes, most, snapshot.probe, snapshot.limits, now) or Growth(wake_at=next_round)
     if (now - due) % interval >= snapshot.limits.elastic_wait:
         return Growth(wake_at=next_round)
-    return Growth(create=most - nodes, least=min(size for size in sizes if size > nodes) - nodes)
+    return Growth(create=most - nodes)
 
 
 def _probed(

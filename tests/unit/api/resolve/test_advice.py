@@ -82,12 +82,6 @@ def test_a_sentence_for_each_risk(spec: dict[str, Any], expected: str) -> None:
     assert expected in advice_text(**spec)
 
 
-def test_several_tpu_hosts_are_experimental() -> None:
-    settings = ClusterSettings(experimental_multi_host_tpu=True)
-    slice_ = {"type": "tpu-v5-lite-podslice", "topology": "4x4"}
-    assert "4 TPU hosts are experimental" in advice_text(settings=settings, accelerator=slice_)
-
-
 def test_what_is_no_risk_gets_no_sentence() -> None:
     two = {"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2}}
     assert "BatchNormalization" not in advice_text(**two, training={"batchSize": {"perReplica": 16}})

@@ -24,8 +24,8 @@ from tests.unit.api.resolve.resolved_jobs import (
             ("nvidia-l4", {"countPerNode": 1}),
             ("nvidia-l4", {"countPerNode": 8}),
             ("nvidia-tesla-a100", {"countPerNode": 16, "provisioning": "Spot"}),
-            ("tpu-v5-lite-podslice", {"topology": "4x4"}),
-            ("tpu-v3-device", {"topology": "2x4"}),
+            ("tpu-v5-lite-podslice", {"topology": "2x4"}),
+            ("tpu-v3-device", {"topology": "2x2"}),
         ]
     ),
     nodes=st.integers(1, 8),
@@ -37,7 +37,7 @@ def test_fallback_keeps_the_global_batch_size(
     type, written = accelerator
     tpu = type.startswith("tpu-")
     spec: dict[str, Any] = {"training": {"batchSize": {"perReplica": per_replica}}} | ({} if tpu else {"nodes": nodes})
-    asked = resolved(type, accelerator=written, settings=ClusterSettings(experimental_multi_host_tpu=True), **spec)
+    asked = resolved(type, accelerator=written, **spec)
     job = resolved(type, accelerator=written, settings=NO_ACCELERATORS, **spec)
     assert job.global_batch_size is not None
     assert job.global_batch_size == asked.global_batch_size

@@ -20,8 +20,7 @@ SPEC = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3S
 KUBERNETES = tuple(
     f"podTemplate.{each}"
     for each in (
-        *("volumes[]", "env[]", "topologySpreadConstraints[]", "dnsConfig.", "affinity."),
-        *(f"{owner}lifecycle.{hook}." for owner in ("", "initContainers[].") for hook in ("postStart", "preStop")),
+        *("volumes[]", "env[]", "dnsConfig.", "lifecycle.", "initContainers[].lifecycle."),
         *("initContainers[].env[]", "initContainers[].volumeMounts[]", "initContainers[].startupProbe."),
     )
 )

@@ -72,20 +72,7 @@ def toleration(key: str, value: str) -> dict[str, str]:
             },
             [],
         ),
-        (
-            {"computeClass": "training"},
-            {"cloud.google.com/compute-class": "training"},
-            [("cloud.google.com/compute-class", "training")],
-        ),
         ({"partition": "3g.20gb"}, {"cloud.google.com/gke-gpu-partition-size": "3g.20gb"}, []),
-        (
-            {"sharing": {"strategy": "TimeSharing", "clients": 4}},
-            {
-                "cloud.google.com/gke-gpu-sharing-strategy": "time-sharing",
-                "cloud.google.com/gke-max-shared-clients-per-gpu": "4",
-            },
-            [],
-        ),
     ],
 )
 def test_gke_selects_by_labels_alone(
@@ -147,12 +134,6 @@ def test_aks_selects_by_the_sizes_of_its_machines() -> None:
         ({}, "Mixed", "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu"),
         ({"partition": "3g.20gb"}, "Mixed", "NVIDIA-A100-SXM4-40GB", "nvidia.com/mig-3g.20gb"),
         ({"partition": "3g.20gb"}, "Single", "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb", "nvidia.com/gpu"),
-        (
-            {"sharing": {"strategy": "TimeSharing", "clients": 4}},
-            "Mixed",
-            "NVIDIA-A100-SXM4-40GB-SHARED",
-            "nvidia.com/gpu",
-        ),
     ],
 )
 def test_gpu_feature_discovery_names_the_product(
@@ -161,30 +142,6 @@ def test_gpu_feature_discovery_names_the_product(
     placed = place({"type": A100, **wanted}, "NVIDIA", mig_strategy=strategy)
     assert product in terms(placed)[0]["nvidia.com/gpu.product"]
     assert placed.resources == {resource: 1}
-    if "sharing" in wanted:
-        assert placed.node_selector == {
-            "nvidia.com/gpu.sharing-strategy": "time-slicing",
-            "nvidia.com/gpu.replicas": "4",
-        }
-
-
-# Of gpu-feature-discovery: internal/lm/mig-strategy.go and resource.go of NVIDIA/k8s-device-plugin.
-@pytest.mark.parametrize("platform", ["NVIDIA", "EKS", "AKS"])
-def test_a_shared_slice_has_labels_of_its_own_where_it_has_a_resource_of_its_own(platform: str) -> None:
-    wanted = {"type": A100, "partition": "3g.20gb", "sharing": {"strategy": "TimeSharing", "clients": 4}}
-    mixed = place(wanted, platform, mig_strategy="Mixed")
-    assert mixed.resources == {"nvidia.com/mig-3g.20gb": 1}
-    labels = {"nvidia.com/mig-3g.20gb.sharing-strategy": "time-slicing", "nvidia.com/mig-3g.20gb.replicas": "4"}
-    assert mixed.node_selector.items() >= labels.items()
-    assert not any(key.startswith("nvidia.com/gpu.") for key in mixed.node_selector)
-    if platform == "NVIDIA":
-        assert "NVIDIA-A100-SXM4-40GB" in terms(mixed)[0]["nvidia.com/gpu.product"]
-    single = place(wanted, platform, mig_strategy="Single")
-    assert single.resources == {"nvidia.com/gpu": 1}
-    labels = {"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"}
-    assert single.node_selector.items() >= labels.items()
-    for term in terms(single):
-        assert "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED" in term["nvidia.com/gpu.product"]
 
 
 @pytest.mark.parametrize("platform", ["EKS", "AKS"])
@@ -204,8 +161,6 @@ def test_slices_of_one_size_are_told_from_whole_gpus_by_their_product(platform: 
         ({"type": A100, "provisioning": "Reservation", "reservation": "r"}, "AKS", "expected OnDemand, Spot."),
         ({"type": A100, "provisioning": "Spot"}, "NVIDIA", "expected OnDemand."),
         ({"type": "cpu", "provisioning": "Spot"}, "NVIDIA", "expected OnDemand."),
-        ({"type": A100, "computeClass": "c"}, "EKS", "EKS has no compute classes"),
-        ({"type": A100, "sharing": {"strategy": "MPS", "clients": 2}}, "GKE", "forbids; expected TimeSharing"),
         (
             {"type": A100, "provisioning": "Reservation", "reservation": "projects/p/reservations/r"},
             "EKS",
@@ -246,9 +201,7 @@ def test_a_cpu_job_keeps_small_requests_and_no_constraints() -> None:
     assert placed == Placement(node_selector={}, resources={}, tolerations=())
 
 
-def test_for_a_cluster_that_is_not_known_the_first_platform_with_such_nodes_counts() -> None:
-    shared = {"type": A100, "sharing": {"strategy": "MPS", "clients": 2}}
-    assert place(shared, "Auto") == place(shared, "EKS")
+def test_for_a_cluster_that_is_not_known_the_default_platform_counts() -> None:
     assert place({"type": A100}, "Auto") == place({"type": A100}, "GKE")
     with pytest.raises(InvalidSpec, match="A100 40 GB has no slice"):
         place({"type": A100, "partition": "1g.24gb"}, "Auto")

@@ -68,11 +68,10 @@ def test_choices_that_follow_from_the_accelerator(
     ("by", "expected"),
     [
         ("mptraining.dev/operator", None),
-        ("kueue.x-k8s.io/multikueue", "Kueue's MultiKueue sends the job to another cluster"),
         (
-            "kueue.x-k8s.io/multi-kueue",
+            "mptraining.dev/operater",
             "a controller of that name has the job, and this operator leaves it alone. "
-            "Did you mean 'kueue.x-k8s.io/multikueue'?",
+            "Did you mean 'mptraining.dev/operator'?",
         ),
     ],
 )
@@ -192,15 +191,10 @@ def test_a_cpu_runs_anywhere() -> None:
     assert (placement.node_selector, placement.resources, placement.tolerations) == ({}, {}, ())
 
 
-def test_several_tpu_hosts_need_the_setting() -> None:
-    slice_ = {"topology": "4x4"}
-    with pytest.raises(InvalidSpec, match="experimentalMultiHostTPU"):
-        resolved("tpu-v5-lite-podslice", accelerator=slice_)
-    settings = ClusterSettings(experimental_multi_host_tpu=True)
-    job = resolved("tpu-v5-lite-podslice", accelerator=slice_, settings=settings)
-    assert (job.strategy, job.processes, job.replicas) == ("TPU", 4, 16)
-    with pytest.raises(InvalidSpec, match=r"spec\.nodes: 1, but 4x4 with 4 chips per node spans 4 hosts.*2x4"):
-        resolved("tpu-v5-lite-podslice", accelerator=slice_, settings=settings, nodes=1)
+def test_several_tpu_hosts_are_refused_with_or_without_accelerators() -> None:
+    for settings in (ClusterSettings(), NO_ACCELERATORS):
+        with pytest.raises(InvalidSpec, match="4x4 with 4 chips per node spans 4 hosts, on which TensorFlow cannot"):
+            resolved("tpu-v5-lite-podslice", accelerator={"topology": "4x4"}, settings=settings)
 
 
 def test_a_script_on_one_device_has_no_strategy_there_or_on_the_cpu() -> None:

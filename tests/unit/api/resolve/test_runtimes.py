@@ -213,9 +213,6 @@ def test_the_provisioning_of_a_runtime_is_that_of_each_machine_that_leaves_it_op
     found = resolved(runtime="team-default", accelerator=machine)
     kinds = [each.accelerator.provisioning for each in machines(found)]
     assert kinds == ["Spot", "Spot", "OnDemand"]
-    by_class = resolved(runtime="team-default", accelerator={"type": "nvidia-l4", "computeClass": "gpus"})
-    assert by_class.accelerator.provisioning == "OnDemand"
-    assert "spec.accelerator.provisioning" not in reasons(by_class)
 
 
 def test_a_slice_is_no_device_of_a_class() -> None:
@@ -321,22 +318,6 @@ def test_an_alternative_that_needs_another_keras_generation_is_left_out() -> Non
     assert "it needs keras: Legacy" in reasons(found)["spec.accelerator.alternatives"]
 
 
-def test_multikueue_gets_no_alternatives_of_a_runtime() -> None:
-    spec = {"managedBy": "kueue.x-k8s.io/multikueue", "scheduling": {"queueName": "gpus"}}
-    found = resolved(settings=WITH_SCARCE, runtime="scarce", **spec)
-    assert found.alternatives == ()
-    assert "MultiKueue sends the job to another cluster" in reasons(found)["spec.accelerator.alternatives"]
-
-
-@pytest.mark.parametrize("where", ["labels", "annotations"])
-def test_the_copy_that_multikueue_makes_in_another_cluster_gets_none_either(where: str) -> None:
-    document = job(runtime="scarce", scheduling={"queueName": "gpus"}).to_document()
-    document["metadata"][where] = {"kueue.x-k8s.io/prebuilt-workload-name": "flowers-1"}
-    found = resolve(MPTrainingJob.parse(document), WITH_SCARCE)
-    assert found.alternatives == ()
-    assert found.accelerator.type == "nvidia-tesla-t4"
-
-
 @pytest.mark.parametrize(
     ("accelerator", "expected"),
     [
@@ -344,7 +325,6 @@ def test_the_copy_that_multikueue_makes_in_another_cluster_gets_none_either(wher
         ({"provisioning": "OnDemand"}, ["OnDemand", "OnDemand", "OnDemand", "OnDemand"]),
         ({"provisioning": "FlexStart"}, ["FlexStart", "FlexStart", "OnDemand", "FlexStart"]),
         ({"provisioning": "Reservation", "reservation": "ours"}, ["Reservation", "OnDemand", "OnDemand", "OnDemand"]),
-        ({"computeClass": "gpus"}, ["OnDemand", "OnDemand", "OnDemand", "OnDemand"]),
     ],
 )
 def test_a_job_that_asks_for_machines_that_stay_gets_no_others(
@@ -370,33 +350,6 @@ def test_alternatives_outside_the_limits_are_left_out(
     found = resolved(settings=settings, runtime="scarce")
     assert [each.accelerator.type for each in found.alternatives] == ["nvidia-l4"]
     assert reasons(found)["spec.accelerator.alternatives"].endswith(reason)
-
-
-FOUR_HOSTS = {"alternatives": [{"type": "tpu-v5-lite-podslice", "topology": "4x4"}]}
-
-
-@pytest.mark.parametrize(
-    ("limits", "own", "reason"),
-    [
-        ({"nodesPerJob": 2}, {}, "its 4 nodes are more than limits.nodesPerJob allows"),
-        ({"nodesPerNamespace": 3}, {}, "its 4 nodes are more than limits.nodesPerNamespace allows"),
-        ({}, {"nodesPerJob": 3}, "its 4 nodes are more than runtimes.scarce.limits.nodesPerJob allows"),
-        ({"nodesPerJob": 4}, {"nodesPerJob": 4}, None),
-    ],
-)
-def test_alternatives_of_too_many_nodes_are_left_out(
-    limits: dict[str, Any], own: dict[str, Any], reason: str | None
-) -> None:
-    runtime, allowed = Runtime.parse({**FOUR_HOSTS, "limits": own}), JobLimits.parse(limits)
-    settings = dataclasses.replace(
-        CLUSTER, runtimes={"scarce": runtime}, limits=allowed, experimental_multi_host_tpu=True
-    )
-    written = job(runtime="scarce", accelerator=L4, keras="Legacy", training={"batchSize": {"global": 256}})
-    found = resolve(written, settings)
-    assert [each.processes for each in found.alternatives] == ([] if reason else [4])
-    check_limits(written, found, allowed, runtime_limits=runtime.limits)
-    if reason:
-        assert reasons(found)["spec.accelerator.alternatives"].endswith(reason)
 
 
 def test_a_job_never_fails_for_machines_that_only_its_runtime_added() -> None:

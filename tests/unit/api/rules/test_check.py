@@ -68,9 +68,6 @@ def test_the_field_of_a_list_names_the_item() -> None:
             {"name": "x", "dtype": "int8", "shape": [0], "lengthName": "n"},
             {"name": "y", "dtype": "int8", "shape": [0], "lengthName": "n"}]}},
          "spec.data.features[1].lengthName: 'n'; expected every name once"),
-        ({"managedBy": "kueue.x-k8s.io/multikueue", "scheduling": {"queueName": "a"},
-          "accelerator": {"type": "cpu", "alternatives": [{"type": "nvidia-l4"}]}},
-         "spec.accelerator.alternatives: has 1 entry; expected none together with managedBy"),
     ],
 )  # fmt: skip
 def test_a_violation_in_a_list_shows_the_part_that_is_wrong(spec: dict[str, Any], line: str) -> None:

@@ -185,7 +185,7 @@ def test_decisions_that_contradict_the_accelerator_are_listed_together() -> None
          ["spec.accelerator.partition: NVIDIA T4 has no slices (MIG)"]),
         ("{type: cpu, partition: 3g.20gb}", ["spec.accelerator.type: 'cpu'; expected a GPU"]),
         ("{type: nvidia-tesla-a100, partition: 3g.20gb, countPerNode: 4}",
-         ["spec.accelerator.countPerNode: 4; expected 1 with partition or sharing"]),
+         ["spec.accelerator.countPerNode: 4; expected 1 with partition"]),
         ("{type: nvidia-tesla-t4, alternatives: [{type: nvidia-tesla-t4, partition: 1g.5gb, countPerNode: 2}]}",
          ["spec.accelerator.alternatives[0].partition: NVIDIA T4 has no slices (MIG)"]),
         ("{type: cpu, alternatives: [{type: nvidia-l4, countPerNode: 3, provisioning: Reservation}]}",
@@ -206,7 +206,6 @@ def test_the_mistakes_of_all_machines_are_listed_beside_broken_rules(accelerator
     ("accelerator", "field"),
     [
         ("{type: t4, partition: 3g.20gb}", "spec.accelerator.type"),
-        ("{type: t4, sharing: {strategy: TimeSharing, clients: 2}}", "spec.accelerator.type"),
         ("{type: v5e, topology: 2x2}", "spec.accelerator.type"),
         ("{type: cpu, alternatives: [{type: t4, partition: 3g.20gb}]}", "spec.accelerator.alternatives[0].type"),
     ],

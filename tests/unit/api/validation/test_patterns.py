@@ -67,9 +67,6 @@ def test_the_example_in_the_words_fits(pattern: str, words: str) -> None:
         ("accelerator: {type: cpu, reservation: Team_A}",
          "spec.accelerator.reservation: 'Team_A' is not valid; expected a name of small letters, digits and dashes, a "
          "letter first, such as team-t4, or projects/PROJECT/reservations/NAME. Did you mean 'team-a'?"),
-        ("accelerator: {type: cpu, computeClass: a_b}",
-         "spec.accelerator.computeClass: 'a_b' is not valid; expected letters, digits, dashes and dots, a letter or "
-         "digit first, such as spot-gpus. Did you mean 'a-b'?"),
         ("accelerator: {type: nvidia-tesla-a100, partition: half}",
          "spec.accelerator.partition: 'half' is not valid; expected a MIG profile, such as 3g.20gb"),
         ("podTemplate: {initContainers: [{name: Proxy, image: a}]}",

@@ -25,8 +25,6 @@ def test_a_range_of_nodes_is_refused_with_the_line_to_write() -> None:
         (("spec", "elastic"), "2-8", "Write elastic: {min: 2, max: 8}"),
         (("spec", "elastic"), 4, "Write elastic: {min: 1, max: 4}"),
         (("spec", "elastic"), True, "Write elastic: {min: 1, max: 8}"),
-        (("spec", "accelerator", "sharing"), "TimeSharing", "Write sharing: {strategy: TimeSharing, clients: 4}"),
-        (("spec", "accelerator", "alternatives", 1, "sharing"), "mps", "Write sharing: {strategy: MPS, clients: 4}"),
         (
             ("spec", "scheduling", "gang"),
             "Kueue",

@@ -69,13 +69,13 @@ def test_every_machine_of_a_job_with_alternatives_has_its_plan(job_file: JobFile
 
 def test_a_job_is_checked_for_the_platform_that_is_named(job_file: JobFile) -> None:
     path = job_file()
-    shared = "{type: nvidia-tesla-a100, sharing: {strategy: MPS, clients: 2}}"
-    path.write_text(path.read_text().replace("{type: cpu}", shared))
-    with pytest.raises(InvalidSpec, match=r"'MPS' on GKE.*mptj check --node-labels"):
-        check(str(path))
-    labels = check(str(path), node_labels="EKS").job.placement.node_selector or {}
-    assert labels["nvidia.com/gpu.sharing-strategy"] == "mps"
-    assert CliRunner().invoke(app, ["check", "--node-labels", "EKS", str(path)]).exit_code == 0
+    tpu = "{type: tpu-v5-lite-podslice, topology: 2x4}"
+    path.write_text(path.read_text().replace("{type: cpu}", tpu))
+    with pytest.raises(InvalidSpec, match=r"EKS know no tpu-v5-lite-podslice.*mptj check --node-labels"):
+        check(str(path), node_labels="EKS")
+    labels = check(str(path), node_labels="GKE").job.placement.node_selector or {}
+    assert labels["cloud.google.com/gke-tpu-topology"] == "2x4"
+    assert CliRunner().invoke(app, ["check", "--node-labels", "GKE", str(path)]).exit_code == 0
     # The cluster decides for its own nodes.
     assert CliRunner().invoke(app, ["submit", "--dry-run", str(path)]).exit_code == 0
 

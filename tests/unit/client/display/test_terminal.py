@@ -88,7 +88,9 @@ def test_an_epoch_leaves_one_line_and_a_checkpoint_none() -> None:
 
     saved = Saved(step=3, uri="x", bytes=1, seconds=0.1, **COMMON)
     end = Finished(reason="Succeeded", exit_code=0, message="", **COMMON)
-    with_validation = shown(step(2, 1, loss=2.0), step(3, 1, val_loss=1.0), saved, step(5, 2, loss=1.0), end)
+    # The events after a validation repeat its metrics.
+    second = (step(4, 2, loss=1.5, val_loss=1.0), step(5, 2, loss=1.0))
+    with_validation = shown(step(2, 1, loss=2.0), step(3, 1, val_loss=1.0), saved, *second, end)
     permanent = [line for line in with_validation if "━" not in line and "╸" not in line and "╺" not in line]
     assert permanent == ["step 3/9  epoch 1  val_loss 1", "step 5/9  epoch 2  loss 1"]
     assert not any("starting TensorFlow" in line for line in permanent)

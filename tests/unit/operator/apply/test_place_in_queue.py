@@ -1,4 +1,4 @@
-"""A job's place in its queue in an API server: its Job, the reports about it, and MultiKueue's Workload."""
+"""A job's place in its queue in an API server: its Job, and the reports about it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, LOCAL_QUEUES, WORKLOADS, ApiProblem
-from mptraining_operator.plan.actions import CreateWorkload, JoinQueue, ReportToQueue, StartAttempt
+from mptraining_api.kubernetes_api import BATCH_JOBS, LOCAL_QUEUES, ApiProblem
+from mptraining_operator.plan.actions import JoinQueue, ReportToQueue, StartAttempt
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import seen_batch_job
 from tests.unit.operator.apply.applied_job import Bench
@@ -104,13 +104,16 @@ def test_a_report_about_a_deleted_place_is_planned_again(queued: Bench) -> None:
     assert queued.snapshot.queue_job is None
 
 
-def test_kueue_that_is_not_installed_is_reported_once(api: Any, clock: Clock, raw_job: Make) -> None:
-    sent = Bench(api, clock, raw_job(scheduling={"queueName": "gpus"}, managedBy="kueue.x-k8s.io/multikueue"))
-    for _ in range(2):
-        api.refuse("create", WORKLOADS, ApiProblem(404, "NotFound", "the server could not find the requested resource"))
-        sent.apply(actions=(CreateWorkload(sent.job),))
-    assert sent.lookups.refusal is not None
-    assert "Kueue is not installed" in sent.lookups.refusal.message
-    assert sent.said == ["ChildRefused"]
-    sent.apply(actions=(CreateWorkload(sent.job),))
-    assert (sent.lookups.refusal, sent.lookups.workload_exists) == (None, True)
+def test_a_place_without_managed_by_is_deleted_and_reported(queued: Bench) -> None:
+    """Kubernetes' Job controller would create its pods."""
+    create = queued.api.create
+
+    def without_the_gate(resource: Any, namespace: str, body: dict[str, Any], **kwargs: Any) -> Any:
+        spec = {key: value for key, value in body["spec"].items() if key != "managedBy"}
+        return create(resource, namespace, {**body, "spec": spec}, **kwargs)
+
+    queued.api.create = without_the_gate
+    queued.apply(actions=(JoinQueue(queued.job),))
+    assert queued.api.find(BATCH_JOBS, "team", "flowers-queue") is None
+    assert queued.lookups.refusal is not None
+    assert "JobManagedBy" in queued.lookups.refusal.message

@@ -12,7 +12,7 @@ from tests.unit.operator.apply.applied_job import KEY, QUOTA, Bench
 
 
 def probe(bench: Bench) -> StartProbe:
-    return StartProbe(bench.job, machine=0, pods=2, least=1)
+    return StartProbe(bench.job, machine=0, pods=2)
 
 
 def test_it_is_created_once_and_is_no_attempt(bench: Bench) -> None:

@@ -1,7 +1,8 @@
 """Every branch of the plan as a YAML pair: observed state and expected actions. The files are in tests/golden/plans.
 
-Times are seconds after 2026-01-01T00:00:00Z; inside statuses they are written `T+30`. An expected status has only
-the changes. `MPTRAINING_GOLDEN_UPDATE=1` writes the results into the files; review them before the commit.
+Times are seconds after 2026-01-01T00:00:00Z; inside statuses they are written `T+30`. A condition is one line by its
+type: status, reason, time, generation, message. `like: resolved` stands for the fields of STATUS. An expected status
+has only the changes. `MPTRAINING_GOLDEN_UPDATE=1` writes the results into the files; review them before the commit.
 """
 
 from __future__ import annotations
@@ -47,6 +48,18 @@ SPEC: dict[str, Any] = {
     "data": {"train": ["gs://bucket/train-*.tfrecord"]},
     "training": {"epochs": 5, "batchSize": {"global": 64}},
 }
+# What the first reconciliation writes of SPEC, and no later one changes.
+STATUS: dict[str, Any] = {
+    "applicationFailures": 0,
+    "infrastructureRestarts": 0,
+    "strategy": "MultiWorkerMirrored",
+    "precision": "mixed_float16",
+    "workers": 2,
+    "replicasInSync": 8,
+    "globalBatchSize": 64,
+    "observedGeneration": 1,
+}
+_CONDITION = re.compile(r"(True|False|Unknown) (\S+) (T\+\d+)(?: gen (\d+))?: (.*)", re.DOTALL)
 
 
 def cases() -> list[Any]:
@@ -93,6 +106,9 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
             }
         )
     status = document.get("status", {})
+    if status is not None:
+        status = with_conditions({**(STATUS if "like" in status else {}), **status})
+        status.pop("like", None)
     lookups = {"peers_allowed": True, **document.get("lookups", {})}
     if lookups.pop("jobFile", None):
         assert job is not None
@@ -162,6 +178,28 @@ def absolute(document: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value + BASE if key in TIMES and value is not None else value for key, value in document.items()}
 
 
+def with_conditions(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the status with its conditions as the API has them."""
+    found = dict(status)
+    if isinstance(lines := status.get("conditions"), dict):
+        found["conditions"] = [condition(type, line) for type, line in lines.items()]
+    return found
+
+
+def condition(type: str, line: str) -> dict[str, Any]:
+    match = _CONDITION.fullmatch(line)
+    assert match, f"{type}: {line!r}; expected STATUS REASON T+SECONDS gen NUMBER: MESSAGE"
+    status, reason, time, generation, message = match.groups()
+    found = {"type": type, "status": status, "reason": reason, "message": message, "lastTransitionTime": time}
+    return found if generation is None else {**found, "observedGeneration": int(generation)}
+
+
+def condition_line(document: Mapping[str, Any]) -> str:
+    generation = f" gen {document['observedGeneration']}" if "observedGeneration" in document else ""
+    head = f"{document['status']} {document['reason']} {document['lastTransitionTime']}{generation}"
+    return f"{head}: {document.get('message', '')}"
+
+
 def stamped(value: Any) -> Any:
     """Return `T+30` as a timestamp."""
     if isinstance(value, dict):
@@ -190,16 +228,22 @@ def merged(base: Any, more: Any) -> Any:
 
 
 def changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
-    old, new = before.to_document(), after.to_document()
-    return {key: new.get(key) for key in {**old, **new} if old.get(key) != new.get(key)}
+    old, new = unstamped(before.to_document()), unstamped(after.to_document())
+    for document in (old, new):
+        document["conditions"] = {each["type"]: condition_line(each) for each in document.get("conditions", ())}
+    found = {key: new.get(key) for key in {**old, **new} if old.get(key) != new.get(key)}
+    if "conditions" in found:
+        types = {**old["conditions"], **new["conditions"]}
+        changed = {type: new["conditions"].get(type, "gone") for type in types}
+        found["conditions"] = {type: line for type, line in changed.items() if line != old["conditions"].get(type)}
+    return found
 
 
 def written(found: Plan, snapshot: Snapshot) -> dict[str, Any]:
     """Return the plan as the YAML files contain it: the status's changes only, the resolved job by its image."""
     document: dict[str, Any] = {}
     if found.status is not None:
-        changed = changes(snapshot.status or JobStatus(), found.status)
-        document["status"] = unstamped(changed)
+        document["status"] = changes(snapshot.status or JobStatus(), found.status)
     if found.actions:
         document["actions"] = [action(each) for each in found.actions]
     if found.event_records:
@@ -221,11 +265,33 @@ def action(each: Any) -> str:
     return " ".join([type(each).__name__, *(str(value) for value in dataclasses.asdict(each).values())])
 
 
+class Compact(yaml.SafeDumper):
+    """Writes short mappings and lists without nested ones on one line."""
+
+    def represent_mapping(self, *arguments: Any, **options: Any) -> yaml.MappingNode:
+        node = super().represent_mapping(*arguments, **options)
+        values = [each for pair in node.value for each in pair]
+        node.flow_style = all(isinstance(each, yaml.ScalarNode) for each in values) and (
+            sum(len(each.value) + 2 for each in values) < 90
+        )
+        return node
+
+    def represent_sequence(self, *arguments: Any, **options: Any) -> yaml.SequenceNode:
+        node = super().represent_sequence(*arguments, **options)
+        node.flow_style = all(isinstance(each, yaml.ScalarNode) and len(each.value) < 30 for each in node.value)
+        return node
+
+
+def yaml_of(document: list[dict[str, Any]]) -> str:
+    return "\n".join(
+        yaml.dump([case], Dumper=Compact, sort_keys=False, width=120, allow_unicode=True) for case in document
+    )
+
+
 def update(file: Path, name: str, got: dict[str, Any]) -> None:
     document = yaml.safe_load(file.read_text())
     for case in document:
         if case["name"] == name:
             case["plan"] = got
-    text = "\n".join(yaml.safe_dump([case], sort_keys=False, width=110) for case in document)
-    file.write_text(text)
+    file.write_text(yaml_of(document))
     pytest.skip("golden file updated")

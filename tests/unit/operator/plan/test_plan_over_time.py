@@ -79,8 +79,6 @@ class ClusterSimulation:
     # The MPTrainingJob may be deleted and created again.
     uid: str = "uid"
     queued: bool = False
-    # Each attempt queues by itself, as before Kubernetes 1.32.
-    attempts_queue: bool = False
     # The Job that holds the job's place in its queue over all attempts.
     place: SeenBatchJob | None = None
     suspend: bool = False
@@ -91,7 +89,6 @@ class ClusterSimulation:
     lookups: Lookups = field(default_factory=Lookups)
     lost: set[str] = field(default_factory=set)
     made: list[str] = field(default_factory=list)
-    disowned: set[str] = field(default_factory=set)
     owed: dict[str, set[int]] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -106,7 +103,7 @@ class ClusterSimulation:
             batch_jobs=tuple(self.jobs.values()),
             pods=tuple(pod for pod in self.pods.values() if pod.job_uid == self.uid),
             predecessors=tuple(pod for pod in self.pods.values() if pod.job_uid != self.uid and not pod.terminated),
-            lookups=dataclasses.replace(self.lookups, attempts_queue=self.attempts_queue),
+            lookups=self.lookups,
             limits=LIMITS,
             queue_job=self.place,
         )
@@ -164,9 +161,6 @@ class ClusterSimulation:
         self.made.append(name)
         uid = f"{name}/{len(self.made)}"
         self.jobs[name] = SeenBatchJob(name, uid, self.uid, number, self.now, parallelism=WORKERS)
-        if self.queued and self.attempts_queue:
-            self.change_job(name, suspended=True)
-            return
         if self.queued:
             assert self.place is not None
             assert not self.place.suspended, "started before its admission"
@@ -187,21 +181,12 @@ class ClusterSimulation:
             self.pods[pod] = SeenPod(pod, pod, self.uid, each.uid, each.attempt, index, "Pending", node=f"node-{index}")
             self.owed[name].discard(index)
 
-    def preempt(self, name: str) -> None:
-        """Suspend the Job as Kueue does, before it removes the startTime; the Job controller no longer counts those
-        pods, however they end.
-        """
-        self.disowned |= {pod.name for pod in self.pods.values() if self.owns(name, pod) and not pod.terminated}
-        self.owed[name] = set()
-        self.change_job(name, suspended=True, active=0, ready=0)
-        self.delete_pods(name)
-
     def owns(self, name: str, pod: SeenPod) -> bool:
-        return pod.owner_uid == self.jobs[name].uid and pod.name not in self.disowned
+        return pod.owner_uid == self.jobs[name].uid
 
     def held(self, suspended: bool) -> list[str]:
         """Return the Jobs that their queue holds, or has released."""
-        jobs = self.jobs.values() if self.attempts_queue else [self.place] if self.place else []
+        jobs = [self.place] if self.place else []
         return [each.name for each in jobs if each.suspended is suspended and not each.deleting and not each.ended]
 
     def alive(self) -> list[str]:
@@ -295,8 +280,6 @@ class ClusterSimulation:
                 self.collect(next(iter(self.jobs)))
             case "queued job vanishes" if self.place and self.place.suspended:
                 self.place = None
-            case "queued job vanishes" if self.attempts_queue and self.held(suspended=True):
-                self.collect(self.held(suspended=True)[0])
             case "make again":
                 # `kubectl delete` and `apply`: the job's objects are garbage-collected, its pods have their grace
                 # period.
@@ -305,18 +288,13 @@ class ClusterSimulation:
                 self.uid += "'"
                 self.place = None
                 self.status, self.file, self.lookups = JobStatus(), None, Lookups()
-            case "admit" | "take back" | "take back and admit" if not self.attempts_queue:
+            case "admit" | "take back" | "take back and admit":
                 if self.place and not self.place.ended:
                     taken = what != "admit" and not self.place.suspended
                     # Kueue gives a quota again only when the Job that had it is not active.
                     admitted = what != "take back" and not self.place.active
                     suspended = (self.place.suspended or taken) and not admitted
                     self.place = dataclasses.replace(self.place, suspended=suspended, started=None)
-            case "admit" | "take back" | "take back and admit":
-                for name in self.held(suspended=False) if what != "admit" else ():
-                    self.preempt(name)
-                for name in self.held(suspended=True) if what != "take back" else ():
-                    self.resume(name)
             case "suspend" | "resume":
                 self.suspend = what == "suspend"
             case "suspend for a moment":
@@ -355,12 +333,9 @@ class ClusterSimulation:
         assert (self.status.infrastructure_restarts or 0) <= 6
 
 
-QUEUES = st.sampled_from(({}, {"queued": True}, {"queued": True, "attempts_queue": True}))
-
-
-@given(events=st.lists(st.sampled_from(EVENTS + QUEUE), max_size=40), queue=QUEUES)
-def test_one_gang_at_a_time_and_every_job_ends(events: list[str], queue: dict[str, bool]) -> None:
-    world = ClusterSimulation(**queue)
+@given(events=st.lists(st.sampled_from(EVENTS + QUEUE), max_size=40), queued=st.booleans())
+def test_one_gang_at_a_time_and_every_job_ends(events: list[str], queued: bool) -> None:
+    world = ClusterSimulation(queued=queued)
     for what in events:
         apply_event(world, what)
         world.check()
@@ -389,9 +364,9 @@ def stop_faults(world: ClusterSimulation) -> None:
             world.check()
 
 
-@given(events=st.lists(st.sampled_from(EVENTS + QUEUE), max_size=40), queue=QUEUES)
-def test_a_suspended_job_gives_its_machines_back(events: list[str], queue: dict[str, bool]) -> None:
-    world = ClusterSimulation(**queue)
+@given(events=st.lists(st.sampled_from(EVENTS + QUEUE), max_size=40), queued=st.booleans())
+def test_a_suspended_job_gives_its_machines_back(events: list[str], queued: bool) -> None:
+    world = ClusterSimulation(queued=queued)
     for what in [*events, "suspend", "long wait", "long wait", "long wait", "long wait"]:
         apply_event(world, what)
     world.lost = set()
@@ -409,13 +384,11 @@ NOTHING_FAILS = (
 )  # fmt: skip
 
 
-@given(events=st.lists(st.sampled_from(NOTHING_FAILS), max_size=30), attempts_queue=st.booleans())
-@example(events=["crash after status", "days pass"], attempts_queue=True)
-@example(events=["admit", "run", "take back", "crash after status", "days pass"], attempts_queue=True)
-@example(events=["admit", "run", "take back", "crash after status", "days pass"], attempts_queue=False)
-def test_what_its_queue_does_is_charged_to_no_budget(events: list[str], attempts_queue: bool) -> None:
+@given(events=st.lists(st.sampled_from(NOTHING_FAILS), max_size=30))
+@example(events=["admit", "run", "take back", "crash after status", "days pass"])
+def test_what_its_queue_does_is_charged_to_no_budget(events: list[str]) -> None:
     """However long it queues, and however often it is preempted, suspended and resumed."""
-    world = ClusterSimulation(queued=True, attempts_queue=attempts_queue)
+    world = ClusterSimulation(queued=True)
     for what in events:
         apply_event(world, what)
         world.check()

@@ -14,7 +14,6 @@ from mptraining_api.status import Attempt, JobStatus, Phase
 from mptraining_operator.kueue.place_in_queue import status_changes
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import (
-    CreateWorkload,
     DeleteJob,
     EndAttempt,
     JoinQueue,
@@ -74,11 +73,6 @@ def test_an_admitted_job_starts() -> None:
     assert [type(each) for each in found.actions] == [ReportToQueue, StartAttempt]
 
 
-def test_without_managed_by_each_attempt_queues_by_itself() -> None:
-    found = plan(snapshot(lookups=Lookups(attempts_queue=True)), NOW)
-    assert [type(each) for each in found.actions] == [StartAttempt]
-
-
 def test_kueue_learns_that_pods_are_active_and_ready() -> None:
     found = plan(snapshot(status=RUNNING, queue_job=ADMITTED, batch_jobs=(FIRST,), pods=(WORKER,)), NOW)
     (report,) = found.actions
@@ -130,26 +124,18 @@ def test_the_end_of_the_job_ends_its_workload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "queue", "lookups", "expected"),
-    [
-        ("mptraining.dev/operator", {}, Lookups(), [StartAttempt]),
-        ("example.com/farm", {"queueName": "gpus"}, Lookups(), []),
-        ("kueue.x-k8s.io/multikueue", {}, Lookups(), []),
-        ("kueue.x-k8s.io/multikueue", {"queueName": "gpus"}, Lookups(), [CreateWorkload]),
-        ("kueue.x-k8s.io/multikueue", {"queueName": "gpus"}, Lookups(workload_exists=True), []),
-    ],
+    ("by", "queue", "expected"),
+    [("mptraining.dev/operator", {}, [StartAttempt]), ("example.com/farm", {"queueName": "gpus"}, [])],
 )
-def test_a_job_of_another_controller_is_left_alone(
-    by: str, queue: dict[str, str], lookups: Lookups, expected: list[type]
-) -> None:
-    found = plan(snapshot(spec={"managedBy": by, "scheduling": queue}, lookups=lookups), NOW)
+def test_a_job_of_another_controller_is_left_alone(by: str, queue: dict[str, str], expected: list[type]) -> None:
+    found = plan(snapshot(spec={"managedBy": by, "scheduling": queue}), NOW)
     assert found.status is None
     assert [type(each) for each in found.actions] == expected
 
 
 def test_a_finished_job_of_another_controller_has_its_ttl() -> None:
     done = conditions.with_finished(RUNNING, outcomes.SUCCEEDED, "", NOW, 1)
-    spec = {"managedBy": "kueue.x-k8s.io/multikueue", "runPolicy": {"ttlSecondsAfterFinished": 60}}
+    spec = {"managedBy": "example.com/farm", "runPolicy": {"ttlSecondsAfterFinished": 60}}
     assert plan(snapshot(spec=spec, status=done), NOW + 59).actions == ()
     assert plan(snapshot(spec=spec, status=done), NOW + 61).actions == (DeleteJob("uid"),)
 
@@ -251,15 +237,6 @@ def test_the_active_deadline_counts_from_the_admission_over_all_attempts() -> No
     found = plan(snapshot(spec=spec, **parts), NOW + 600).status
     assert found is not None
     assert conditions.is_true(found, "Failed")
-
-
-def test_multikueues_workload_that_is_refused_is_created_again_later() -> None:
-    spec = {"managedBy": "kueue.x-k8s.io/multikueue"}
-    refusal = Refusal("Workload flowers-uid", "Kueue is not installed", NOW)
-    found = plan(snapshot(spec=spec, lookups=Lookups(refusal=refusal)), NOW + 1.9)
-    assert (found.actions, found.wake_at) == ((), NOW + 2)
-    found = plan(snapshot(spec=spec, lookups=Lookups(refusal=refusal)), NOW + 2)
-    assert [type(each) for each in found.actions] == [CreateWorkload]
 
 
 def test_a_job_that_waits_for_its_namespace_gives_its_quota_back() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from mptraining_api.pods.affinity import Affinity
 from mptraining_api.resolved_job import Placement
 from mptraining_operator.resources.affinity import affinity
 
@@ -24,23 +23,23 @@ def test_a_job_without_requirements_has_none() -> None:
 
 
 def test_one_term_of_the_accelerator_and_one_of_the_job_hold() -> None:
-    gpu = [{"matchExpressions": [expression("gpu", name)]} for name in ("T4", "T4-SHARED")]
+    gpu = [{"matchExpressions": [expression("gpu", name)]} for name in ("T4", "T4-16GB")]
     zones = [{"matchExpressions": [expression("zone", name)]} for name in ("a", "b")]
     preferred = [{"weight": 1, "preference": {"matchExpressions": [expression("disk", "fast")]}}]
-    own = Affinity.parse({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": zones}, PREFERRED: preferred}})
+    own = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": zones}, PREFERRED: preferred}}
     found = affinity(placement(*gpu), own, {})["nodeAffinity"]
     terms = [
         [(each["key"], *each["values"]) for each in term["matchExpressions"]]
         for term in found[REQUIRED]["nodeSelectorTerms"]
     ]
-    assert terms == [[("gpu", gpu_name), ("zone", zone)] for gpu_name in ("T4", "T4-SHARED") for zone in ("a", "b")]
+    assert terms == [[("gpu", gpu_name), ("zone", zone)] for gpu_name in ("T4", "T4-16GB") for zone in ("a", "b")]
     assert found[PREFERRED] == preferred
 
 
 def test_workers_near_one_another_are_a_preference_beside_the_job_s_own() -> None:
     apart = [{"topologyKey": "host", "namespaceSelector": {}, "labelSelector": {"matchLabels": {"app": "other"}}}]
     own = [{"weight": 7, "podAffinityTerm": {"topologyKey": "rack"}}]
-    given = Affinity.parse({"podAffinity": {PREFERRED: own}, "podAntiAffinity": {REQUIRED: apart}})
+    given = {"podAffinity": {PREFERRED: own}, "podAntiAffinity": {REQUIRED: apart}}
     found = affinity(placement(pack_by=("host", "block")), given, {"job": "a"})
     *near, last = found["podAffinity"][PREFERRED]
     assert [(each["weight"], each["podAffinityTerm"]["topologyKey"]) for each in near] == [(100, "host"), (50, "block")]

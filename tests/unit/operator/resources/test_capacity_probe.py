@@ -11,7 +11,7 @@ from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_operator.resources.capacity_probe import capacity_probe
 from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.queue_job import MIN_PARALLELISM, QUEUE, Admitted, queue_placement
+from mptraining_operator.resources.queue_job import QUEUE, Admitted, queue_placement
 from tests.unit.operator.resources.test_indexed_job import CLUSTER, OWNER, SETTINGS, parsed
 
 SPEC: dict[str, Any] = {
@@ -32,7 +32,7 @@ def built(**spec: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the probe and the Job of an attempt."""
     job = parsed(**{**SPEC, **spec})
     resolved = resolve(job, CLUSTER)
-    probe = capacity_probe(OWNER, resolved, job.spec, machine=0, pods=6, least=2, settings=SETTINGS)
+    probe = capacity_probe(OWNER, resolved, job.spec, machine=0, pods=6, settings=SETTINGS)
     return probe, indexed_job(OWNER, resolved, job.spec, attempt=1, settings=SETTINGS, nodes=2)
 
 
@@ -71,21 +71,6 @@ def test_no_attempt_selects_its_pods() -> None:
     assert "suspend" not in probe["spec"], "no queue would resume it"
 
 
-def test_a_queue_admits_it_in_part() -> None:
-    probe, attempt = built(scheduling={"queueName": "gpus"})
-    assert probe["spec"]["suspend"] is True
-    assert probe["metadata"]["labels"][QUEUE] == "gpus"
-    assert probe["metadata"]["annotations"] == {MIN_PARALLELISM: "2"}
-    # The attempt of two workers is the smallest: nothing less may be admitted.
-    assert MIN_PARALLELISM not in attempt["metadata"]["annotations"]
-    job = parsed(**SPEC, scheduling={"queueName": "gpus"})
-    largest = indexed_job(OWNER, resolve(job, CLUSTER), job.spec, attempt=1, settings=SETTINGS, nodes=8)
-    annotations = largest["metadata"]["annotations"]
-    assert annotations[MIN_PARALLELISM] == "2"
-    assert annotations["kueue.x-k8s.io/job-completions-equal-parallelism"] == "true"
-    assert annotations["mptraining.dev/workers"] == "8"
-
-
 def test_it_needs_room_for_sidecars_too() -> None:
     sidecar = {"name": "proxy", "image": "p", "restartPolicy": "Always", "resources": {"requests": {"cpu": "8"}}}
     probe, _ = built(podTemplate={"initContainers": [sidecar, {"name": "once", "image": "o"}]})
@@ -99,7 +84,7 @@ def test_it_needs_what_the_runtime_of_the_job_asks_for() -> None:
     runtime = Runtime.parse({"podTemplate": {"nodeSelector": {"pool": "x"}, "resources": {"requests": {"cpu": "9"}}}})
     job = parsed(**SPEC, runtime="team")
     frozen = resolve(job, replace(CLUSTER, runtimes={"team": runtime}))
-    probe = capacity_probe(OWNER, frozen, job.spec, machine=0, pods=6, least=2, settings=SETTINGS)
+    probe = capacity_probe(OWNER, frozen, job.spec, machine=0, pods=6, settings=SETTINGS)
     pod = probe["spec"]["template"]["spec"]
     assert pod["nodeSelector"]["pool"] == "x"
     assert pod["containers"][0]["resources"]["requests"]["cpu"] == "9"
@@ -110,7 +95,7 @@ def test_an_admitted_job_has_a_probe_of_its_own_quota() -> None:
     placement = queue_placement({"spec": {"nodeSelector": {"pool": "east"}}})
     admitted = Admitted("flowers-queue", "place", placement)
     resolved = resolve(job, CLUSTER)
-    probe = capacity_probe(OWNER, resolved, job.spec, machine=0, pods=2, least=2, settings=SETTINGS, admitted=admitted)
+    probe = capacity_probe(OWNER, resolved, job.spec, machine=0, pods=2, settings=SETTINGS, admitted=admitted)
     assert "suspend" not in probe["spec"]
     assert QUEUE not in probe["metadata"]["labels"]
     assert probe["spec"]["template"]["spec"]["nodeSelector"]["pool"] == "east"

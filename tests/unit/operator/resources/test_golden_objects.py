@@ -1,12 +1,14 @@
-"""Every branch of the builders as a YAML pair: a job, and its children as the API server accepts them.
+"""Every branch of the builders: a job, and its children as the API server accepts them.
 
-The files are in tests/golden/children: `cluster` are the arguments of `resolve`, `job` is the input. The content of
-`job.json` is omitted, tests/unit/api pins it. `MPTRAINING_GOLDEN_UPDATE=1` writes the results into the files; review
-them before the commit. tests/apiserver/test_children_on_the_api_server.py sends the same files to a real API server.
+The files are in tests/golden/children: `cluster` are the arguments of `resolve`, `job` is the input. `children` are
+whole, or lines that differ from the children of the file `base`. The content of `job.json` is omitted. After a change
+`MPTRAINING_GOLDEN_UPDATE=1` writes the results into the files; review them before the commit.
+tests/apiserver/test_children_on_the_api_server.py sends the same children to a real API server.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from pathlib import Path
@@ -45,17 +47,43 @@ def children(case: dict[str, Any]) -> list[dict[str, Any]]:
     return [*shared, *allowed, pods]
 
 
+def golden(name: str) -> dict[str, Any]:
+    case: dict[str, Any] = yaml.load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    return case
+
+
+def as_text(found: list[dict[str, Any]]) -> list[str]:
+    # Through JSON, so that YAML sees no object twice and writes no aliases.
+    return yaml.safe_dump(json.loads(json.dumps(found)), sort_keys=False, width=120).splitlines()
+
+
+def difference(base: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
+    """Return the lines that differ, with the line before and after them."""
+    lines = list(difflib.unified_diff(as_text(base), as_text(found), n=1, lineterm=""))[2:]
+    return "\n".join("@@" if line.startswith("@@") else line for line in lines) + "\n"
+
+
+class Lines(yaml.SafeDumper):
+    """Writes text of several lines as such."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+Lines.add_representer(str, _text)
+
+
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.yaml")), ids=lambda file: file.stem)
 def test_golden(file: Path) -> None:
-    text = file.read_text(encoding="utf-8")
-    case = yaml.load(text, Loader=yaml.CSafeLoader)
-    got = children(case)
+    case = golden(file.stem)
+    found = children(case)
+    shown = difference(children(golden(case["base"])), found) if "base" in case else found
     if UPDATE:
-        comments = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#"))
-        # Through JSON, so that YAML sees no object twice and writes no aliases.
-        written = yaml.safe_dump(json.loads(json.dumps({**case, "children": got})), sort_keys=False, width=120)
-        file.write_text(comments + written, encoding="utf-8")
+        comments = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+        written = json.loads(json.dumps({**case, "children": shown}))
+        text = yaml.dump(written, Dumper=Lines, sort_keys=False, width=120)
+        file.write_text("\n".join([*comments, text]), encoding="utf-8")
         pytest.skip("golden file updated")
-    assert got == case["children"]
     # Key order too: text that is compared, hashed or shown must be the same every time.
-    assert json.dumps(got) == json.dumps(case["children"])
+    assert json.dumps(shown) == json.dumps(case["children"]), shown

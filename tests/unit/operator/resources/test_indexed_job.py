@@ -22,7 +22,7 @@ from mptraining_operator.resources.job_objects import Owner, claim_template
 from mptraining_operator.resources.volumes import CABundle
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")
-CLUSTER = ClusterSettings(default_image="mptraining/trainer:test", experimental_multi_host_tpu=True)
+CLUSTER = ClusterSettings(default_image="mptraining/trainer:test")
 SETTINGS = PodSettings(grace_seconds=45, unreachable_seconds=7)
 
 
@@ -221,7 +221,7 @@ def test_a_job_s_own_placement_is_added_to_ours() -> None:
         ({}, False),
         ({"nodes": 2}, True),
         ({"accelerator": {"type": "nvidia-l4"}, "nodes": 2}, True),
-        ({"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4", "countPerNode": 4}}, False),
+        ({"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4", "countPerNode": 8}}, False),
     ],
 )
 def test_workers_are_spread_where_they_could_be_together(spec: dict[str, Any], spread: bool) -> None:
@@ -230,8 +230,6 @@ def test_workers_are_spread_where_they_could_be_together(spec: dict[str, Any], s
 
 def test_scheduling() -> None:
     job = built(scheduling={"queueName": "team", "priorityClassName": "high", "schedulerName": "gang"})
-    assert job["spec"]["suspend"] is True
-    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
     found = job["spec"]["template"]["spec"]
     assert (found["priorityClassName"], found["schedulerName"]) == ("high", "gang")
     assert found["terminationGracePeriodSeconds"] == 45
@@ -407,25 +405,6 @@ def test_containers_of_the_job_s_own_are_secured_as_the_trainer_and_start_before
     assert proxy["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}, {"name": "A", "value": "b"}]
     assert proxy["resources"] == {"requests": {"cpu": "50m", "memory": "64Mi"}}
     assert not any("mptraining-" in str(each) for each in proxy.get("volumeMounts", ()))
-
-
-def test_with_mps_the_shared_memory_is_that_of_the_device_plugin() -> None:
-    nvidia = dataclasses.replace(CLUSTER, node_labels="NVIDIA")
-    spec: dict[str, Any] = {"cluster": nvidia, "source": {"configMap": {"name": "code"}, "requirements": "r.txt"}}
-
-    def shared_memory(strategy: str) -> list[bool]:
-        accelerator = {"type": "nvidia-l4", "sharing": {"strategy": strategy, "clients": 4}}
-        found = pod(accelerator=accelerator, **spec)
-        mounts = [each["volumeMounts"] for each in (*found["containers"], *found["initContainers"])]
-        volumes = "mptraining-shm" in [each["name"] for each in found["volumes"]]
-        return [volumes, *("/dev/shm" in [each["mountPath"] for each in mount] for mount in mounts)]
-
-    assert shared_memory("TimeSharing") == [True, True, True]
-    assert shared_memory("MPS") == [False, False, False]
-    own = {"volumes": [{"name": "mine", "emptyDir": {}}], "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm"}]}
-    mps = {"type": "nvidia-l4", "sharing": {"strategy": "MPS", "clients": 4}}
-    with pytest.raises(InvalidSpec, match="'/dev/shm' takes the place of the operator's"):
-        pod(accelerator=mps, podTemplate=own, **spec)
 
 
 def test_a_spread_of_the_job_s_own_counts_the_pods_of_the_attempt_and_replaces_ours() -> None:

@@ -15,9 +15,7 @@ from mptraining_operator.resources.job_objects import Owner
 from mptraining_operator.resources.pod_groups import (
     APIS,
     COSCHEDULING,
-    POD_GROUP,
     VOLCANO,
-    WORKLOAD,
     Gang,
     GangNotServed,
     PodGroupApi,
@@ -45,10 +43,8 @@ def chosen(
         # Auto takes the first that is served and whose scheduler is known.
         ({}, ALL, KNOWN, Gang(COSCHEDULING, "gangs")),
         ({"gang": "Auto"}, ALL - {COSCHEDULING}, KNOWN, Gang(VOLCANO, "volcano")),
-        ({}, ALL, NOTHING, Gang(POD_GROUP, None)),
-        ({}, ALL - {POD_GROUP}, NOTHING, Gang(WORKLOAD, None)),
         ({}, frozenset(), KNOWN, None),
-        ({}, {COSCHEDULING, VOLCANO}, NOTHING, None),
+        ({}, ALL, NOTHING, None),
         ({"schedulerName": "volcano"}, ALL, KNOWN, Gang(VOLCANO, "volcano")),
         # It is not known what a scheduler of the user's reads.
         ({"schedulerName": "bin-packing"}, ALL, KNOWN, None),
@@ -57,7 +53,6 @@ def chosen(
         ({"gang": "Coscheduling", "schedulerName": "mine"}, ALL, KNOWN, Gang(COSCHEDULING, "mine")),
         ({"gang": "Volcano"}, ALL, NOTHING, Gang(VOLCANO, "volcano")),
         ({"gang": "Volcano"}, ALL, {**KNOWN, "volcano": "vc"}, Gang(VOLCANO, "vc")),
-        ({"gang": "Workload", "schedulerName": "mine"}, ALL, KNOWN, Gang(POD_GROUP, "mine")),
         ({"gang": "None"}, ALL, KNOWN, None),
         ({"queueName": "gpus"}, ALL, KNOWN, None),
     ],
@@ -75,7 +70,6 @@ def test_one_worker_is_no_gang() -> None:
     [
         ("Coscheduling", "podgroups.scheduling.x-k8s.io/v1alpha1"),
         ("Volcano", "podgroups.scheduling.volcano.sh/v1beta1"),
-        ("Workload", "podgroups.scheduling.k8s.io/v1alpha2 or workloads.scheduling.k8s.io/v1alpha1"),
     ],
 )
 def test_a_gang_that_the_cluster_does_not_serve(gang: str, missing: str) -> None:
@@ -87,7 +81,7 @@ def test_a_gang_that_the_cluster_does_not_serve(gang: str, missing: str) -> None
 def test_discovery_is_asked_only_for_what_can_be_used() -> None:
     asked: list[PodGroupApi] = []
     choose(Scheduling(), 2, serves=lambda api: bool(asked.append(api)), coscheduling=None, volcano=None)
-    assert asked == [POD_GROUP, WORKLOAD]
+    assert asked == []
 
 
 GROUPS: dict[PodGroupApi, str] = {
@@ -101,22 +95,6 @@ GROUPS: dict[PodGroupApi, str] = {
           kind: PodGroup
           spec: {minMember: 2, queue: research, priorityClassName: high}
         pod: {annotations: {scheduling.k8s.io/group-name: flowers-3}, spec: {schedulerName: gangs}}
-    """,
-    POD_GROUP: """
-        group:
-          apiVersion: scheduling.k8s.io/v1alpha2
-          kind: PodGroup
-          spec: {schedulingPolicy: {gang: {minCount: 2}}}
-        pod: {spec: {schedulerName: gangs, schedulingGroup: {podGroupName: flowers-3}}}
-    """,
-    WORKLOAD: """
-        group:
-          apiVersion: scheduling.k8s.io/v1alpha1
-          kind: Workload
-          spec:
-            controllerRef: {apiGroup: batch, kind: Job, name: flowers-3}
-            podGroups: [{name: workers, policy: {gang: {minCount: 2}}}]
-        pod: {spec: {schedulerName: gangs, workloadRef: {name: flowers-3, podGroup: workers}}}
     """,
 }
 

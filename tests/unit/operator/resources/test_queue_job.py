@@ -16,8 +16,6 @@ from mptraining_operator.resources.queue_job import (
     Admitted,
     queue_job,
     queue_placement,
-    workload,
-    workload_name,
 )
 from tests.jobs import two_workers
 
@@ -85,24 +83,3 @@ def test_an_attempt_runs_where_the_queue_admitted_the_job() -> None:
     assert "kueue.x-k8s.io/queue-name" not in built["metadata"]["labels"]
     owners = {each["kind"]: each["controller"] for each in built["metadata"]["ownerReferences"]}
     assert owners == {"MPTrainingJob": False, "Job": True}
-
-
-def test_the_job_of_a_worker_cluster_equals_the_workload_that_multikueue_created() -> None:
-    """Kueue ends a prebuilt Workload that differs from its Job."""
-    sent = workload(OWNER, attempt(), QUEUED, priority=100)
-    (pod_set,) = sent["spec"]["podSets"]
-    other = attempt(podTemplate={"image": "another:registry"})
-    built = queue_job(OWNER, other, QUEUED, workload=sent["metadata"]["name"], pod_set=pod_set)
-    assert built["spec"]["template"] == pod_set["template"]
-    assert built["spec"]["parallelism"] == pod_set["count"] == 2
-    assert built["metadata"]["annotations"]["kueue.x-k8s.io/prebuilt-workload-name"] == "flowers-0a1b2c3d"
-
-
-def test_a_workload_has_the_priority_of_its_class() -> None:
-    spec = workload(OWNER, attempt(), QUEUED, priority=100)["spec"]
-    assert (spec["queueName"], spec["priority"], spec["priorityClassRef"]["name"]) == ("gpus", 100, "urgent")
-
-
-def test_the_longest_name_fits_a_label() -> None:
-    owner = Owner("team", "f" * 50, "0a1b2c3d-4e5f", "2026-01-01T00:00:00Z")
-    assert len(workload_name(owner)) <= 63

@@ -148,7 +148,7 @@ def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock, raw
 def test_a_stale_count_of_terminating_pods_blocks_nothing(
     clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
 ) -> None:
-    """Before Kubernetes 1.31 a Job may be Failed with `terminating` 1 for good."""
+    """Pods decide what is alive, and not a Job's `terminating`."""
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_batch_job(conditions=(("Failed", "True"),), terminating=1))

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from mptraining_api import events
 from mptraining_api.kubernetes_api import BATCH_JOBS, PODS
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch import api_objects, parse
 from tests.unit.operator.api_objects import decoded, seen_batch_job, seen_pod, version_of
@@ -52,21 +50,6 @@ def test_a_model_that_waits_to_be_fetched_is_planned(raw_job: Make) -> None:
 def test_a_new_job_has_no_status(raw_job: Make) -> None:
     stored = parse.job(raw_job())
     assert (stored.status, stored.progress, stored.phase, stored.attempt) == (b"{}", b"", "", 0)
-
-
-@pytest.mark.parametrize("where", ["labels", "annotations"])
-def test_a_copy_of_multikueue_resolves_without_the_alternatives_of_the_cluster_s_runtime(
-    raw_job: Make, where: str
-) -> None:
-    runtime = Runtime.parse({"alternatives": [{"type": "nvidia-l4"}], "tryForSeconds": 60})
-    cluster = ClusterSettings(runtimes={"scarce": runtime}, default_runtimes={"team": "scarce"})
-    raw = raw_job(scheduling={"queueName": "gpus"})
-    for is_copy in (False, True):
-        if is_copy:
-            raw["metadata"][where] = {"kueue.x-k8s.io/prebuilt-workload-name": "flowers-0a1b2c3d"}
-        job, _ = parse.read_job(parse.job(raw))
-        assert job is not None
-        assert [each.accelerator.type for each in resolve(job, cluster).alternatives] == ["nvidia-l4"] * (not is_copy)
 
 
 def test_a_batch_job(raw_batch_job: Make) -> None:

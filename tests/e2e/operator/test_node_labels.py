@@ -70,7 +70,6 @@ GKE_GPUS = {
 # Topologies of one machine, where there is one.
 GKE_TPUS = {
     "tpu-v3-device": ("2x2", 4),
-    "tpu-v3-slice": ("4x4", 4),
     "tpu-v4-podslice": ("2x2x1", 4),
     "tpu-v5-lite-podslice": ("2x4", 8),
     "tpu-v5-lite-device": ("2x4", 8),
@@ -169,14 +168,6 @@ def provisioned() -> Iterator[Row]:
     )
     reservation = {"cloud.google.com/reservation-name": "team-l4", "cloud.google.com/reservation-affinity": "specific"}
     yield Row("gke-reservation", "GKE", {**l4, **reserved}, ({**gke, **reservation},))
-    compute_class = "cloud.google.com/compute-class"
-    yield Row(
-        "gke-class",
-        "GKE",
-        {**l4, "computeClass": "training"},
-        ({**gke, compute_class: "training"},),
-        taints=(NVIDIA_TAINT, taint(compute_class, "training")),
-    )
     yield Row(
         "eks-spot",
         "EKS",
@@ -207,8 +198,8 @@ def provisioned() -> Iterator[Row]:
 
 
 def parts() -> Iterator[Row]:
-    """Slices (MIG) and shared GPUs."""
-    a100, t4 = "nvidia-tesla-a100", "nvidia-tesla-t4"
+    """Slices (MIG)."""
+    a100 = "nvidia-tesla-a100"
     third = {"type": a100, "partition": "3g.20gb"}
     partition = "cloud.google.com/gke-gpu-partition-size"
     yield Row("gke-slice", "GKE", third, ({GKE_GPU: a100, partition: "3g.20gb"},), 2)
@@ -219,15 +210,6 @@ def parts() -> Iterator[Row]:
     yield Row("eks-slice", "EKS", third, ({INSTANCE: "p4d.24xlarge"},), 2, slice_)
     discovered = {INSTANCE: "Standard_ND96asr_v4", PRODUCT: single}
     yield Row("aks-slice", "AKS", third, (discovered,), 2, taints=(taint("sku", "gpu"),), mig_strategy="Single")
-    shared = {"type": t4, "sharing": {"strategy": "TimeSharing", "clients": 3}}
-    strategy, clients = "cloud.google.com/gke-gpu-sharing-strategy", "cloud.google.com/gke-max-shared-clients-per-gpu"
-    yield Row("gke-shared", "GKE", shared, ({GKE_GPU: t4, strategy: "time-sharing", clients: "3"},), 3)
-    labels = {
-        PRODUCT: "Tesla-T4-SHARED",
-        "nvidia.com/gpu.sharing-strategy": "time-slicing",
-        "nvidia.com/gpu.replicas": "3",
-    }
-    yield Row("nvidia-shared", "NVIDIA", shared, (labels,), 3)
 
 
 ROWS = tuple(rows())
@@ -248,7 +230,6 @@ def pods_of(row: Row, namespace: str) -> list[dict[str, Any]]:
     settings = ClusterSettings(
         node_labels=row.platform,  # type: ignore[arg-type]
         mig_strategy=row.mig_strategy,  # type: ignore[arg-type]
-        experimental_multi_host_tpu=True,
         default_image="mptraining/trainer:test",
     )
     job = MPTrainingJob.parse(document)

@@ -1,6 +1,6 @@
 """Other people's checks of what the chart, the manifests and the operator make: helm lint, kubeconform, kube-score.
 
-Kubernetes' own schemas of three releases are made by `kind.schemas` and kept in build/schemas.
+Kubernetes' own schemas of three releases are made by `hack.cluster.schemas` and kept in build/schemas.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import yaml
 from hack.cluster.schemas import FOLDER, VERSIONS
 from tests.testbed.binaries import binary
 from tests.testbed.kubernetes.chart import CHART, KUBERNETES, render
+from tests.unit.operator.resources.test_golden_objects import FOLDER as FOLDER_OF_CHILDREN
+from tests.unit.operator.resources.test_golden_objects import children, golden
 
 ROOT = Path(__file__).parents[3]
 EVERYTHING: dict[str, Any] = {
@@ -82,9 +84,10 @@ def everything_that_is_made() -> str:
     """Chart, manifests, examples, and the children of the golden jobs."""
     parts = [rendered(False), rendered(True), (ROOT / "manifests" / "install.yaml").read_text()]
     parts += [file.read_text() for file in sorted((ROOT / "manifests" / "examples").glob("*.yaml"))]
-    for file in sorted((ROOT / "tests" / "golden" / "children").glob("*.yaml")):
-        children = yaml.load(file.read_text(), Loader=yaml.CSafeLoader)["children"]
-        parts.append(yaml.dump_all(children, Dumper=yaml.CSafeDumper))
+    parts += [
+        yaml.dump_all(json.loads(json.dumps(children(golden(file.stem)))), Dumper=yaml.CSafeDumper)
+        for file in sorted(FOLDER_OF_CHILDREN.glob("*.yaml"))
+    ]
     return "\n---\n".join(parts)
 
 

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# What `make soak` runs: hours. Figures go into docs/reliability.md, security.md and measured.md.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=.venv/bin/python
+
+$python -m pytest -q tests/unit --hypothesis-profile=soak --timeout=7200
+$python -m tests.soak.fuzz --minutes "${FUZZ_MINUTES:-60}" --write docs/security.md
+$python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
+$python -m tests.soak.kill_and_resume.preemption
+for script in kill_and_resume.elastic machines_over_time queue_preemptions; do
+  $python -m tests.soak.$script --write docs/reliability.md
+done
+$python -m tests.soak.chaos --on servers --kills 200 --write docs/reliability.md
+$python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
+if [ -e build/cluster/kubeconfig ]; then
+  $python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
+  $python -m tests.soak.starved_nodes --write docs/reliability.md
+fi
+$python -m pytest -q tests/soak --durations=20
+$python -m hack.parity --programs 2000 --seed 1
+
+# The oldest and the newest Kubernetes that are promised.
+for release in $($python -c 'from hack.cluster.binaries import OTHERS; print(*OTHERS)'); do
+  $python hack/cluster/binaries.py --kubernetes "$release"
+  export MPTRAINING_KUBERNETES=$release
+  $python -m pytest -q tests/apiserver -n 2 --dist loadfile --durations=10
+  $python -m tests.soak.chaos --on servers --kills 40
+done
+if [ -e build/cluster-1.36/kubeconfig ]; then
+  export MPTRAINING_KUBERNETES=1.36
+  make --no-print-directory kind
+  $python -m tests.soak.in_place_restart --write docs/measured.md
+fi

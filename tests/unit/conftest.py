@@ -1,0 +1,20 @@
+"""A unit test takes at most a second of this process' processor time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+
+import pytest
+
+MOST = 1.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    began = time.process_time()
+    yield
+    seconds = time.process_time() - began
+    # The long form of the random tests has no limit.
+    if seconds > MOST and item.config.getoption("--hypothesis-profile") != "soak":
+        pytest.fail(f"{seconds:.1f} s of processor time; a unit test has {MOST:g} s: move it to tests/training")
