@@ -1,6 +1,6 @@
 """Seconds from a worker's crash to its next first step: by a new attempt, and by a restart of its container in place.
 
-python -m tests.soak.in_place_restart --rounds 7 --write docs/measured.md
+python -m tests.soak.in_place_restart --rounds 7
 
 Requires `make cluster images`, and ContainerRestartRules for the second way: on by default since Kubernetes 1.35, in
 1.34 behind that feature gate of API server and kubelet. Without it only the attempts are measured, and the
@@ -19,18 +19,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hack.cluster.installation import configure, install
 from hack.cluster.kubectl import kubectl
-from tests.soak import document_table
 
 NAMESPACE = "in-place"
 NO_RULES = 3
-BEGIN, END = "<!-- restart in place -->", "<!-- restart in place until here -->"
 _PATIENCE = 600.0
 _TRAINER = "trainer"
 # /tmp is of the pod: a container that is restarted in place finds the file, a new pod does not.
@@ -165,7 +162,6 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m tests.soak.in_place_restart", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--rounds", type=int, default=7, help="rounds (7)")
-    parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
     kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
     install()
@@ -186,10 +182,7 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         kubectl("delete", "namespace", NAMESPACE, "--wait=false", check=False)
         configure({"cpuFallback": True})
-    text = table(attempts, restarts)
-    print(text, flush=True)
-    if given.write:
-        document_table.put(given.write, text, begin=BEGIN, end=END)
+    print(table(attempts, restarts), flush=True)
     return 0 if restarts else NO_RULES
 
 

@@ -4,7 +4,7 @@ etcd, API server, controller manager, scheduler and operator are real; nodes and
 is of a simulation of the operator's plan alone: here each job must run on the same machines, in the same order, with
 the same outcomes, and wait no longer than the table says and the servers need.
 
-python -m tests.soak.machines_over_time --write docs/reliability.md
+python -m tests.soak.machines_over_time
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 
 import yaml
 
-from tests.soak import document_table
 from tests.testbed import ControlPlane, Options, Run
 from tests.testbed.kubernetes.installation import install
 from tests.testbed.kubernetes.operator_namespace import OperatorNamespace
@@ -39,7 +38,6 @@ from tests.unit.operator.plan.machine_patterns import (
     WORK,
 )
 
-BEGIN, UNTIL = "<!-- machines over time, made by `make soak` -->", "<!-- machines over time until here -->"
 NAMESPACE = "machines"
 # Of the seconds of the table: the longest pattern takes seven minutes.
 SCALE = 1 / 15
@@ -227,7 +225,6 @@ def main(arguments: Sequence[str]) -> int:
     """Return 1 after complaints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=900, help="the patience for all patterns (default: 900)")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="the document with the table")
     options = parser.parse_args(arguments)
     expected = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
     with (
@@ -244,8 +241,6 @@ def main(arguments: Sequence[str]) -> int:
             found.ns.close()
     text, said = table(ran, expected), complaints(ran, expected)
     print(text, *said, sep="\n")
-    if options.write and not said:
-        document_table.put(options.write, text, begin=BEGIN, end=UNTIL)
     return 1 if said else 0
 
 

@@ -4,7 +4,7 @@ etcd, API server, controller manager, scheduler, Kueue and operator are real; th
 machine. Another team's Job of a higher priority asks for the whole quota, and is deleted as soon as Kueue has admitted
 it. The worker gets its SIGTERM, which a kubelet sends when the pod is deleted, at a random moment of its training.
 
-python -m tests.soak.queue_preemptions --preemptions 50 --write docs/reliability.md
+python -m tests.soak.queue_preemptions --preemptions 50
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import numpy as np
 from mptraining_api import events
 from mptraining_api.events import Finished, Saved, Started
 from mptraining_records.convert.convert import convert
-from tests.soak import document_table
 from tests.soak.kill_and_resume.rounds import digests
 from tests.testbed import ControlPlane, Options
 from tests.testbed.kubernetes.installation import install
@@ -37,7 +36,6 @@ from tests.testbed.kubernetes.operator_namespace import OperatorNamespace
 from tests.testbed.nodes.pod_process import PodProcess
 from tests.testbed.nodes.pods import Pod
 
-BEGIN, END = "<!-- preemptions by Kueue, made by `make soak` -->", "<!-- preemptions by Kueue until here -->"
 NAMESPACE, QUEUE, JOB = "queued", "gpus", "trained"
 QUOTA = {"cpu": "1", "memory": "4Gi"}
 _BATCH_JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
@@ -229,7 +227,7 @@ def complaints(undisturbed: Result, preempted: Result, *, preemptions: int) -> l
 
 
 def table(undisturbed: Result, preempted: Result, wrong: Sequence[str], *, seed: int) -> str:
-    """Return the table of docs/reliability.md."""
+    """Return the figures as a table."""
     trained = preempted.steps[:-1]
     given, back = preempted.given, preempted.back[1:]
     lines = [
@@ -266,7 +264,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--preemptions", type=int, default=50, help="how often Kueue preempts the job (50)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="no preemption after so many minutes")
     parser.add_argument("--seed", type=int, help="another draw of moments; one is made up and printed")
-    parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     with tempfile.TemporaryDirectory() as place:
@@ -278,10 +275,7 @@ def main(arguments: Sequence[str]) -> int:
                 folder, folder / "preempted", preemptions=given.preemptions, seed=seed, seconds=given.minutes * 60
             )
     wrong = complaints(undisturbed, preempted, preemptions=given.preemptions)
-    text = table(undisturbed, preempted, wrong, seed=seed)
-    print(text)
-    if given.write is not None:
-        document_table.put(given.write, text, begin=BEGIN, end=END)
+    print(table(undisturbed, preempted, wrong, seed=seed))
     return int(bool(wrong))
 
 

@@ -1,6 +1,6 @@
 """The operator on nodes without free processor time: the longest time without a leader, and until a new job's child.
 
-python -m tests.soak.starved_nodes --seconds 600 --write docs/reliability.md
+python -m tests.soak.starved_nodes --seconds 600
 
 Requires `make cluster images`. A pod on each node of the kind cluster, the control plane included, keeps processes
 busy. Time without a leader: from one renewal of the Lease to the next, by the times in it; the nodes share one clock.
@@ -26,7 +26,6 @@ from hack.cluster.images import VERSION
 from hack.cluster.installation import OPERATOR, SYSTEM, configure, install
 from hack.cluster.kubectl import kubectl
 from hack.cluster.nodes import NODES
-from tests.soak import document_table
 from tests.soak.chaos.calls import insisted, listed
 from tests.soak.chaos.jobs import Stub
 from tests.soak.chaos.kind_cluster import admin
@@ -34,7 +33,6 @@ from tests.testbed.kubernetes.rest import Rest, Watch
 
 GOAL_SECONDS = 30.0
 NAMESPACE = "starved"
-BEGIN, END = "<!-- starved nodes, made by `make soak` -->", "<!-- starved nodes until here -->"
 _BUSY = "import os\nfor _ in range({}):\n    if not os.fork():\n        while True: pass\nos.wait()"
 _LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
 _PODS = f"/api/v1/namespaces/{SYSTEM}/pods"
@@ -74,7 +72,6 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--seconds", type=float, default=600.0, help="how long (600)")
     parser.add_argument("--busy", type=int, default=15, help="busy processes on each node (15)")
-    parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
     kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
     install()
@@ -90,10 +87,7 @@ def main(arguments: Sequence[str]) -> int:
         kubectl("delete", "namespace", NAMESPACE, "--wait=false", check=False)
         kubectl("delete", "clusterrolebinding", f"{NAMESPACE}-admin", "--ignore-not-found", check=False)
         configure({"cpuFallback": True})
-    text = table(seen, seconds=given.seconds, busy=given.busy)
-    print(text, flush=True)
-    if given.write:
-        document_table.put(given.write, text, begin=BEGIN, end=END)
+    print(table(seen, seconds=given.seconds, busy=given.busy), flush=True)
     return int(seen.longest > GOAL_SECONDS or seen.childless > 0)
 
 

@@ -4,7 +4,7 @@ etcd, API server, controller manager and operator are real; pods are simulated, 
 from the trial's parameters. The operator is killed (SIGKILL) at random moments after it began to lead, and started
 again under the same name, as a kubelet restarts a container.
 
-python -m tests.soak.sweep_kills --trials 40 --kills 50 --write docs/reliability.md
+python -m tests.soak.sweep_kills --trials 40 --kills 50
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from typing import Any, Self
 
 import yaml
 
-from tests.soak import document_table
 from tests.testbed import Behaviour, ControlPlane, Exit, Options
 from tests.testbed.kubernetes.audit import Request
 from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, grant_lease, install
@@ -37,7 +36,6 @@ from tests.testbed.processes import Server, free_ports
 
 NAMESPACE, REPLICA = "sweeps", "sweep-operator-0"
 _API = f"/apis/mptraining.dev/v1alpha1/namespaces/{NAMESPACE}"
-BEGIN, END = "<!-- killed sweeps, made by `make soak` -->", "<!-- killed sweeps until here -->"
 # Seconds: the longest life of an operator that is killed, counted from when it leads; the time of a stub's worker at
 # least; and until an operator leads and a sweep ends.
 _LONGEST_LIFE = 1.5
@@ -260,7 +258,7 @@ def missed(results: Sequence[Result]) -> list[str]:
 
 
 def table(rows: Sequence[tuple[Search, Result, Result, list[str]]], *, seed: int) -> str:
-    """Return the table of docs/reliability.md."""
+    """Return the figures as a table."""
     lines = [
         f"Seed {seed}; etcd, API server, controller manager and operator are real, pods are simulated.",
         "",
@@ -297,7 +295,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--trials", type=int, default=40, help="trials of each sweep (40)")
     parser.add_argument("--kills", type=int, default=50, help="times that the operator is killed in each sweep (50)")
     parser.add_argument("--seed", type=int, default=7, help="of the proposals and of the moments of the kills (7)")
-    parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
     rows = []
     with tempfile.TemporaryDirectory() as folder, SweepServers(Path(folder)) as servers:
@@ -314,12 +311,9 @@ def main(arguments: Sequence[str]) -> int:
             print(*row[3], sep="\n", file=sys.stderr, flush=True)
         if any(row[3] for row in rows):
             print(servers.logs()[-20_000:], file=sys.stderr)
-    text = table(rows, seed=given.seed)
-    print(text)
+    print(table(rows, seed=given.seed))
     wanting = missed([row[2] for row in rows])
     print(*wanting, sep="\n", file=sys.stderr, flush=True)
-    if given.write:
-        document_table.put(given.write, text, begin=BEGIN, end=END)
     return int(bool(wanting) or any(row[3] for row in rows))
 
 

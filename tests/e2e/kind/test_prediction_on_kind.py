@@ -132,7 +132,5 @@ def test_an_ensemble_of_runs_in_a_bucket_is_their_mean(
         podTemplate=PODS,
     )
     kind.finished("ensemble")
-    logits = np.stack([outputs(each, images, tmp_path) for each in members])
-    exponents = np.exp(logits - logits.max(-1, keepdims=True))
-    mean = (exponents / exponents.sum(-1, keepdims=True)).mean(0)
+    mean = np.stack([outputs(member, images, tmp_path) for member in members]).mean(0)
     np.testing.assert_allclose(outputs(f"{RUNS}/ensemble", images, tmp_path), mean, atol=1e-5)

@@ -1,6 +1,6 @@
 """Fuzzes all parsers of foreign bytes: `python -m tests.soak.fuzz [--minutes 60] [--targets NAME ...]`.
 
-    python -m tests.soak.fuzz --write docs/security.md
+    python -m tests.soak.fuzz
 
 Each target gets an equal part of the time. The corpus is kept in build/fuzz/corpus and grows from run to run; a finding
 is its input with a traceback in build/fuzz/findings. Exit code 1 with findings, also those of an earlier run: delete
@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.soak import document_table
 from tests.soak.fuzz import seeds, targets
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,7 +30,6 @@ _ALLOCATION, _MEMORY, _HANG = 512, 8000, 120
 _SLICE = 240
 # Beyond its time a process is stopped: libFuzzer looks at the clock between two inputs.
 _PATIENCE = 300
-BEGIN, END = "<!-- fuzzed, made by `make soak` -->", "<!-- fuzzed until here -->"
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--targets", nargs="+", choices=[*targets.TARGETS], default=[*targets.TARGETS])
     parser.add_argument("--replay", type=Path)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="the document with the table")
     chosen = parser.parse_args()
     if chosen.replay:
         return replay(chosen.replay)
@@ -129,8 +126,7 @@ def main() -> int:
     for each in found:
         print(f"{each['target']}: {each['signature']}: {each['error'][:200]} ({each['bytes']} bytes)")
     print(f"{len(found)} findings in {FOLDER / 'findings'}")
-    if chosen.write:
-        document_table.put(chosen.write, table(results, len(found) + ended), begin=BEGIN, end=END)
+    print(table(results, len(found) + ended))
     return int(bool(found or ended))
 
 

@@ -1,6 +1,6 @@
 """Runs whose number of workers changes at every attempt, and what of them may differ from a run of one size.
 
-python -m tests.soak.kill_and_resume.elastic --write docs/reliability.md      # every order of 1, 2, 3 and 4 workers
+python -m tests.soak.kill_and_resume.elastic # every order of 1, 2, 3 and 4 workers
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
-from tests.soak import document_table
 from tests.soak.kill_and_resume import counting_program
 from tests.soak.kill_and_resume.faults import Fault
+from tests.soak.kill_and_resume.matrix import machine
 from tests.soak.kill_and_resume.rounds import free_hosts
 from tests.testbed.forks import Forks
 
@@ -42,7 +42,6 @@ KILLED_AT = (27, 48, 73)
 PATIENCE = 600.0
 # The metrics whose values after training are compared.
 COMPARED = ("val_accuracy", "val_loss")
-BEGIN, END = "<!-- elastic runs, made by `make soak` -->", "<!-- elastic runs until here -->"
 
 
 @dataclass
@@ -213,7 +212,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--program", choices=("plain", "random"), default="random")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each size without a fault (5)")
     parser.add_argument("--seed", type=int, default=5, help="of the steps at which workers are killed (5)")
-    parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
     draw = random.Random(given.seed)
     failed = False
@@ -239,11 +237,7 @@ def main(arguments: Sequence[str]) -> int:
                 continue
             rows.append(compare(one, undisturbed, sizes, killed_at))
             print(rows[-1], flush=True)
-            text = table(rows, undisturbed, program=given.program, where=document_table.where())
-            if given.write:
-                # After each order, because all of them take long.
-                document_table.put(given.write, text, begin=BEGIN, end=END)
-    print(text)
+    print(table(rows, undisturbed, program=given.program, where=machine()))
     return int(failed or not all(each.as_expected for each in rows))
 
 

@@ -2,21 +2,23 @@
 
 python -m tests.soak.kill_and_resume.matrix     # 20 kill points for each configuration: half an hour on two cores
 python -m tests.soak.kill_and_resume.matrix --kills 3 --only "two workers"
-python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import random
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.soak import document_table
+import numpy as np
+
 from tests.soak.kill_and_resume.rounds import Configuration, Round, faults, make_data, run
 from tests.testbed.forks import Forks
 
@@ -61,6 +63,26 @@ def different(first: Round, second: Round) -> list[str]:
     return sorted(name for name in names if first.digests.get(name) != second.digests.get(name))
 
 
+def table(rows: Mapping[str, tuple[int, int, int]], *, parts: int, where: str, seed: int) -> str:
+    """Return the rows as a table: by configuration, runs under faults, kill points in them, and other ends."""
+    lines = [
+        f"Seed {seed}, {where}. {parts} digests of each run were compared.",
+        "",
+        "| configuration | runs killed and resumed | kill points | runs that ended otherwise |",
+        "|---|---|---|---|",
+        *(f"| {name} | {runs} | {kills} | {other} |" for name, (runs, kills, other) in rows.items()),
+    ]
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    """Return the versions and the machine that a table's numbers depend on."""
+    # The distribution of TensorFlow has several names.
+    import tensorflow as tf
+
+    return f"TensorFlow {tf.__version__}, NumPy {np.__version__}, {platform.machine()}, {os.cpu_count()} processors"
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak.kill_and_resume.matrix", description=(__doc__ or "").splitlines()[0]
@@ -68,7 +90,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--kills", type=int, default=20, help="kill points for each configuration (20)")
     parser.add_argument("--only", default="", help="configurations with this in their name")
     parser.add_argument("--seed", type=int, help="another draw of kill points; one is made up and printed")
-    parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     chosen = [each for each in (*MATRIX, *LEGACY) if given.only in str(each)]
@@ -91,16 +112,13 @@ def main(arguments: Sequence[str]) -> int:
             other = sum(bool(differing) for _, differing in runs)
             failed |= other > 0
             rows[str(each)] = len(runs), given.kills, other
-            if given.write:
-                # After each configuration, because all of them take long.
-                parts = len(runs[0][0].digests)
-                document_table.put(
-                    given.write, document_table.table(rows, parts=parts, where=document_table.where(), seed=seed)
-                )
+            parts = len(runs[0][0].digests)
             print(
                 f"seed {seed}: {each}: {given.kills} kill points in {len(runs)} runs, {other} ended otherwise",
                 flush=True,
             )
+    if rows:
+        print(table(rows, parts=parts, where=machine(), seed=seed))
     return int(failed)
 
 
