@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,9 +255,39 @@ def values_schema() -> str:
         if sections:
             each["required"] = list(sections)
             pending += [schema["$defs"][reference.rpartition("/")[2]] for reference in sections.values()]
-    schema = _for_helm(schema)
+    # The operator names every mistake in a runtime when it starts; a rollout that fails leaves the old replicas.
+    schema["$defs"]["Runtime"] = {"type": "object"}
+    schema = _for_helm(_without_texts(schema))
+    schema["$defs"] = _referenced(schema)
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _without_texts(node: Any) -> Any:
+    """Return the schema without titles, descriptions and defaults, which values.yaml has."""
+    if isinstance(node, list):
+        return [_without_texts(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: {name: _without_texts(each) for name, each in value.items()}
+        if key in ("properties", "$defs")
+        else _without_texts(value)
+        for key, value in node.items()
+        if key not in ("title", "description", "default")
+    }
+
+
+def _referenced(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the definitions that the schema uses."""
+    found: dict[str, Any] = {}
+    pending = [{key: value for key, value in schema.items() if key != "$defs"}]
+    while pending:
+        for name in re.findall(r'"#/\$defs/(\w+)"', json.dumps(pending.pop())):
+            if name not in found:
+                found[name] = schema["$defs"][name]
+                pending.append(found[name])
+    return dict(sorted(found.items()))
 
 
 def _for_helm(node: Any) -> Any:
