@@ -214,7 +214,9 @@ class Operator:
         """
         self._health.start()
         threading.Thread(target=self._start, name="start", daemon=True).start()
-        stop.wait()
+        # In steps: a SIGTERM that arrives while SIGUSR2 writes the stacks does not interrupt a wait.
+        while not stop.wait(1.0):
+            pass
         self._stop()
 
     def _start(self) -> None:
