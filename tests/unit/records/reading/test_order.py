@@ -24,8 +24,8 @@ def _mixing(records: NDArray[np.int64], classes: int, batch: int) -> Mixing:
     """Return the mixing of an epoch's record numbers, where the numbers are sorted by `classes` of equal size."""
     of = records * classes // len(records)
     batches = len(records) // batch
-    counts = np.zeros((batches, classes))
-    np.add.at(counts, (np.repeat(np.arange(batches), batch), of[: batches * batch]), 1)
+    cells = np.repeat(np.arange(batches), batch) * classes + of[: batches * batch]
+    counts = np.bincount(cells, minlength=batches * classes).reshape(batches, classes).astype(float)
     differences = counts - counts.mean(axis=1, keepdims=True)
     differences /= np.linalg.norm(differences, axis=1, keepdims=True)
     near, far = (
