@@ -1,7 +1,7 @@
 """Jobs run while operators are killed, API servers restarted, pods and nodes removed: each must end as planned.
 
 python -m tests.soak.chaos --on servers --seed 3 --kills 20     operators as processes, simulated pods; no cluster
-python -m tests.soak.chaos --on kind --kills 200 --write docs/reliability.md
+python -m tests.soak.chaos --on kind --kills 200
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.soak import document_table
 from tests.soak.chaos import report
 from tests.soak.chaos.control_plane import Servers
 from tests.soak.chaos.kind_cluster import KindCluster
@@ -40,7 +39,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--on", choices=PLACES, default="kind", help="where (kind)")
     parser.add_argument("--kills", type=int, default=20, help="times that an operator is killed (20)")
     parser.add_argument("--seed", type=int, help="another draw; one is made up and printed, the next round adds one")
-    parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
@@ -53,10 +51,6 @@ def main(arguments: Sequence[str]) -> int:
         rounds.append(ran)
         text = report.table(rounds, seed=seed, where=PLACES[given.on])
         print(text, flush=True)
-        if given.write:
-            # After each round, because rounds take long.
-            begin, end = (each.format(given.on) for each in (report.BEGIN, report.END))
-            document_table.put(given.write, text, begin=begin, end=end)
     return int(any(each.complaints for each in rounds))
 
 

@@ -1,4 +1,4 @@
-"""The faults and the findings of a chaos run, as a table for docs/reliability.md."""
+"""The faults and the findings of a chaos run, as a table."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from tests.soak.chaos.record import JobSeen
 from tests.soak.chaos.run import Ran
 from tests.soak.chaos.schedule import Kind
 from tests.soak.chaos.verdict import doubled
-
-BEGIN = "<!-- chaos on {}, made by `make soak` -->"
-END = "<!-- chaos on {} until here -->"
 
 
 def table(rounds: Sequence[Ran], *, seed: int, where: str) -> str:

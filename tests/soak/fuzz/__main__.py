@@ -1,6 +1,6 @@
 """Fuzzes all parsers of foreign bytes: `python -m tests.soak.fuzz [--minutes 60] [--targets NAME ...]`.
 
-    python -m tests.soak.fuzz --write docs/security.md
+    python -m tests.soak.fuzz
 
 Each target gets an equal part of the time. The corpus is kept in build/fuzz/corpus and grows from run to run; a finding
 is its input with a traceback in build/fuzz/findings. Exit code 1 with findings, also those of an earlier run: delete
@@ -15,11 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.soak import document_table
 from tests.soak.fuzz import seeds, targets
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,7 +29,6 @@ _ALLOCATION, _MEMORY, _HANG = 512, 8000, 120
 _SLICE = 240
 # Beyond its time a process is stopped: libFuzzer looks at the clock between two inputs.
 _PATIENCE = 300
-BEGIN, END = "<!-- fuzzed, made by `make soak` -->", "<!-- fuzzed until here -->"
 
 
 @dataclass(frozen=True)
@@ -84,21 +81,6 @@ def _process(name: str, seconds: int) -> Result:
     return Result(name, int(told[0]) if told else 0, count, time.monotonic() - began, died)
 
 
-def table(results: Sequence[Result], findings: int) -> str:
-    """Return the table of docs/security.md."""
-    minutes = sum(each.seconds for each in results) / 60
-    return "\n".join(
-        [
-            f"{len(results)} targets in {minutes:.0f} minutes, {sum(each.runs for each in results):,} inputs. "
-            f"Findings: {findings}.",
-            "",
-            "| parser | inputs run | inputs kept, since they reach other code | seconds |",
-            "|---|---|---|---|",
-            *(f"| {each.target} | {each.runs:,} | {each.corpus:,} | {each.seconds:.0f} |" for each in results),
-        ]
-    )
-
-
 def replay(path: Path) -> int:
     name = json.loads(path.with_suffix(".json").read_text())["target"]
     with tempfile.TemporaryDirectory() as folder:
@@ -112,15 +94,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--targets", nargs="+", choices=[*targets.TARGETS], default=[*targets.TARGETS])
     parser.add_argument("--replay", type=Path)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="the document with the table")
     chosen = parser.parse_args()
     if chosen.replay:
         return replay(chosen.replay)
     seconds = max(1, round(60 * chosen.minutes / len(chosen.targets)))
     ended = 0
-    results = []
     for name in chosen.targets:
-        results.append(result := fuzz(name, seconds))
+        result = fuzz(name, seconds)
         print(f"{name:18}{result.runs:>10,} runs{result.corpus:>7,} inputs{result.seconds:>7.0f} s", flush=True)
         if result.died:
             ended += 1
@@ -129,8 +109,6 @@ def main() -> int:
     for each in found:
         print(f"{each['target']}: {each['signature']}: {each['error'][:200]} ({each['bytes']} bytes)")
     print(f"{len(found)} findings in {FOLDER / 'findings'}")
-    if chosen.write:
-        document_table.put(chosen.write, table(results, len(found) + ended), begin=BEGIN, end=END)
     return int(bool(found or ended))
 
 

@@ -1,13 +1,12 @@
 """Runs whose number of workers changes at every attempt, and what of them may differ from a run of one size.
 
-python -m tests.soak.kill_and_resume.elastic --write docs/reliability.md      # every order of 1, 2, 3 and 4 workers
+python -m tests.soak.kill_and_resume.elastic      # every order of 1, 2, 3 and 4 workers
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import os
 import random
 import shutil
@@ -28,7 +27,6 @@ from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
-from tests.soak import document_table
 from tests.soak.kill_and_resume import counting_program
 from tests.soak.kill_and_resume.faults import Fault
 from tests.soak.kill_and_resume.rounds import free_hosts
@@ -42,7 +40,6 @@ KILLED_AT = (27, 48, 73)
 PATIENCE = 600.0
 # The metrics whose values after training are compared.
 COMPARED = ("val_accuracy", "val_loss")
-BEGIN, END = "<!-- elastic runs, made by `make soak` -->", "<!-- elastic runs until here -->"
 
 
 @dataclass
@@ -182,38 +179,11 @@ def compare(one: ElasticRun, undisturbed: Undisturbed, sizes: Sequence[int], kil
     )
 
 
-def table(rows: Sequence[Row], undisturbed: Undisturbed, *, program: str, where: str) -> str:
-    names = " | ".join(f"{name} at the end" for name in COMPARED)
-    right = sum(each.as_expected for each in rows)
-    lines = [
-        f"Program `{program}`, {RECORDS} records, {EPOCHS} epochs of {STEPS_PER_EPOCH} steps, {where}. "
-        f"{len(rows)} of {math.factorial(len(SIZES))} orders were run, {right} of them as expected.",
-        "",
-        f"| workers | killed at steps | every record once in each epoch | order of the records | {names} |",
-        f"|---|---|---|---|{'---|' * len(COMPARED)}",
-    ]
-    for size, seeds in undisturbed.items():
-        ends = [[one.curve(metric)[-1] for one in seeds] for metric in COMPARED]
-        ranges = (f"{min(each):.3f} to {max(each):.3f}" for each in ends)
-        lines.append(f"| {size}, {len(seeds)} seeds | - | - | - | {' | '.join(ranges)} |")
-    for each in rows:
-        cells = [
-            ", ".join(map(str, each.sizes)),
-            ", ".join(map(str, each.killed_at)),
-            "yes" if each.every_record_once else "**no**",
-            "the same" if each.same_order else "**another**",
-            *(f"{end:.3f}" for end in each.ends),
-        ]
-        lines.append(f"| {' | '.join(cells)}{'' if each.within else ' **outside**'} |")
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.kill_and_resume.elastic")
     parser.add_argument("--program", choices=("plain", "random"), default="random")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each size without a fault (5)")
     parser.add_argument("--seed", type=int, default=5, help="of the steps at which workers are killed (5)")
-    parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
     draw = random.Random(given.seed)
     failed = False
@@ -239,11 +209,6 @@ def main(arguments: Sequence[str]) -> int:
                 continue
             rows.append(compare(one, undisturbed, sizes, killed_at))
             print(rows[-1], flush=True)
-            text = table(rows, undisturbed, program=given.program, where=document_table.where())
-            if given.write:
-                # After each order, because all of them take long.
-                document_table.put(given.write, text, begin=BEGIN, end=END)
-    print(text)
     return int(failed or not all(each.as_expected for each in rows))
 
 

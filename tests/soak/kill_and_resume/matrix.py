@@ -2,7 +2,7 @@
 
 python -m tests.soak.kill_and_resume.matrix     # 20 kill points for each configuration: half an hour on two cores
 python -m tests.soak.kill_and_resume.matrix --kills 3 --only "two workers"
-python -m tests.soak.kill_and_resume.matrix --write docs/reliability.md
+python -m tests.soak.kill_and_resume.matrix
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.soak import document_table
 from tests.soak.kill_and_resume.rounds import Configuration, Round, faults, make_data, run
 from tests.testbed.forks import Forks
 
@@ -68,11 +67,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--kills", type=int, default=20, help="kill points for each configuration (20)")
     parser.add_argument("--only", default="", help="configurations with this in their name")
     parser.add_argument("--seed", type=int, help="another draw of kill points; one is made up and printed")
-    parser.add_argument("--write", type=Path, help="the document that the table goes into")
     given = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     chosen = [each for each in (*MATRIX, *LEGACY) if given.only in str(each)]
-    rows: dict[str, tuple[int, int, int]] = {}
     failed = False
     with tempfile.TemporaryDirectory() as folder, Forks() as forks:
         data = Path(folder, "data")
@@ -90,13 +87,6 @@ def main(arguments: Sequence[str]) -> int:
                     print(f"{each}: other {', '.join(differing)} after {'; '.join(one.kills)}", flush=True)
             other = sum(bool(differing) for _, differing in runs)
             failed |= other > 0
-            rows[str(each)] = len(runs), given.kills, other
-            if given.write:
-                # After each configuration, because all of them take long.
-                parts = len(runs[0][0].digests)
-                document_table.put(
-                    given.write, document_table.table(rows, parts=parts, where=document_table.where(), seed=seed)
-                )
             print(
                 f"seed {seed}: {each}: {given.kills} kill points in {len(runs)} runs, {other} ended otherwise",
                 flush=True,
