@@ -114,7 +114,7 @@ class Rbac(Model):
 
 
 class OperatorResources(Model):
-    # Measured (docs/measured.md): 24 ms of CPU time a job, so that ten jobs start in a second on a busy node; 155 MiB
+    # Measured: 24 ms of CPU time a job, so that ten jobs start in a second on a busy node; 155 MiB
     # with 1,000 jobs and 289 MiB with 5,000.
     requests: Quantities = Field(
         {"cpu": "250m", "memory": "256Mi", "ephemeral-storage": "16Mi"},

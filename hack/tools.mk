@@ -70,7 +70,7 @@ chromium:
 	@$(call unless_impossible,$(PYTHON) hack/chromium.py,the tests of the board in a browser)
 
 # Environments beside .venv, from their locks. What they lack comes from .venv; an older Keras must lack what it lacks.
-ENVIRONMENTS := $(patsubst %,build/env/%/.installed,keras-older tensorflow-cloud tracking)
+ENVIRONMENTS := $(patsubst %,build/env/%/.installed,keras-older tracking)
 build/env/%/.installed: hack/requirements/%.lock $(INSTALLED)
 	@echo "setting up $(@D)"
 	@$(BIN)/python -m venv --without-pip $(@D)

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from mptraining_api.model import AnyNumber, Model
-from mptraining_api.model_report import ModelFacts
 from mptraining_api.outputs.search_space import Hyperparameter
 
 
@@ -108,8 +107,7 @@ class Progress(_Event):
     step: int
     total_steps: int | None = None
     epoch: int
-    # Of a search with KerasTuner: the trial that runs, from 1, and the limit of the tuner. The process of the oracle
-    # counts trials as steps, and reports the metrics of the last trial that ended.
+    # Of a search with KerasTuner: the trial that runs, from 1, and the limit of the tuner.
     trial: int | None = None
     trials: int | None = None
     metrics: dict[str, AnyNumber]
@@ -182,13 +180,6 @@ class Recovered(_Event):
     message: str
 
 
-class Inspected(_Event):
-    """The model was built and inspected; it is not trained."""
-
-    kind: Literal["Inspected"] = "Inspected"
-    model: ModelFacts
-
-
 class SearchSpace(_Event):
     """The hyperparameters that the program's function asks KerasTuner's `hp` for; nothing is trained."""
 
@@ -222,7 +213,7 @@ class Finished(_Event):
     hand_over: Literal["Fetched", "NotFetched"] | None = None
 
 
-Event = Started | Progress | Notice | Saved | Recovered | Inspected | SearchSpace | Finished
+Event = Started | Progress | Notice | Saved | Recovered | SearchSpace | Finished
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 
 

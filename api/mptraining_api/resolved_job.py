@@ -221,11 +221,6 @@ class ResolvedJob(Model):
     choices: tuple[Choice, ...]
 
     @property
-    def searches_together(self) -> bool:
-        """Return whether the processes are the oracle and the tuners of a search, and train no model together."""
-        return self.processes > 1 and self.program.script is not None and self.program.script.tuner is not None
-
-    @property
     def per_replica_batch_size(self) -> int | None:
         """Examples per replica and step, before gradient accumulation; None for scripts."""
         return None if self.global_batch_size is None else self.global_batch_size // self.replicas

@@ -1,8 +1,8 @@
 """Replacement of tensorflow-cloud by one line in an unchanged program: `import mptraining.colab`.
 
 After it, `import tensorflow_cloud as tfc` imports `mptraining.tensorflow_cloud`, without the 3.3 GB of the real
-package; if the real package is already imported, `mptraining.tensorflow_cloud.install` redirects it. For a program
-written for Keras 2, `TF_USE_LEGACY_KERAS=1` (tf_keras) is set with a printed note, if TensorFlow is not imported yet.
+package. For a program written for Keras 2, `TF_USE_LEGACY_KERAS=1` (tf_keras) is set with a printed note, if TensorFlow
+is not imported yet.
 
     import mptraining.colab; mptraining.colab.run_here()      # jobs train on this machine, without a cluster
     python -m mptraining.colab [--here] FILE [ARGUMENTS]      # the same for a script that stays as it is
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mptraining import tensorflow_cloud
+from mptraining_api.problems import InvalidProgram
 
 _NAME = "tensorflow_cloud"
 _LEGACY = "TF_USE_LEGACY_KERAS"
@@ -54,7 +55,11 @@ def _running_notebook() -> str:
 if _NAME not in sys.modules:
     sys.modules[_NAME] = tensorflow_cloud
 elif sys.modules[_NAME] is not tensorflow_cloud and not tensorflow_cloud.remote():
-    tensorflow_cloud.install()
+    raise InvalidProgram(
+        _NAME,
+        "the real package is already imported",
+        next_step="Restart, and write `import mptraining.colab` before the first `import tensorflow_cloud`.",
+    )
 if "IPython" in sys.modules and not tensorflow_cloud.remote():
     _use_keras_2(_running_notebook())
 

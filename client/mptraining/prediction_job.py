@@ -101,17 +101,3 @@ def accelerator_document(accelerator: ResolvedAccelerator) -> dict[str, Any]:
     if accelerator.kind == "tpu":
         return {"type": accelerator.type, "topology": accelerator.topology}
     return {"type": accelerator.type, "countPerNode": accelerator.count_per_node}
-
-
-def records_section(job: ResolvedJob) -> dict[str, Any]:
-    """Return the data section of a resolved job, as far as it describes records and their files."""
-    data = job.data
-    assert data is not None
-    section: dict[str, Any] = {"train": list(data.train), "validation": list(data.validation) or None}
-    section["features"] = [each.to_document() for each in data.features] if data.features is not None else None
-    section |= {"label": data.label, "labels": list(data.labels) if data.labels is not None else None}
-    section["sampleWeight"] = data.sample_weight
-    section["preprocess"] = data.preprocess if ":" in data.preprocess else None
-    if data.bad_records == "Skip":
-        section["badRecords"] = {"action": "Skip", "maxSkipped": data.max_skipped}
-    return {key: value for key, value in section.items() if value is not None}

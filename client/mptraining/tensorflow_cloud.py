@@ -35,8 +35,6 @@ __all__ = [
     "DockerConfig",
     "MachineConfig",
     "__version__",
-    "cloud_fit",
-    "install",
     "is_tpu_config",
     "remote",
     "run",
@@ -125,81 +123,22 @@ def run(
 
 
 def run_cloudtuner(num_jobs: int = 1, **kwargs: Any) -> dict[str, Any]:
-    """Submit one job in which `num_jobs` tuners of KerasTuner search together, each on a node of its own.
+    """Submit one job whose script searches with KerasTuner.
 
-    With several tuners, one more node runs the oracle (docs/guide/train.md, "KerasTuner"). Takes the arguments of `run`
-    but no `worker_count`, since KerasTuner trains a trial on one node. Returns a dict with `job_ids`, `docker_image`,
+    KerasTuner trains a trial on one node, so the job has one node for any `num_jobs`; an MPTrainingSweep runs trials at
+    the same time. Takes the arguments of `run` but no `worker_count`. Returns a dict with `job_ids`, `docker_image`,
     and the job object under `jobs`.
     """
     if remote():
         return InsideJob()
     if num_jobs < 1:
         raise ValueError("num_jobs must be greater than 0.")
+    if kwargs.get("worker_count"):
+        raise ValueError("Invalid `worker_count` input. Expected 0: KerasTuner trains a trial on one node.")
     if num_jobs > 1:
-        if kwargs.get("worker_count"):
-            raise ValueError("Invalid `worker_count` input. Expected 0: KerasTuner trains a trial on one node.")
-        from mptraining.tensorflow_cloud_compat.job import merge
-
-        together = {"nodes": num_jobs + 1, "program": {"script": {"tuner": "KerasTuner"}}}
-        kwargs["spec"] = merge(together, kwargs.get("spec") or {})
+        print(f"note: one job runs all trials, not {num_jobs}; an MPTrainingSweep (mptj sweep) runs them in parallel")
     job: Any = run(**kwargs)
     return {"job_ids": [job["job_id"]], "docker_image": job["docker_image"], "jobs": [job]}
-
-
-def cloud_fit(
-    model: Any,
-    remote_dir: str,
-    region: str | None = None,
-    project_id: str | None = None,
-    image_uri: str | None = None,
-    distribution_strategy: str = "MultiWorkerMirroredStrategy",
-    job_spec: Mapping[str, Any] | None = None,
-    job_id: str | None = None,
-    **fit_kwargs: Any,
-) -> Any:
-    """Train a model and data of this process in a job: `tensorflow_cloud.tuner.cloud_fit_client.cloud_fit`.
-
-    model: a compiled keras.Model, of Keras 3 or tf_keras.
-    remote_dir: a folder in a bucket, or on this machine if the job trains here; model and data are written there,
-        and the job writes `checkpoint`, `output` (for Keras 3 with `.keras`) and the run folder `run`.
-    distribution_strategy: "MultiWorkerMirroredStrategy" (two CPU machines without a job_spec) or "MirroredStrategy".
-    job_spec: AI Platform's; masterType, acceleratorConfig and workerCount are used. job_id: prefix of the job's name.
-    fit_kwargs: arguments of model.fit: arrays, tf.data.Dataset, numbers, built-in Keras callbacks.
-
-    Returns the job's name as a str with an attribute `job`. region, project_id and image_uri are not used.
-    """
-    if remote():
-        return inside_job.cloud_fit()
-    from mptraining.tensorflow_cloud_compat.cloud_fit import fit_in_job
-
-    return fit_in_job(
-        model,
-        remote_dir,
-        distribution_strategy=distribution_strategy,
-        job_spec=job_spec,
-        job_id=job_id,
-        unused={"region": region, "project_id": project_id, "image_uri": image_uri},
-        fit_arguments=fit_kwargs,
-    )
-
-
-def install(
-    *,
-    output: str | None = None,
-    spec: Mapping[str, Any] | None = None,
-    where: Where | None = None,
-    backend: Literal["cluster", "local"] | None = None,
-) -> None:
-    """Redirect the installed, real tensorflow-cloud package to your cluster instead of AI Platform.
-
-    The arguments are those of `run`, for every job. Raises InvalidProgram if the package is not installed.
-    """
-    if remote():
-        return
-    from mptraining.tensorflow_cloud_compat.redirect import redirect
-    from mptraining.tensorflow_cloud_compat.run import Target
-
-    redirect(Target(name=None, output=output, spec=spec or {}, where=where, backend=backend))
 
 
 def __getattr__(name: str) -> Any:

@@ -1,1 +1,1 @@
-"""Benchmarks; every figure in docs/measured.md names the command that measures it."""
+"""Benchmarks; every figure in docs/results.md names the command that measures it."""

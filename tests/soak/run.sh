@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `make soak` runs: hours. Its figures are printed.
+# What `make soak` runs: hours. It prints figures; docs/results.md has those of the last whole run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=.venv/bin/python

@@ -1,4 +1,4 @@
-"""A unit test takes at most a second of this process' processor time."""
+"""A unit test takes at most a second of this process' processor time on a quiet machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Generator
 
 import pytest
 
-MOST = 1.0
+# Other processes empty the caches: the same test takes up to twice the time.
+MOST = 2.0
 
 
 @pytest.hookimpl(wrapper=True)

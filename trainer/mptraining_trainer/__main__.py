@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 _NOISE = (b"absl::InitializeLog()", b"oneDNN custom operations are on", b"could not find cuda drivers")
 _USAGE = (
-    "usage: python -m mptraining_trainer train|source|inspect|hyperparameters   (the job comes from the environment: "
-    "mptraining_api.launch)   or: keep FOLDER SECONDS | files FOLDER | send FOLDER [FIRST] | fetched"
+    "usage: python -m mptraining_trainer train|source|hyperparameters   (the job comes from the environment: "
+    "mptraining_api.launch)   or: keep FOLDER SECONDS | files FOLDER | send FOLDER | fetched"
 )
 
 
 def main(arguments: list[str]) -> int:
     """Run one verb and return the exit code of `outcomes`."""
-    verbs = {"train": _train, "source": _source, "inspect": _inspect, "hyperparameters": _hyperparameters}
+    verbs = {"train": _train, "source": _source, "hyperparameters": _hyperparameters}
     match arguments:
-        case [("train" | "source" | "inspect" | "hyperparameters") as verb]:
+        case [("train" | "source" | "hyperparameters") as verb]:
             return verbs[verb](os.environ)
         case ["keep", folder, seconds]:
             return _keep(folder, float(seconds), os.environ)
@@ -53,8 +53,8 @@ def _serve(arguments: list[str]) -> int:
             case ["files", folder]:
                 for line in folder_stream.list_files(model_server.find_folder(folder)):
                     print(line)
-            case ["send", folder, *first] if len(first) <= 1:
-                folder_stream.write_tar(model_server.find_folder(folder), sys.stdout.buffer, *first)
+            case ["send", folder]:
+                folder_stream.write_tar(model_server.find_folder(folder), sys.stdout.buffer)
             case ["fetched"]:
                 model_server.end_keep()
             case _:
@@ -118,16 +118,6 @@ def _source(environment: MutableMapping[str, str]) -> int:
     except Problem as problem:
         return _failed(environment, problem).exit_code
     return outcomes.SUCCEEDED.exit_code
-
-
-def _inspect(environment: MutableMapping[str, str]) -> int:
-    def facts(job: ResolvedJob, telemetry: Telemetry) -> None:
-        from mptraining_trainer.model import inspect
-
-        found = inspect.inspect(job, environment, telemetry.notice, telemetry.now)
-        telemetry.emit(events.Inspected, model=found)
-
-    return _answer(environment, facts)
 
 
 def _hyperparameters(environment: MutableMapping[str, str]) -> int:

@@ -44,7 +44,6 @@ from mptraining_trainer.distribution.coordination import (
     wait_for_peers,
 )
 from mptraining_trainer.distribution.strategy import make_strategy, started_fields
-from mptraining_trainer.ensemble.run_ensemble import average
 from mptraining_trainer.export.export import publish, take_snapshot
 from mptraining_trainer.forked_child import user_code
 from mptraining_trainer.host import native_bfloat16
@@ -60,6 +59,7 @@ from mptraining_trainer.numerics.recovery import (
     plan_rollback,
     supported_policies,
 )
+from mptraining_trainer.prediction.ensemble import average
 from mptraining_trainer.prediction.run_prediction import predict
 from mptraining_trainer.scripts.run_script import train_script
 from mptraining_trainer.training.bad_rows import RecordExclusion
@@ -416,8 +416,8 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
             now=telemetry.now,
             wait=worker.preemption.wait,
             notice=telemetry.notice,
-            # A script's own strategy may open the port late, or never; of a search, only the oracle opens one.
-            until_reached=job.strategy == "None" or job.searches_together,
+            # A script's own strategy may open the port late, or never.
+            until_reached=job.strategy == "None",
         )
 
     # Devices must be set before any other use of TensorFlow, policy and seeds before any other use of Keras.

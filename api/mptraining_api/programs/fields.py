@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
@@ -36,10 +36,6 @@ class Script(Model):
     )
     arguments: Annotated[list[Text], Field(max_length=256)] | None = Field(
         None, description="Command line arguments of the script."
-    )
-    tuner: Literal["KerasTuner"] | None = Field(
-        None,
-        description="On several nodes: KerasTuner's distributed search, its oracle on node 0, tuners on the others.",
     )
 
 

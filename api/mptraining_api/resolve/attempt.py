@@ -56,7 +56,7 @@ def _on_machine(job: ResolvedJob, machine: ResolvedMachine) -> ResolvedJob:
 def _with_nodes(job: ResolvedJob, nodes: int) -> ResolvedJob:
     if nodes not in possible_nodes(job):
         raise ValueError(f"{nodes} workers of a job that may have {possible_nodes(job)}")
-    replicas = job.replicas if job.searches_together else nodes * job.replicas_per_process
+    replicas = nodes * job.replicas_per_process
     strategy: Strategy = job.strategy
     if strategy in ("Mirrored", "MultiWorkerMirrored") and job.program.is_trained_here:
         strategy = "MultiWorkerMirrored" if nodes > 1 else "Mirrored"

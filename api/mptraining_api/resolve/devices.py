@@ -20,20 +20,16 @@ _CAPABILITY_WITHOUT_KERNELS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """`processes` pods in parallel, each with `replicas_per_process` replicas of the model.
-
-    `independent` processes each train models of their own: the oracle and the tuners of a search with KerasTuner.
-    """
+    """`processes` pods in parallel, each with `replicas_per_process` replicas of the model."""
 
     accelerator: ResolvedAccelerator
     processes: int
     replicas_per_process: int
     choices: tuple[Choice, ...] = ()
-    independent: bool = False
 
     @property
     def replicas(self) -> int:
-        return self.replicas_per_process if self.independent else self.processes * self.replicas_per_process
+        return self.processes * self.replicas_per_process
 
 
 def requested_devices(spec: JobSpec, *, any_count: bool = False) -> Devices:
@@ -46,9 +42,8 @@ def requested_devices(spec: JobSpec, *, any_count: bool = False) -> Devices:
     if type.kind == "tpu":
         return _tpu(spec.accelerator, type, spec.nodes)
     count, choices = _count(spec, type, any_count=any_count)
-    independent = spec.program.script is not None and spec.program.script.tuner is not None
     nodes = spec.elastic.max if spec.elastic else spec.nodes or 1
-    return Devices(_resolved(spec.accelerator, type, count), nodes, count, choices, independent)
+    return Devices(_resolved(spec.accelerator, type, count), nodes, count, choices)
 
 
 def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
@@ -186,7 +181,7 @@ def without_accelerators(devices: Devices, *, splits_in_two: bool) -> Devices:
         f"{FELL_BACK}: there is no {before.title} here and cpuFallback is on; the global batch size stays as it was"
     )
     choice = Choice(field=accelerators.TYPE, value="cpu", because=because)
-    return Devices(accelerator, processes, count, (*devices.choices, choice), devices.independent)
+    return Devices(accelerator, processes, count, (*devices.choices, choice))
 
 
 def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
@@ -200,18 +195,16 @@ def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
     elif spec.program.prediction is not None:
         picked = "Mirrored"
         because = "each worker predicts records of its own"
-    elif devices.processes > 1 and not devices.independent:
+    elif devices.processes > 1:
         picked = "MultiWorkerMirrored"
         because = f"{devices.processes} hosts"
     elif spec.program.script is not None and devices.replicas == 1:
         # In a strategy's scope, a custom loop needs strategy.run; a GradientTape over a variable fails outside of it.
         picked = "None"
-        each = "one device of each tuner" if devices.independent else "one device"
-        because = f"{each}: the script runs as it does without a strategy"
+        because = "one device: the script runs as it does without a strategy"
     else:
         picked = "Mirrored"
-        host = "each tuner is one host" if devices.independent else "one host"
-        because = f"{host} with {devices.replicas} device{'s' if devices.replicas > 1 else ''}"
+        because = f"one host with {devices.replicas} device{'s' if devices.replicas > 1 else ''}"
     return picked, Choice(field="spec.strategy", value=picked, because=because)
 
 

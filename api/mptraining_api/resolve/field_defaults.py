@@ -79,7 +79,6 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "program.function.arguments": _none(),
         "program.script": _none(),
         "program.script.arguments": _none(),
-        "program.script.tuner": _none("several nodes train one model"),
         "program.prediction": _none(),
         "program.prediction.to": Default("predictions.parquet in the run folder"),
         "program.prediction.key": _none("the file and the number of the record in it"),

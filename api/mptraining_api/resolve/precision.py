@@ -35,7 +35,7 @@ def keras_generation(spec: JobSpec, requested: Devices) -> tuple[Keras, Choice]:
     MultiWorkerMirroredStrategy (keras#20585). Raises InvalidSpec if the spec requests Keras3 there.
     """
     tpu = requested.accelerator.kind == "tpu"
-    several_hosts = spec.program.script is not None and requested.processes > 1 and not requested.independent
+    several_hosts = spec.program.script is not None and requested.processes > 1
     if spec.keras == "Keras3" and (tpu or (several_hosts and spec.strategy != "None")):
         found = "on a TPU" if tpu else f"for a script on {requested.processes} nodes, where its model.fit fails"
         raise InvalidSpec(
@@ -52,8 +52,6 @@ def keras_generation(spec: JobSpec, requested: Devices) -> tuple[Keras, Choice]:
         because = (
             "Keras 3 has no TPUStrategy" if tpu else "a script's model.fit on several hosts works in tf_keras only"
         )
-    elif requested.independent:
-        picked, because = "Keras3", "each tuner trains on one host, where the current Keras works"
     else:
         picked, because = "Keras3", "the current Keras works here"
     return picked, Choice(field="spec.keras", value=picked, because=because)

@@ -222,11 +222,6 @@ def _tpu_compiles(spec: JobSpec) -> bool:
     return not is_tpu(spec.accelerator) or spec.jit_compile != "Never"
 
 
-def _tuner_nodes(spec: JobSpec) -> bool:
-    script = spec.program.script
-    return script is None or script.tuner is None or (spec.nodes is not None and spec.nodes > 1)
-
-
 CROSS_FIELD_RULES: tuple[Rule, ...] = (
     *_ROOT,
     *CAPACITY_RULES,
@@ -449,14 +444,6 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
         "1 on several CPU nodes, as MultiWorkerMirroredStrategy uses one logical device of each",
         "Leave countPerNode out, or take nodes: 1.",
         _logical_devices,
-    ),
-    Rule(
-        "spec",
-        "spec.program.script.tuner",
-        "!has(self.program.script) || !has(self.program.script.tuner) || (has(self.nodes) && self.nodes > 1)",
-        "at least two nodes, one for the oracle of KerasTuner and the others for its tuners",
-        "Set nodes, or remove tuner: on one node a script with KerasTuner needs no setting.",
-        _tuner_nodes,
     ),
     Rule(
         "spec",

@@ -26,8 +26,6 @@ __all__ = [
     "InsideJob",
     "MachineConfig",
     "__version__",
-    "cloud_fit",
-    "install",
     "is_tpu_config",
     "remote",
     "run",
@@ -77,15 +75,6 @@ def run(*_arguments: Any, **_keywords: Any) -> InsideJob:
 def run_cloudtuner(*_arguments: Any, **_keywords: Any) -> InsideJob:
     """Do nothing: the jobs are running."""
     return InsideJob()
-
-
-def cloud_fit(*_arguments: Any, **_keywords: Any) -> InsideJob:
-    """Do nothing: the job is running."""
-    return InsideJob()
-
-
-def install(*_arguments: Any, **_keywords: Any) -> None:
-    """Do nothing: a job has nothing to redirect."""
 
 
 def __getattr__(name: str) -> Any:

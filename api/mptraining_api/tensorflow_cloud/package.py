@@ -23,16 +23,19 @@ SUBMODULES: dict[str, tuple[str, ...]] = {
     "core.machine_config": ("AcceleratorType", "COMMON_MACHINE_CONFIGS", "MachineConfig", "is_tpu_config"),
     "core.run": ("remote", "run", "run_cloudtuner"),
     "tuner": (),
-    "tuner.cloud_fit_client": ("cloud_fit",),
     "utils": (),
     "version": ("__version__",),
 }
 _TUNER = (
     "write keras_tuner.BayesianOptimization(build_model, objective=…, max_trials=…, hyperparameters=…, directory=…), "
-    "or another tuner of keras_tuner, in the script, without project_id, region and study_id. For several nodes, add "
-    "nodes: N and program: {script: {path: …, tuner: KerasTuner}} to the job, as run_cloudtuner(num_jobs=…) does"
+    "or another tuner of keras_tuner, in the script, without project_id, region and study_id. For trials at the same "
+    "time, write an MPTrainingSweep (mptj sweep)"
 )
 _VIZIER = "it needs AI Platform Vizier, which is shut down"
+_FIT = (
+    "it trained a model of the notebook's process: write a function that returns the compiled model, and submit a job "
+    "with program: {function: {entryPoint: module:function}}, or call tfc.run with a script that calls model.fit"
+)
 _IMAGES = "it builds or deploys container images for AI Platform, which is shut down: tfc.run ships the program as text"
 # Names below tensorflow_cloud, in 0.1.16 and its last commit, that have no equivalent, with the reason or alternative.
 REMOVED_NAMES = {
@@ -47,8 +50,9 @@ REMOVED_NAMES = {
     "core.gcp": "the job runs on machines of the cluster, and needs no project, region or zone",
     "core.preprocess": _IMAGES,
     "core.validate": "tfc.run checks its arguments itself",
-    "tuner.cloud_fit_remote": "the job's own program loads what cloud_fit has written",
-    "tuner.cloud_fit_utils": "cloud_fit names its strategies: 'MultiWorkerMirroredStrategy', 'MirroredStrategy'",
+    "tuner.cloud_fit_client": _FIT,
+    "tuner.cloud_fit_remote": _FIT,
+    "tuner.cloud_fit_utils": _FIT,
     "tuner.constants": _VIZIER,
     "tuner.optimizer_client": f"{_VIZIER}: {_TUNER}",
     "tuner.tuner": f"{_VIZIER}: {_TUNER}",

@@ -145,7 +145,6 @@ def _text(event: Other) -> tuple[str, str, str]:
             return "Warning", "Recovered", event.message
         case Finished():
             return "Info" if event.exit_code == 0 else "Warning", event.reason, event.message
-    return "Info", type(event).__name__, ""
 
 
 def other_workers(reader: RunReader) -> list[AnEvent]:

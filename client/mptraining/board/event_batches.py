@@ -74,10 +74,6 @@ class Recovered(_Base, tag="Recovered"):
     message: str
 
 
-class Inspected(_Base, tag="Inspected"):
-    pass
-
-
 class Finished(_Base, tag="Finished", gc=True):
     reason: str
     exit_code: Whole
@@ -94,7 +90,7 @@ class _ProgressBase(_Base, tag="Progress"):
     precision: str | None = None
 
 
-Other = Started | Notice | Saved | Recovered | Inspected | Finished
+Other = Started | Notice | Saved | Recovered | Finished
 # A Struct with one optional number for each gauge of the contract.
 Progress: Any = msgspec.defstruct(
     "Progress",
@@ -106,7 +102,7 @@ Progress: Any = msgspec.defstruct(
     gc=False,
 )
 _DECODER: Any = msgspec.json.Decoder(
-    Started | Notice | Saved | Recovered | Inspected | Finished | Progress,  # type: ignore[operator,unused-ignore]
+    Started | Notice | Saved | Recovered | Finished | Progress,  # type: ignore[operator,unused-ignore]
     strict=True,
 )
 _PLAIN = msgspec.json.Decoder()

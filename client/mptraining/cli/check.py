@@ -62,7 +62,7 @@ def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "
 
 
 def _advice_on_records(job: ResolvedJob, folder: Path) -> Sequence[str]:
-    """Return what the manifests of local records say about their order; without --deep no bucket is read."""
+    """Return what the manifests of local records say about their order."""
     from mptraining_records.tfrecord import manifest, sorted_labels
 
     patterns = [absolute_path(each, folder) for each in job.data.train] if job.data else []
@@ -71,7 +71,7 @@ def _advice_on_records(job: ResolvedJob, folder: Path) -> Sequence[str]:
     try:
         found = sorted_labels.report(manifest.find(patterns), job.data)
     except Problem:
-        # Damaged manifests are the subject of `mptj run` and `--deep`, which read the records.
+        # Damaged manifests are the subject of `mptj run`, which reads the records.
         return ()
     return () if found is None else (f"data.train: {found.text}",)
 

@@ -20,7 +20,19 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from mptraining.cli import accelerators, board, export, fetch, init, jobs, records, submit, sweep, trained_models
+from mptraining.cli import (
+    accelerators,
+    board,
+    ensemble,
+    export,
+    fetch,
+    init,
+    jobs,
+    records,
+    submit,
+    sweep,
+    trained_models,
+)
 from mptraining.cli.jobs import with_cluster_options
 from mptraining.cli.platform import convert_tfjob, runtimes
 from mptraining.cli.shell import command_groups, completion, help_text, verbs
@@ -31,7 +43,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mptraining.cluster.connection import Where
-    from mptraining_api.model_report import Report
 
 # rich_markup_mode=None: importing rich would triple the time of `--help`.
 app = typer.Typer(
@@ -48,7 +59,7 @@ app.add_typer(sweep.app, name="sweep")
 app.command()(with_cluster_options(submit.submit))
 app.command()(with_cluster_options(board.board))
 app.command()(with_cluster_options(trained_models.predict))
-app.command()(trained_models.ensemble)
+app.command()(ensemble.ensemble)
 jobs.register_commands(app)
 app.command()(with_cluster_options(fetch.fetch))
 app.command()(export.export)
@@ -118,7 +129,6 @@ def check(
     files: Annotated[
         list[str], typer.Argument(help="Job files.", metavar="FILE...", autocompletion=completion.job_files)
     ],
-    deep: Annotated[bool, typer.Option("--deep", help="Build the model and inspect every layer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per job.")] = False,
     known: Annotated[
         str | None,
@@ -131,11 +141,7 @@ def check(
         ),
     ] = "GKE",
 ) -> None:
-    """Validate jobs and show their resolved defaults with reasons; of a sweep, its search. Needs no cluster.
-
-    With --deep the trainer builds each model without training it, and reports the precision of each layer, padding,
-    and the largest batch that fits. Needs TensorFlow, no accelerator, and no data if the job lists its features.
-    """
+    """Validate jobs and show their resolved defaults with reasons; of a sweep, its search. Needs no cluster."""
     from rich.console import Console
 
     from mptraining.cli import check as checking
@@ -148,15 +154,13 @@ def check(
             typer.echo()
         try:
             if holds_sweep(file):
-                _check_sweep(file, deep=deep, as_json=as_json)
+                _check_sweep(file, as_json=as_json)
                 continue
             report = checking.check(file, runtimes=known, node_labels=node_labels)
-            if not as_json:
-                checking.show(report, console)
-            deeper = _deep_check(file, console, quiet=as_json) if deep else None
             if as_json:
-                document = checking.to_document(report)
-                typer.echo(json.dumps(document | ({"model": deeper.to_document()} if deeper else {})))
+                typer.echo(json.dumps(checking.to_document(report)))
+            else:
+                checking.show(report, console)
         except Problem as problem:
             found.append((file, problem))
             if as_json:
@@ -168,23 +172,10 @@ def check(
     raise typer.Exit(max((_exit_code(problem) for _, problem in found), default=0))
 
 
-def _deep_check(file: str, console: Console, *, quiet: bool) -> Report:
-    from mptraining.cli import deep_check
-
-    found = deep_check.deep_check(file, say=lambda line: typer.echo(line, err=quiet))
-    if not quiet:
-        deep_check.show(found, console)
-    return found
-
-
-def _check_sweep(file: str, *, deep: bool, as_json: bool) -> None:
+def _check_sweep(file: str, *, as_json: bool) -> None:
     from mptraining.sweeps.start import explain, open_checked
     from mptraining.sweeps.sweep_file import check_sweep_file
-    from mptraining_api.problems import InvalidSpec
 
-    if deep:
-        step = "`mptj sweep apply` writes the job of a trial, which it can inspect."
-        raise InvalidSpec(file, "is a sweep, and --deep inspects the model of one job", next_step=step)
     checked = check_sweep_file(Path(file))
     if as_json:
         typer.echo(json.dumps({"file": file, "sweep": checked.sweep.to_document(), "advice": list(checked.notes)}))
@@ -217,7 +208,7 @@ def compare(
 ) -> None:
     """Show finished and unfinished runs side by side: a column per run, or a row per run if they are many.
 
-    Green marks the best values; a difference within the spread of the runs has no colour.
+    Green marks the best values; values within 3 % of the best one are ties.
     """
     from mptraining.comparison import TEXT_WIDTH, table
 

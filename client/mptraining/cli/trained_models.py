@@ -1,4 +1,4 @@
-"""Commands on trained models: `mptj predict` and `mptj ensemble`."""
+"""Command `mptj predict`: predictions of a trained model, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -179,83 +179,6 @@ def in_arguments(text: str) -> str:
     for field, argument in _ARGUMENTS.items():
         text = re.sub(rf"\b{re.escape(field)}\b(?:\[\d+\])?(?!\.?\w)", argument, text)
     return text
-
-
-def ensemble(
-    runs: Annotated[
-        list[str],
-        typer.Argument(help="Run folders, local or gs://.", metavar="RUN...", autocompletion=completion.run_folders),
-    ],
-    top: Annotated[int, typer.Option(help="Number of members, the best of the runs.", min=2, metavar="N")] = 5,
-    monitor: Annotated[
-        str | None,
-        typer.Option(help="Metric that chooses the members; default: the exports' own, or val_loss.", metavar="METRIC"),
-    ] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="Better direction of the metric: min or max.", metavar="MODE")
-    ] = None,
-    weights: Annotated[
-        str, typer.Option(help="equal, or score: in proportion to the metric.", metavar="equal|score")
-    ] = "equal",
-    name: Annotated[str, typer.Option(help="Name of the ensemble's run.", metavar="NAME")] = "ensemble",
-    output: Annotated[str | None, typer.Option(help="Run folder; default: runs/NAME.", metavar="DIR")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job; average nothing.")] = False,
-    plain: Plain = False,
-) -> None:
-    """Average the best of some runs in one exported model, evaluated beside its best member.
-
-    The ensemble is a run as any other: compare, board, fetch, predict and export take its folder.
-    """
-    from mptraining.display.choice import display_here
-    from mptraining.ensemble_job import choose, ensemble_document, score_weights
-    from mptraining.job_file.paths import absolute_path
-    from mptraining.local.run import run_local
-    from mptraining.runs import load_run
-
-    here = Path.cwd()
-    by_score = _one_of("--weights", weights, ("equal", "score")) == "score"
-    better = _one_of("--mode", mode, ("min", "max"))
-    chosen = choose([load_run(absolute_path(each, here)) for each in runs], monitor=monitor, mode=better, top=top)
-    shares = score_weights(chosen) if by_score else None
-    folder = absolute_path(output or f"runs/{name}", here)
-    document = ensemble_document(name, chosen, shares, folder)
-    for run, reason in chosen.skipped:
-        typer.echo(f"note: {run.folder} {reason}", err=True)
-    if dry_run:
-        print_documents([document], Format.YAML, many=False)
-        return
-    for place, (run, value) in enumerate(chosen.members):
-        share = 1 / len(chosen.members) if shares is None else shares[place]
-        typer.echo(f"member: {run.folder}  {chosen.monitor} {value:.6g}  weight {share:.3f}")
-    code = run_local(
-        here / "ensemble",
-        document=document,
-        display=display_here(plain=plain),
-        again=shlex.join(["mptj", *_given()]),
-    )
-    if code:
-        raise typer.Exit(code)
-    _show_ensemble(folder)
-
-
-def _show_ensemble(folder: str) -> None:
-    """Print each metric of the ensemble beside that of its best member."""
-    from mptraining.runs import load_run
-
-    found = load_run(folder).metrics
-    before = "best_member_"
-    for key, value in found.items():
-        if f"{before}{key}" in found:
-            typer.echo(f"{key}: {value:.6g}, best member {found[before + key]:.6g}")
-    typer.echo(f"next: mptj compare {shlex.quote(folder)}")
-
-
-def _one_of(option: str, value: str | None, known: tuple[str, ...]) -> Any:
-    from mptraining_api.problems import InvalidSpec
-
-    if value is not None and value not in known:
-        raise InvalidSpec(option, repr(value), expected=" or ".join(known))
-    return value
 
 
 def _given() -> list[str]:

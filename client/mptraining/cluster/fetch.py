@@ -1,7 +1,7 @@
 """`mptj fetch`: the run folder or the model of a job, from wherever it is.
 
 bucket, volume mounted here ─────────────► StoredFolder ─┐
-volume, worker 0 runs ─────► its pod ────► PodFolder ────┼─► PartialFolder ─► folder
+volume, worker 0 runs ─────► its pod ────► PodFolder ────┼─► FetchedFolder
 volume, worker 0 has ended ► ReaderPod ──► PodFolder ────┤
 no output.uri ─────────────► worker 0 ───► PodFolder ────┘   then worker 0 may end
 """
@@ -21,10 +21,9 @@ from typing import Any, Protocol
 
 from mptraining.cluster.api import ApiServer, CommandFailed, exec_output
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
-from mptraining.cluster.folder_source import FolderSource, PodFolder, StoredFolder
+from mptraining.cluster.folder_source import FetchedFolder, FolderSource, PodFolder, StoredFolder, refuse_existing
 from mptraining.cluster.job_view import JobView, reason_text
 from mptraining.cluster.logs import WorkerPod, pods
-from mptraining.cluster.partial_folder import PartialFolder, refuse_existing
 from mptraining.cluster.reader_pod import ReaderPod, absolute_path, volume_of
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import BATCH_JOBS
@@ -33,7 +32,6 @@ from mptraining_api.problems import InvalidData
 from mptraining_api.status import TRAINER_CONTAINER
 from mptraining_records.storage import storage
 
-_TRIES = 4
 _PAUSE_SECONDS = 1.0
 
 
@@ -42,7 +40,7 @@ class TransferDisplay(Protocol):
 
     def say(self, text: str) -> None: ...
 
-    def total(self, bytes: int, arrived: int) -> None: ...
+    def total(self, bytes: int) -> None: ...
 
     def add(self, bytes: int) -> None: ...
 
@@ -53,7 +51,7 @@ class Quiet:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
 
-    def total(self, bytes: int, arrived: int) -> None:
+    def total(self, bytes: int) -> None:
         """Show nothing."""
 
     def add(self, bytes: int) -> None:
@@ -114,14 +112,14 @@ def fetch_output(
 def fetch_stored(uri: str, wanted: Wanted, display: TransferDisplay) -> Path:
     """Fetch from the run folder `uri`, in a bucket or on this machine. Raises Problem."""
     folder = uri if wanted.part == "." else storage.join(uri, wanted.part)
-    return _transfer(StoredFolder(folder), folder, wanted, display)
+    return _transfer(StoredFolder(folder), wanted, display)
 
 
 def fetch_cached(wanted: Wanted, display: TransferDisplay) -> Path:
     """Copy the model that a client fetched while it waited. Raises ClusterProblem if there is none, or no more."""
     here = cache_folder(wanted.uid)
     if here.exists() and wanted.model_only:
-        return _transfer(StoredFolder(str(here)), str(here), wanted, display)
+        return _transfer(StoredFolder(str(here)), wanted, display)
     if here.exists():
         found, step = (
             "its model alone was fetched, and the rest is gone with its pod",
@@ -142,9 +140,8 @@ def fetch_kept(server: ApiServer, wanted: Wanted, display: TransferDisplay, *, s
     while True:
         if pod is None:
             raise _still_training(wanted)
-        source = PodFolder(server, pod.name, wanted.part)
         try:
-            folder = _transfer(source, f"pod {pod.uid} {wanted.part}", wanted, display)
+            folder = _transfer(PodFolder(server, pod.name, wanted.part), wanted, display)
             break
         except CommandFailed as problem:
             if "none is kept here" not in str(problem):
@@ -182,11 +179,10 @@ def _fetch_volume(
     template = _template(server, seen)
     mounted = volume_of(output, template)
     path = posixpath.normpath(posixpath.join(absolute_path(output), wanted.part))
-    source = f"{seen.uid} {path}"
     worker = worker_zero(server, seen.uid)
     if worker is not None:
         try:
-            return _transfer(PodFolder(server, worker.name, path), source, wanted, display)
+            return _transfer(PodFolder(server, worker.name, path), wanted, display)
         except (CommandFailed, Unreachable, NotFound) as problem:
             if mounted is None or not mounted.persistent:
                 raise
@@ -201,7 +197,7 @@ def _fetch_volume(
     display.say(f"a pod reads {path} from the {on}; it is deleted afterwards")
     name = f"{seen.name}-fetch-{secrets.token_hex(2)}"
     with ReaderPod(server, name, seen.document, template, mounted, clock=clock, wait=_pause) as reader:
-        return _transfer(PodFolder(server, reader.name, path), source, wanted, display)
+        return _transfer(PodFolder(server, reader.name, path), wanted, display)
 
 
 def worker_zero(server: ApiServer, uid: str) -> WorkerPod | None:
@@ -226,39 +222,22 @@ def _template(server: ApiServer, seen: JobView) -> Mapping[str, Any]:
     )
 
 
-def _transfer(source: FolderSource, identity: str, wanted: Wanted, display: TransferDisplay) -> Path:
-    """Copy the files of `source` to the target; after a lost connection only those that have not arrived.
-
-    `identity` names the source: an interrupted fetch from the same one is continued.
-    """
+def _transfer(source: FolderSource, wanted: Wanted, display: TransferDisplay) -> Path:
+    """Copy the files of `source` to the target."""
     with _absent_as_empty(wanted):
         files = source.files()
     if not files:
         raise _nothing(wanted)
-    with PartialFolder(wanted.to, identity, overwrite=wanted.overwrite) as folder:
-        missing = folder.missing(files)
-        if folder.arrived_bytes:
-            display.say(f"continues an earlier fetch: {len(files) - len(missing)} of {len(files)} files are here")
-        display.total(sum(each.size for each in files), sum(e.size for e in files) - sum(e.size for e in missing))
-        tries = 0
-        while missing:
-            try:
-                source.copy(missing, folder, display.add)
-                break
-            except Unreachable as problem:
-                before, missing = len(missing), folder.missing(files)
-                tries = 1 if len(missing) < before else tries + 1
-                if tries >= _TRIES:
-                    raise
-                display.say(f"warning: {problem} Continued in {_PAUSE_SECONDS * tries:g} s.")
-                _pause(_PAUSE_SECONDS * tries)
-        left = folder.missing(files)
+    with FetchedFolder(wanted.to, overwrite=wanted.overwrite) as folder:
+        display.total(sum(file.size for file in files))
+        source.copy(files, folder, display.add)
+        left = [file.path for file in files if file not in folder.arrived]
         if len(left) == len(files):
             raise InvalidData(wanted.job, f"all files of its {wanted.what} changed while they were fetched")
         if left:
-            names = ", ".join(each.path for each in left[:3]) + (", …" if len(left) > 3 else "")
+            names = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
             display.say(f"note: {len(left)} files changed while they were fetched and are not in it: {names}")
-        return folder.publish([each for each in files if each not in left])
+        return folder.publish()
 
 
 def _pause(seconds: float) -> None:

@@ -1,24 +1,31 @@
-"""Sources of `mptj fetch`: a folder in a bucket or on this machine, and a folder in a pod, read by `pods/exec`."""
+"""Folders of `mptj fetch`: the fetched one, and its sources: a bucket, this machine, a pod that `pods/exec` reads."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+import os
+import shutil
 import tarfile
+import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol, Self
 
 import google_crc32c
 
 from mptraining.cluster.api import ApiServer, exec_output
 from mptraining.cluster.errors import ClusterProblem, Unreachable
-from mptraining.cluster.partial_folder import PartialFolder, RemoteFile
 from mptraining_api.launch import FILES_COMMAND, SEND_COMMAND
 from mptraining_api.problems import InvalidData
 from mptraining_api.status import TRAINER_CONTAINER
 from mptraining_records.storage import storage
+from mptraining_records.storage.local import translate_errors
 
 _THREADS = 8
 # Bytes; between two updates of the progress bar.
@@ -28,13 +35,80 @@ _CHUNK = 4 * 2**20
 OnBytes = Callable[[int], None]
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of the source: `path` relative to its folder, `version` changes when it is written."""
+
+    path: str
+    size: int
+    version: str
+
+
+def refuse_existing(target: Path, *, overwrite: bool) -> None:
+    """Raise InvalidData if `target` exists, unless it is to be replaced."""
+    if os.path.lexists(target) and not overwrite:
+        step = "Replace it with --overwrite, or name another folder with --to."
+        raise InvalidData(str(target), "exists", next_step=step)
+
+
+class FetchedFolder:
+    """Context manager for the folder `target`, which gets its name when it is complete; else nothing is left.
+
+    Raises InvalidData if `target` exists, unless `overwrite`, and StorageFull if the disk is full.
+    """
+
+    def __init__(self, target: Path, *, overwrite: bool) -> None:
+        self.target = target
+        self._overwrite = overwrite
+        self.arrived: set[RemoteFile] = set()
+
+    def __enter__(self) -> Self:
+        refuse_existing(self.target, overwrite=self._overwrite)
+        with translate_errors(self.target):
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            # Beside the target, since a folder is renamed on one disk only.
+            self._scratch = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent))
+            self._files = self._scratch / "files"
+            self._files.mkdir()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    @contextmanager
+    def add(self, file: RemoteFile) -> Iterator[BinaryIO]:
+        """Open one file for writing; it has arrived when the context ends without an exception.
+
+        Raises InvalidData for a path outside of the folder: neither a bucket nor a pod may write to other files.
+        """
+        path = Path(os.path.normpath(self._files / file.path))
+        if Path(file.path).is_absolute() or not path.is_relative_to(self._files) or path == self._files:
+            step = "Check what the job runs before you open its files."
+            raise InvalidData(file.path, "is outside of the folder", next_step=step)
+        unfinished = self._scratch / f"unfinished-{threading.get_ident()}"
+        with translate_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with unfinished.open("wb") as opened:
+                yield opened
+            unfinished.replace(path)
+        self.arrived.add(file)
+
+    def publish(self) -> Path:
+        """Rename the folder to the target, and return the target."""
+        with translate_errors(self.target):
+            if os.path.lexists(self.target):
+                self.target.replace(self._scratch / "old")
+            self._files.replace(self.target)
+        return self.target
+
+
 class FolderSource(Protocol):
     """A folder to fetch."""
 
     def files(self) -> list[RemoteFile]:
         """List the files, sorted by path. Raises Problem if there is no such folder."""
 
-    def copy(self, files: Sequence[RemoteFile], into: PartialFolder, on_bytes: OnBytes) -> None:
+    def copy(self, files: Sequence[RemoteFile], into: FetchedFolder, on_bytes: OnBytes) -> None:
         """Copy these files, sorted by path; skip those that were deleted or replaced meanwhile. Raises Problem."""
 
 
@@ -48,7 +122,7 @@ class StoredFolder:
         found = storage.list_objects(self._uri)
         return [RemoteFile(each.uri.removeprefix(self._uri).lstrip("/"), each.size, each.version) for each in found]
 
-    def copy(self, files: Sequence[RemoteFile], into: PartialFolder, on_bytes: OnBytes) -> None:
+    def copy(self, files: Sequence[RemoteFile], into: FetchedFolder, on_bytes: OnBytes) -> None:
         with ThreadPoolExecutor(min(_THREADS, max(1, len(files))), thread_name_prefix="fetch") as pool:
             running = [pool.submit(self._copy_one, each, into, on_bytes) for each in files]
             try:
@@ -58,7 +132,7 @@ class StoredFolder:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _copy_one(self, file: RemoteFile, into: PartialFolder, on_bytes: OnBytes) -> None:
+    def _copy_one(self, file: RemoteFile, into: FetchedFolder, on_bytes: OnBytes) -> None:
         uri = f"{self._uri.rstrip('/')}/{file.path}"
         before = storage.find(uri)
         if before is None or before.version != file.version:
@@ -90,9 +164,9 @@ class PodFolder:
         except (ValueError, KeyError, TypeError):
             raise self._not_a_folder("its list of files cannot be read") from None
 
-    def copy(self, files: Sequence[RemoteFile], into: PartialFolder, on_bytes: OnBytes) -> None:
+    def copy(self, files: Sequence[RemoteFile], into: FetchedFolder, on_bytes: OnBytes) -> None:
         wanted = {each.path: each for each in files}
-        stream = _Stream(self._run((*SEND_COMMAND, self._folder, files[0].path)))
+        stream = _Stream(self._run((*SEND_COMMAND, self._folder)))
         try:
             with tarfile.open(fileobj=stream, mode="r|") as tar:
                 while (member := tar.next()) is not None:
@@ -107,10 +181,10 @@ class PodFolder:
         tar: tarfile.TarFile,
         member: tarfile.TarInfo,
         wanted: dict[str, RemoteFile],
-        into: PartialFolder,
+        into: FetchedFolder,
         on_bytes: OnBytes,
     ) -> None:
-        """Receive one file and the member with its SHA-256. A file that is not wanted has arrived before."""
+        """Receive one file and the member with its SHA-256; skip a file that is newer than the list."""
         content = tar.extractfile(member) if member.isreg() else None
         if content is None:
             # The pod runs the user's program, which may have replaced the command: it must not create links or devices.

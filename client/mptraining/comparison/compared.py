@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from mptraining.comparison.best import best
 from mptraining.comparison.settings import batch_size, named_settings, other_settings, setting_text
-from mptraining.comparison.spread import (
-    ONE_PERCENTAGE,
-    best,
-    metric_spread,
-    repetition_spread,
-    step_time_spread,
-)
 from mptraining.comparison.values import (
     Better,
     Value,
@@ -260,7 +254,7 @@ def side_by_side(runs: Sequence[Run], *, metrics: Sequence[str] | None = None) -
     """Compare loaded runs. Only runs that succeeded can be best. Raises InvalidSpec for an unknown metric."""
     runs = tuple(runs)
     settings = _setting_rows(runs)
-    found = [*_result_rows(runs, _chosen(runs, metrics), _groups(runs, settings)), *settings]
+    found = [*_result_rows(runs, _chosen(runs, metrics)), *settings]
     shown = [each for each in found if any(value is not None for value in each.values)]
     return Comparison(runs, labels(runs), tuple(shown), tuple(notes(runs)))
 
@@ -276,71 +270,32 @@ def _chosen(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(metrics))
 
 
-def _result_rows(runs: Sequence[Run], metrics: Sequence[str], groups: Sequence[Hashable]) -> list[Row]:
+def _result_rows(runs: Sequence[Run], metrics: Sequence[str]) -> list[Row]:
     able = [at for at, run in enumerate(runs) if run.succeeded]
     base = runs[_base(runs)] if runs else None
-    step_spreads = [step_time_spread(run) for run in runs]
 
     def row(
-        key: str,
-        title: str,
-        values: Iterable[Value],
-        text: Callable[[Any], str] = str,
-        better: Better = None,
-        *,
-        spreads: Iterable[float | None] | None = None,
-        one_number: float | None = None,
+        key: str, title: str, values: Iterable[Value], text: Callable[[Any], str] = str, better: Better = None
     ) -> Row:
         found = tuple(values)
-        texts = tuple("-" if each is None else text(each) for each in found)
-        repeated = repetition_spread(found, groups)
-        own = [None] * len(found) if spreads is None else list(spreads)
-        ranked = best(found, texts, better, able=able, spreads=own, repeated=repeated, one_number=one_number)
-        return Row(key, title, found, texts, ranked, better=better)
+        texts = tuple("-" if value is None else text(value) for value in found)
+        return Row(key, title, found, texts, best(found, better, able=able), better=better)
 
-    def relative(values: Sequence[float | None]) -> list[float | None]:
-        """Return the spreads of values that are proportional to the speed of a step, or to its inverse."""
-        pairs = zip(values, step_spreads, strict=True)
-        return [None if value is None or share is None else value * share for value, share in pairs]
-
-    times = [step_seconds(run) for run in runs]
-    rates = [examples_per_second(run) for run in runs]
     # Step times are comparable only for equal batch sizes.
     same_batch = len({batch_size(run) for run in runs}) == 1
     rows = [row("outcome", "outcome", map(outcome, runs))]
     rows += [
-        row(
-            name,
-            metric_title(name),
-            [run.metrics.get(name) for run in runs],
-            number,
-            better_direction(name),
-            spreads=[metric_spread(run, name) for run in runs],
-        )
+        row(name, metric_title(name), [run.metrics.get(name) for run in runs], number, better_direction(name))
         for name in metrics
     ]
     rows += [
-        row(
-            "step_seconds",
-            "time per step",
-            times,
-            short_time,
-            "lower" if same_batch else None,
-            spreads=relative(times),
-        ),
-        row(
-            "examples_per_second",
-            "examples/s",
-            rates,
-            lambda each: f"{each:,.0f}",
-            "higher",
-            spreads=relative(rates),
-        ),
+        row("step_seconds", "time per step", map(step_seconds, runs), short_time, "lower" if same_batch else None),
+        row("examples_per_second", "examples/s", map(examples_per_second, runs), lambda rate: f"{rate:,.0f}", "higher"),
     ]
     if base is not None and len(runs) > 1:
         ratios = [speed_ratio(run, base) for run in runs]
         title = f"speed against {labels(runs)[_base(runs)]}"
-        rows.append(row("speed", title, ratios, lambda each: f"{each:.2f}x", "higher", spreads=relative(ratios)))
+        rows.append(row("speed", title, ratios, lambda ratio: f"{ratio:.2f}x", "higher"))
     rows += [
         row("seconds", "total time", (run.seconds for run in runs), duration, "lower"),
         row("peak_memory_bytes", "peak memory", map(peak_memory_bytes, runs), size, "lower"),
@@ -348,9 +303,8 @@ def _result_rows(runs: Sequence[Run], metrics: Sequence[str], groups: Sequence[H
             "input_bound_percent",
             "waited for data",
             map(input_bound_percent, runs),
-            lambda each: f"{each:.0f}%",
+            lambda percent: f"{percent:.0f}%",
             "lower",
-            one_number=ONE_PERCENTAGE,
         ),
         row("attempts", "attempts", [run.history.attempts or None for run in runs]),
     ]
@@ -368,20 +322,6 @@ def _setting_rows(runs: Sequence[Run]) -> list[Row]:
         row(key, title, (each[key][1] for each in named)) for key, (title, _) in (named[0] if named else {}).items()
     ]
     return rows + [row(path, path, values) for path, values in other_settings(runs).items()]
-
-
-def _groups(runs: Sequence[Run], settings: Sequence[Row]) -> list[Hashable]:
-    """Return a value for each run that is equal for repetitions: runs that succeeded and differ in the seed alone.
-
-    Runs with one seed are no repetitions, because their code, which is no setting, may differ.
-    """
-    seeds = next(row.values for row in settings if row.key == "seed") if settings else ()
-    keys = [tuple(row.texts[at] for row in settings if row.key != "seed") for at in range(len(runs))]
-    able = [at for at, run in enumerate(runs) if run.job is not None and run.succeeded]
-    found: dict[Hashable, set[Value]] = {}
-    for at in able:
-        found.setdefault(keys[at], set()).add(seeds[at])
-    return [keys[at] if at in able and len(found[keys[at]]) > 1 else at for at in range(len(runs))]
 
 
 def _base(runs: Sequence[Run]) -> int:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol, TextIO, runtime_checkable
 
-from mptraining_api.events import Event, Finished, Inspected, Notice, Progress, Recovered, Saved, SearchSpace, Started
+from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, SearchSpace, Started
 from mptraining_api.resolved_job import ResolvedJob
 
 PLAIN_SECONDS = 10.0
@@ -221,7 +221,7 @@ def event_lines(event: Event, before: Progress | None = None) -> list[str]:
         case Recovered():
             back = f"recovered: back from step {event.from_step} to {event.to_step} under {event.precision}"
             return [f"{back}: {event.message}"]
-        case Inspected() | SearchSpace() | Finished():
+        case SearchSpace() | Finished():
             return []
 
 

@@ -33,9 +33,9 @@ class PlainTransfer:
         self._shown = clock()
         self._adding = threading.Lock()
 
-    def total(self, bytes: int, arrived: int) -> None:
-        """Set the size of all files, and of those that are here."""
-        self._total, self._arrived = bytes, arrived
+    def total(self, bytes: int) -> None:
+        """Set the size of all files."""
+        self._total = bytes
 
     def add(self, bytes: int) -> None:
         """Count bytes that have arrived; threads may call it."""
@@ -57,9 +57,9 @@ class TerminalTransfer:
         """Print a permanent line above the bar."""
         self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def total(self, bytes: int, arrived: int) -> None:
-        """Set the size of all files, and of those that are here."""
-        self._progress.update(self._task, total=bytes, completed=arrived)
+    def total(self, bytes: int) -> None:
+        """Set the size of all files."""
+        self._progress.update(self._task, total=bytes)
         self._progress.start_task(self._task)
 
     def add(self, bytes: int) -> None:

@@ -1,1 +1,1 @@
-"""Implementation of `mptraining.tensorflow_cloud`: arguments, job document, local backend, cloud_fit, redirection."""
+"""Implementation of `mptraining.tensorflow_cloud`: arguments, job document, local backend."""

@@ -2,7 +2,6 @@
 
 python -m tests.soak.kill_and_resume.matrix     # 20 kill points for each configuration: half an hour on two cores
 python -m tests.soak.kill_and_resume.matrix --kills 3 --only "two workers"
-python -m tests.soak.kill_and_resume.matrix
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 EXAMPLES = Path(__file__).parents[3] / "manifests" / "examples"
 
 
@@ -24,16 +22,3 @@ def test_the_script_example_trains_on_this_machine(tmp_path: Path) -> None:
     result = json.loads((folder / "runs" / "digits-script" / "result.json").read_text())
     assert (result["reason"], result["step"]) == ("Succeeded", 36)
     assert result["metrics"]["val_accuracy"] > 0.5
-
-
-@pytest.mark.parametrize(
-    ("example", "generation", "name"),
-    [("t4-function", "Keras3", "functional"), ("tpu-v4-function", "Legacy", "model")],
-)
-def test_one_file_of_code_builds_models_of_both_generations(example: str, generation: str, name: str) -> None:
-    command = [sys.executable, "-m", "mptraining", "check", str(EXAMPLES / f"{example}.yaml"), "--deep", "--json"]
-    done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    # A model of the other generation is refused; the two also give the model different names.
-    assert (found["job"]["keras"], found["model"]["model"]) == (generation, name)

@@ -13,28 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import tensorflow as tf
 
 from mptraining_api import outcomes
-from mptraining_trainer.ensemble.probabilities import config_on_probabilities
-from mptraining_trainer.export import export
 from mptraining_trainer.keras_backend import load
 from tests.training.prediction.test_prediction import GENERATIONS, LABELLED, model_of, softmax
 from tests.training.prediction.trained_runs import Ended, Trained, predict, run_job, stacked
-
-# The loss of the model takes logits, or the probabilities of its last layer.
-MIXED = """
-import {keras} as keras
-
-
-def build(logits):
-    keras.utils.set_random_seed(7 + logits)
-    x = keras.Input((8,), name="x")
-    model = keras.Model(x, keras.layers.Dense(3, activation=None if logits else "softmax")(x))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True) if logits else "sparse_categorical_crossentropy"
-    model.compile("sgd", loss=loss, metrics=["accuracy"])
-    return model
-"""
 
 
 def average(
@@ -54,7 +37,7 @@ def average(
 
 
 @GENERATIONS
-def test_an_ensemble_is_the_weighted_mean_of_probabilities(
+def test_an_ensemble_is_the_weighted_mean_of_outputs(
     generation: str, trained: Trained, numbers: Path, tmp_path: Path
 ) -> None:
     records = f"{numbers}/validation-*.tfrecord"
@@ -63,15 +46,17 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(
 
     assert ended.outcome == outcomes.SUCCEEDED, ended.message
     rows = stacked(records, LABELLED)
-    probabilities = [softmax(model_of(each, generation).predict(rows["x"], verbose=0)) for each in members]
-    wanted = np.average(probabilities, axis=0, weights=[2.0, 1.0, 1.0])
+    logits = [model_of(member, generation).predict(rows["x"], verbose=0) for member in members]
+    wanted = np.average(logits, axis=0, weights=[2.0, 1.0, 1.0])
     found = model_of(tmp_path / "ensemble", generation)
     np.testing.assert_allclose(found.predict(rows["x"], verbose=0), wanted, atol=1e-6)
 
     labels = rows["label"]
     metrics = ended.result.metrics
     assert metrics["val_accuracy"] == pytest.approx(np.mean(wanted.argmax(axis=1) == labels), abs=1e-6)
-    assert metrics["val_loss"] == pytest.approx(-np.mean(np.log(wanted[np.arange(len(labels)), labels])), rel=1e-5)
+    assert metrics["val_loss"] == pytest.approx(
+        -np.mean(np.log(softmax(wanted)[np.arange(len(labels)), labels])), rel=1e-5
+    )
     best = model_of(members[0], generation)
     losses = load(generation).module.losses  # type: ignore[arg-type]
     best.compile(loss=losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
@@ -90,8 +75,7 @@ def test_an_ensemble_is_predicted_with_and_rebuilt_as_any_model(
 
     assert ended.outcome == outcomes.SUCCEEDED, ended.message
     found = pq.read_table(tmp_path / "p" / "predictions.parquet").to_pydict()
-    np.testing.assert_allclose(np.sum(found["output"], axis=1), 1.0, atol=1e-5)
-    np.testing.assert_allclose(found["probability"], np.max(found["output"], axis=1), atol=1e-6)
+    np.testing.assert_allclose(found["probability"], np.max(softmax(np.array(found["output"])), axis=1), atol=1e-6)
 
     # In a process without this project: model.json, weights.npz and rebuild.py.
     code = (
@@ -122,44 +106,9 @@ def test_several_outputs_are_averaged_one_by_one_and_keep_the_programs_preproces
 
     mean = pq.read_table(tmp_path / "mean" / "predictions.parquet").to_pydict()
     one = pq.read_table(tmp_path / "member" / "predictions.parquet").to_pydict()
-    np.testing.assert_allclose(mean["topic"], softmax(np.array(one["topic"])), atol=1e-6)
+    np.testing.assert_allclose(mean["topic"], one["topic"], atol=1e-5)
     np.testing.assert_allclose(mean["length"], one["length"], atol=1e-5)
     assert mean["topic_class"] == one["topic_class"]
-
-
-@pytest.mark.parametrize(("generation", "best_has_logits"), [("Keras3", False), ("Legacy", True)])
-def test_logits_of_one_member_are_averaged_with_the_probabilities_of_another(
-    generation: str, best_has_logits: bool, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = f"mixed_{generation.lower()}"
-    (tmp_path / f"{module}.py").write_text(MIXED.format(keras="keras" if generation == "Keras3" else "tf_keras"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    records = f"{numbers}/validation-*.tfrecord"
-    members = []
-    for logits in (best_has_logits, not best_has_logits):
-        spec = {
-            "strategy": "None",
-            "keras": generation,
-            "program": {"function": {"entryPoint": f"{module}:build", "arguments": {"logits": logits}}},
-            "data": {"train": [records], "validation": [records]},
-            "training": {"batchSize": {"global": 11}, "epochs": 1},
-        }
-        ended = run_job(spec, tmp_path / f"logits-{logits}".lower())
-        assert ended.outcome == outcomes.SUCCEEDED, ended.message
-        members.append(ended.folder)
-    ended = average(members, records, tmp_path / "ensemble")
-
-    assert ended.outcome == outcomes.SUCCEEDED, ended.message
-    rows = stacked(records, LABELLED)
-    found = [model_of(each, generation).predict(rows["x"], verbose=0) for each in members]
-    found[0 if best_has_logits else 1] = softmax(found[0 if best_has_logits else 1])
-    wanted = np.mean(found, axis=0)
-    mean = model_of(tmp_path / "ensemble", generation).predict(rows["x"], verbose=0)
-    np.testing.assert_allclose(mean, wanted, atol=1e-6)
-    loss = -np.mean(np.log(wanted[np.arange(len(wanted)), rows["label"]]))
-    assert ended.result.metrics["val_loss"] == pytest.approx(loss, rel=1e-5)
-    rebuilt = export.load_model(tmp_path / "ensemble" / "model")
-    np.testing.assert_allclose(rebuilt.predict(rows["x"], verbose=0), wanted, atol=1e-6)
 
 
 def test_members_that_differ_are_refused_with_the_difference(
@@ -171,24 +120,3 @@ def test_members_that_differ_are_refused_with_the_difference(
     assert ended.outcome == outcomes.INVALID_SPEC
     assert "the inputs of" in ended.message
     assert "'words'" in ended.message
-
-
-def test_losses_and_metrics_take_the_probabilities_of_logits() -> None:
-    moved = config_on_probabilities({"name": "a", "threshold": 0.0}, "sigmoid")
-    assert moved == {"name": "a", "threshold": 0.5}
-    assert config_on_probabilities({"from_logits": True, "thresholds": [0.2]}, "sigmoid") == {
-        "from_logits": False,
-        "thresholds": [0.2],
-    }
-    assert config_on_probabilities({"threshold": 3.0}, None) == {"threshold": 3.0}
-
-
-@GENERATIONS
-def test_a_binary_classifiers_logits_become_probabilities(generation: str) -> None:
-    from mptraining_trainer.ensemble.probabilities import on_probabilities
-
-    keras = load(generation).module  # type: ignore[arg-type]
-    loss = on_probabilities(keras.losses.BinaryCrossentropy(from_logits=True), {"": "sigmoid"})
-    logits, labels = tf.constant([[-2.0], [0.3], [4.0]]), tf.constant([[0.0], [1.0], [1.0]])
-    wanted = keras.losses.BinaryCrossentropy(from_logits=True)(labels, logits)
-    np.testing.assert_allclose(loss(labels, tf.sigmoid(logits)), wanted, rtol=1e-5)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mptraining_records.storage import storage
-from mptraining_trainer.scripts.tuner_folder import TunerFolder, write_json
+from mptraining_trainer.scripts.tuner_folder import STEPS_FILE, TunerFolder, write_json
 
 
 @pytest.fixture
@@ -29,53 +29,36 @@ def write(folder: TunerFolder, name: str, text: str) -> None:
 def test_the_local_copy_of_a_bucket_is_deleted_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ExitStack() as stack:
-        folder = TunerFolder("gs://bucket/run", 0, stack)
+        folder = TunerFolder("gs://bucket/run", stack)
         folder.write_steps(12)
         assert folder.local.is_relative_to(tmp_path)
         assert folder.read_steps() == 12
     assert not list(tmp_path.iterdir())
 
 
-def test_another_worker_finds_what_one_has_uploaded(bucket: str, exit_stack: ExitStack) -> None:
+def test_the_next_attempt_finds_what_one_has_uploaded(bucket: str, exit_stack: ExitStack) -> None:
     run = f"{bucket}/run"
-    first, second = TunerFolder(run, 0, exit_stack), TunerFolder(run, 1, exit_stack)
+    first, second = TunerFolder(run, exit_stack), TunerFolder(run, exit_stack)
     write(first, "search/p/trial_0/checkpoint.weights.h5", "weights")
-    write(first, "search/p/trial_1/trial.json", "{}")
     write(first, "search/p/oracle.json", "1")
     write(first, "search/p/oracle.json.part", "half")
+    first.write_steps(12)
     first.upload()
-    second.download("search/p/trial_0")
-    assert [path.name for path in second.local.rglob("*") if path.is_file()] == ["checkpoint.weights.h5"]
-    second.download(only="oracle.json")
+    second.download(only=STEPS_FILE)
+    assert second.read_steps() == 12
+    assert [path.name for path in second.local.rglob("*")] == [STEPS_FILE]
     second.download()
     names = {path.relative_to(second.local).as_posix() for path in second.local.rglob("*") if path.is_file()}
-    assert names == {
-        "search/p/trial_0/checkpoint.weights.h5",
-        "search/p/trial_1/trial.json",
-        "search/p/oracle.json",
-    }
+    assert names == {STEPS_FILE, "search/p/trial_0/checkpoint.weights.h5", "search/p/oracle.json"}
     # Only changes travel, in both directions.
-    before = {each.uri: each.version for each in storage.list_objects(f"{run}/tuner")}
+    before = {stored.uri: stored.version for stored in storage.list_objects(f"{run}/tuner")}
     write(first, "search/p/oracle.json", "22")
     first.upload()
     second.upload()
-    after = {each.uri: each.version for each in storage.list_objects(f"{run}/tuner")}
+    after = {stored.uri: stored.version for stored in storage.list_objects(f"{run}/tuner")}
     assert {uri for uri in after if after[uri] != before[uri]} == {f"{run}/tuner/search/p/oracle.json"}
     second.download()
     assert (second.local / "search/p/oracle.json").read_text() == "22"
-
-
-def test_the_steps_of_each_worker_outlive_it(bucket: str, exit_stack: ExitStack) -> None:
-    first = TunerFolder(f"{bucket}/run", 1, exit_stack)
-    assert first.read_steps() == 0
-    first.write_steps(12)
-    first.upload()
-    again = TunerFolder(f"{bucket}/run", 1, exit_stack)
-    again.download()
-    assert again.read_steps() == 12
-    other = TunerFolder(f"{bucket}/run", 2, exit_stack)
-    other.download()
-    assert other.read_steps() == 0
 
 
 def test_a_file_is_whole_or_the_one_before(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from mptraining import colab
 from mptraining.cluster import submit
 from mptraining.packaging import notebooks, program
 from mptraining.tensorflow_cloud_compat import local, run
-from mptraining_api.problems import InvalidProgram, InvalidSpec
-from mptraining_api.spec import MPTrainingJob
+from mptraining_api.problems import InvalidSpec
 from mptraining_api.tensorflow_cloud import inside_job
 from mptraining_api.tensorflow_cloud import package as tensorflow_cloud_package
 
@@ -146,26 +145,17 @@ def test_functions(here: Path) -> None:
         tfc.run(run.launch, entry_point_args=["a"])
 
 
-def test_tuners_search_together_in_one_job(here: Path) -> None:
-    spec = {"podTemplate": {"env": [{"name": "A", "value": "b"}]}}
-    found = tfc.run_cloudtuner(2, entry_point="train.py", spec=spec, name="search", output="gs://bucket/search")
-    assert found["job_ids"] == ["search"]
-    assert found["docker_image"] is None
+def test_any_number_of_tuners_is_one_job_on_one_node(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = tfc.run_cloudtuner(2, entry_point="train.py", name="search", output="gs://bucket/search")
+    assert (found["job_ids"], found["docker_image"]) == (["search"], None)
+    assert "one job runs all trials, not 2; an MPTrainingSweep" in capsys.readouterr().out
     (job,) = found["jobs"]
-    assert job.document["spec"]["nodes"] == 3, "two tuners, and the oracle"
-    assert job.document["spec"]["program"] == {"script": {"path": "train.py", "tuner": "KerasTuner"}}
-    assert job.document["spec"]["podTemplate"]["env"] == spec["podTemplate"]["env"]
-    MPTrainingJob.parse(job.document)
+    assert "nodes" not in job.document["spec"]
+    assert job.document["spec"]["program"] == {"script": {"path": "train.py"}}
     with pytest.raises(ValueError, match=r"num_jobs must be greater than 0\."):
         tfc.run_cloudtuner(0, entry_point="train.py")
     with pytest.raises(ValueError, match=r"`worker_count` input\. Expected 0"):
         tfc.run_cloudtuner(2, entry_point="train.py", worker_count=1)
-
-
-def test_one_tuner_is_a_job_on_one_node(here: Path) -> None:
-    (job,) = tfc.run_cloudtuner(entry_point="train.py")["jobs"]
-    assert "nodes" not in job.document["spec"]
-    assert "tuner" not in job.document["spec"]["program"]["script"]
 
 
 # The other modules of its package.
@@ -180,13 +170,14 @@ def test_one_tuner_is_a_job_on_one_node(here: Path) -> None:
     [
         (
             "from {} import CloudTuner",
-            "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.BayesianOptimization.*tuner: KerasTuner",
+            "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.BayesianOptimization.*MPTrainingSweep",
         ),
         ("from {} import CloudOracle", "CloudOracle here: it needs AI Platform Vizier.*BayesianOptimizationOracle"),
         ("from {}.tuner.tuner import DistributingCloudTuner", "tuner.tuner here: it needs AI Platform Vizier"),
         ("from {}.tuner import utils", "tuner.utils here: it translates studies"),
         ("import {}.core.experimental.models", "train models of TF Model Garden.*tf.keras.applications"),
         ("from {}.core import deploy", "tfc.run ships the program as text"),
+        ("from {}.tuner import cloud_fit_client", "submit a job with program: .function:"),
         ("from {}.utils import tf_utils", "job.history has the curves"),
         ("import {}.core.nowhere", "No module named"),
         ("from {} import ruin", "cannot import name 'ruin'"),
@@ -225,10 +216,19 @@ def test_the_submodules_that_are_there(monkeypatch: pytest.MonkeyPatch, module: 
     assert module.__version__ == "0.1.16"
 
 
-def test_without_the_package_there_is_nothing_to_redirect(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorflow_cloud", None)
-    with pytest.raises(InvalidProgram, match=r"tensorflow_cloud: cannot be imported.*mptraining.tensorflow_cloud"):
-        tfc.install()
+def test_the_real_package_that_is_imported_already_is_refused(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tensorflow_cloud.py").touch()
+    ended = subprocess.run(
+        [sys.executable, "-c", "import tensorflow_cloud, mptraining.colab"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert "tensorflow_cloud: the real package is already imported. Restart, and write" in ended.stderr
 
 
 # Inside the job.
@@ -241,14 +241,12 @@ def test_inside_a_job_nothing_is_submitted(here: Path, monkeypatch: pytest.Monke
     assert tfc.remote()
     assert not tfc.run("nowhere.py", of_a_later_version=True)
     assert not tfc.run_cloudtuner(-1)
-    tfc.install()
 
 
 def test_every_name_is_there_in_the_job_too() -> None:
     assert {*tfc.__all__} <= {*inside_job.__all__}
     assert not inside_job.run(3, x=4)
     assert not inside_job.run_cloudtuner(num_jobs=2)
-    inside_job.install(output="gs://bucket/run", backend="local")
 
 
 @pytest.mark.parametrize(

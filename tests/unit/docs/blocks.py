@@ -64,7 +64,7 @@ class Block:
     def trains(self) -> bool:
         """Whether running it loads TensorFlow."""
         if self.language == "bash":
-            return any(words[1:2] in _TRAINS or "--deep" in words for words in self.commands)
+            return any(words[1:2] in _TRAINS for words in self.commands)
         if self.language != "python" or self.file is not None or self.is_cell:
             return False
         loads = ("import keras", "import tensorflow as tf", 'backend="local"', "run_local(")

@@ -27,23 +27,6 @@ _PIECE = 1 << 18
 _MAPPED = 4 << 20
 
 
-def repaired_length(header: bytes) -> int | None:
-    """Return the payload length of a header (12 bytes) in which one byte is wrong; None for any other damage.
-
-    One in a million random 12-byte strings passes as such a header, so that the caller must confirm the result.
-    """
-    length, stored = framing.header_format.unpack(header)
-    crc: int = google_crc32c.value(header[:8])
-    wrong = framing.masked_crc_of(crc) ^ stored
-    if any(wrong & ~(0xFF << shift) == 0 for shift in (0, 8, 16, 24)):
-        return int(length)
-    places = np.argwhere(_tables() == crc ^ framing.unmasked_crc(stored))
-    if len(places) != 1:
-        return None
-    byte, bits = places[0]
-    return int(length) ^ (int(bits) << 8 * int(byte))
-
-
 def first_header(content: NDArray[np.uint8], bytes_left: int) -> int | None:
     """Return the offset in `content` of the first header with a valid checksum whose record fits into the object.
 
@@ -100,10 +83,10 @@ PAST_END = "its length leads past the end of the file"
 class FrameWalk:
     """Finds the frames of an object, fed in order in pieces of any size, and verifies the CRC of every length.
 
-    Payloads are not verified unless `check_payloads`. A damaged frame ends where the next plausible one begins: after
-    the length in its repaired header if one byte of the header is wrong, else at the next header that fits into the
-    object and is confirmed by its payload's checksum, the header after it or the end of the object. The bytes between
-    are one entry of `ShardIndex.damaged`. Memory: the lengths and checksums, and after damage at most LOOKAHEAD bytes.
+    Payloads are not verified unless `check_payloads`. A damaged frame ends where the next plausible one begins: at the
+    next header that fits into the object and is confirmed by its payload's checksum, the header after it or the end of
+    the object. The bytes between are one entry of `ShardIndex.damaged`. Memory: the lengths and checksums, and after
+    damage at most LOOKAHEAD bytes.
     """
 
     def __init__(
@@ -185,16 +168,9 @@ class FrameWalk:
 
     def _check_head(self, head: bytes) -> None:
         self._head = head
-        if not framing.is_header(head) and self._repaired_frame(head, 0) is None:
+        if not framing.is_header(head):
             framing.refuse_known(self.object.uri, head)
             self._unverified = True
-
-    def _repaired_frame(self, header: bytes, at: int) -> tuple[int, int] | None:
-        """Return begin and end of the frame at `at` if only one byte of its header is wrong, else None."""
-        length = repaired_length(header)
-        if length is None or at + OVERHEAD + length > self.object.size:
-            return None
-        return at, at + OVERHEAD + length
 
     def _follow(self, window: Content, start: int) -> bool:
         """Follow valid frames; returns True at damage, False if more bytes are needed."""
@@ -208,14 +184,14 @@ class FrameWalk:
             if length is None:
                 if at + HEADER > end:
                     if at + HEADER > size:
-                        return self._begin_damage(at, framing.TRUNCATED, b"")
+                        return self._begin_damage(at, framing.TRUNCATED)
                     self._keep_from, self._required = at, at + HEADER
                     break
                 length, stored = unpack_header(window, at - start)
                 if known.get(length) != stored and not self._is_valid_length(length, stored):
-                    return self._begin_damage(at, framing.BAD_LENGTH, bytes(window[at - start : at - start + HEADER]))
+                    return self._begin_damage(at, framing.BAD_LENGTH)
                 if at + OVERHEAD + length > size:
-                    return self._begin_damage(at, framing.TRUNCATED, b"")
+                    return self._begin_damage(at, framing.TRUNCATED)
                 self._crc, self._checked = 0, at + HEADER
             footer = at + HEADER + length
             if check:
@@ -254,9 +230,8 @@ class FrameWalk:
             self._checksums_of_lengths[length] = stored
         return True
 
-    def _begin_damage(self, at: int, cause: str, header: bytes) -> bool:
-        self._at, self._length, self._cause, self._search_from = at, None, cause, at + 1
-        self._candidate = self._repaired_frame(header, at) if header else None
+    def _begin_damage(self, at: int, cause: str) -> bool:
+        self._at, self._length, self._cause, self._search_from, self._candidate = at, None, cause, at + 1, None
         return True
 
     def _resynchronize(self, window: Content, start: int) -> bool:
@@ -273,7 +248,7 @@ class FrameWalk:
                         self._is_foreign = True
                         return False
                     if end == size:
-                        return self._end_damage(size, size)
+                        return self._end_damage(size)
                     self._keep_from, self._required = self._search_from, min(self._search_from + HEADER, size)
                     return False
                 begin = self._search_from + found
@@ -284,19 +259,16 @@ class FrameWalk:
             if required - begin > LOOKAHEAD or (
                 required <= end and _is_confirmed(view, begin - start, following - start)
             ):
-                return self._end_damage(begin, following)
+                return self._end_damage(begin)
             if required > end:
                 self._keep_from, self._required = begin, required
                 return False
             self._candidate, self._search_from = None, max(self._search_from, begin + 1)
 
-    def _end_damage(self, begin: int, following: int) -> bool:
-        """End the damage before the frame at `begin`; after it if that is the damaged frame with a repaired header."""
+    def _end_damage(self, end: int) -> bool:
+        """End the damage before the frame at `end`."""
         lost, cause, size = self._at, self._cause, self.object.size
-        end = following if begin == lost else begin
-        if begin == lost:
-            cause += f"; it has {following - begin - OVERHEAD} bytes"
-        elif cause == framing.BAD_LENGTH or end < size:
+        if cause == framing.BAD_LENGTH or end < size:
             cause = PAST_END if cause == framing.TRUNCATED else cause
             to = f"the next record begins at byte {end}" if end < size else "no record was found after it"
             cause += f"; {to}"

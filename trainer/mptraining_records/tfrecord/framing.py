@@ -74,12 +74,6 @@ def masked_crc_of(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + MASK_DELTA) & 0xFFFFFFFF
 
 
-def unmasked_crc(stored: int) -> int:
-    """Return the CRC32C of a stored one: the inverse of `masked_crc_of`."""
-    rotated = (stored - MASK_DELTA) & 0xFFFFFFFF
-    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
-
-
 def unmask_footers(content: NDArray[np.uint8], footers: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Return the CRC32Cs of the footers at the offsets `footers` (shape [n]): the inverse of `masked_crc_of`."""
     stored = content[footers[:, None] + np.arange(FOOTER)].view("<u4").ravel() - np.uint32(MASK_DELTA)

@@ -29,7 +29,7 @@ def make_strategy(job: ResolvedJob, identity: WorkerIdentity, environment: Mutab
         peers = sorted({host.rpartition(":")[0] for host in identity.hosts})
         others = environment.get(_NO_GRPC_PROXY) or environment.get(_NO_PROXY, "")
         environment[_NO_GRPC_PROXY] = ",".join([*peers, *filter(None, [others])])
-        if job.strategy == "None" and not job.searches_together:
+        if job.strategy == "None":
             # For the strategy that the script creates.
             environment["TF_CONFIG"] = tf_config(identity)
     if job.accelerator.kind == "cpu":

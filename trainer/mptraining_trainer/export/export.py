@@ -424,7 +424,7 @@ def build_model(keras: Any, rebuild: Mapping[str, Any]) -> Any:
     if rebuild["builder"] == "ensemble":
         arguments = rebuild["arguments"]
         models = [build_model(keras, member) for member in arguments["members"]]
-        return average_models(keras, models, arguments["inputs"], arguments["weights"], arguments["activations"])
+        return average_models(keras, models, arguments["inputs"], arguments["weights"])
     if rebuild["builder"] in builders:
         return builders[rebuild["builder"]](keras, **rebuild["arguments"])
     module, _, name = rebuild["arguments"]["entryPoint"].partition(":")
@@ -444,11 +444,8 @@ def build_model(keras: Any, rebuild: Mapping[str, Any]) -> Any:
     return model
 
 
-def average_models(keras: Any, models: Any, inputs: Any, weights: Any, activations: Any) -> Any:
-    """Return the weighted mean of the models' outputs.
-
-    `activations` has a dict by output for each model, which is applied to that model's outputs before.
-    """
+def average_models(keras: Any, models: Any, inputs: Any, weights: Any) -> Any:
+    """Return the weighted mean of the models' outputs."""
     entries = {
         spec["name"]: keras.Input(tuple(spec["shape"]), dtype=spec["dtype"], name=spec["name"]) for spec in inputs
     }
@@ -460,23 +457,22 @@ def average_models(keras: Any, models: Any, inputs: Any, weights: Any, activatio
         found.append(model([entries[spec["name"]] for spec in inputs] if takes_list(model) else entry))
 
     def mean(name: Any, outputs: Any) -> Any:
-        scaled = []
-        for weight, by_output, output in zip(weights, activations, outputs, strict=True):
-            needed = by_output.get(name)
-            activated = keras.layers.Activation(needed, dtype="float32")(output) if needed else output
-            scaled.append(keras.layers.Rescaling(weight, dtype="float32")(activated))
-        return keras.layers.Add(name=name or "mean", dtype="float32")(scaled)
+        scaled = [
+            keras.layers.Rescaling(weight, dtype="float32")(output)
+            for weight, output in zip(weights, outputs, strict=True)
+        ]
+        return keras.layers.Add(name=name, dtype="float32")(scaled)
 
     first = found[0]
     outputs: Any
     if isinstance(first, dict):
-        single = len(first) == 1
-        outputs = {name: mean("" if single else name, [each[name] for each in found]) for name in first}
+        outputs = {name: mean(name, [output[name] for output in found]) for name in first}
     elif isinstance(first, (list, tuple)):
-        names = list(activations[0]) if len(activations[0]) == len(first) else [None] * len(first)
+        # A loss by output needs the names of the members' outputs.
+        names = getattr(models[0], "output_names", [None] * len(first))
         outputs = [mean(name, list(each)) for name, each in zip(names, zip(*found, strict=True), strict=True)]
     else:
-        outputs = mean("", found)
+        outputs = mean("mean", found)
     return keras.Model(entry, outputs, name="ensemble")
 
 

@@ -1,7 +1,6 @@
 """Files of a folder as a list and as a tar, for a client that reads them by `pods/exec`.
 
-The tar has the files in the order of their paths, and after each file a member with its SHA-256, so that the client can
-keep every file that has arrived when the connection breaks, and continue at the next one.
+The tar has the files in the order of their paths, and after each file a member with its SHA-256.
 """
 
 from __future__ import annotations
@@ -32,22 +31,19 @@ def list_files(folder: Path) -> Iterator[str]:
         yield json.dumps({"path": path.relative_to(folder).as_posix(), "size": found.st_size, "version": version})
 
 
-def write_tar(folder: Path, stream: BinaryIO, first: str = "") -> None:
-    """Write the files from the path `first` on as a tar. Raise InvalidData if there is no folder.
+def write_tar(folder: Path, stream: BinaryIO) -> None:
+    """Write the files as a tar. Raise InvalidData if there is no folder.
 
     A file that is deleted meanwhile is skipped; of one that grows, the bytes that it had at first are sent.
     """
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for path, _ in _files(folder):
-            name = path.relative_to(folder).as_posix()
-            if name < first:
-                continue
             try:
                 file = path.open("rb")
             except FileNotFoundError:
                 continue
             with file:
-                info = tarfile.TarInfo(name)
+                info = tarfile.TarInfo(path.relative_to(folder).as_posix())
                 info.size = os.fstat(file.fileno()).st_size
                 source = _Measured(file)
                 tar.addfile(info, source)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import math
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -128,14 +127,6 @@ def _described(error: BaseException) -> str:
 
 def is_peer_error(error: BaseException) -> bool:
     """Return whether the error is that of a lost peer: a reset connection, or no heartbeat after 10 s."""
-    # KerasTuner's requests to the oracle. Only a program that uses gRPC itself has imported it.
-    grpc = sys.modules.get("grpc")
-    if grpc is not None and isinstance(error, grpc.RpcError):
-        return isinstance(error, grpc.Call) and error.code() in (
-            grpc.StatusCode.UNAVAILABLE,
-            grpc.StatusCode.CANCELLED,
-            grpc.StatusCode.DEADLINE_EXCEEDED,
-        )
     if isinstance(error, RuntimeError):
         return any(word in str(error).lower() for word in _PEER)
     return isinstance(

@@ -48,7 +48,7 @@ from mptraining_trainer.scripts.job_scope import job_scope
 from mptraining_trainer.scripts.late_settings import ignore_late_settings
 from mptraining_trainer.scripts.own_optimizers import build_optimizers_early
 from mptraining_trainer.scripts.own_step_scaling import apply_undivided_outside_of_fit, scale_own_train_step
-from mptraining_trainer.scripts.tuner_search import SearchEnded, TunerSearch
+from mptraining_trainer.scripts.tuner_search import TunerSearch
 
 
 @contextmanager
@@ -264,8 +264,6 @@ def run_script(
         try:
             with user_code():
                 _run_main(path, fits)
-        except SearchEnded:
-            return None
         except Problem:
             raise
         except BaseException as error:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
-from mptraining_api.problems import InvalidSpec, Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
+from mptraining_api.problems import Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
 from mptraining_records.storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, LoadedCheckpoint
 from mptraining_trainer.checkpoints.state import CheckpointState, FitState, checkpoints, step_of
@@ -27,7 +27,7 @@ from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.system_metrics import SystemMeter
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
 from mptraining_trainer.scripts.fit_wrapper import Addition, Stop, run_script
-from mptraining_trainer.scripts.tuner_folder import TunerFolder
+from mptraining_trainer.scripts.tuner_folder import STEPS_FILE, TunerFolder
 from mptraining_trainer.scripts.tuner_search import TrialNumber, TunerSearch
 from mptraining_trainer.training.profiling import DeviceMeter, Profiling
 from mptraining_trainer.training_result import TrainingResult
@@ -40,14 +40,7 @@ _NO_FIT = "the script never called model.fit in its own process: no model is exp
 def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> TrainingResult:
     """Run the script to its end and export the model that its last `fit` trained. Raise Problem."""
     job, telemetry = worker.job, worker.telemetry
-    if job.searches_together and job.output is None:
-        raise InvalidSpec(
-            "spec.output",
-            "missing",
-            expected="a folder that the oracle and the tuners of KerasTuner share",
-            next_step="Name a bucket or a volume that every node mounts under output.uri.",
-        )
-    tuner_folder = TunerFolder(worker.folder, worker.identity.index, worker.exit_stack)
+    tuner_folder = TunerFolder(worker.folder, worker.exit_stack)
     first_step = _earlier_steps(worker, tuner_folder)
     telemetry.emit(
         events.Started,
@@ -64,12 +57,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
             None if job.strategy == "None" else strategy,
             context,
             Path(environment.get(SOURCE_FOLDER, ".")),
-            TunerSearch(
-                tuner_folder,
-                worker.identity if job.searches_together else None,
-                context,
-                nodes=1 if job.searches_together else job.processes,
-            ),
+            TunerSearch(tuner_folder, context, nodes=job.processes),
         )
     finally:
         # A script that is preempted or fails needs its last epoch's checkpoint too.
@@ -79,9 +67,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     policy = context.policy or job.precision.policy
     exported: str | None = None
     warnings: tuple[str, ...] = ()
-    if model is None and job.searches_together and not worker.identity.is_chief:
-        telemetry.notice("SearchEnded", "the search is over; what the script does after it runs on worker 0")
-    elif model is None:
+    if model is None:
         warnings = (_NO_FIT,)
         telemetry.notice("NoModel", _NO_FIT, level="Warning")
     else:
@@ -104,7 +90,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
 
 def _earlier_steps(worker: Worker, tuner_folder: TunerFolder) -> int:
     """Return the steps of earlier attempts, from which this one counts: a script's own count begins at 0 again."""
-    tuner_folder.download(only=tuner_folder.steps_file)
+    tuner_folder.download(only=STEPS_FILE)
     saved = checkpoints(storage.join(worker.folder, run_folder.CHECKPOINTS))
     return max(tuner_folder.read_steps(), *map(step_of, saved[-1:]), 0)
 
@@ -298,19 +284,6 @@ class _Script:
     def on_trial(self, trial: TrialNumber | None, folder: TunerFolder) -> None:
         folder.write_steps(self.step)
         self._trial = trial
-
-    def on_oracle(self, ended: int, trials: TrialNumber, metrics: Mapping[str, float]) -> None:
-        self.first_step = self.step = ended
-        self.metrics = dict(metrics)
-        self._worker.telemetry.emit(
-            events.Progress,
-            step=ended,
-            total_steps=trials.of,
-            epoch=max(1, ended),
-            trial=trials.number,
-            trials=trials.of,
-            metrics=self.metrics,
-        )
 
     def report_failure(self, what: Addition, error: Exception) -> None:
         if isinstance(error, Superseded | ResumeRefused | Preempted):

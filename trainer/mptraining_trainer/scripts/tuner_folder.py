@@ -16,21 +16,21 @@ from typing import Any
 from mptraining_api import run_folder
 from mptraining_records.storage import storage
 
+# The training steps of the trials so far.
+STEPS_FILE = "steps.json"
 _PART = ".part"
 
 
 class TunerFolder:
     """The folder `tuner/` of a run folder, as KerasTuner sees it in `local`.
 
-    Several workers write to it: the oracle its own state and that of the trials, each tuner its own file and the
-    weights of its trials. No two of them write the same file. `exit_stack` deletes the local copy of a bucket.
+    `exit_stack` deletes the local copy of a bucket.
     """
 
-    def __init__(self, run: str, worker: int, exit_stack: ExitStack) -> None:
+    def __init__(self, run: str, exit_stack: ExitStack) -> None:
         self.uri = storage.join(run, run_folder.TUNER)
         self._remote = storage.is_remote(self.uri)
         self._exit_stack = exit_stack
-        self.steps_file = f"steps-{worker}.json"
         # Version of each file in the bucket, and time and size of its local copy: the state when they were equal.
         self._versions: dict[str, str] = {}
         self._copies: dict[str, tuple[int, int]] = {}
@@ -40,18 +40,13 @@ class TunerFolder:
         """The folder as KerasTuner sees it; created with the first tuner."""
         if not self._remote:
             return storage.local_path(self.uri).resolve()
-        # A thread of the oracle may still write.
-        scratch = tempfile.TemporaryDirectory(prefix="mptraining-", ignore_cleanup_errors=True)
-        return Path(self._exit_stack.enter_context(scratch))
+        return Path(self._exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="mptraining-")))
 
-    def download(self, below: str = "", *, only: str = "") -> None:
-        """Copy what has changed in the bucket below the folder `below` to `local`, with `only` files of that name.
-
-        Raise StorageUnavailable.
-        """
+    def download(self, *, only: str = "") -> None:
+        """Copy what has changed in the bucket to `local`, with `only` files of that name. Raise StorageUnavailable."""
         if not self._remote:
             return
-        for stored in storage.list_objects(storage.join(self.uri, below) if below else self.uri):
+        for stored in storage.list_objects(self.uri):
             name = stored.uri.removeprefix(f"{self.uri}/")
             if self._versions.get(name) == stored.version or (only and stored.name != only):
                 continue
@@ -80,14 +75,14 @@ class TunerFolder:
         return base if ordinal == 1 else base.with_name(f"{base.name}-{ordinal}")
 
     def read_steps(self) -> int:
-        """Return the training steps of this worker's trials in earlier attempts."""
-        path = self.local / self.steps_file
+        """Return the training steps of the trials of earlier attempts."""
+        path = self.local / STEPS_FILE
         return int(json.loads(path.read_bytes())["steps"]) if path.exists() else 0
 
     def write_steps(self, steps: int) -> None:
-        """Store the training steps of this worker's trials so far."""
+        """Store the training steps of the trials so far."""
         self.local.mkdir(parents=True, exist_ok=True)
-        write_json(str(self.local / self.steps_file), {"steps": steps})
+        write_json(str(self.local / STEPS_FILE), {"steps": steps})
 
 
 def write_json(path: str, content: Any) -> str:

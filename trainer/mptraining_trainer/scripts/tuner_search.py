@@ -1,11 +1,9 @@
-"""KerasTuner inside a script: its state in the run folder, the number of the trial, and its own distributed mode.
+"""KerasTuner inside a script on one node: its state in the run folder, and the number of the trial.
 
 KerasTuner resumes by itself: it stores every trial, and a search that is started again with the same directory runs
 the interrupted trials from their beginning and then the missing ones. So the trainer neither saves nor restores the
 fits of a trial. It gives the tuners directories in the run folder, ignores `overwrite=True` (nothing in a run folder
-is of another run), and reports which trial runs. `KERASTUNER_TUNER_ID`, `KERASTUNER_ORACLE_IP` and
-`KERASTUNER_ORACLE_PORT` are documented in KerasTuner's guide "Distributed hyperparameter tuning"; a tuner reads them
-whenever it needs them (keras_tuner/distribute/utils.py).
+is of another run), and reports which trial runs.
 """
 
 from __future__ import annotations
@@ -15,26 +13,17 @@ import importlib
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
-from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_trainer.scripts.after_import import after_import
 from mptraining_trainer.scripts.tuner_folder import TunerFolder, write_json
 
 PACKAGE = "keras_tuner"
-TUNER_ID = "KERASTUNER_TUNER_ID"
-ORACLE_IP = "KERASTUNER_ORACLE_IP"
-ORACLE_PORT = "KERASTUNER_ORACLE_PORT"
-_POLL_SECONDS = 0.5
-
-
-class SearchEnded(BaseException):
-    """Ends the script of a tuner worker after its search; its own `except Exception` does not catch it."""
 
 
 class TrialNumber(NamedTuple):
@@ -50,37 +39,23 @@ class SearchContext(Protocol):
     def check_stop(self) -> None:
         """Raise if this worker is being preempted."""
 
-    def wait(self, seconds: float) -> bool:
-        """Wait `seconds`, or until this worker is preempted."""
-
     def on_trial(self, trial: TrialNumber | None, folder: TunerFolder) -> None:
         """Called with the trial that begins; None as a search ends."""
-
-    def on_oracle(self, ended: int, trials: TrialNumber, metrics: Mapping[str, float]) -> None:
-        """Called in the oracle's process when a trial has begun or ended, with the metrics of the last that ended."""
 
     def notice(self, topic: str, message: str, *, level: str = "Info") -> None:
         """See `Telemetry.notice`."""
 
 
 class TunerSearch:
-    """The tuners of one script.
+    """The tuners of one script; `nodes` is the number of nodes that train each model."""
 
-    `identity` is this worker's if the workers of the job search together, else None. `nodes` is the number of nodes
-    that train each model.
-    """
-
-    def __init__(
-        self, folder: TunerFolder, identity: WorkerIdentity | None, context: SearchContext, *, nodes: int = 1
-    ) -> None:
+    def __init__(self, folder: TunerFolder, context: SearchContext, *, nodes: int = 1) -> None:
         self._folder = folder
-        self._identity = identity
         self._context = context
         self._nodes = nodes
         # Whether a search runs; the tuner of the last one, None again once the script trains a model after it.
         self.searching = False
         self.tuner: Any = None
-        self._package = ""
         self._overwrites: dict[str, int] = {}
         self._downloaded = False
 
@@ -88,8 +63,6 @@ class TunerSearch:
     def around_script(self) -> Iterator[None]:
         """Change KerasTuner in the block, as soon as the script imports it."""
         with ExitStack() as stack:
-            if self._identity is not None:
-                stack.enter_context(_variables(oracle_variables(self._identity)))
             stack.enter_context(after_import(PACKAGE, lambda module: self._change(module, stack)))
             yield
 
@@ -113,8 +86,7 @@ class TunerSearch:
                 level="Warning",
             )
             return
-        self._package = base.__module__.partition(".engine.")[0]
-        files = importlib.import_module(f"{self._package}.utils")
+        files = importlib.import_module(f"{base.__module__.partition('.engine.')[0]}.utils")
         for owner, name, changed in (
             (base, "__init__", self._with_own_directory),
             (base, "search", self._as_search),
@@ -135,12 +107,7 @@ class TunerSearch:
         def init(tuner: Any, *args: Any, **kwargs: Any) -> None:
             if not self._downloaded:
                 self._downloaded = True
-                if self._identity is None or self._identity.is_chief:
-                    self._folder.download()
-                else:
-                    # The oracle has the state of the trials.
-                    for name in (f"{tuner_id(self._identity)}.json", self._folder.steps_file):
-                        self._folder.download(only=name)
+                self._folder.download()
             try:
                 call = signature.bind(tuner, *args, **kwargs)
             except TypeError:
@@ -156,7 +123,7 @@ class TunerSearch:
         """Replace a directory below the script's, or a temporary one, by the same one in the run folder, which is never
         overwritten.
 
-        A pod loses its temporary directory at its end, and the workers of a search do not share it.
+        A pod loses its temporary directory at its end.
         """
         written = str(given["directory"] or ".")
         below = written if "://" in written else os.path.relpath(written)
@@ -180,80 +147,25 @@ class TunerSearch:
 
     def _as_search(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def search(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-            # With its own variables a script starts KerasTuner's distributed mode itself.
-            if self._nodes > 1 and ORACLE_IP not in os.environ:
+            if self._nodes > 1:
                 raise InvalidProgram(
                     "spec.program.script",
                     f"the script searches with KerasTuner, which trains a trial on one node, and the job has "
                     f"{self._nodes}",
-                    next_step="Set program.script.tuner: KerasTuner, so that the nodes run trials at the same time, "
-                    "or nodes: 1.",
+                    next_step="Set nodes: 1, or write an MPTrainingSweep, whose trials run at the same time.",
                 )
             self.searching, self.tuner = True, tuner
-            distributed = self._identity is not None and ORACLE_IP in os.environ
             try:
-                if distributed and self._identity is not None and self._identity.is_chief:
-                    with self._oracle_clock(tuner):
-                        found = original(tuner, *args, **kwargs)
-                    self._folder.download()
-                    # The other workers have ended: what follows, a second search too, runs in this process.
-                    for name in (ORACLE_IP, ORACLE_PORT):
-                        os.environ.pop(name, None)
-                else:
-                    found = original(tuner, *args, **kwargs)
+                return original(tuner, *args, **kwargs)
             finally:
                 self.searching = False
                 self._context.on_trial(None, self._folder)
-            if distributed and self._identity is not None and not self._identity.is_chief:
-                raise SearchEnded
-            return found
 
         return search
-
-    @contextmanager
-    def _oracle_clock(self, tuner: Any) -> Iterator[None]:
-        """In the block, let the oracle's server, which only sleeps in this thread, report trials and end early."""
-        server: Any = importlib.import_module(f"{self._package}.distribute.oracle_chief")
-        original, seen = server.time, (-1, -1)
-
-        def sleep(seconds: float) -> None:
-            nonlocal seen
-            left = seconds
-            while left > 0:
-                self._context.wait(min(left, _POLL_SECONDS))
-                left -= _POLL_SECONDS
-                self._context.check_stop()
-                seen = self._report_oracle(tuner.oracle, seen)
-                # KerasTuner looks every 20 s whether the other workers have ended.
-                if seconds > 1 and server.exit_chief(tuner.oracle):
-                    return
-
-        server.time = SimpleNamespace(sleep=sleep)
-        try:
-            yield
-        finally:
-            server.time = original
-            self._report_oracle(tuner.oracle, seen)
-            self._folder.upload()
-
-    def _report_oracle(self, oracle: Any, seen: tuple[int, int]) -> tuple[int, int]:
-        # The lists only grow, in the server's thread.
-        begun, ended = len(oracle.start_order), len(oracle.end_order)
-        if (begun, ended) != seen:
-            self._folder.upload()
-            last = _metrics(oracle.trials[oracle.end_order[ended - 1]]) if ended else {}
-            self._context.on_oracle(ended, TrialNumber(max(1, begun), oracle.max_trials), last)
-        return begun, ended
 
     def _as_trial(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run(tuner: Any, trial: Any, *args: Any, **kwargs: Any) -> Any:
             self._context.check_stop()
-            # Hyperband continues a trial that another worker may have run.
-            earlier = trial.hyperparameters.values.get("tuner/trial_id")
-            if earlier is not None:
-                directory = Path(tuner.get_trial_dir(earlier))
-                if directory.is_relative_to(self._folder.local):
-                    self._folder.download(directory.relative_to(self._folder.local).as_posix())
             name = str(trial.trial_id)
             if name.isdecimal():
                 self._context.on_trial(TrialNumber(int(name) + 1, tuner.oracle.max_trials), self._folder)
@@ -268,30 +180,6 @@ class TunerSearch:
             return found
 
         return save
-
-
-def oracle_variables(identity: WorkerIdentity) -> dict[str, str]:
-    """Return KerasTuner's variables: worker 0 is the chief with the oracle, on its own port; the others are tuners."""
-    host, _, port = identity.hosts[0].rpartition(":")
-    return {TUNER_ID: tuner_id(identity), ORACLE_IP: host, ORACLE_PORT: port}
-
-
-def tuner_id(identity: WorkerIdentity) -> str:
-    """Return KerasTuner's name of this worker; that of the oracle must contain `chief`."""
-    return "chief" if identity.is_chief else f"tuner{identity.index}"
-
-
-@contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 def _whole_json(original: Callable[[str, Any], str]) -> Callable[[str, Any], str]:

@@ -87,19 +87,18 @@ export function groupRuns(runs, key) {
   return [...groups].map(([value, members]) => ({ value, runs: members }));
 }
 
-/** Return the best value of a column among succeeded runs; null if it is not ahead by more than noise. */
-export function bestValue(runs, column) {
-  if (!column.better) return null;
+// Values this close to the best one are ties; the rule is that of comparison/best.py.
+const TIE = 0.03;
+
+/** Return the best values of a column among succeeded runs, with their ties; none if all are. */
+export function bestValues(runs, column) {
+  if (!column.better) return [];
   const values = runs.filter((each) => each.state === "Succeeded").map((each) => each.values[column.key]);
-  const numbers = values.filter((each) => typeof each === "number").sort((one, other) => one - other);
-  if (numbers.length < 2) return null;
-  if (column.better === "higher") numbers.reverse();
-  const lead = Math.abs(numbers[0] - numbers[1]);
-  // The same job run twice differs by 3 % in speed and memory; metrics differ by a share of the runs' spread.
-  const measured = column.kind !== "number" || column.key === "examplesPerSecond";
-  const spread = Math.abs(numbers[0] - numbers[Math.floor(numbers.length / 2)]);
-  const noise = measured ? 0.03 * Math.abs(numbers[1]) : Math.max(0.01 * Math.abs(numbers[1]), 0.3 * spread);
-  return lead > noise ? numbers[0] : null;
+  const numbers = values.filter((each) => typeof each === "number");
+  if (numbers.length < 2) return [];
+  const top = column.better === "higher" ? Math.max(...numbers) : Math.min(...numbers);
+  const ties = numbers.filter((each) => Math.abs(each - top) <= TIE * Math.max(Math.abs(each), Math.abs(top)));
+  return ties.length === numbers.length ? [] : ties;
 }
 
 /** Split the columns into those in which the runs differ, and the settings that all runs share. */

@@ -225,11 +225,11 @@ def test_an_ensemble_shows_its_members_and_compares_itself_with_the_best(
     (job,) = fake.jobs
     assert job.spec.program.ensemble is not None
     assert job.spec.program.ensemble.members == [str(here / "b"), str(here / "c")]
-    assert job.spec.program.ensemble.weights == pytest.approx([2 / 3, 1 / 3])
+    assert job.spec.program.ensemble.weights == pytest.approx([10, 5])
     assert job.spec.output is not None
     assert job.spec.output.uri == str(here / "runs" / "ensemble")
     printed = capsys.readouterr().out
-    assert f"member: {here / 'b'}  val_loss 0.1  weight 0.667" in printed
+    assert f"member: {here / 'b'}  val_loss 0.1" in printed
     assert "val_loss: 0.05, best member 0.1" in printed
     assert json.loads((here / "runs" / "ensemble" / "result.json").read_text())["metrics"]["val_loss"] == 0.05
 

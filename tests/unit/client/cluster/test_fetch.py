@@ -1,4 +1,4 @@
-"""Where a folder is fetched from, what follows a lost connection, and the error if there is nothing to fetch."""
+"""Where a folder is fetched from, a lost connection, and the error if there is nothing to fetch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mptraining.cluster import fetch
 from mptraining.cluster.api import CommandFailed
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.fetch import Quiet, StillTraining, Wanted, default_target
+from mptraining.cluster.folder_source import FetchedFolder, RemoteFile
 from mptraining.cluster.job_view import JobView, view
 from mptraining.cluster.logs import WorkerPod
-from mptraining.cluster.partial_folder import PartialFolder, RemoteFile
 from mptraining.display.transfer import PlainTransfer
 from mptraining_api.problems import InvalidData
 from tests.unit.client.cluster.test_reader_pod import template
@@ -34,7 +34,7 @@ class Folder:
     def files(self) -> list[RemoteFile]:
         return self.listed
 
-    def copy(self, files: Sequence[RemoteFile], into: PartialFolder, on_bytes: Callable[[int], None]) -> None:
+    def copy(self, files: Sequence[RemoteFile], into: FetchedFolder, on_bytes: Callable[[int], None]) -> None:
         last = self.breaks.pop(0) if self.breaks else None
         for file in files[:last]:
             with into.add(file) as opened:
@@ -77,22 +77,16 @@ def kept(to: Path, say: Callable[[str], None], *, model_only: bool = False) -> P
     return fetch.fetch_kept(None, wanted(to, model_only=model_only), Quiet(say))  # type: ignore[arg-type]
 
 
-def test_after_lost_connections_it_continues(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Folder(1, 0, 1)
-    assert use(monkeypatch, source) == []
-    assert kept(tmp_path / "digits", said.append) == tmp_path / "digits"
-    assert source.sent == ["a", "b", "model/c"], "no file twice"
-    assert len(said) == 3
-
-
-def test_without_any_progress_it_gives_up(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, Folder(1, *[0] * 10))
+def test_a_lost_connection_ends_the_fetch_and_the_next_one_copies_all(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Folder(1)
+    use(monkeypatch, source)
     with pytest.raises(Unreachable):
         kept(tmp_path / "digits", said.append)
-    assert not (tmp_path / "digits").exists()
-    use(monkeypatch, Folder())
-    kept(tmp_path / "digits", said.append)
-    assert said[-1] == "continues an earlier fetch: 1 of 3 files are here"
+    assert list(tmp_path.iterdir()) == []
+    assert kept(tmp_path / "digits", said.append) == tmp_path / "digits"
+    assert source.sent == ["a", "a", "b", "model/c"]
 
 
 def test_the_model_alone(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +104,7 @@ def test_files_that_change_meanwhile_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     class Changes(Folder):
-        def copy(self, files: Sequence[RemoteFile], into: PartialFolder, on_bytes: Callable[[int], None]) -> None:
+        def copy(self, files: Sequence[RemoteFile], into: FetchedFolder, on_bytes: Callable[[int], None]) -> None:
             super().copy(files[:2], into, on_bytes)
 
     use(monkeypatch, Changes())
@@ -233,8 +227,8 @@ def test_an_empty_folder_is_no_model(tmp_path: Path, said: list[str], monkeypatc
 def test_a_pipe_shows_a_line_every_few_seconds(said: list[str]) -> None:
     now = [0.0]
     shown = PlainTransfer(said.append, clock=lambda: now[0], seconds=5)
-    shown.total(4_000_000, 1_000_000)
+    shown.total(4_000_000)
     for seconds in (1.0, 6.0, 7.0):
         now[0] = seconds
         shown.add(1_000_000)
-    assert said == ["3.0 MB of 4.0 MB"]
+    assert said == ["2.0 MB of 4.0 MB"]

@@ -14,8 +14,7 @@ import pytest
 from mptraining.cluster import folder_source
 from mptraining.cluster.api import CommandFailed
 from mptraining.cluster.errors import ClusterProblem, Unreachable
-from mptraining.cluster.folder_source import PodFolder, StoredFolder
-from mptraining.cluster.partial_folder import PartialFolder, RemoteFile
+from mptraining.cluster.folder_source import FetchedFolder, PodFolder, RemoteFile, StoredFolder
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_records.storage import storage
 from mptraining_trainer.export import folder_stream
@@ -42,20 +41,20 @@ def pod(remote: Path, monkeypatch: pytest.MonkeyPatch) -> PodFolder:
 
 def answer(server: Any, pod: str, command: Sequence[str], *, container: str) -> Iterator[bytes]:
     """The trainer's verbs, as `pods/exec` returns their output."""
-    verb, folder, *first = command[3:]
+    verb, folder = command[3:]
     out = io.BytesIO()
     try:
         if verb == "files":
             out.write("".join(f"{line}\n" for line in folder_stream.list_files(Path(folder))).encode())
         else:
-            folder_stream.write_tar(Path(folder), out, *first)
+            folder_stream.write_tar(Path(folder), out)
     except Problem as problem:
         raise CommandFailed(pod, f"error: {problem}") from None
     content = out.getvalue()
     yield from (content[at : at + 10_000] for at in range(0, len(content), 10_000))
 
 
-def copied(source: Any, folder: PartialFolder, files: Sequence[RemoteFile]) -> int:
+def copied(source: Any, folder: FetchedFolder, files: Sequence[RemoteFile]) -> int:
     arrived: list[int] = []
     source.copy(files, folder, arrived.append)
     return sum(arrived)
@@ -68,29 +67,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_folder_in_a_pod_arrives_byte_for_byte(pod: PodFolder, remote: Path, tmp_path: Path) -> None:
     files = pod.files()
     assert [each.path for each in files] == ["empty", "job.json", "model/model.json", "model/weights.npz"]
-    with PartialFolder(tmp_path / "got", "pod", overwrite=False) as folder:
+    with FetchedFolder(tmp_path / "got", overwrite=False) as folder:
         assert copied(pod, folder, files) == sum(each.size for each in files)
-        folder.publish(files)
-    assert contents(tmp_path / "got") == contents(remote)
-
-
-def test_after_a_lost_connection_complete_files_are_not_sent_again(
-    pod: PodFolder, remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cut(*arguments: Any, **options: Any) -> Iterator[bytes]:
-        yield from list(answer(*arguments, **options))[:3]
-        raise Unreachable("here", "the connection was closed")
-
-    files = pod.files()
-    with PartialFolder(tmp_path / "got", "pod", overwrite=False) as folder:
-        monkeypatch.setattr(folder_source, "exec_output", cut)
-        with pytest.raises(Unreachable):
-            copied(pod, folder, files)
-        missing = folder.missing(files)
-        assert [each.path for each in missing] == ["model/weights.npz"]
-        monkeypatch.setattr(folder_source, "exec_output", answer)
-        assert copied(pod, folder, missing) == 100_000
-        folder.publish(files)
+        folder.publish()
     assert contents(tmp_path / "got") == contents(remote)
 
 
@@ -102,10 +81,10 @@ def test_a_damaged_file_has_not_arrived(pod: PodFolder, tmp_path: Path, monkeypa
 
     files = pod.files()
     monkeypatch.setattr(folder_source, "exec_output", damage)
-    with PartialFolder(tmp_path / "got", "pod", overwrite=False) as folder:
+    with FetchedFolder(tmp_path / "got", overwrite=False) as folder:
         with pytest.raises(Unreachable, match=r"model/model\.json was damaged on its way"):
             copied(pod, folder, files)
-        assert [each.path for each in folder.missing(files)] == ["model/model.json", "model/weights.npz"]
+        assert {file.path for file in folder.arrived} == {"empty", "job.json"}
 
 
 def test_files_of_a_running_job_may_go_and_shrink(
@@ -122,9 +101,9 @@ def test_files_of_a_running_job_may_go_and_shrink(
         return found
 
     monkeypatch.setattr(folder_stream.os, "fstat", shrinks_afterwards)
-    with PartialFolder(tmp_path / "got", "pod", overwrite=False) as folder:
+    with FetchedFolder(tmp_path / "got", overwrite=False) as folder:
         copied(pod, folder, files)
-        assert [each.path for each in folder.missing(files)] == ["empty", "job.json"]
+        assert {file.path for file in folder.arrived} == {"model/model.json", "model/weights.npz"}
 
 
 def test_a_folder_that_is_not_there(pod: PodFolder) -> None:
@@ -153,10 +132,10 @@ def test_no_pod_writes_outside_of_the_folder(
         tar.addfile(member)
     monkeypatch.setattr(folder_source, "exec_output", lambda *_, **__: iter([archive.getvalue()]))
     file = RemoteFile(name, 0, "1")
-    with PartialFolder(tmp_path / "home" / "run", "pod", overwrite=False) as folder:
+    with FetchedFolder(tmp_path / "home" / "run", overwrite=False) as folder:
         with pytest.raises((ClusterProblem, InvalidData), match=r"is not a file|is outside of the folder"):
             copied(PodFolder(None, "pod", "."), folder, [file])  # type: ignore[arg-type]
-        assert folder.missing([file]) == [file]
+        assert not folder.arrived
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -171,9 +150,9 @@ def test_a_folder_in_a_bucket(bucket: str, tmp_path: Path) -> None:
         storage.write(f"{bucket}/run/model/{name}", name.encode())
     source = StoredFolder(f"{bucket}/run/model")
     files = source.files()
-    with PartialFolder(tmp_path / "got", "bucket", overwrite=False) as folder:
+    with FetchedFolder(tmp_path / "got", overwrite=False) as folder:
         assert copied(source, folder, files) == sum(each.size for each in files)
-        folder.publish(files)
+        folder.publish()
     names = ("model.json", "source/flowers.py", "weights.npz")
     assert contents(tmp_path / "got") == {name: name.encode() for name in names}
 
@@ -183,9 +162,9 @@ def test_an_object_that_is_replaced_meanwhile_is_not_taken(bucket: str, tmp_path
     source = StoredFolder(f"{bucket}/run")
     files = source.files()
     storage.write(f"{bucket}/run/a", b"new")
-    with PartialFolder(tmp_path / "got", "bucket", overwrite=False) as folder:
+    with FetchedFolder(tmp_path / "got", overwrite=False) as folder:
         assert copied(source, folder, files) == 0
-        assert folder.missing(files) == files
+        assert not folder.arrived
 
 
 def test_no_object_of_a_bucket_is_written_outside_of_the_folder(bucket: str, tmp_path: Path) -> None:
@@ -194,7 +173,7 @@ def test_no_object_of_a_bucket_is_written_outside_of_the_folder(bucket: str, tmp
     source = StoredFolder(f"{bucket}/run/model")
     with (
         pytest.raises(InvalidData, match=r"bashrc: is outside of the folder"),
-        PartialFolder(tmp_path / "home" / "model", "bucket", overwrite=False) as folder,
+        FetchedFolder(tmp_path / "home" / "model", overwrite=False) as folder,
     ):
         copied(source, folder, source.files())
     assert [path for path in tmp_path.rglob(".bashrc") if path.is_file()] == []
@@ -203,7 +182,7 @@ def test_no_object_of_a_bucket_is_written_outside_of_the_folder(bucket: str, tmp
 def test_a_volume_that_is_mounted_here(remote: Path, tmp_path: Path) -> None:
     source = StoredFolder(f"file://{remote}")
     files = source.files()
-    with PartialFolder(tmp_path / "got", "here", overwrite=False) as folder:
+    with FetchedFolder(tmp_path / "got", overwrite=False) as folder:
         copied(source, folder, files)
-        folder.publish(files)
+        folder.publish()
     assert contents(tmp_path / "got") == contents(remote)

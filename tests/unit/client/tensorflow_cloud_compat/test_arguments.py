@@ -1,7 +1,4 @@
-"""tensorflow-cloud's public behaviour as a table: its arguments, its messages, the job that comes of them.
-
-tests/e2e/client/tensorflow_cloud_compat/test_submodules.py compares the messages with those of the real package.
-"""
+"""tensorflow-cloud's public behaviour as a table: its arguments, its messages, the job that comes of them."""
 
 from __future__ import annotations
 

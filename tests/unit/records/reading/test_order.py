@@ -141,7 +141,7 @@ def _mixed(order: Order) -> Mixing:
 
 
 # 1.28 M records are what ImageNet has; a true shuffle has 226 classes in a batch of 256, and no correlation.
-@pytest.mark.parametrize("record_bytes", [200, 1_000, 4_000, 16_000, 110_000])
+@pytest.mark.parametrize("record_bytes", [200, 16_000, 110_000])
 def test_records_that_are_sorted_by_class_are_mixed_as_by_a_true_shuffle(record_bytes: int) -> None:
     order = training_order(1_280_000, record_bytes, seed=3, shuffle="Windowed")
     found = _mixed(order)

@@ -116,6 +116,17 @@ def test_arguments_reach_the_function(keras: Keras) -> None:
     assert made(keras, function("build", units=7)).model.output_shape == (None, 7)
 
 
+def test_the_examples_code_builds_in_both_generations(keras: Keras, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "manifests" / "examples" / "source"))
+    # The job's process has one generation, and `tensorflow.keras` is that one.
+    monkeypatch.setattr(tf, "keras", keras.module)
+    for name in ("flowers", "flowers.model"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    example = ExampleSpec((TensorSpec("image", "uint8", (128, 128, 3)),), (TensorSpec("label", "int64", ()),))
+    program = function("flowers:build", width=8, classes=5)
+    assert build(job(program), keras, example, Notices()).model.output_shape == (None, 5)
+
+
 def test_an_unbuilt_model_is_built_from_the_data(keras: Keras) -> None:
     model = made(keras, function("unbuilt")).model
     assert [tuple(weight.shape) for weight in model.weights] == [(4, 3), (3,)]

@@ -30,7 +30,7 @@ export function jobLink(job) {
 }
 
 function cell(value, { kind, title }, best) {
-  const isBest = best !== null && best !== undefined && value === best;
+  const isBest = best?.includes(value) ?? false;
   const number = kind !== "text";
   return h("td", { class: `${number ? "number" : ""} ${isBest ? "best" : ""}`, title: isBest ? `best ${title}` : null }, formatValue(value, kind));
 }

@@ -1,1 +1,0 @@
-"""Ensembles: members that agree, one model with the mean of their outputs, and its evaluation."""
