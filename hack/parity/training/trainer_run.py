@@ -20,9 +20,9 @@ from typing import Any
 import tensorflow as tf
 
 import mptraining_trainer.train as trainer_train
-from hack.parity.programs.program import Program
-from hack.parity.programs.source import CLASS_WEIGHT
-from hack.parity.training.environment import SEED, WEIGHT, Arrays, Numbers, features_of, labels_of, one_line, records_of
+from hack.parity.programs.program import WEIGHT, Program
+from hack.parity.programs.source import CLASS_WEIGHT, SEED
+from hack.parity.training.environment import Arrays, Numbers, features_of, labels_of, one_line, records_of
 from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import Problem
