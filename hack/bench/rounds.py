@@ -36,14 +36,12 @@ class Round:
         return self.cpu_seconds / self.steps
 
 
-def interleaved(
-    kind: str, settings: Mapping[str, Mapping[str, Any]], *, rounds: int, seconds: float
-) -> dict[str, list[Round]]:
-    """Start `python -m hack.bench.trainer.child KIND SETTING` for each, and train in turn, about `seconds` each."""
+def interleaved(settings: Mapping[str, Mapping[str, Any]], *, rounds: int, seconds: float) -> dict[str, list[Round]]:
+    """Start `python -m hack.bench.trainer.child SETTING` for each, and train in turn, about `seconds` each."""
     with ExitStack() as stack:
         # Two at a time: a start is mostly compiling, and there are few cores.
         with ThreadPoolExecutor(2) as starters:
-            started = list(starters.map(lambda setting: _Child(kind, setting), settings.values()))
+            started = list(starters.map(_Child, settings.values()))
         children = dict(zip(settings, started, strict=True))
         for child in started:
             stack.callback(child.close)
@@ -62,10 +60,10 @@ def environment() -> dict[str, str]:
 class _Child:
     """One contender's process. Its other output is shown when it fails."""
 
-    def __init__(self, kind: str, setting: Mapping[str, Any]) -> None:
+    def __init__(self, setting: Mapping[str, Any]) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "hack.bench.trainer.child", kind, json.dumps(setting)],
+            [sys.executable, "-m", "hack.bench.trainer.child", json.dumps(setting)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

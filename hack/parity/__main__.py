@@ -7,8 +7,6 @@ Finished programs are in FOLDER/results.jsonl and are not run again while the so
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import sys
 import threading
 from collections import deque
@@ -16,12 +14,11 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from hack.parity.comparison.compare import reason
 from hack.parity.programs.named import named_programs, single_choices
 from hack.parity.programs.program import Program
 from hack.parity.programs.source import source
-from hack.parity.programs.strategies import contains, drawn, simplest
-from hack.parity.results import Result, Results, figures, report, sources_digest
+from hack.parity.programs.strategies import drawn
+from hack.parity.results import Result, Results, report, sources_digest
 from hack.parity.training.processes import Child, Pair
 
 # More programs than this are a separate run, which begins with each choice alone.
@@ -44,10 +41,11 @@ def main() -> int:
     done = _run(programs, results, folder, processes=arguments.processes)
     print(report(done))
     different = [result for result in done if result.different]
-    if different and arguments.shrink:
-        _print_simplest(different, folder, most=arguments.shrink)
-    for figure in figures(done):
-        print(json.dumps(figure))
+    for result in different[: arguments.show]:
+        print(f"\n{'=' * 100}\n{result.program.to_json()}")
+        for compared in result.different:
+            print(f"  {compared['variant']}: {compared['what']}")
+        print(f"{'-' * 100}\n{source(result.program)}", flush=True)
     return 1 if different else 0
 
 
@@ -63,9 +61,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "parity")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--generation", choices=["Keras3", "Legacy"])
-    parser.add_argument(
-        "--shrink", type=int, default=20, metavar="N", help="print the simplest of N kinds of difference"
-    )
+    parser.add_argument("--show", type=int, default=5, metavar="N", help="print the source of N programs that differ")
     parser.add_argument("--program", action="append", default=[], metavar="JSON", help="this one, as a report shows it")
     return parser.parse_args()
 
@@ -128,45 +124,6 @@ def _has_reference(results: Results, program: Program) -> bool:
     """Report whether plain Keras trains it, and one device is not refused already."""
     result = results.get(program, workers=False)
     return result is not None and result.verdict not in ("no program", "refused")
-
-
-def _print_simplest(different: list[Result], folder: Path, *, most: int) -> None:
-    """Print the simplest program of each kind of difference, as JSON and as source."""
-    found: list[tuple[Program, str]] = []
-    with Child("Keras3", folder) as keras3, Child("Legacy", folder) as legacy:
-        children = {"Keras3": keras3, "Legacy": legacy}
-        for result in sorted(different, key=lambda each: len(each.program.to_json())):
-            program = dataclasses.replace(result.program, workers=False, name="")
-            (first, *_) = result.different
-            kind = _kind(first["what"])
-            if first["variant"] == "2 workers" or any(
-                contains(program, simple) and other == kind for simple, other in found
-            ):
-                continue
-
-            def differs(candidate: Program, kind: str = kind) -> bool:
-                answer = children[candidate.generation].attempt(candidate)
-                return any(
-                    one["verdict"] == "different" and _kind(one.get("what", "")) == kind for one in answer["compared"]
-                )
-
-            simple = simplest(program, differs)
-            found.append((simple, kind))
-            answer = children[simple.generation].attempt(simple)
-            print(f"\n{'=' * 100}\n{simple.to_json()}")
-            for one in answer["compared"]:
-                print(f"  {one['variant']}: {one['verdict']} {one.get('what', '')}")
-            print(f"{'-' * 100}\n{source(simple)}", flush=True)
-            if len(found) == most:
-                break
-
-
-def _kind(what: str) -> str:
-    """Return the part of a difference that shrinking must keep."""
-    if what.startswith("fails"):
-        return reason(what)[:60]
-    words = ("reports", "weights differ", "weights,", "epochs are reported", "apart")
-    return next((word for word in words if word in what), what[:20])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,12 +109,3 @@ def report(results: Sequence[Result]) -> str:
             lines.append(f"{verdict}:")
             lines += [f"  {count:5d}  {text}" for text, count in reasons.most_common(40)]
     return "\n".join(lines)
-
-
-def figures(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Return one figure for each verdict, as `make bench-*` prints them."""
-    counts = Counter(result.verdict for result in results)
-    return [
-        {"name": f"parity.{verdict.replace(' ', '_')}", "value": counts[verdict], "unit": "programs", "against": "fit"}
-        for verdict in ("equal", "refused", "no program", "not compared", "different")
-    ]

@@ -3,15 +3,55 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.soak.sweep_kills import SEARCHES, document, finished, objective
 from tests.testbed import Behaviour, Exit, Run
 from tests.testbed.nodes.pods import Pod
 
 TRIALS = 4
+
+
+def objective(rate: float, batch: int) -> float:
+    """Return the loss of a trial: a bowl with its bottom at a rate of 0.001 and a batch of 128."""
+    return (math.log10(rate) + 3) ** 2 + ((batch - 128) / 64) ** 2
+
+
+def finished(loss: float) -> str:
+    """Return the termination log of a worker that has succeeded."""
+    about = {"mptraining": 1, "kind": "Finished", "time": 0, "attempt": 1, "incarnation": "stub", "worker": 0}
+    return json.dumps({**about, "reason": "Succeeded", "exitCode": 0, "message": "", "metrics": {"loss": loss}})
+
+
+def document(name: str) -> dict[str, Any]:
+    """Return the sweep: the learning rate and the batch size of a stub."""
+    return {
+        "apiVersion": "mptraining.dev/v1alpha1",
+        "kind": "MPTrainingSweep",
+        "metadata": {"name": name},
+        "spec": {
+            "objective": {"metric": "loss", "direction": "Minimize"},
+            "algorithm": {"name": "Random", "seed": 5},
+            "parameters": [
+                {"path": "training.optimizer.config.learning_rate", "logUniform": {"low": 1e-5, "high": 1e-1}},
+                {"path": "training.batchSize.global", "int": {"low": 32, "high": 512, "step": 32}},
+            ],
+            "trials": {"max": TRIALS, "parallel": 4},
+            "job": {
+                "accelerator": {"type": "cpu"},
+                "nodes": 1,
+                "program": {"application": {"name": "mlp", "classes": 3}},
+                "data": {"train": ["/data/train-*.tfrecord"]},
+                "training": {
+                    "epochs": 1,
+                    "batchSize": {"global": 64},
+                    "optimizer": {"className": "Adam", "config": {"learning_rate": 0.001}},
+                },
+            },
+        },
+    }
 
 
 def sweeps(ns: Any) -> str:
@@ -35,7 +75,7 @@ def create(ns: Any, name: str, script: Callable[[Pod], Behaviour] | None = None,
         value = objective(training["optimizer"]["config"]["learning_rate"], training["batchSize"]["global"])
         return Exit(0, after=random.Random(pod.name).uniform(0.05, 0.3), message=finished(value))
 
-    body = document(SEARCHES[1], trials=TRIALS, seed=5, name=name)
+    body = document(name)
     body["spec"]["trials"]["parallel"] = 2
     body["spec"] |= changes
     for number in range(1, TRIALS + 1):
@@ -108,7 +148,7 @@ def test_failed_programs_are_trials_and_lost_machines_are_not(ns: Any) -> None:
             return Exit(75)
         return Exit(1) if name == "hard-2" else Exit(0, message=finished(1.0))
 
-    body = document(SEARCHES[1], trials=TRIALS, seed=5, name="hard")["spec"]["job"]
+    body = document("hard")["spec"]["job"]
     create(ns, "hard", script, job={**body, "runPolicy": {"infrastructureRetries": 0, "backoffLimit": 0}})
     ended = until(ns, "hard", lambda found: found.get("phase") == "Succeeded")
     found = {each["number"]: (each["state"], each["job"]) for each in ended["trials"]}
@@ -149,7 +189,7 @@ def test_a_quota_of_the_namespace_holds_the_trials_and_is_named(alone: Any) -> N
 
 def test_a_trial_gets_nothing_that_a_job_does_not(ns: Any) -> None:
     """The rules of a job hold in a sweep: before its first trial, and at the creation of each."""
-    job = document(SEARCHES[1], trials=TRIALS, seed=5, name="sly")["spec"]["job"]
+    job = document("sly")["spec"]["job"]
     host = {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}
     create(ns, "sly", job={**job, "podTemplate": host})
     failed = until(ns, "sly", lambda found: found.get("phase") == "Failed")

@@ -6,16 +6,12 @@ python=.venv/bin/python
 
 $python -m pytest -q tests/unit --hypothesis-profile=soak --timeout=7200
 $python -m tests.soak.fuzz --minutes "${FUZZ_MINUTES:-60}"
-$python -m tests.soak.kill_and_resume.matrix
-$python -m tests.soak.kill_and_resume.preemption
-for script in kill_and_resume.elastic machines_over_time queue_preemptions; do
-  $python -m tests.soak.$script
+for script in matrix elastic preemption; do
+  $python -m tests.soak.kill_and_resume.$script
 done
 $python -m tests.soak.chaos --on servers --kills 200
-$python -m tests.soak.sweep_kills --trials 40 --kills 50
 if [ -e build/cluster/kubeconfig ]; then
   $python -m tests.soak.chaos --on kind --kills 200
-  $python -m tests.soak.starved_nodes
 fi
 $python -m pytest -q tests/soak --durations=20
 $python -m hack.parity --programs 2000 --seed 1
@@ -28,7 +24,5 @@ for release in $($python -c 'from hack.cluster.binaries import OTHERS; print(*OT
   $python -m tests.soak.chaos --on servers --kills 40
 done
 if [ -e build/cluster-1.36/kubeconfig ]; then
-  export MPTRAINING_KUBERNETES=1.36
-  make --no-print-directory kind
-  $python -m tests.soak.in_place_restart
+  MPTRAINING_KUBERNETES=1.36 make --no-print-directory kind
 fi

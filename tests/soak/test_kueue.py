@@ -27,7 +27,6 @@ from tests.testbed.nodes.pods import Pod
 ONE_JOB = {"cpu": "500m", "memory": "1Gi"}
 TWO_JOBS = {"cpu": "1", "memory": "2Gi"}
 PREEMPTION = {"withinClusterQueue": "LowerPriority"}
-# `tests.soak.queue_preemptions` has fifty, of one worker that trains.
 PREEMPTIONS = 8
 
 

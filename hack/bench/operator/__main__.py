@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hack.bench.figures import figure, progress, publish
-from hack.bench.operator import restart, sweeps
 from hack.bench.operator.many_jobs import (
     BY_HAND,
     OURS,
@@ -39,30 +38,15 @@ class Effort:
     rounds: int
     life: int
     lives: int
-    resident: int
-    settled: int
-    # Trials of a sweep one after the other, and of a large one.
-    trials: int
-    many_trials: int
 
 
-FULL = Effort(
-    few=100,
-    many=1000,
-    rounds=3,
-    life=100,
-    lives=10_000,
-    resident=5000,
-    settled=2000,
-    trials=50,
-    many_trials=1000,
-)
+FULL = Effort(few=100, many=1000, rounds=3, life=100, lives=10_000)
 # Tests that every kind of figure is produced, not its value.
-QUICK = Effort(few=4, many=6, rounds=1, life=3, lives=6, resident=6, settled=4, trials=4, many_trials=6)
+QUICK = Effort(few=4, many=6, rounds=1, life=3, lives=6)
 
-FIGURES = ("few", "many", "calls", "lives", "resident", "restart", "sweeps")
+FIGURES = ("few", "many", "calls", "lives")
 # Each contender's cluster takes seconds to start; these produce every kind of figure.
-QUICK_FIGURES = ("many", "calls", "lives", "restart", "sweeps")
+QUICK_FIGURES = ("many", "calls", "lives")
 ABSOLUTE = "1"
 
 
@@ -91,17 +75,6 @@ def _figures(name: str, effort: Effort, *, ours: bool) -> None:
         _calls(effort, ours)
     elif name == "lives" and ours:
         _lives(effort.lives)
-    elif name == "resident" and ours:
-        _publish_absolute("resident_mib", effort.resident, [restart.resident(OURS, effort.resident)], "MiB", 200)
-    elif name == "sweeps" and ours:
-        _sweeps(effort)
-    elif name == "restart" and ours:
-        after = restart.restart(effort.settled)
-        for write in after.writes[:20]:
-            progress(f"  written after the restart: {write}")
-        progress(f"  {after.asked:.1f} s from the start to the first new child")
-        _publish_absolute("writes_after_restart", effort.settled, [len(after.writes)], "calls", 0)
-        _publish_absolute("seconds_to_settle_after_restart", effort.settled, [after.settled], "s", 15)
 
 
 def _few(effort: Effort, ours: bool) -> None:
@@ -157,23 +130,6 @@ def _lives(jobs: int) -> None:
     _publish_absolute("seconds_until_all_succeeded", jobs, [lives.seconds], "s", 3600)
 
 
-def _sweeps(effort: Effort) -> None:
-    """Measure a sweep whose trials run one after the other, and a large one."""
-    one = sweeps.measure(effort.trials, parallel=1, algorithm="TPE")
-    progress(f"  TPE, parallel 1: {sweeps.text(one)}")
-    for percent, most in ((50, 2.0), (99, 5.0)):
-        value = percentile(one.gaps, percent)
-        _publish_absolute(f"trial_end_to_next_pod_p{percent}_seconds", effort.trials, [value], "s", most, "trials")
-    large = sweeps.measure(effort.many_trials, parallel=50, algorithm="Random")
-    progress(f"  Random, parallel 50: {sweeps.text(large)}")
-    calls = [large.calls_per_trial]
-    _publish_absolute("sweep_api_calls_per_trial_without_events", effort.many_trials, calls, "calls", 8, "trials")
-    _publish_absolute("sweep_resident_mib", effort.many_trials, [large.resident], "MiB", 300, "trials")
-    _publish_absolute(
-        "sweep_status_writes_per_second", effort.many_trials, [large.writes_per_second], "1/s", 2, "trials"
-    )
-
-
 def _interleaved(contenders: Sequence[Contender], jobs: int, rounds: int) -> dict[str, list[Mass]]:
     """Run A B C A B C …, so that another process on the machine disturbs all contenders alike."""
     measured: dict[str, list[Mass]] = {each.name: [] for each in contenders}
@@ -208,11 +164,9 @@ def _publish_times(
     publish(figure(name, ours, theirs, unit="s", against=against.name, most=most))
 
 
-def _publish_absolute(
-    what: str, count: int, values: Sequence[float], unit: str, most: float, counted: str = "jobs"
-) -> None:
+def _publish_absolute(what: str, count: int, values: Sequence[float], unit: str, most: float) -> None:
     """Publish a figure with a goal of its own: its ratio is the value."""
-    name = f"operator.{what}.{count}_{counted}"
+    name = f"operator.{what}.{count}_jobs"
     publish(figure(name, values, [1.0] * len(values), unit=unit, against=ABSOLUTE, most=most))
 
 

@@ -29,12 +29,12 @@ _CREATORS = 8
 
 
 @contextmanager
-def fleet(*, complete: bool = False, message: str = "") -> Iterator[ControlPlane]:
-    """Start a cluster with the namespace `bench`; `complete`: pods succeed as soon as they run, with this message."""
+def fleet(*, complete: bool = False) -> Iterator[ControlPlane]:
+    """Start a cluster with the namespace `bench`; `complete`: pods succeed as soon as they run."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
         ControlPlane(Path(folder), _OPTIONS) as control_plane,
-        start_kwok(control_plane, complete=complete, message=message),
+        start_kwok(control_plane, complete=complete),
     ):
         for number in range(_NODES):
             control_plane.nodes.create(f"kwok-{number}", capacity=_ROOM, kwok=True)

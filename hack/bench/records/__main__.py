@@ -1,4 +1,4 @@
-"""`make bench BENCH=records`: our reader of records against TensorFlow's, Python's and the network's own limit.
+"""`make bench BENCH=records`: our reader of records against TensorFlow's, gcsfs and the network's own limit.
 
 All read from the same fake-gcs-server through the same proxy over TLS, 50 ms a request and 20 MB/s a stream, side by
 side: A B C A B C …, every time in a fresh process. One JSON line for each figure on standard output, each reader's
@@ -11,41 +11,100 @@ import argparse
 import signal
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass
 
-from hack.bench.figures import progress
-from hack.bench.records import goals
+from hack.bench.figures import figure, progress, publish
+from hack.bench.records.child import OWN
 from hack.bench.records.data import Size
-from hack.bench.records.goals import Effort
-from hack.bench.records.measure import running
+from hack.bench.records.measure import Bench, Outcome, print_progress, running
 
-FULL = Effort(size=Size(large=192, shards=16, small=96, many=1280), rounds=3, few_rounds=2, resume_at=50, window=256)
+_TUNED = "reads-16"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Readers of one data set, at the same time. `goals`: the least speed of our reader over each other one's.
+
+    `buffer` is the share of the records in TensorFlow's shuffle buffer: the smallest one that mixes records which are
+    sorted by class as well as our default order; None reads in the stored order. `memory` is the most of the other
+    reader's memory that ours may take.
+    """
+
+    data: str
+    goals: dict[str, float]
+    batch: int = 32
+    where: str = "bucket"
+    buffer: float | None = None
+    memory: float | None = None
+
+
+GROUPS = {
+    "one-object": Group("large", {"plain": 8, "gcsfs": 1, "raw-ranges": 0.7}),
+    "shards": Group("shards", {_TUNED: 1.2, "interleave": 4, "gcsfs": 1, "raw-ranges": 0.7}, memory=0.3),
+    "small": Group("small", {_TUNED: 1.2}, batch=256, memory=0.3),
+    "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 2, memory=0.3),
+    "shuffled-many": Group("many", {_TUNED: 1.2}, batch=256, buffer=5 / 8, memory=0.3),
+    "local": Group("shards", {"plain": 1}, where="disk", memory=1),
+    "local-small": Group("small", {"plain": 1}, batch=256, where="disk", memory=1),
+    "local-shuffled": Group("shards", {_TUNED: 1}, where="disk", buffer=1 / 2, memory=1),
+}
+FULL = Size(large=192, shards=16, small=96, many=1280)
 # Tests that every kind of figure is produced, not its value.
-QUICK = Effort(
-    size=Size(large=6, shards=3, small=1, many=1, record=20_000),
-    rounds=1,
-    few_rounds=1,
-    resume_at=2,
-    window=32,
-    batch=8,
-)
+QUICK = Size(large=6, shards=3, small=1, many=1, record=20_000)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hack.bench.records", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few MB, one round: a test of the benchmark")
-    parser.add_argument("--only", choices=goals.GROUPS, nargs="+", default=[], help="these figures alone")
+    parser.add_argument("--only", choices=GROUPS, nargs="+", default=[], help="these figures alone")
     parser.add_argument("--rounds", type=int, help="instead of 3, of each reader")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and data are removed
-    effort, began = QUICK if arguments.quick else FULL, time.monotonic()
-    if arguments.rounds:
-        effort = replace(effort, rounds=arguments.rounds, few_rounds=arguments.rounds)
-    with running(effort.size) as bench:
+    began = time.monotonic()
+    with running(QUICK if arguments.quick else FULL) as bench:
         progress(f"{time.monotonic() - began:.0f} s to make the data and start the servers")
-        for name in arguments.only or goals.GROUPS:
-            goals.GROUPS[name](bench, effort)
+        for name in arguments.only or GROUPS:
+            _measure(bench, name, GROUPS[name], arguments.rounds or (1 if arguments.quick else 3))
             progress(f"{name}: {time.monotonic() - began:.0f} s so far")
+
+
+def _measure(bench: Bench, name: str, group: Group, rounds: int) -> None:
+    data = bench.data[group.data]
+    read: dict[str, list[Outcome]] = {reader: [] for reader in (OWN, *group.goals)}
+    for _ in range(rounds):
+        for reader, outcomes in read.items():
+            shuffle = None
+            if group.buffer is not None:
+                shuffle = 0 if reader == OWN else max(1, int(group.buffer * data.count))
+            outcomes.append(bench.read(reader, data, where=group.where, batch=group.batch, shuffle=shuffle))
+            print_progress(f"{name}, {reader}", outcomes)
+    for reader, least in group.goals.items():
+        ours, theirs = read[OWN], read[reader]
+        _publish(name, "mb_per_second", [[run.speed for run in runs] for runs in (ours, theirs)], reader, least=least)
+    # The first of the goals is the reader that a user has without tuning, or the best tuned one.
+    reader = next(iter(group.goals))
+    ours, theirs = read[OWN], read[reader]
+    seconds = [[run.measured.first_batch for run in runs] for runs in (ours, theirs)]
+    _publish(name, "first_batch_seconds", seconds, reader, most=0.2 if group.where == "bucket" else 1)
+    if group.memory is not None:
+        peaks = [[run.measured.peak / 1e6 for run in runs] for runs in (ours, theirs)]
+        _publish(name, "peak_mb", peaks, reader, most=group.memory)
+        cpu = [[run.cpu_per_gb for run in runs] for runs in (ours, theirs)]
+        _publish(name, "cpu_seconds_per_gb", cpu, reader, most=1)
+
+
+def _publish(
+    group: str,
+    what: str,
+    values: list[list[float]],
+    against: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+) -> None:
+    ours, theirs = values
+    unit = {"mb_per_second": "MB/s", "peak_mb": "MB"}.get(what, "s")
+    publish(figure(f"records.{group}.{what}", ours, theirs, unit=unit, against=against, least=least, most=most))
 
 
 if __name__ == "__main__":

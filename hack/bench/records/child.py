@@ -1,12 +1,8 @@
-"""One reader in a fresh process: `python -m hack.bench.records.child TASK` reads once and writes one JSON line.
-
-A step is a timed sleep: on a CPU the reader and a real step would share the cores.
-"""
+"""One reader in a fresh process: `python -m hack.bench.records.child TASK` reads once and writes one JSON line."""
 
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import os
 import re
@@ -19,33 +15,23 @@ from pathlib import Path
 
 from hack.bench.records import own_reader
 from hack.bench.records.data import digest_of
-from hack.bench.records.own_reader import Skipped
-from hack.bench.records.peers import PEERS, saved_state, shuffled
+from hack.bench.records.peers import PEERS, shuffled
 
 OWN = "own"
 
 
 @dataclass(frozen=True)
 class Task:
-    """The task of a reader: the last of `epochs` is measured, or all of them with `from_the_start`.
+    """The task of a reader: one epoch.
 
     `shuffle` is the buffer of TensorFlow's `shuffle` in records, or our window, 0 for the default; None is the stored
-    order. `start` to `max_skipped` are for our reader alone.
+    order.
     """
 
     reader: str
     patterns: list[str]
     batch: int
-    epochs: int = 1
-    from_the_start: bool = False
-    step_seconds: float = 0.0
-    keep_batches: bool = False
     shuffle: int | None = None
-    start: int = 0
-    cache: str | None = None
-    max_skipped: int = 0
-    # Instead of reading: the size of tf.data's checkpoint after so many examples.
-    state_after: int | None = None
 
 
 @dataclass(frozen=True)
@@ -61,11 +47,6 @@ class Measured:
     records: int
     size: int
     digest: int
-    # Digest of each batch, in order, if the task requests them.
-    batches: list[int]
-    steps: int
-    skipped: int
-    state: int = 0
 
 
 def main(task: Task) -> Measured:
@@ -82,28 +63,13 @@ def main(task: Task) -> Measured:
     before = _memory("VmRSS")
     # 5 sets the peak to the current resident memory, see proc(5).
     Path("/proc/self/clear_refs").write_text("5")
-    if task.state_after is not None:
-        size = saved_state(task.patterns, task.batch, shuffle=task.shuffle or 1, examples=task.state_after)
-        return Measured(0, 0, 0, 0, 0, 0, 0, [], 0, 0, state=size)
-    unmeasured = 0 if task.from_the_start else task.epochs - 1
-    for _ in range(unmeasured):
-        for _batch in _read(task, []):
-            pass
-    skipped: list[Skipped] = []
     cpu, began, first = _cpu(), time.monotonic(), 0.0
-    count = size = digest = steps = 0
-    batches = []
-    for batch in itertools.chain.from_iterable(_read(task, skipped) for _ in range(task.epochs - unmeasured)):
+    count = size = digest = 0
+    for batch in _read(task):
         first = first or time.monotonic() - began
-        of_batch = digest_of(batch)
-        digest = (digest + of_batch) % 2**61
+        digest = (digest + digest_of(batch)) % 2**61
         count += len(batch)
         size += sum(map(len, batch))
-        steps += 1
-        if task.keep_batches:
-            batches.append(of_batch)
-        if task.step_seconds:
-            time.sleep(task.step_seconds)
     seconds = time.monotonic() - began
     return Measured(
         seconds=seconds,
@@ -113,28 +79,17 @@ def main(task: Task) -> Measured:
         records=count,
         size=size,
         digest=digest,
-        batches=batches,
-        steps=steps,
-        skipped=skipped[0].named if skipped else 0,
     )
 
 
-def _read(task: Task, skipped: list[Skipped]) -> Iterator[Sequence[bytes]]:
-    if task.reader != OWN:
-        peer = PEERS[task.reader]
-        if task.shuffle is None:
-            return peer.read(task.patterns, task.batch)
-        assert peer.reads
-        return shuffled(task.patterns, task.batch, reads=peer.reads, buffer=task.shuffle)
-    return own_reader.records(
-        task.patterns,
-        batch=task.batch,
-        shuffle=task.shuffle,
-        start=task.start,
-        cache=task.cache,
-        max_skipped=task.max_skipped,
-        skipped=skipped,
-    )
+def _read(task: Task) -> Iterator[Sequence[bytes]]:
+    if task.reader == OWN:
+        return own_reader.records(task.patterns, batch=task.batch, shuffle=task.shuffle)
+    peer = PEERS[task.reader]
+    if task.shuffle is None:
+        return peer.read(task.patterns, task.batch)
+    assert peer.reads
+    return shuffled(task.patterns, task.batch, reads=peer.reads, buffer=task.shuffle)
 
 
 def _cpu() -> float:

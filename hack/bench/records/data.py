@@ -2,7 +2,6 @@
 
 large    one object           shards   the same records in many
 small    4 kB a record        many     so many of 4 kB that no reader keeps them all in memory
-damaged-1, damaged-20         240 records, one byte flipped in so many of them
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import google_crc32c
 from mptraining_records.tfrecord import framing
 
 BUCKET = "bench"
-DAMAGED = 240
 _MB = 1_000_000
 
 
@@ -67,7 +65,6 @@ def make(root: Path, size: Size) -> dict[str, Data]:
         "shards": _write(root, "shards", large, size.shards),
         "small": _write(root, "small", list(_records(2, size.small * _MB, size.small_record)), 8),
         "many": _write(root, "many", list(_records(4, size.many * _MB, size.small_record)), size.shards),
-        **{f"damaged-{count}": _damaged(root, count) for count in (1, 20)},
     }
 
 
@@ -90,21 +87,3 @@ def _write(root: Path, name: str, records: Sequence[bytes], files: int) -> Data:
         framed += len(content)
         (folder / f"part-{number:05}-of-{files:05}.tfrecord").write_bytes(content)
     return Data(name, files, len(records), sum(map(len, records)), framed, digest_of(records), folder)
-
-
-def _damaged(root: Path, count: int) -> Data:
-    """Flip a byte in the middle of the payload of `count` records; `digest` is that of the others."""
-    records = list(_records(3, DAMAGED * 10_000 * 2, 10_000))[:DAMAGED]
-    whole = _write(root, f"damaged-{count}", records, 1)
-    (path,) = whole.folder.iterdir()
-    content = bytearray(path.read_bytes())
-    every = DAMAGED // count
-    bad = set(range(every // 2, DAMAGED, every))
-    at = 0
-    for number, record in enumerate(records):
-        if number in bad:
-            content[at + framing.HEADER + len(record) // 2] ^= 0xFF
-        at += len(record) + framing.OVERHEAD
-    path.write_bytes(content)
-    good = [record for number, record in enumerate(records) if number not in bad]
-    return Data(whole.name, 1, len(good), sum(map(len, good)), whole.framed, digest_of(good), whole.folder)

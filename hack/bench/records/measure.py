@@ -51,17 +51,14 @@ class Outcome:
 class Bench:
     """The servers with the data. A new one reads as fast as a used one: everything is in memory."""
 
-    def __init__(self, proxy: StorageProxy, data: Mapping[str, Data], folder: Path) -> None:
+    def __init__(self, proxy: StorageProxy, data: Mapping[str, Data]) -> None:
         self.proxy = proxy
         self.data = data
-        self.folder = folder
         proxy.set(Shape(latency=0, stream_rate=0))
         for each in data.values():
             for key in each.keys:
                 obstore.get(self._store, key).bytes()
-        self._own = {**os.environ, "STORAGE_EMULATOR_HOST": proxy.http}
-        self._sidecars: dict[str, bytes] = {}
-        with mock.patch.dict(os.environ, self._own):
+        with mock.patch.dict(os.environ, STORAGE_EMULATOR_HOST=proxy.http):
             for name in ("large", "shards", "small", "many"):
                 own_reader.publish_index(data[name].patterns("bucket"))
         proxy.set(SHAPE)
@@ -73,26 +70,6 @@ class Bench:
             config={"base_url": self.proxy.http, "skip_signature": True},
             client_options={"allow_http": True},
         )
-
-    @contextmanager
-    def without_index(self, data: Data) -> Iterator[None]:
-        """Remove its sidecars meanwhile."""
-        from mptraining_records.storage import storage
-
-        with self._unshaped(), mock.patch.dict(os.environ, self._own):
-            storage.delete_prefix(f"gs://{BUCKET}/{data.name}/.index")
-        try:
-            yield
-        finally:
-            with self._unshaped(), mock.patch.dict(os.environ, self._own):
-                own_reader.publish_index(data.patterns("bucket"))
-
-    @contextmanager
-    def _unshaped(self) -> Iterator[None]:
-        shape = self.proxy.shape
-        self.proxy.set(Shape(latency=0, stream_rate=0))
-        yield
-        self.proxy.set(shape)
 
     def run(self, task: Task) -> Outcome:
         """Run the task in a separate process. Raises RuntimeError with its output when it fails."""
@@ -146,7 +123,7 @@ def running(size: Size) -> Iterator[Bench]:
             ObjectServer(root / "data", folder=root / "logs") as server,
             StorageProxy(server.address, SHAPE, keep_objects=True, folder=root / "proxy") as proxy,
         ):
-            yield Bench(proxy, data, root)
+            yield Bench(proxy, data)
 
 
 def print_progress(name: str, outcomes: Sequence[Outcome]) -> None:

@@ -1,4 +1,4 @@
-"""Readers for comparison: TensorFlow's own in its usual configurations, Python's, and two that no reader can beat.
+"""Readers for comparison: TensorFlow's own in its usual configurations, Python's, and the network's limit.
 
 Each yields the records of an epoch in batches. Imports come first, in `imports`, so that they count neither as time
 nor as memory.
@@ -11,15 +11,11 @@ import io
 import itertools
 import os
 import queue
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from mptraining_records.tfrecord import framing
 
@@ -76,23 +72,6 @@ def shuffled(patterns: Sequence[str], batch: int, *, reads: int, buffer: int) ->
 
     records = tf.data.TFRecordDataset(_files(patterns), num_parallel_reads=reads)
     yield from _batches(records.shuffle(buffer, seed=1), batch)
-
-
-def shuffled_numbers(counts: Sequence[int], *, reads: int, buffer: int) -> NDArray[np.int64]:
-    """Return the numbers of the records in the order of `shuffled`, for files with so many records each."""
-    import tensorflow as tf
-
-    ends = np.cumsum(counts)
-    files = tf.data.Dataset.from_tensor_slices((ends - counts, ends))
-    numbers = files.interleave(tf.data.Dataset.range, cycle_length=reads, num_parallel_calls=reads, deterministic=True)
-    batches = numbers.shuffle(buffer, seed=1).batch(4096).as_numpy_iterator()
-    return np.concatenate(list(batches)).astype(np.int64)
-
-
-def _ignoring_errors(patterns: Sequence[str], batch: int) -> Batches:
-    import tensorflow as tf
-
-    yield from _batches(tf.data.TFRecordDataset(_files(patterns)).ignore_errors(), batch)
 
 
 def _files(patterns: Sequence[str]) -> list[str]:
@@ -159,31 +138,6 @@ def _grouped(records: Iterable[bytes], batch: int) -> Iterator[list[bytes]]:
         yield group
 
 
-def _transfer_manager(patterns: Sequence[str], batch: int) -> Batches:
-    """Read by google-cloud-storage's parallel download into local files, with its own defaults, then
-    TFRecordDataset.
-    """
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud import storage
-    from google.cloud.storage import transfer_manager
-
-    name, _, pattern = patterns[0].removeprefix("gs://").partition("/")
-    client = storage.Client(project="test", credentials=AnonymousCredentials())
-    bucket = client.bucket(name)
-    # The emulator supports no glob.
-    listed = client.list_blobs(bucket, prefix=pattern.partition("*")[0])
-    blobs = sorted((each for each in listed if Path(each.name).match(pattern)), key=lambda each: str(each.name))
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [str(Path(folder, str(number))) for number in range(len(blobs))]
-        if len(blobs) == 1:
-            transfer_manager.download_chunks_concurrently(blobs[0], paths[0])
-        else:
-            for problem in transfer_manager.download_many(list(zip(blobs, paths, strict=True))):
-                if isinstance(problem, Exception):
-                    raise problem
-        yield from _plain(paths, batch)
-
-
 def _raw_ranges(patterns: Sequence[str], batch: int) -> Batches:
     """Read to the limit: all bytes by 8 MiB ranges on 32 streams, dropped unread. A batch is one range."""
     del batch
@@ -207,31 +161,13 @@ def _raw_ranges(patterns: Sequence[str], batch: int) -> Batches:
             yield [done]
 
 
-def saved_state(patterns: Sequence[str], batch: int, *, shuffle: int, examples: int) -> int:
-    """Return the bytes of tf.data's checkpoint of an iterator after so many examples from a shuffle buffer."""
-    import tensorflow as tf
-
-    dataset = tf.data.TFRecordDataset(_files(patterns), num_parallel_reads=8).shuffle(shuffle, seed=1).batch(batch)
-    iterator = iter(dataset)
-    for _ in range(examples // batch):
-        next(iterator)
-    with tempfile.TemporaryDirectory() as folder:
-        tf.train.Checkpoint(iterator=iterator).write(str(Path(folder, "state")))
-        return sum(path.stat().st_size for path in Path(folder).iterdir())
-
-
 _BLOCKS = {"GCS_READ_CACHE_BLOCK_SIZE_MB": "8"}
 # Otherwise it would request the kind of the bucket by gRPC, which no emulator supports.
 _GCSFS = {"DEFAULT_GCSFS_CONCURRENCY": "16", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 PEERS = {
     "plain": Peer(_plain),
     "interleave": Peer(_interleave),
-    "reads-8": Peer(_reads(8), environment=_BLOCKS, reads=8),
     "reads-16": Peer(_reads(16), environment=_BLOCKS, reads=16),
-    "ignore-errors": Peer(_ignoring_errors),
     "gcsfs": Peer(_gcsfs, ("gcsfs", "google_crc32c"), by_tensorflow=False, environment=_GCSFS),
-    "transfer-manager": Peer(
-        _transfer_manager, ("tensorflow", "google.cloud.storage.transfer_manager"), by_tensorflow=False
-    ),
     "raw-ranges": Peer(_raw_ranges, ("obstore",), by_tensorflow=False),
 }

@@ -1,7 +1,7 @@
-"""A benchmark's child: `python -m hack.bench.trainer.child KIND SETTING` times one contender on request.
+"""A benchmark's child: `python -m hack.bench.trainer.child SETTING` times one contender on request.
 
 Every line on standard input is a number of seconds; the response is one JSON line with the measurement of a training
-of about that length. The first line that it writes means that it is ready. KIND is `step` or `course`.
+of about that length. The first line that it writes means that it is ready.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ import sys
 from dataclasses import asdict
 
 from hack.bench.trainer.contenders import Contender, Measured, Setting, make
-from hack.bench.trainer.whole_run import CourseContender, CourseSetting
 
 
-def main(kind: str, setting: str) -> None:
+def main(setting: str) -> None:
     # Output of TensorFlow and Keras must not mix with the responses.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    arguments = json.loads(setting)
-    contender = CourseContender(CourseSetting(**arguments)) if kind == "course" else make(Setting(**arguments))
+    contender = make(Setting(**json.loads(setting)))
     contender.train(contender.multiple)
     measured = contender.train(2 * contender.multiple)
     print("ready", file=answers)
@@ -35,4 +33,4 @@ def _round(contender: Contender, seconds: float, before: Measured) -> Measured:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -92,8 +92,8 @@ class Stopwatch:
         return Measured(steps, time.perf_counter() - self._wall, time.process_time() - self._cpu)
 
 
-def make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any, Any, Any]:
-    """Return the loop as the trainer builds it, with its model, optimizer and distributed iterator."""
+def _make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any]:
+    """Return the loop as the trainer builds it, with its distributed iterator."""
     with strategy.scope():
         model = tasks.model(keras.module, task)
         optimizer = tasks.optimizer(keras.module, task)
@@ -110,7 +110,7 @@ def make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any, Any, 
             # As for data that is kept in memory.
             measures_waiting=False,
         )
-    return loop, model, optimizer, make_iterator(strategy, lambda: tasks.dataset(task, task.batch, ()))
+    return loop, make_iterator(strategy, lambda: tasks.dataset(task, task.batch, ()))
 
 
 class LoopContender:
@@ -119,7 +119,7 @@ class LoopContender:
     multiple = 32
 
     def __init__(self, setting: Setting, keras: Keras, strategy: Any) -> None:
-        self._loop, _, _, self._iterator = make_loop(keras, strategy, tasks.TASKS[setting.task])
+        self._loop, self._iterator = _make_loop(keras, strategy, tasks.TASKS[setting.task])
         self._pace = StepsPerExecution.begin(setting.fused)
         self._loop.execute(self._iterator, 1)
 

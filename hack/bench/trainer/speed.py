@@ -60,7 +60,7 @@ def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float, few: 
     settings = contenders(task, replicas)
     if few:
         settings = {name: settings[name] for name in _FEW}
-    measured = interleaved("step", settings, rounds=rounds, seconds=seconds)
+    measured = interleaved(settings, rounds=rounds, seconds=seconds)
     _table(measured)
     speeds = {name: [each.speed for each in all_rounds] for name, all_rounds in measured.items()}
     cpu = {name: [each.cpu_per_step for each in all_rounds] for name, all_rounds in measured.items()}
@@ -112,9 +112,7 @@ def measure_policies(task: WideTask, *, rounds: int, seconds: float) -> Figure:
     progress(f"{task}: float32 against mixed_bfloat16")
     common: dict[str, Any] = {"kind": "loop", "task": task, "strategy": "trainer", "fused": _FUSED_WIDE}
     policies = ("float32", "mixed_bfloat16")
-    measured = interleaved(
-        "step", {name: common | {"policy": name} for name in policies}, rounds=rounds, seconds=seconds
-    )
+    measured = interleaved({name: common | {"policy": name} for name in policies}, rounds=rounds, seconds=seconds)
     ours, theirs = reversed(policies) if native_bfloat16() else policies
     return figure(
         f"trainer.{task}.{ours}.steps_per_second",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-TaskName = Literal["mlp", "resnet", "wide-mlp", "wide-resnet", "large-mlp"]
+TaskName = Literal["mlp", "resnet", "wide-mlp", "wide-resnet"]
 
 CLASSES = 10
 
@@ -35,8 +35,6 @@ TASKS: dict[TaskName, Task] = {
     # Enough arithmetic that the precision matters.
     "wide-mlp": Task("wide-mlp", (1024,), 256, 2048, (1024, 1024, 1024)),
     "wide-resnet": Task("wide-resnet", (32, 32, 3), 32, 512, (64, 128, 256)),
-    # 16.8 million weights, 201 MB with Adam's two slots.
-    "large-mlp": Task("large-mlp", (2048,), 32, 512, (2048, 2048, 2048, 2048)),
 }
 
 

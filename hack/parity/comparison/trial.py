@@ -20,19 +20,9 @@ from hack.parity.training.environment import Numbers, arrays_of, module_of
 class Tried:
     """The result of a program in each variant; `reference` is the result of plain `fit`."""
 
-    program: Program
     compared: tuple[Compared, ...]
     reference: Numbers
     seconds: float
-
-    @property
-    def fit_seconds(self) -> float:
-        return self.reference.seconds
-
-    @property
-    def different(self) -> tuple[Compared, ...]:
-        """Return the variants that are neither equal nor refused."""
-        return tuple(one for one in self.compared if one.verdict == "different")
 
 
 def variants(program: Program) -> tuple[Variant, ...]:
@@ -42,7 +32,7 @@ def variants(program: Program) -> tuple[Variant, ...]:
     return (ONE,) if alone else (ONE, TWO)
 
 
-def attempt(program: Program, folder: Path, wanted: tuple[Variant, ...] | None = None) -> Tried:
+def attempt(program: Program, folder: Path) -> Tried:
     """Train and compare it; `folder` keeps records and the program's module. Call `trainer_run.prepare` before."""
     began = time.monotonic()
     with module_of(program, folder / "programs") as module, _inside(folder / "scratch"):
@@ -53,7 +43,7 @@ def attempt(program: Program, folder: Path, wanted: tuple[Variant, ...] | None =
 
         reference = plain()
         compared = []
-        for variant in wanted or variants(program):
+        for variant in variants(program):
             if reference.failed is not None:
                 compared.append(compare(program, variant, reference, Numbers()))
                 break
@@ -70,7 +60,7 @@ def attempt(program: Program, folder: Path, wanted: tuple[Variant, ...] | None =
                     _without_graph_optimizer(one, plain, trained) if small else _unless_unstable(one, reference, plain)
                 )
             compared.append(one)
-    return Tried(program, tuple(compared), reference, time.monotonic() - began)
+    return Tried(tuple(compared), reference, time.monotonic() - began)
 
 
 def _without_graph_optimizer(one: Compared, plain: Callable[[], Numbers], trained: Callable[[], Numbers]) -> Compared:

@@ -2,27 +2,8 @@
 
 from __future__ import annotations
 
-from hack.parity.programs.program import Program
-from hack.parity.programs.source_names import LABEL, SECOND
+from hack.parity.programs.program import LABEL, SECOND, Program
 
-_CLASSES = {
-    "mean_squared_error": "MeanSquaredError",
-    "mean_absolute_error": "MeanAbsoluteError",
-    "huber": "Huber",
-    "log_cosh": "LogCosh",
-    "poisson": "Poisson",
-    "mean_squared_logarithmic_error": "MeanSquaredLogarithmicError",
-    "mean_absolute_percentage_error": "MeanAbsolutePercentageError",
-    "cosine_similarity": "CosineSimilarity",
-    "binary_crossentropy": "BinaryCrossentropy",
-    "binary_focal_crossentropy": "BinaryFocalCrossentropy",
-    "hinge": "Hinge",
-    "squared_hinge": "SquaredHinge",
-    "sparse_categorical_crossentropy": "SparseCategoricalCrossentropy",
-    "categorical_crossentropy": "CategoricalCrossentropy",
-    "kl_divergence": "KLDivergence",
-    "categorical_hinge": "CategoricalHinge",
-}
 _RATES = {
     "SGD": 0.05,
     "Momentum": 0.05,
@@ -98,8 +79,12 @@ def _loss(p: Program) -> str:
     if p.reduction != "default":
         arguments += [f'reduction="{p.reduction}"']
     if p.loss_form == "class":
-        return f"keras.losses.{_CLASSES[p.loss]}({', '.join(arguments)})"
+        return f"keras.losses.{_class_name(p.loss)}({', '.join(arguments)})"
     return f"OwnLoss({', '.join(['alpha=5.0', *arguments])})"
+
+
+def _class_name(loss: str) -> str:
+    return "KLDivergence" if loss == "kl_divergence" else loss.title().replace("_", "")
 
 
 def _metric(name: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from textwrap import indent
 
-from hack.parity.programs.program import Program
-from hack.parity.programs.source_names import CLASSES, LABEL, SECOND, TOKENS, WIDTH
+from hack.parity.programs.program import CLASSES, LABEL, SECOND, TOKENS, WIDTH, Program
 
 
 def _body(p: Program) -> list[str]:

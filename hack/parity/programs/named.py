@@ -1,4 +1,4 @@
-"""Programs with names: each row of issue 14's table "What was seen" that is a function program."""
+"""Programs with names, each of a difference that was seen once, and every choice alone."""
 
 from __future__ import annotations
 

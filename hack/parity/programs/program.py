@@ -8,24 +8,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-# Values of each field, the simplest first; `strategies` draws from them, `shrink` goes towards the first.
+# Values of each field, the simplest first; `strategies` draws from them.
 FORMS = ("sequential", "functional", "subclass")
 INPUTS = ("vector", "integers", "image", "tokens", "tokens_lstm", "sequence", "fixed", "several", "several_list")
 EXTRAS = (
-    "batchnorm",
-    "dropout",
-    "dropouts",
-    "l2",
-    "activity",
-    "add_loss",
-    "frozen",
-    "frozen_inside",
-    "shared",
-    "unused",
-    "stateful",
-    "adapted",
-    "no_config",
-    "float8",
+    *["batchnorm", "dropout", "dropouts", "l2", "activity", "add_loss", "frozen"],
+    *["frozen_inside", "shared", "unused", "stateful", "adapted", "no_config", "float8"],
 )
 TASKS = ("regression", "vector", "binary", "classes", "onehot", "tokens", "image", "unlabelled")
 DTYPES = ("float32", "int64", "int32", "uint8", "bool")
@@ -33,47 +21,21 @@ RANKS = ("B1", "B")
 HEADS = ("plain", "logits", "rank1")
 OUTPUTS = ("one", "list", "named", "dict", "without_loss")
 LOSS_FORMS = (
-    "string",
-    "class",
-    "keras_function",
-    "function",
-    "scalar_function",
-    "subclass",
-    "subclass_kwargs",
-    "subclass_bare",
+    *["string", "class", "keras_function", "function"],
+    *["scalar_function", "subclass", "subclass_kwargs", "subclass_bare"],
 )
 REDUCTIONS = ("default", "sum_over_batch_size", "sum", "mean", "mean_with_sample_weight", "none")
 OVERRIDES = ("none", "compute_loss", "compute_loss_super", "compute_metrics", "train_step", "test_step", "both_steps")
 OPTIMIZERS = (
-    "SGD",
-    "Momentum",
-    "Adam",
-    "AdamW",
-    "RMSprop",
-    "Adagrad",
-    "Adadelta",
-    "Adamax",
-    "Nadam",
-    "Ftrl",
-    "Adafactor",
-    "Lion",
-    "Own",
-    "Multi",
+    *["SGD", "Momentum", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta"],
+    *["Adamax", "Nadam", "Ftrl", "Adafactor", "Lion", "Own", "Multi"],
 )
 EMAS = ("none", "ema", "overwrite")
 CLIPPINGS = ("none", "clipnorm", "global_clipnorm", "clipvalue")
 SCHEDULES = ("none", "exponential", "piecewise", "cosine")
 CALLBACKS = (
-    "observer",
-    "lambda",
-    "early_stopping",
-    "reduce_rate",
-    "scheduler",
-    "csv",
-    "checkpoint",
-    "terminate_on_nan",
-    "own_stopper",
-    "batch_rate",
+    *["observer", "lambda", "early_stopping", "reduce_rate", "scheduler"],
+    *["csv", "checkpoint", "terminate_on_nan", "own_stopper", "batch_rate"],
 )
 SAMPLE_WEIGHTS = ("none", "example", "token")
 VALIDATIONS = ("none", "each", "second")
@@ -112,6 +74,11 @@ METRICS: dict[str, tuple[str, ...]] = {
     "unlabelled": (),
 }
 OWN_METRICS = ("own_function", "own_metric", "own_nan")
+
+
+# Names of features in the sources; labels are also the names of outputs. Sizes of inputs and the number of classes.
+LABEL, SECOND, WEIGHT = "label", "second", "weight"
+TOKENS, WIDTH, CLASSES = 5, 6, 3
 
 
 @dataclass(frozen=True)
@@ -160,7 +127,7 @@ class Program:
     policy: str = "float32"
     strategy: str = "Auto"
     workers: bool = False
-    # A named case of issue 14, for people; comparisons ignore it.
+    # A named case, for people; comparisons ignore it.
     name: str = field(default="", compare=False)
 
     def to_json(self) -> str:

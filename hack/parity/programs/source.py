@@ -9,8 +9,7 @@ from textwrap import indent
 
 from hack.parity.programs.compile_source import callbacks, compiled, definitions, optimizer
 from hack.parity.programs.model_source import classes, model
-from hack.parity.programs.program import Program
-from hack.parity.programs.source_names import CLASSES, LABEL, SECOND, TOKENS, WEIGHT, WIDTH
+from hack.parity.programs.program import CLASSES, LABEL, SECOND, TOKENS, WEIGHT, WIDTH, Program
 
 SEED = 7
 CLASS_WEIGHT = {0: 1.0, 1: 2.5, 2: 0.5}

@@ -1,14 +1,13 @@
-"""Hypothesis strategies for programs: any of them, and those that are simpler than one."""
+"""Programs that Hypothesis draws."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, Phase, assume, find, given, seed, settings
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
-from hypothesis.errors import NoSuchExample
 
 from hack.parity.programs import program as choices
 from hack.parity.programs.program import LOSSES, METRICS, OWN_METRICS, Program, problem
@@ -21,11 +20,6 @@ _SETTINGS: dict[str, Any] = {"deadline": None, "database": None, "suppress_healt
 _APART, _COMPARED = 3, 30
 
 
-def programs(generation: str | None = None) -> st.SearchStrategy[Program]:
-    """Return a strategy for programs of one generation of Keras, or of both."""
-    return _programs(generation)
-
-
 def drawn(count: int, number: int, generation: str | None = None) -> list[Program]:
     """Return so many different programs; the same ones for the same seed `number`."""
     found: dict[str, Program] = {}
@@ -33,7 +27,7 @@ def drawn(count: int, number: int, generation: str | None = None) -> list[Progra
 
         @seed(number)
         @settings(max_examples=2 * count, phases=[Phase.generate], derandomize=False, **_SETTINGS)
-        @given(programs(generation))
+        @given(_programs(generation))
         def collect(program: Program) -> None:
             # Hypothesis also changes one choice of an example that it drew before: those programs would show the same
             # difference.
@@ -46,63 +40,9 @@ def drawn(count: int, number: int, generation: str | None = None) -> list[Progra
     return list(found.values())
 
 
-def simplest(program: Program, differs: Callable[[Program], bool], *, tries: int = 80) -> Program:
-    """Return the simplest program that still differs, with no choice but those of `program`.
-
-    Hypothesis draws which of its choices are kept, and shrinks towards none of them. `differs` is called once for each
-    program.
-    """
-    known: dict[str, bool] = {program.key: True}
-
-    def still(candidate: Program) -> bool:
-        if problem(candidate) is not None:
-            return False
-        if candidate.key not in known:
-            known[candidate.key] = len(known) < tries and differs(candidate)
-        return known[candidate.key]
-
-    limit = settings(max_examples=400, **_SETTINGS)
-    try:
-        found = find(_simpler(program), still, settings=limit)
-    except NoSuchExample:
-        found = program
-    return found if known.get(found.key) else program
-
-
-def contains(program: Program, simple: Program) -> bool:
-    """Report whether `program` makes every choice that `simple` makes: then both may differ for the same reason."""
-    plain = Program()
-    for each in dataclasses.fields(Program):
-        value, other = getattr(simple, each.name), getattr(program, each.name)
-        if each.name in ("name", "rows", "epochs") or value == getattr(plain, each.name):
-            continue
-        if not (set(value) <= set(other) if isinstance(value, tuple) else value == other):
-            return False
-    return True
-
-
 def _apart(program: Program, other: Program) -> int:
     fields = (each.name for each in dataclasses.fields(Program) if each.name not in ("rows", "name", "workers"))
     return sum(getattr(program, name) != getattr(other, name) for name in fields)
-
-
-@st.composite
-def _simpler(draw: st.DrawFn, program: Program) -> Program:
-    plain = Program()
-    kept: dict[str, Any] = {}
-    for each in dataclasses.fields(Program):
-        value = getattr(program, each.name)
-        if each.name in ("generation", "name"):
-            kept[each.name] = value
-        elif isinstance(value, tuple):
-            kept[each.name] = tuple(one for one in value if draw(_mostly()))
-        elif value != getattr(plain, each.name):
-            kept[each.name] = value if draw(_mostly()) else getattr(plain, each.name)
-    return dataclasses.replace(plain, **kept)
-
-
-def _mostly() -> st.SearchStrategy[bool]:
-    return st.sampled_from([False, True, True, True])
 
 
 def _rarely(values: Sequence[T], simple: int) -> st.SearchStrategy[T]:

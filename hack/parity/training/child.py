@@ -65,7 +65,6 @@ def main(generation: str, folder: str) -> None:
         answer: dict[str, Any] = {
             "key": program.key,
             "compared": [one.to_document() for one in tried.compared],
-            "fitSeconds": round(tried.fit_seconds, 2),
             "seconds": round(tried.seconds, 2),
             "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }

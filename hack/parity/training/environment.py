@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hack.parity.programs.program import Program
-from hack.parity.programs.source import SEED, VALIDATION_ROWS, source
-from hack.parity.programs.source_names import LABEL, SECOND, WEIGHT
+from hack.parity.programs.program import LABEL, SECOND, Program
+from hack.parity.programs.source import VALIDATION_ROWS, source
 from mptraining_records.convert.convert import convert
 
 Arrays = dict[str, Any]
@@ -101,17 +100,3 @@ def one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     # A traceback of a graph begins with locations and ends with the error.
     return text if len(text) <= 500 else f"{text[:120]} ... {text[-360:]}"
-
-
-__all__ = [
-    "SEED",
-    "WEIGHT",
-    "Arrays",
-    "Numbers",
-    "arrays_of",
-    "features_of",
-    "labels_of",
-    "module_of",
-    "one_line",
-    "records_of",
-]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hack.parity.programs.program import Program
-from hack.parity.programs.source import fit_arguments
-from hack.parity.training.environment import SEED, Arrays, Numbers, one_line
+from hack.parity.programs.source import SEED, fit_arguments
+from hack.parity.training.environment import Arrays, Numbers, one_line
 
 # Keras' own interval, in both generations. The scale grows after 2,000 steps, which no program here has.
 INITIAL_SCALE = 2.0**15

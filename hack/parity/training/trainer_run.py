@@ -20,9 +20,9 @@ from typing import Any
 import tensorflow as tf
 
 import mptraining_trainer.train as trainer_train
-from hack.parity.programs.program import Program
-from hack.parity.programs.source import CLASS_WEIGHT
-from hack.parity.training.environment import SEED, WEIGHT, Arrays, Numbers, features_of, labels_of, one_line, records_of
+from hack.parity.programs.program import WEIGHT, Program
+from hack.parity.programs.source import CLASS_WEIGHT, SEED
+from hack.parity.training.environment import Arrays, Numbers, features_of, labels_of, one_line, records_of
 from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import Problem
@@ -30,6 +30,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.export.export import Snapshot
 from mptraining_trainer.reporting.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
 
@@ -53,7 +54,7 @@ def _strategy(job: ResolvedJob, identity: WorkerIdentity, environment: Any) -> A
 
 
 def _keep(*arguments: Any, **named: Any) -> str:
-    _published.append(named["weights"] if "weights" in named else arguments[-1])
+    _published.extend(given.weights for given in (*arguments, *named.values()) if isinstance(given, Snapshot))
     return "model"
 
 

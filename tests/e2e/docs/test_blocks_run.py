@@ -3,7 +3,7 @@
 A block whose first line names a file (`# job.yaml`) becomes that file; other Python blocks are run, and so are the
 `mptj` commands of bash blocks, in the order of the document, in one folder for each `##` section. A YAML block that is
 no whole object is a part of `spec`. Blocks of `text` are ignored. A Python block that begins with a magic (`%pip`)
-is a notebook's cell: it is parsed here, and run by tests/e2e/kind/test_notebook_on_kind.py.
+is a notebook's cell: it is parsed here.
 
 A section with a `kubectl` command needs a cluster: nothing in it is run. Its files are parsed here, and its commands
 are checked by test_commands.py.

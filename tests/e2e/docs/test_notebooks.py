@@ -22,7 +22,7 @@ from nbclient import NotebookClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.e2e.kind import notebooks
+from tests.e2e.docs import notebooks
 from tests.testbed import colab
 
 ROOT = Path(__file__).parents[3]

@@ -13,5 +13,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(1800))
-    # These tests run last: the effects of paused nodes on Kubernetes itself must not reach the other tests.
-    items.sort(key=lambda item: item.path.name == "test_chaos_on_kind.py")

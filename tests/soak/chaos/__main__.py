@@ -49,8 +49,8 @@ def main(arguments: Sequence[str]) -> int:
             if ran.complaints:
                 print(there.logs(), *ran.complaints, sep="\n", file=sys.stderr, flush=True)
         rounds.append(ran)
-        # After each round, because rounds take long.
-        print(report.table(rounds, seed=seed, where=PLACES[given.on]), flush=True)
+        text = report.table(rounds, seed=seed, where=PLACES[given.on])
+        print(text, flush=True)
     return int(any(each.complaints for each in rounds))
 
 

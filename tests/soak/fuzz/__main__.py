@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,21 +81,6 @@ def _process(name: str, seconds: int) -> Result:
     return Result(name, int(told[0]) if told else 0, count, time.monotonic() - began, died)
 
 
-def table(results: Sequence[Result], findings: int) -> str:
-    """Return the table of docs/security.md."""
-    minutes = sum(each.seconds for each in results) / 60
-    return "\n".join(
-        [
-            f"{len(results)} targets in {minutes:.0f} minutes, {sum(each.runs for each in results):,} inputs. "
-            f"Findings: {findings}.",
-            "",
-            "| parser | inputs run | inputs kept, since they reach other code | seconds |",
-            "|---|---|---|---|",
-            *(f"| {each.target} | {each.runs:,} | {each.corpus:,} | {each.seconds:.0f} |" for each in results),
-        ]
-    )
-
-
 def replay(path: Path) -> int:
     name = json.loads(path.with_suffix(".json").read_text())["target"]
     with tempfile.TemporaryDirectory() as folder:
@@ -115,9 +99,8 @@ def main() -> int:
         return replay(chosen.replay)
     seconds = max(1, round(60 * chosen.minutes / len(chosen.targets)))
     ended = 0
-    results = []
     for name in chosen.targets:
-        results.append(result := fuzz(name, seconds))
+        result = fuzz(name, seconds)
         print(f"{name:18}{result.runs:>10,} runs{result.corpus:>7,} inputs{result.seconds:>7.0f} s", flush=True)
         if result.died:
             ended += 1
@@ -126,7 +109,6 @@ def main() -> int:
     for each in found:
         print(f"{each['target']}: {each['signature']}: {each['error'][:200]} ({each['bytes']} bytes)")
     print(f"{len(found)} findings in {FOLDER / 'findings'}")
-    print(table(results, len(found) + ended))
     return int(bool(found or ended))
 
 

@@ -1,13 +1,12 @@
 """Runs whose number of workers changes at every attempt, and what of them may differ from a run of one size.
 
-python -m tests.soak.kill_and_resume.elastic # every order of 1, 2, 3 and 4 workers
+python -m tests.soak.kill_and_resume.elastic      # every order of 1, 2, 3 and 4 workers
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import os
 import random
 import shutil
@@ -30,7 +29,6 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from tests.soak.kill_and_resume import counting_program
 from tests.soak.kill_and_resume.faults import Fault
-from tests.soak.kill_and_resume.matrix import machine
 from tests.soak.kill_and_resume.rounds import free_hosts
 from tests.testbed.forks import Forks
 
@@ -181,32 +179,6 @@ def compare(one: ElasticRun, undisturbed: Undisturbed, sizes: Sequence[int], kil
     )
 
 
-def table(rows: Sequence[Row], undisturbed: Undisturbed, *, program: str, where: str) -> str:
-    names = " | ".join(f"{name} at the end" for name in COMPARED)
-    right = sum(each.as_expected for each in rows)
-    lines = [
-        f"Program `{program}`, {RECORDS} records, {EPOCHS} epochs of {STEPS_PER_EPOCH} steps, {where}. "
-        f"{len(rows)} of {math.factorial(len(SIZES))} orders were run, {right} of them as expected.",
-        "",
-        f"| workers | killed at steps | every record once in each epoch | order of the records | {names} |",
-        f"|---|---|---|---|{'---|' * len(COMPARED)}",
-    ]
-    for size, seeds in undisturbed.items():
-        ends = [[one.curve(metric)[-1] for one in seeds] for metric in COMPARED]
-        ranges = (f"{min(each):.3f} to {max(each):.3f}" for each in ends)
-        lines.append(f"| {size}, {len(seeds)} seeds | - | - | - | {' | '.join(ranges)} |")
-    for each in rows:
-        cells = [
-            ", ".join(map(str, each.sizes)),
-            ", ".join(map(str, each.killed_at)),
-            "yes" if each.every_record_once else "**no**",
-            "the same" if each.same_order else "**another**",
-            *(f"{end:.3f}" for end in each.ends),
-        ]
-        lines.append(f"| {' | '.join(cells)}{'' if each.within else ' **outside**'} |")
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.kill_and_resume.elastic")
     parser.add_argument("--program", choices=("plain", "random"), default="random")
@@ -237,7 +209,6 @@ def main(arguments: Sequence[str]) -> int:
                 continue
             rows.append(compare(one, undisturbed, sizes, killed_at))
             print(rows[-1], flush=True)
-    print(table(rows, undisturbed, program=given.program, where=machine()))
     return int(failed or not all(each.as_expected for each in rows))
 
 

@@ -7,17 +7,13 @@ python -m tests.soak.kill_and_resume.matrix --kills 3 --only "two workers"
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import random
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import numpy as np
 
 from tests.soak.kill_and_resume.rounds import Configuration, Round, faults, make_data, run
 from tests.testbed.forks import Forks
@@ -63,26 +59,6 @@ def different(first: Round, second: Round) -> list[str]:
     return sorted(name for name in names if first.digests.get(name) != second.digests.get(name))
 
 
-def table(rows: Mapping[str, tuple[int, int, int]], *, parts: int, where: str, seed: int) -> str:
-    """Return the rows as a table: by configuration, runs under faults, kill points in them, and other ends."""
-    lines = [
-        f"Seed {seed}, {where}. {parts} digests of each run were compared.",
-        "",
-        "| configuration | runs killed and resumed | kill points | runs that ended otherwise |",
-        "|---|---|---|---|",
-        *(f"| {name} | {runs} | {kills} | {other} |" for name, (runs, kills, other) in rows.items()),
-    ]
-    return "\n".join(lines)
-
-
-def machine() -> str:
-    """Return the versions and the machine that a table's numbers depend on."""
-    # The distribution of TensorFlow has several names.
-    import tensorflow as tf
-
-    return f"TensorFlow {tf.__version__}, NumPy {np.__version__}, {platform.machine()}, {os.cpu_count()} processors"
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak.kill_and_resume.matrix", description=(__doc__ or "").splitlines()[0]
@@ -93,7 +69,6 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     chosen = [each for each in (*MATRIX, *LEGACY) if given.only in str(each)]
-    rows: dict[str, tuple[int, int, int]] = {}
     failed = False
     with tempfile.TemporaryDirectory() as folder, Forks() as forks:
         data = Path(folder, "data")
@@ -111,14 +86,10 @@ def main(arguments: Sequence[str]) -> int:
                     print(f"{each}: other {', '.join(differing)} after {'; '.join(one.kills)}", flush=True)
             other = sum(bool(differing) for _, differing in runs)
             failed |= other > 0
-            rows[str(each)] = len(runs), given.kills, other
-            parts = len(runs[0][0].digests)
             print(
                 f"seed {seed}: {each}: {given.kills} kill points in {len(runs)} runs, {other} ended otherwise",
                 flush=True,
             )
-    if rows:
-        print(table(rows, parts=parts, where=machine(), seed=seed))
     return int(failed)
 
 

@@ -5,8 +5,6 @@ For numbers at which the `Kubelet` of this package would be the slowest part. Al
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +18,15 @@ from tests.testbed.processes import NotStarted, Server, free_ports
 STAGES = FOLDER.parent / "kwok-stages"
 
 
-def start_kwok(control_plane: ControlPlane, *, complete: bool = False, message: str = "") -> Server:
+def start_kwok(control_plane: ControlPlane, *, complete: bool = False) -> Server:
     """Start the kubelet of nodes created with `kwok=True`: pods run as soon as they are bound, and are removed as soon
-    as they are deleted; with `complete` they succeed as soon as they run, with `message` in their termination log. Stop
-    the server, or use it as a context manager.
+    as they are deleted; with `complete` they succeed as soon as they run. Stop the server, or use it as
+    a context manager.
     """
     if not STAGES.is_dir():
         raise NotStarted("no build/kwok-stages: run `make servers`")
     stages = control_plane.folder / "kwok-stages.yaml"
-    stages.write_text(yaml.safe_dump_all(_stages(complete, message), sort_keys=False), encoding="utf-8")
+    stages.write_text(yaml.safe_dump_all(_stages(complete), sort_keys=False), encoding="utf-8")
     (port,) = free_ports(1)
     return Server(
         [
@@ -45,22 +43,13 @@ def start_kwok(control_plane: ControlPlane, *, complete: bool = False, message: 
     )
 
 
-def _stages(complete: bool, message: str) -> list[dict[str, Any]]:
+def _stages(complete: bool) -> list[dict[str, Any]]:
     found = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(STAGES).glob("*.yaml"))]
     by_name = {stage["metadata"]["name"]: stage for stage in found if stage["kind"] == "Stage"}
     if complete:
         # KWOK's own selector would complete only a Job's pods; an operator's own pods must succeed as well.
         expressions = by_name["pod-complete"]["spec"]["selector"]["matchExpressions"]
         expressions[:] = [each for each in expressions if "ownerReferences" not in each["key"]]
-        if message:
-            step = by_name["pod-complete"]["spec"]["next"]
-            step["statusTemplate"], replaced = re.subn(
-                r"^( *)reason: Completed$",
-                lambda found: f"{found[0]}\n{found[1]}message: {json.dumps(message)}",
-                step["statusTemplate"],
-                flags=re.MULTILINE,
-            )
-            assert replaced == 1
     else:
         del by_name["pod-complete"]
     return list(by_name.values())

@@ -1,7 +1,7 @@
 """Bytes of shards from the disk cache, a local file or the bucket, and their verification as records.
 
 Read amplification: the bytes that all workers fetch from a bucket for each byte of records, in the default order of
-1,280,000 records in 1,024 objects (`bench.records.mixing.cost`).
+1,280,000 records in 1,024 objects.
 
     record   1 worker   2      3      8
     1 kB     1.0        1.0    2.9    1.0

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from mptraining.cli import runtimes as command
 from mptraining.cli.main import app
-from mptraining.cli.platform import runtimes as command
 from mptraining.cluster import connection
 from mptraining.cluster.connection import Where
 from mptraining.cluster.errors import ClusterProblem

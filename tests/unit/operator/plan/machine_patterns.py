@@ -1,6 +1,6 @@
 """Machines that come and go, and the job that is tried on them.
 
-test_machines_over_time.py simulates them; tests/soak/machines_over_time.py runs them on the real scheduler.
+test_machines_over_time.py simulates them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,38 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from hack.bench.records.mixing import Mixing, mixing
 from mptraining_records.reading.order import Order, Together, training_order
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """`near` and `far` are the correlations 1 and 64 batches apart, or half of the epoch if that is less."""
+
+    classes: float
+    near: float
+    far: float
+
+
+def _mixing(records: NDArray[np.int64], classes: int, batch: int) -> Mixing:
+    """Return the mixing of an epoch's record numbers, where the numbers are sorted by `classes` of equal size."""
+    of = records * classes // len(records)
+    batches = len(records) // batch
+    cells = np.repeat(np.arange(batches), batch) * classes + of[: batches * batch]
+    counts = np.bincount(cells, minlength=batches * classes).reshape(batches, classes).astype(float)
+    differences = counts - counts.mean(axis=1, keepdims=True)
+    differences /= np.linalg.norm(differences, axis=1, keepdims=True)
+    near, far = (
+        float((differences[:-lag] * differences[lag:]).sum(axis=1).mean()) for lag in (1, min(64, batches // 2))
+    )
+    return Mixing(float((counts > 0).sum(axis=1).mean()), near, far)
+
 
 orders = st.builds(
     Order,
@@ -111,7 +137,7 @@ def test_it_never_changes_so_that_a_job_can_be_resumed_by_a_later_version() -> N
 def _mixed(order: Order) -> Mixing:
     # In pieces, as a reader asks for them: the time for each grows with the rows that it spans.
     pieces = np.split(np.arange(order.count), range(1 << 15, order.count, 1 << 15))
-    return mixing(np.concatenate([order.records(0, piece) for piece in pieces]), classes=1000, batch=256)
+    return _mixing(np.concatenate([order.records(0, piece) for piece in pieces]), classes=1000, batch=256)
 
 
 # 1.28 M records are what ImageNet has; a true shuffle has 226 classes in a batch of 256, and no correlation.
