@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import msgspec
 
-from mptraining_api.access import reviews
 from mptraining_api.kubernetes_api import (
     JOBS,
     JSON_PATCH,
@@ -269,7 +268,8 @@ class Cluster:
 
     def review_token(self, token: str, audiences: tuple[str, ...]) -> Raw:
         """Create a TokenReview and return its `status`."""
-        body = reviews.token_review(token, audiences)
+        spec = {"token": token, "audiences": list(audiences)}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         return dict(self.create(TOKEN_REVIEWS, None, body).get("status") or {})
 
     def _call(

@@ -6,13 +6,16 @@ before the API server has accepted it for the audience of the job in the request
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
+import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from mptraining_api import events
-from mptraining_api.access.review_cache import ReviewCache
-from mptraining_api.access.reviews import accepted_user, bearer_token, token_expiry
 from mptraining_api.status import Progress
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.status import Report
@@ -63,30 +66,76 @@ class TokenReviewer:
         self._review = review
         self._clock = clock
         self._seconds = seconds
-        self._cache = ReviewCache[str](clock, name="token review", at_once=_REVIEWS_AT_ONCE, most_cached=_MOST_CACHED)
+        self._threads = ThreadPoolExecutor(_REVIEWS_AT_ONCE, thread_name_prefix="token review")
+        # End and pod uid by SHA-256 of the token, so that a memory dump contains no tokens.
+        self._results: dict[bytes, tuple[float, str]] = {}
+        self._running: dict[bytes, asyncio.Task[str]] = {}
 
     async def pod_uid(self, token: str, audience: str) -> str:
         """Return the uid of the pod that the token is bound to; "" if it is rejected or bound to none.
 
-        Raises the exceptions of `review`.
+        Requests with the same token share one review. Raises the exceptions of `review`.
         """
+        digest = hashlib.sha256(f"{audience}\n{token}".encode("utf-8", "surrogateescape")).digest()
+        found = self._results.get(digest)
+        if found is not None and self._clock() < found[0]:
+            return found[1]
+        running = self._running.get(digest)
+        if running is None:
+            running = asyncio.get_running_loop().create_task(self._reviewed(digest, token, audience))
+            self._running[digest] = running
+            running.add_done_callback(lambda ended: self._end(digest, ended))
+        # A client that leaves does not end the review of the others.
+        return await asyncio.shield(running)
 
-        def until(uid: str) -> float:
-            return min(self._clock() + self._seconds, token_expiry(token) or 0.0) if uid else 0.0
+    async def _reviewed(self, digest: bytes, token: str, audience: str) -> str:
+        loop = asyncio.get_running_loop()
+        uid = read_review(await loop.run_in_executor(self._threads, self._review, token, (audience,)), audience)
+        end = min(self._clock() + self._seconds, token_expiry(token) or 0.0) if uid else 0.0
+        if end > self._clock():
+            # The oldest comes first.
+            self._results.pop(digest, None)
+            if len(self._results) >= _MOST_CACHED:
+                del self._results[next(iter(self._results))]
+            self._results[digest] = end, uid
+        return uid
 
-        return await self._cache.get(
-            token, audience, lambda: read_review(self._review(token, (audience,)), audience), until
-        )
+    def _end(self, digest: bytes, ended: asyncio.Task[str]) -> None:
+        self._running.pop(digest, None)
+        if not ended.cancelled():
+            # Otherwise asyncio reports an exception for which no client waits any more.
+            ended.exception()
 
     def stop(self) -> None:
-        self._cache.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def bearer_token(authorization: str | None) -> str:
+    """Return the token of an Authorization header; "" if it has none."""
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def token_expiry(token: str) -> float | None:
+    """Return the expiry of a JSON Web Token in seconds since 1970; None if the text is none, or does not expire.
+
+    The signature is not verified: only a TokenReview tells whether the token is valid.
+    """
+    try:
+        return float(json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))["exp"])
+    except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
+        # The last two: a number of hundreds of digits, and lists within lists, as a stranger may write them.
+        return None
 
 
 def read_review(status: Mapping[str, Any], audience: str) -> str:
     """Return the pod's uid in the `status` of a TokenReview; "" if the token is not accepted for this audience."""
-    user = accepted_user(status, (audience,))
-    if user is None:
+    if status.get("authenticated") is not True:
         return ""
+    # Without `audiences` in the status the authenticator does not check them, and the token may be for any audience.
+    if audience not in (status.get("audiences") or ()):
+        return ""
+    user = status.get("user") or {}
     uids = (user.get("extra") or {}).get("authentication.kubernetes.io/pod-uid") or [""]
     return str(uids[0])
 

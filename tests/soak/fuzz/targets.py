@@ -25,13 +25,13 @@ import numpy as np
 from mptraining.board import event_batches
 from mptraining.job_file import runtimes
 from mptraining_api import events
-from mptraining_api.access import reviews
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolve.document_problems import document_problems
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import Progress
 from mptraining_api.validation.job_text import load_job_text
+from mptraining_operator.progress import auth
 from mptraining_operator.progress.auth import JobForProgress, Refused, check_report
 from mptraining_operator.progress.status import to_status
 from mptraining_operator.watch import api_objects, parse
@@ -195,8 +195,8 @@ def event_log(content: bytes, folder: Path) -> None:
 
 def bearer_token(content: bytes, folder: Path) -> None:
     """Read the expiry of a token, and of one whose claims are these bytes."""
-    reviews.token_expiry(reviews.bearer_token(content.decode("latin-1")))
-    reviews.token_expiry(f"e30.{base64.urlsafe_b64encode(content).decode().rstrip('=')}.x")
+    auth.token_expiry(auth.bearer_token(content.decode("latin-1")))
+    auth.token_expiry(f"e30.{base64.urlsafe_b64encode(content).decode().rstrip('=')}.x")
 
 
 def job_file(content: bytes, folder: Path) -> None:
