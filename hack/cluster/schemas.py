@@ -2,7 +2,7 @@
 
 They are made of `api/openapi-spec/swagger.json` of the Go modules `k8s.io/kubernetes`, for the oldest release that is
 promised, two in between and the newest; a version that is there is not made again. Unknown fields are refused. The
-schema of an MPTrainingJob comes from manifests/crd.yaml.
+schema of an MPTrainingJob comes from charts/mptraining/files/crd.yaml.
 
     build/schemas/v1.34.4/deployment-apps-v1.json
     build/schemas/mptrainingjob-mptraining-v1alpha1.json
@@ -153,7 +153,7 @@ def main() -> int:
     for version in VERSIONS:
         if not is_complete(FOLDER / version):
             write(FOLDER / version, files(swagger(version)))
-    crd = yaml.safe_load((ROOT / "manifests" / "crd.yaml").read_text(encoding="utf-8"))
+    crd = yaml.safe_load((ROOT / "charts/mptraining/files/crd.yaml").read_text(encoding="utf-8"))
     own = FOLDER / "mptrainingjob-mptraining-v1alpha1.json"
     own.write_text(json.dumps(training_job(crd)), encoding="utf-8")
     return 0
