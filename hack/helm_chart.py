@@ -4,13 +4,13 @@
 
 values.yaml           all values with default and description, in the comments that helm-docs reads
 values.schema.json    their types, which `helm install` checks
-files/crd*.yaml       the CustomResourceDefinitions, as in manifests/
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from mptraining_api import crd
 from mptraining_api.model import Model
 from mptraining_operator.settings import OperatorSettings
 
@@ -143,21 +142,9 @@ class NetworkPolicy(Model):
     )
 
 
-class BearerTokenSecret(Model):
-    name: Called = Field("", description="Secret in the namespace of the ServiceMonitor. Empty: `bearerTokenFile`.")
-    key: str = Field("token", description="Key in that Secret.")
-
-
 class ServiceMonitor(Model):
     enabled: bool = Field(False, description="Create a ServiceMonitor; requires the Prometheus operator.")
     interval: Duration = Field("30s", description="Scrape interval.")
-    bearer_token_file: str = Field(
-        "/var/run/secrets/kubernetes.io/serviceaccount/token",
-        description="Token in the pod of Prometheus, sent if `settings.metrics.authentication` is TokenReview.",
-    )
-    bearer_token_secret: BearerTokenSecret = Field(
-        BearerTokenSecret(), description="Token in a Secret instead, if Prometheus may not read its own file."
-    )
     labels: Labels = Field({}, description="Extra labels, for the selector of Prometheus.")
 
 
@@ -268,9 +255,39 @@ def values_schema() -> str:
         if sections:
             each["required"] = list(sections)
             pending += [schema["$defs"][reference.rpartition("/")[2]] for reference in sections.values()]
-    schema = _for_helm(schema)
+    # The operator names every mistake in a runtime when it starts; a rollout that fails leaves the old replicas.
+    schema["$defs"]["Runtime"] = {"type": "object"}
+    schema = _for_helm(_without_texts(schema))
+    schema["$defs"] = _referenced(schema)
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _without_texts(node: Any) -> Any:
+    """Return the schema without titles, descriptions and defaults, which values.yaml has."""
+    if isinstance(node, list):
+        return [_without_texts(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: {name: _without_texts(each) for name, each in value.items()}
+        if key in ("properties", "$defs")
+        else _without_texts(value)
+        for key, value in node.items()
+        if key not in ("title", "description", "default")
+    }
+
+
+def _referenced(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the definitions that the schema uses."""
+    found: dict[str, Any] = {}
+    pending = [{key: value for key, value in schema.items() if key != "$defs"}]
+    while pending:
+        for name in re.findall(r'"#/\$defs/(\w+)"', json.dumps(pending.pop())):
+            if name not in found:
+                found[name] = schema["$defs"][name]
+                pending.append(found[name])
+    return dict(sorted(found.items()))
 
 
 def _for_helm(node: Any) -> Any:
@@ -305,8 +322,6 @@ def files() -> dict[str, str]:
     return {
         "values.yaml": values_yaml(),
         "values.schema.json": values_schema(),
-        "files/crd.yaml": crd.to_yaml(),
-        "files/crd-sweeps.yaml": crd.sweeps_to_yaml(),
     }
 
 

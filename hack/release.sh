@@ -19,7 +19,7 @@ chart=$(sed -E 's/\.?((a|b|rc|dev)[0-9]+)$/-\1/' <<< "$version")
 build/bin/helm package charts/mptraining --version "$chart" --app-version "$version" --destination build/release
 build/bin/helm template mptraining "build/release/mptraining-$chart.tgz" --namespace mptraining-system --skip-tests \
   --set "namespace.create=true,global.imageRegistry=$registry" --kube-version 1.34.0 > build/release/install.yaml
-cp manifests/crd.yaml manifests/crd-sweeps.yaml build/release/
+cp charts/mptraining/files/crd.yaml charts/mptraining/files/crd-sweeps.yaml build/release/
 .venv/bin/mptj schema > build/release/mptrainingjob.schema.json
 (cd build/release && sha256sum -- *.* dist/* > SHA256SUMS)
 .venv/bin/python -m hack.cluster.images context

@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from mptraining_api import editor_schema
 from mptraining_api.model import Model
 from mptraining_api.resolve.field_defaults import DEFAULTS
 from mptraining_api.rules.check import Rule, rules
@@ -27,7 +26,8 @@ from mptraining_api.sweep.spec import SWEEP_KIND, SWEEP_PLURAL, SWEEP_SHORT_NAME
 from mptraining_api.sweep.status import SweepStatus
 from mptraining_api.validation.api_versions import SERVED
 
-SCHEMA_FILE = "mptrainingjob.schema.json"
+# The only copy: the chart reads files of its own folder alone.
+CHART_FILE = "charts/mptraining/files/crd.yaml"
 SWEEPS_FILE = "crd-sweeps.yaml"
 PLURAL = "mptrainingjobs"
 SHORT_NAME = "mptj"
@@ -247,12 +247,12 @@ class _Text(yaml.SafeDumper):
 
 
 def to_yaml() -> str:
-    """Return the text of `manifests/crd.yaml`."""
+    """Return the text of `charts/mptraining/files/crd.yaml`."""
     return _text(custom_resource_definition())
 
 
 def sweeps_to_yaml() -> str:
-    """Return the text of `manifests/crd-sweeps.yaml`."""
+    """Return the text of `charts/mptraining/files/crd-sweeps.yaml`."""
     return _text(sweep_definition())
 
 
@@ -262,9 +262,9 @@ def _text(definition: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write both CRDs and the schema for editors; with --check, return 1 if one is stale; with `-`, print the CRDs."""
+    """Write both CRDs; with --check, return 1 if one is stale; with `-`, print them."""
     parser = argparse.ArgumentParser(prog="python -m mptraining_api.crd", description=__doc__)
-    parser.add_argument("path", nargs="?", default="manifests/crd.yaml", help="file to write; - for standard output")
+    parser.add_argument("path", nargs="?", default=CHART_FILE, help="file to write; - for standard output")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is stale")
     chosen = parser.parse_args(arguments)
     if chosen.path == "-":
@@ -272,12 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     file = Path(chosen.path)
     stale = 0
-    written = {
-        file: to_yaml(),
-        file.with_name(SWEEPS_FILE): sweeps_to_yaml(),
-        file.with_name(SCHEMA_FILE): editor_schema.to_json(),
-    }
-    for each, text in written.items():
+    for each, text in ((file, to_yaml()), (file.with_name(SWEEPS_FILE), sweeps_to_yaml())):
         if not chosen.check:
             each.write_text(text, encoding="utf-8")
         elif not each.exists() or each.read_text(encoding="utf-8") != text:

@@ -1,7 +1,6 @@
 """JSON schemas of a job file and of a sweep's file for editors: fields with descriptions and defaults, names.
 
-`python -m mptraining_api.crd` writes the first to manifests/mptrainingjob.schema.json; `mptj schema` prints it, and
-`mptj schema --sweep` the other one.
+`mptj schema` prints the first, and `mptj schema --sweep` the other one.
 """
 
 from __future__ import annotations

@@ -71,7 +71,6 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases")
 LOCAL_QUEUES = tuple(Resource("kueue.x-k8s.io", version, "localqueues") for version in ("v1beta2", "v1beta1"))
 NODES = Resource("", "v1", "nodes", namespaced=False)
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
-SUBJECT_ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)
 
 
 class ApiProblem(Exception):

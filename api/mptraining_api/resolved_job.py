@@ -11,7 +11,6 @@ from mptraining_api.model import Model
 from mptraining_api.outputs.fields import Tracking
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.spec import Feature, KerasObject, Program, Source
-from mptraining_api.status import RuntimeMachine
 
 VERSION = 1
 
@@ -145,7 +144,6 @@ class ResolvedRuntime(Model):
     # The job's pod template with what the runtime adds.
     pod_template: PodTemplate | None
     # The first choice of the job and the alternatives that the runtime adds; None if it adds none.
-    machines: tuple[RuntimeMachine, ...] | None = None
 
 
 class ProfileSteps(Model):

@@ -57,9 +57,6 @@ class Machine(Model):
     partition: Annotated[str, StringConstraints(pattern=patterns.PARTITION, max_length=8)] | None = Field(
         None, description="MIG profile of a slice of the GPU, such as 3g.20gb."
     )
-    try_for_seconds: Count | None = Field(
-        None, description="With alternatives: how long an attempt waits for these machines before it takes the next."
-    )
 
 
 MOST_ALTERNATIVES = 7
@@ -71,6 +68,9 @@ class Accelerator(Machine):
 
     alternatives: Annotated[list[Machine], Field(min_length=1, max_length=MOST_ALTERNATIVES)] | None = Field(
         None, description="Machines that are tried in this order when the first choice does not come."
+    )
+    try_for_seconds: Count | None = Field(
+        None, description="With alternatives: how long an attempt waits for its machines before the next are tried."
     )
 
 

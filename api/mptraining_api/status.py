@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, StringConstraints
 
 from mptraining_api.model import Model, NonNegative, Word
-from mptraining_api.spec import GROUP, MOST_ALTERNATIVES, Machine
+from mptraining_api.spec import GROUP
 
 Message = Annotated[str, StringConstraints(max_length=32768)]
 # The API server refuses NaN and infinity as numbers (400), so that these values are strings.
@@ -125,29 +125,13 @@ class Attempt(Model):
     message: Message | None = Field(None, description="Cause of its end.")
     machine: NonNegative | None = Field(
         None,
-        description="Number of its alternative in spec.accelerator.alternatives or in status.machines, from 1; absent: "
-        "the first choice.",
+        description="Number of its alternative in spec.accelerator.alternatives, from 1; absent: none.",
     )
     accelerator: Word | None = Field(None, description="Type of its accelerators, of a job with alternatives.")
     precision: Word | None = Field(None, description="Its precision policy, of a job with alternatives.")
     workers: NonNegative | None = Field(None, description="Number of its processes, of an elastic job.")
     start_time: Time | None = Field(None, description="When its pods were created.")
     completion_time: Time | None = Field(None, description="When it ended.")
-
-
-class RuntimeMachine(Machine):
-    """A machine of a job whose runtime adds alternatives."""
-
-    runtime: Word = Field(description="The runtime.")
-    alternative: NonNegative | None = Field(
-        None, description="Its index in the runtime's alternatives, from 0; absent: the job's own first choice."
-    )
-
-    @property
-    def field(self) -> str:
-        """The field of the operator's settings with its `tryForSeconds`."""
-        place = "" if self.alternative is None else f".alternatives[{self.alternative}]"
-        return f"runtimes.{self.runtime}{place}.tryForSeconds"
 
 
 class Metric(Model):
@@ -206,9 +190,6 @@ class JobStatus(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     accelerator: Word | None = Field(None, description="Type of the accelerators of the current attempt.")
-    machines: Annotated[list[RuntimeMachine], Field(max_length=MOST_ALTERNATIVES + 1)] | None = Field(
-        None, description="The first choice and the alternatives of the job's runtime; absent if it adds none."
-    )
     waited_seconds: NonNegative | None = Field(
         None,
         description="How long earlier attempts have waited for machines, counted against pendingTimeoutSeconds; absent "

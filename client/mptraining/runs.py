@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
+from mptraining.display.text import duration, metrics
 from mptraining_api import events, run_folder
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Started
 from mptraining_api.outcomes import SUCCEEDED
@@ -126,8 +127,6 @@ class History:
         return plot(self.panels(names))
 
     def __repr__(self) -> str:
-        from mptraining.display.text import metrics
-
         attempts = f"{self.attempts} attempt{'s' if self.attempts != 1 else ''}"
         end = f" to step {self.points[-1].step}" if self.points else ""
         return f"<History: {len(self.points)} points{end}, {attempts}  {metrics(self.metrics)}>".replace("  >", ">")
@@ -215,21 +214,72 @@ class Run:
         return self.reason == SUCCEEDED.reason
 
     def __repr__(self) -> str:
-        from mptraining.run_status import one_line
-
-        return f"<Run {one_line(self)}>"
+        return f"<Run {_one_line(self)}>"
 
     def __str__(self) -> str:
-        from mptraining.run_status import lines
-
-        return "\n".join(lines(self))
+        return "\n".join(_lines(self))
 
     def _repr_html_(self) -> str:
         from mptraining.display.html import card
-        from mptraining.run_status import lines
 
-        title, *rows = lines(self)
+        title, *rows = _lines(self)
         return card(title, lines=rows, panels=self.history.panels())
+
+
+def _phase(run: Run) -> str:
+    """Return Succeeded or Failed as a cluster does; Unfinished if the run has not ended, or ended without a report."""
+    if not run.finished:
+        return "Unfinished"
+    return "Succeeded" if run.succeeded else "Failed"
+
+
+def _one_line(run: Run) -> str:
+    """Return name, folder, outcome, step and metrics."""
+    where = "" if run.folder == run.name else f" in {run.folder}"
+    parts = [f"{run.name}{where}: {run.reason or _phase(run)}", _step(run), metrics(run.metrics)]
+    return "  ".join(part for part in parts if part)
+
+
+def _lines(run: Run) -> list[str]:
+    """Return the run as text: phase, reason, progress, settings, run folder, and the gaps of the folder."""
+    known, ended = run.result or run.history.started, run.result or run.history.finished
+    count = run.result.attempt if run.result else run.history.attempts
+    reason = run.reason or "no worker has reported an end"
+    decided = [
+        known.strategy if known else run.job.strategy if run.job else "",
+        run.precision or "",
+        _count(known.workers if known else run.job.processes if run.job else None, "worker"),
+        _count(known.replicas_in_sync if known else run.job.replicas if run.job else None, "replica"),
+        f"global batch size {known.global_batch_size}" if known and known.global_batch_size else "",
+    ]
+    rows = [
+        ("why", f"{reason}: {run.message}" if run.message else reason),
+        *(("warning", text) for text in (ended.warnings if ended else None) or ()),
+        ("progress", "  ".join(part for part in (_step(run), metrics(run.metrics)) if part)),
+        ("runs as", ", ".join(filter(None, decided))),
+        ("time", duration(run.seconds) if run.seconds else ""),
+        ("run folder", run.folder if run.folder != run.name else ""),
+        *(("gap", each) for each in run.gaps),
+    ]
+    return [
+        f"{run.name}: {_phase(run)}{f', attempt {count}' if count else ''}",
+        *(f"  {name:<10}  {text}" for name, text in rows if text),
+    ]
+
+
+def _step(run: Run) -> str:
+    """Return the last step, of how many, and the percentage; empty before the first."""
+    progress = run.history.progress
+    points = run.history.points
+    step = run.result.step if run.result else points[-1].step if points else None
+    if step is None:
+        return ""
+    total = progress.total_steps if progress else None
+    return f"step {step}/{total} ({100 * step // total}%)" if total else f"step {step}"
+
+
+def _count(value: int | None, noun: str) -> str:
+    return "" if value is None else f"{value} {noun}{'s' if value != 1 else ''}"
 
 
 def history(attempts: Sequence[Sequence[Event]]) -> History:

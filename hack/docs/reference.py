@@ -11,7 +11,6 @@ from typing import Any, get_args
 from mptraining.cli.init import schema_text
 from mptraining_api import events as api_events
 from mptraining_api.spec import API_VERSION
-from mptraining_operator.monitoring import job_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "docs" / "notebooks"
@@ -70,9 +69,6 @@ def metrics() -> str:
     ]
     found = sorted(_declared(ROOT / "operator/mptraining_operator"))
     lines += [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, labels, text in found]
-    lines += ["", "## Metrics of single jobs", "", "With `metrics.perJob: true`.", "", "| Metric | Help |", "|---|---|"]
-    pairs = [*job_metrics.NUMBERS.values(), job_metrics._STEP_TIME, job_metrics._METRIC]
-    lines += [f"| `{name}` | {text} |" for name, text in pairs]
     return "\n".join(lines) + "\n"
 
 

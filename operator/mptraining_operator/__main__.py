@@ -117,8 +117,6 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     from mptraining_operator.cluster import Cluster, ServerTime
     from mptraining_operator.leader_election import request_seconds
     from mptraining_operator.metrics import Metrics
-    from mptraining_operator.monitoring.diagnostics import Diagnostics
-    from mptraining_operator.settings_reload import SettingsReload
 
     metrics = Metrics(monotonic=monotonic)
     now = ServerTime(clock)
@@ -139,16 +137,6 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     _handle_signals(stop)
     try:
         operator = Operator(chosen, identity, cluster, leases, metrics, on_stuck=exit_process, clock=now)
-        diagnostics = Diagnostics(operator.diagnostics(), monotonic=monotonic)
-        diagnostics.start()
-        diagnostics.install()
-
-        def reload(changed: OperatorSettings) -> None:
-            set_level(changed.log_level)
-            operator.reload(changed)
-
-        if settings is not None:
-            SettingsReload(settings, chosen, reload).start()
         operator.run(stop)
     except OSError as error:
         typer.echo(f"healthPort: {error}", err=True)

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from mptraining_api.kubernetes_api import JOBS, ApiProblem
 from mptraining_operator import health
@@ -22,15 +20,13 @@ from mptraining_operator.event_recorder import EventRecorder
 from mptraining_operator.health import HealthServer
 from mptraining_operator.leader_election import Election, LeaseKeeper, NotLeading, Term
 from mptraining_operator.metrics import Metrics
-from mptraining_operator.monitoring.job_metrics import JobMetrics
-from mptraining_operator.monitoring.metrics_access import MetricsAccess
 from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.pause import Pause
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, SeenBatchJob, Snapshot
 from mptraining_operator.progress.auth import report_path
-from mptraining_operator.progress.certificate import dns_names, issue_certificate, server_context
+from mptraining_operator.progress.certificate import dns_names
 from mptraining_operator.progress.server import ProgressEndpoint
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.job_objects import Owner
@@ -49,8 +45,6 @@ _log = logging.getLogger(__name__)
 
 # Seconds that workers get to finish after SIGTERM; the kubelet would wait longer, `helm upgrade` not.
 _FINISH_SECONDS = 5.0
-# Keys of the queue that diagnostics show.
-_KEYS_SHOWN = 10
 # Seconds that a worker gets to leave its call after the end of its term; a call takes 35 s at most (`kubernetes_api`).
 _LEAVE_SECONDS = 60.0
 
@@ -126,7 +120,7 @@ class Operator:
         self._event_recorder = EventRecorder(
             cluster, host=identity.name, clock=clock, count_dropped=metrics.count_dropped_event
         )
-        self._pause = Pause(self._cache, self._record_pause, operator_paused=settings.paused)
+        self._pause = Pause(self._cache, self._record_pause)
         self._progress: ProgressEndpoint | None = None
         leader = cluster.fenced(self._check_term)
         self._namespace_objects = NamespaceObjects(leader, monotonic)
@@ -165,7 +159,7 @@ class Operator:
             event_recorder=self._event_recorder,
             metrics=SweepMetrics(metrics.registry),
             wake_job=self._queue.add,
-            holds=lambda key: self._pause.operator_paused or self._relister.is_unknown(key.namespace),
+            holds=lambda key: self._relister.is_unknown(key.namespace),
             leading=lambda: self._lease.leading,
             clock=clock,
             monotonic=monotonic,
@@ -175,13 +169,6 @@ class Operator:
         )
         election = Election(leases, identity, settings.lease, monotonic=monotonic, wall=clock)
         self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=self._stand_by)
-        self._access: MetricsAccess | None = None
-        tls: ssl.SSLContext | None = None
-        if settings.metrics.authentication == "TokenReview":
-            self._access = MetricsAccess(cluster.review_token, cluster.review_access, monotonic)
-            # A token must not cross the network in clear text. Scrapers cannot verify the certificate, as that of
-            # controller-runtime by default.
-            tls = server_context(issue_certificate((identity.name,), clock()))
         self._health = HealthServer(
             settings.health_port,
             metrics=metrics.text,
@@ -204,53 +191,21 @@ class Operator:
                     "the progress endpoint does not listen",
                 ),
             ),
-            authorize=self._access.authorize if self._access else None,
-            tls=tls,
         )
         metrics.watch(
             jobs_by_phase=self._cache.jobs_by_phase,
             # A standby queues keys but does not process them.
             queue_age=lambda: self._queue.oldest_age() if self._lease.leading else 0.0,
             queue_depth=self._queue.depth,
-            paused=lambda: self._pause.operator_paused,
             paused_jobs=self._pause.paused_jobs,
-            lease_transitions=lambda: self._lease.state()["transitions"],
+            lease_transitions=self._lease.transitions,
             namespaces_unavailable=self._relister.unavailable,
         )
-        if settings.metrics.per_job:
-            metrics.registry.register(JobMetrics(self._cache.jobs, lambda: self._lease.leading))
         self._watching = False
 
     @property
     def health_port(self) -> int:
         return self._health.port
-
-    def reload(self, settings: OperatorSettings) -> None:
-        """Take over the setting `paused`; the others take effect at the start."""
-        if self._pause.pause_operator(settings.paused):
-            self._queue_all()
-
-    def diagnostics(self) -> dict[str, Callable[[], Any]]:
-        """Return the parts of the report on SIGUSR1, each as a function that may block on a lock."""
-        return {
-            "queue": lambda: {
-                "depth": self._queue.depth(),
-                "oldest_seconds": round(self._queue.oldest_age(), 1),
-                "next": {str(key): round(due, 1) for key, due in self._queue.next_keys(_KEYS_SHOWN)},
-            },
-            "workers": lambda: {
-                thread: f"{key} for {seconds:.1f} s"
-                for workers in (self._reconciler, self._sweeps.reconciler)
-                for thread, (key, seconds) in workers.working().items()
-            },
-            "cache": lambda: {**self._cache.sizes(), "sweeps": len(self._sweeps.cache.sweeps())},
-            "lease": self._lease.state,
-            "watch": lambda: {
-                "seconds_since_tick": round(self._streams.seconds_since_tick(), 1) if self._watching else None,
-                "list_age": self._relister.age(),
-            },
-            "paused": lambda: {"operator": self._pause.operator_paused, "jobs": self._pause.paused_jobs()},
-        }
 
     def run(self, stop: threading.Event) -> None:
         """Run until `stop` is set; then finish the jobs in progress and release the lease.
@@ -259,7 +214,9 @@ class Operator:
         """
         self._health.start()
         threading.Thread(target=self._start, name="start", daemon=True).start()
-        stop.wait()
+        # In steps: a SIGTERM that arrives while SIGUSR2 writes the stacks does not interrupt a wait.
+        while not stop.wait(1.0):
+            pass
         self._stop()
 
     def _start(self) -> None:
@@ -425,8 +382,6 @@ class Operator:
         self._reflectors.stop()
         self._streams.stop(1.0)
         self._health.stop()
-        if self._access is not None:
-            self._access.stop()
 
     def _pod_settings(self, owner: Owner) -> PodSettings:
         settings, pods, progress = self._settings, self._settings.pods, self._progress

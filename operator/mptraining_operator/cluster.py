@@ -21,7 +21,6 @@ from mptraining_api.kubernetes_api import (
     JSON_PATCH,
     MERGE_PATCH,
     READ_SECONDS,
-    SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
     ApiProblem,
     Raw,
@@ -272,11 +271,6 @@ class Cluster:
         """Create a TokenReview and return its `status`."""
         body = reviews.token_review(token, audiences)
         return dict(self.create(TOKEN_REVIEWS, None, body).get("status") or {})
-
-    def review_access(self, user: Mapping[str, Any], path: str, verb: str) -> bool:
-        """Return whether RBAC allows `verb` on a URL path to `user`, the user in the status of a TokenReview."""
-        body = reviews.access_review(user, reviews.UrlAccess(verb, path))
-        return reviews.is_allowed(self.create(SUBJECT_ACCESS_REVIEWS, None, body).get("status") or {})
 
     def _call(
         self,

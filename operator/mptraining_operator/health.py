@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
-from mptraining_operator.monitoring.metrics_access import AccessDenied
-
 _log = logging.getLogger(__name__)
 
 # Returns the problem, or None.
 Check = Callable[[], str | None]
-# Takes the Authorization header of a request for /metrics. Raises AccessDenied.
-Authorize = Callable[[str | None], Awaitable[None]]
 
 # Seconds.
 LOOP_SILENT = 30.0
@@ -60,10 +55,7 @@ def check_condition(condition: Callable[[], bool], otherwise: str) -> Check:
 
 
 class HealthServer:
-    """HTTP server, HTTPS with `tls`. Port 0 selects a free port; after `start`, `port` is the port in use.
-
-    Without `authorize` all may read /metrics.
-    """
+    """HTTP server. Port 0 selects a free port; after `start`, `port` is the port in use."""
 
     def __init__(
         self,
@@ -73,14 +65,10 @@ class HealthServer:
         alive: Iterable[Check],
         ready: Iterable[Check],
         host: str = "",
-        authorize: Authorize | None = None,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.port = port
         self._host = host
         self._metrics = metrics
-        self._authorize = authorize
-        self._tls = tls
         self._alive = tuple(alive)
         self._ready = tuple(ready)
         self._started = threading.Event()
@@ -120,7 +108,7 @@ class HealthServer:
         application.router.add_get("/metrics", self._respond_metrics)
         runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
-        site = web.TCPSite(runner, self._host or None, self.port, ssl_context=self._tls)
+        site = web.TCPSite(runner, self._host or None, self.port)
         await site.start()
         if self.port == 0:
             self.port = int(runner.addresses[0][1])
@@ -137,13 +125,8 @@ class HealthServer:
 
         return answer
 
-    async def _respond_metrics(self, request: web.Request) -> web.Response:
-        if self._authorize is not None:
-            try:
-                await self._authorize(request.headers.get("Authorization"))
-            except AccessDenied as denied:
-                return web.Response(status=denied.status, text=f"{denied}\n", headers=denied.headers)
-        # In a thread: with series for thousands of jobs the text takes longer than a probe may wait.
+    async def _respond_metrics(self, _: web.Request) -> web.Response:
+        # In a thread: counting thousands of jobs takes longer than a probe may wait.
         text = await asyncio.to_thread(self._metrics)
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 

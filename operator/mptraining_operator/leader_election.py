@@ -174,12 +174,9 @@ class TermWorkers:
 
     def longest_work(self) -> tuple[Key, float] | None:
         """Return the key whose worker has made no progress for the longest time, with the seconds, or None."""
-        return max(self.working().values(), key=lambda work: work[1], default=None)
-
-    def working(self) -> dict[str, tuple[Key, float]]:
-        """Return the key that each worker thread works on, and for how many seconds without progress."""
         now = self._stopwatch()
-        return {thread: (key, now - since) for thread, (key, since) in self._working.copy().items()}
+        working = [(key, now - since) for key, since in self._working.copy().values()]
+        return max(working, key=lambda work: work[1], default=None)
 
     def _work(self, term: Term) -> None:
         thread = threading.current_thread().name
@@ -240,16 +237,9 @@ class Election:
             return False
         return True
 
-    def state(self) -> dict[str, Any]:
-        """Return what this replica knows of the Lease, for metrics and diagnostics."""
-        seen, now = self._seen, self._monotonic()
-        return {
-            "leading": self.leading,
-            "holder": seen.holder if seen else None,
-            "transitions": seen.transitions if seen else None,
-            "seconds_since_change": round(now - seen.changed, 1) if seen else None,
-            "seconds_since_renewal": round(now - self._renewed, 1) if self.leading else None,
-        }
+    def transitions(self) -> int | None:
+        """Return the leaseTransitions as they were last read; None before the first read."""
+        return self._seen.transitions if self._seen else None
 
     def overdue(self) -> bool:
         """Return whether this leader must stop immediately, because another replica may soon take the Lease."""
@@ -368,9 +358,9 @@ class LeaseKeeper:
         term = self._term
         return term is not None and not term.over
 
-    def state(self) -> dict[str, Any]:
-        """Return what this replica knows of the Lease; takes no lock."""
-        return self._election.state()
+    def transitions(self) -> int | None:
+        """Return the Lease's leaseTransitions as this replica last read them; takes no lock."""
+        return self._election.transitions()
 
     def start(self) -> None:
         self._thread.start()

@@ -1,7 +1,4 @@
-"""Prometheus metrics of one replica: jobs, starts and restarts, reconciles, API calls, watch streams, leader election.
-
-Series with one value for each job are in `monitoring.job_metrics`.
-"""
+"""Prometheus metrics of one replica: jobs, reconciles, API calls, watch streams, leader election."""
 
 from __future__ import annotations
 
@@ -127,7 +124,6 @@ class Metrics:
         jobs_by_phase: Callable[[], Mapping[str, int]],
         queue_age: Callable[[], float],
         queue_depth: Callable[[], int],
-        paused: Callable[[], bool] = lambda: False,
         paused_jobs: Callable[[], int] = lambda: 0,
         lease_transitions: Callable[[], int | None] = lambda: None,
         namespaces_unavailable: Callable[[], Mapping[str, str]] = lambda: {},
@@ -146,7 +142,6 @@ class Metrics:
                 "mptraining_queue_age_seconds", "Seconds that the job at the head has been waiting.", queue_age()
             )
             yield GaugeMetricFamily("mptraining_queue_depth", "Jobs that wait for a worker.", queue_depth())
-            yield GaugeMetricFamily("mptraining_paused", "1 while the setting paused is true.", int(paused()))
             yield GaugeMetricFamily("mptraining_jobs_paused", "Jobs that their annotation pauses.", paused_jobs())
             yield self._event_ages()
             unavailable = GaugeMetricFamily(

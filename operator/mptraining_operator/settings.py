@@ -150,19 +150,6 @@ class ProgressSettings(Model):
     token_cache_seconds: Seconds = Field(600.0, description="Seconds for which a token review is cached.")
 
 
-class MetricsSettings(Model):
-    """The endpoint /metrics, on the port healthPort."""
-
-    per_job: bool = Field(
-        False, description="Export the progress of each running job, as series with the labels job_namespace, job_name."
-    )
-    authentication: Literal["None", "TokenReview"] = Field(
-        "None",
-        description="None: all may read /metrics. TokenReview: a bearer token whose user may get the URL /metrics; "
-        "healthPort then serves HTTPS.",
-    )
-
-
 class LeaseSettings(Model):
     """Leader election on a coordination.k8s.io Lease."""
 
@@ -290,16 +277,8 @@ class OperatorSettings(Model):
         30, description="Seconds until the pods of an unreachable node are evicted."
     )
     health_port: Port = Field(8080, description="HTTP port of /metrics, /healthz and /readyz.")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="DEBUG, INFO, WARNING, ERROR. A change takes effect without a restart."
-    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="DEBUG, INFO, WARNING, ERROR.")
     log_format: Literal["json", "text"] = Field("json", description="json; or text, for a terminal.")
-    paused: bool = Field(
-        False,
-        description="Watch jobs and write their progress, but neither start, restart nor end any. "
-        "A change takes effect without a restart.",
-    )
-    metrics: MetricsSettings = Field(MetricsSettings(), description="Metrics of the operator.")
     progress: ProgressSettings = Field(ProgressSettings(), description="Progress reports.")
     lease: LeaseSettings = Field(LeaseSettings(), description="Leader election.")
     restart: RestartSettings = Field(RestartSettings(), description="Backoff between attempts.")
@@ -334,7 +313,6 @@ class OperatorSettings(Model):
             default_outputs=MappingProxyType(self.default_outputs),
             runtimes=MappingProxyType(self.runtimes),
             default_runtimes=MappingProxyType(self.default_runtimes),
-            limits=self.limits,
             device_classes=MappingProxyType(self.device_classes),
         )
 

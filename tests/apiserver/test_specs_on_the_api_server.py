@@ -16,6 +16,7 @@ import yaml
 from mptraining_api.crd import custom_resource_definition
 from tests.testbed import ControlPlane, Refused
 from tests.testbed.kubernetes.access import wait_until
+from tests.testbed.kubernetes.control_plane import CRDS
 from tests.testbed.kubernetes.rest import APPLY
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -354,7 +355,7 @@ class TestKubectl:
         assert "flowers" in control_plane.kubectl("get", "mptj", "-n", namespace).stdout
 
     def test_client_side_apply_takes_the_crd_and_a_job(self, control_plane: ControlPlane, namespace: str) -> None:
-        control_plane.kubectl("apply", "--dry-run=server", "-f", str(MANIFESTS / "crd.yaml"))
+        control_plane.kubectl("apply", "--dry-run=server", "-f", str(CRDS[0]))
         text = json.dumps(document())
         assert "created" in control_plane.kubectl("apply", "-n", namespace, "-f", "-", text=text).stdout
         assert "unchanged" in control_plane.kubectl("apply", "-n", namespace, "-f", "-", text=text).stdout

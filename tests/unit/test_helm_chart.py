@@ -16,8 +16,6 @@ from hack import helm_chart
 from hack.helm_chart import ChartValues
 from mptraining_api.model import Model
 from mptraining_operator.metrics import Metrics
-from mptraining_operator.monitoring.job_metrics import NUMBERS, JobMetrics
-from mptraining_operator.watch import parse
 
 CHART = Path(__file__).parents[2] / "charts" / "mptraining"
 
@@ -80,9 +78,6 @@ def series() -> set[str]:
     metrics.watch_event("pods")
     metrics.count_refused_report(401)
     metrics.count_dropped_event("QueueFull")
-    progress = {**dict.fromkeys(NUMBERS, 1), "metrics": [{"name": "loss", "value": "1"}]}
-    raw = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}, "status": {"progress": progress}}
-    metrics.registry.register(JobMetrics(lambda: [parse.job(raw)], lambda: True))
     metrics._restarts.labels("Preempted").inc()
     metrics._lost.labels("cpu").inc()
     return names("\n".join(line for line in metrics.text().decode().splitlines() if not line.startswith("#")))

@@ -1,1 +1,1 @@
-"""Access of a request by its bearer token: TokenReview, SubjectAccessReview, and a cache of their results."""
+"""Access of a request by its bearer token: TokenReview, and a cache of its results."""

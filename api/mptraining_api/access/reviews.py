@@ -1,11 +1,10 @@
-"""TokenReview and SubjectAccessReview of the API server as values, and what their answers mean. Pure functions."""
+"""TokenReview of the API server as a value, and the meaning of its answer. Pure functions."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 # The user in the status of a TokenReview: username, uid, groups, extra.
@@ -44,41 +43,3 @@ def accepted_user(status: Mapping[str, Any], audiences: Collection[str]) -> User
     if audiences and not set(audiences) & set(status.get("audiences") or ()):
         return None
     return status.get("user") or {}
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceAccess:
-    """An access to objects of a kind in a namespace, or in all namespaces if it is empty."""
-
-    verb: str
-    group: str
-    resource: str
-    namespace: str
-    subresource: str = ""
-
-    def attributes(self) -> dict[str, Any]:
-        named = {"verb": self.verb, "group": self.group, "resource": self.resource, "namespace": self.namespace}
-        return {"resourceAttributes": named | ({"subresource": self.subresource} if self.subresource else {})}
-
-
-@dataclass(frozen=True, slots=True)
-class UrlAccess:
-    """An access to a URL path that is no resource."""
-
-    verb: str
-    path: str
-
-    def attributes(self) -> dict[str, Any]:
-        return {"nonResourceAttributes": {"path": self.path, "verb": self.verb}}
-
-
-def access_review(user: User, access: ResourceAccess | UrlAccess) -> dict[str, Any]:
-    """Return the SubjectAccessReview to create."""
-    spec = {"user": user.get("username", ""), **access.attributes()}
-    spec |= {name: user[name] for name in ("uid", "groups", "extra") if user.get(name)}
-    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-
-
-def is_allowed(status: Mapping[str, Any]) -> bool:
-    """Return whether the `status` of a SubjectAccessReview allows the access."""
-    return status.get("allowed") is True

@@ -45,9 +45,7 @@ def describe(machine: Machine) -> str:
 def jobs(job: MPTrainingJob, batch_size: int | None) -> tuple[Alternative, ...]:
     """Return the alternatives of a job whose global batch size is `batch_size`."""
     return tuple(
-        Alternative(
-            index, _job_on(job, Accelerator(**dict(machine) | {"try_for_seconds": None}), batch_size), batch_size
-        )
+        Alternative(index, _job_on(job, Accelerator(**dict(machine)), batch_size), batch_size)
         for index, machine in enumerate(job.spec.accelerator.alternatives or ())
     )
 

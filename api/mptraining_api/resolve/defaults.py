@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mptraining_api.machines.try_times import PENDING_TIMEOUT
 from mptraining_api.model import Model
 from mptraining_api.resolve.devices import Devices
 from mptraining_api.resolve.precision import deterministic
 from mptraining_api.resolved_job import Choice, ResolvedData, ResolvedTraining
+from mptraining_api.rules.capacity import PENDING_TIMEOUT
 from mptraining_api.spec import Data, JobSpec, KerasObject, Program, RunPolicy, Shuffle, Training
 
 # An application is trained as a classifier over integer labels whose outputs are logits. 1e-3 is the default of Adam

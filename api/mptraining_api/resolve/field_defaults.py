@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 from mptraining_api import accelerators
-from mptraining_api.machines.try_times import PENDING_TIMEOUT
 from mptraining_api.resolve import defaults
 from mptraining_api.resolve.batch_size import KERAS_BATCH_SIZE, PREDICTION_BATCH_SIZE
 from mptraining_api.resolve.precision import INITIAL_LOSS_SCALE
+from mptraining_api.rules.capacity import PENDING_TIMEOUT
 from mptraining_api.spec import MANAGED_BY_OPERATOR
 
 
@@ -47,8 +47,7 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "accelerator.topology": _none(),
         "accelerator.provisioning": _value("OnDemand"),
         "accelerator.tryForSeconds": Default(
-            "runPolicy.pendingTimeoutSeconds divided by the number of machines, or an equal share of what the times "
-            "of the others leave of it if that is less; in a queue, no limit"
+            "runPolicy.pendingTimeoutSeconds divided by the number of machines; in a queue, no limit"
         ),
         "accelerator.reservation": _none("provisioning: Reservation requires it"),
         "accelerator.partition": _none("whole GPUs"),
@@ -56,7 +55,6 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "accelerator.alternatives[].countPerNode": Default("as for accelerator.countPerNode"),
         "accelerator.alternatives[].topology": _none(),
         "accelerator.alternatives[].provisioning": Default("OnDemand"),
-        "accelerator.alternatives[].tryForSeconds": Default("as for accelerator.tryForSeconds"),
         "accelerator.alternatives[].reservation": _none("provisioning: Reservation requires it"),
         "accelerator.alternatives[].partition": _none("whole GPUs"),
         "nodes": _value(1),

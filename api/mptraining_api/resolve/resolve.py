@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from mptraining_api.admin_limits import JobLimits
 from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
 from mptraining_api.outputs.fields import Tracking
 from mptraining_api.pods.quantity import check_requests
-from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.attempt import divisors
 from mptraining_api.resolve.batch_size import (
@@ -28,7 +26,7 @@ from mptraining_api.resolve.devices import Devices, check_kernels, requested_dev
 from mptraining_api.resolve.placement import placement
 from mptraining_api.resolve.precision import Keras, jit_compile, precision
 from mptraining_api.resolve.runtime_settings import Runtime
-from mptraining_api.resolve.runtimes import Chosen, Runtimes, outside_limits, with_alternatives, with_runtime
+from mptraining_api.resolve.runtimes import Chosen, Runtimes, with_runtime
 from mptraining_api.resolved_job import (
     Choice,
     LearningRate,
@@ -41,8 +39,8 @@ from mptraining_api.resolved_job import (
     ResolvedMachine,
 )
 from mptraining_api.rules import check
-from mptraining_api.rules.capacity import all_tried, other_controller, untried
-from mptraining_api.spec import JobSpec, Machine, MPTrainingJob, Program
+from mptraining_api.rules.capacity import other_controller
+from mptraining_api.spec import JobSpec, MPTrainingJob, Program
 from mptraining_api.sweep.status import SWEEP_UID
 
 
@@ -69,8 +67,6 @@ class ClusterSettings:
     runtimes: Runtimes | None = None
     # The name of a runtime by namespace.
     default_runtimes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    # Limits of the settings, which a runtime's alternatives are within.
-    limits: JobLimits = field(default_factory=JobLimits)
 
     def with_runtime(self, runtime: Runtime) -> ClusterSettings:
         """Return the settings with the images and the output folder of the runtime."""
@@ -101,41 +97,9 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     if chosen.resolved is not None:
         check.check(chosen.job)
         settings = settings.with_runtime(chosen.runtime)
-        # A job that falls back to the CPU tries no other machine.
-        if chosen.alternatives and not settings.cpu_fallback:
-            chosen = _with_suitable_alternatives(chosen, settings)
     runtime = chosen.resolved.name if chosen.resolved else ""
     check_requests(chosen.job.spec.pod_template, job.spec.pod_template, runtime)
     return _resolve(chosen, settings)
-
-
-def _with_suitable_alternatives(chosen: Chosen, settings: ClusterSettings) -> Chosen:
-    """Return the job with those alternatives of its runtime that can train it as it is. Raises InvalidSpec."""
-    alone = _resolve(chosen, settings)
-    kept: list[Machine] = []
-    left_out: list[tuple[Machine, str]] = []
-    for machine in chosen.alternatives:
-        why = _unsuitable(chosen, machine, alone, settings)
-        # The runtime's times may be for jobs that wait longer.
-        if why is None and not all_tried(spec := with_alternatives(chosen, [*kept, machine], ()).job.spec):
-            _, step = untried(spec)
-            why = f"its time does not fit beside those of the machines before it. {step.removesuffix('.')}"
-        if why is None:
-            kept.append(machine)
-        else:
-            left_out.append((machine, why))
-    return with_alternatives(chosen, kept, left_out)
-
-
-def _unsuitable(chosen: Chosen, machine: Machine, alone: ResolvedJob, settings: ClusterSettings) -> str | None:
-    """Return why the machine is no alternative for a job that resolves to `alone` without any; None if it is one."""
-    if chosen.resolved and (outside := outside_limits(machine, settings.limits, chosen.resolved.name, chosen.runtime)):
-        return outside
-    try:
-        found = _resolve(with_alternatives(chosen, [machine], ()), settings)
-    except InvalidSpec as problem:
-        return problem.found
-    return None if found.keras == alone.keras else f"it needs keras: {found.keras}; a checkpoint is of one generation"
 
 
 def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:

@@ -6,15 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from mptraining_api.accelerators import catalogue, lookup
 from mptraining_api.admin_limits import Image, RuntimeLimits
-from mptraining_api.model import Count, Model, Text, Uri
+from mptraining_api.model import Model, Text, Uri
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec, InvalidValue, nearest
-from mptraining_api.rules.check import machine_violations, template_violations
-from mptraining_api.spec import MOST_ALTERNATIVES, Machine
+from mptraining_api.rules.check import template_violations
 from mptraining_api.validation import patterns
 from mptraining_api.validation.messages import InvalidField
 from mptraining_api.validation.mistakes import FieldPath, InvalidJobFile, Mistake
@@ -35,19 +33,9 @@ def refuse(wrong: Sequence[InvalidValue]) -> None:
 
 
 def _path(where: str) -> tuple[str | int, ...]:
-    """Return the path below a runtime of a field of a job: spec.accelerator.alternatives[1].type, spec.podTemplate.a"""
-    below = where.removeprefix("spec.").removeprefix("accelerator.")
+    """Return the path below a runtime of a field of a job: spec.podTemplate.env[1].name"""
+    below = where.removeprefix("spec.")
     return tuple(int(index) if index else name for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", below))
-
-
-def _known(machine: Machine) -> Machine:
-    try:
-        lookup(machine.type)
-    except InvalidSpec as problem:
-        raise InvalidValue(
-            problem.found, expected=problem.expected, next_step=problem.next_step, path=("type",)
-        ) from None
-    return machine
 
 
 def _named(template: PodTemplate) -> PodTemplate:
@@ -65,11 +53,6 @@ def _named(template: PodTemplate) -> PodTemplate:
     return template
 
 
-KnownMachine = Annotated[
-    Machine,
-    AfterValidator(_known),
-    Field(json_schema_extra=lambda schema: schema.update(properties={"type": {"enum": list(catalogue())}})),
-]
 NamedTemplate = Annotated[
     PodTemplate,
     AfterValidator(_named),
@@ -95,19 +78,11 @@ class RuntimeImages(Model):
 class Runtime(Model):
     """Settings for the jobs that name the runtime, for fields that a job does not set."""
 
-    model_config = ConfigDict(json_schema_extra={"dependentRequired": {"tryForSeconds": ["alternatives"]}})
-
     description: Text | None = Field(None, description="Shown by `mptj runtimes`.")
     pod_template: NamedTemplate | None = Field(None, description="As in a job, which adds to it.")
     images: RuntimeImages = Field(RuntimeImages(), description="Images by kind of accelerator.")
     provisioning: Literal["OnDemand", "Spot", "FlexStart"] | None = Field(
         None, description="Of the accelerators that name none."
-    )
-    alternatives: Annotated[list[KnownMachine], Field(min_length=1, max_length=MOST_ALTERNATIVES)] | None = Field(
-        None, description="Of accelerators, GPUs and TPUs, without alternatives; those that suit the job are tried."
-    )
-    try_for_seconds: Count | None = Field(
-        None, description="With alternatives: how long the job's own choice is tried before them."
     )
     default_output: Uri | None = Field(None, description="Parent of the run folders, as defaultOutput.")
     limits: RuntimeLimits = Field(RuntimeLimits(), description="Limits in addition to settings.limits.")
@@ -115,22 +90,12 @@ class Runtime(Model):
     @model_validator(mode="after")
     def _keeps_the_rules(self) -> Self:
         found = template_violations(self.pod_template) if self.pod_template else []
-        if self.alternatives:
-            found += machine_violations(self.alternatives)
-        wrong = [
-            InvalidValue(each.found, expected=each.expected, next_step=each.next_step, path=_path(each.where))
-            for each in found
-        ]
-        if self.try_for_seconds is not None and self.alternatives is None:
-            wrong.append(
-                InvalidValue(
-                    "missing",
-                    expected="alternatives beside tryForSeconds",
-                    next_step="Add alternatives, or remove tryForSeconds.",
-                    path=("alternatives",),
-                )
-            )
-        refuse(wrong)
+        refuse(
+            [
+                InvalidValue(each.found, expected=each.expected, next_step=each.next_step, path=_path(each.where))
+                for each in found
+            ]
+        )
         return self
 
 

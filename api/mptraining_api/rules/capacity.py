@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from mptraining_api.machines import try_times
-from mptraining_api.machines.try_times import PENDING_TIMEOUT
 from mptraining_api.problems import nearest
 from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import MANAGED_BY_OPERATOR, JobSpec
@@ -13,45 +11,44 @@ from mptraining_api.spec import MANAGED_BY_OPERATOR, JobSpec
 # As of a batch/v1 Job: a domain-prefixed path.
 _CONTROLLER = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/._~-]+$"
 
-# The written times, and 1 s for each machine without one.
-_LEAST = (
-    "(has(self.accelerator.tryForSeconds) ? self.accelerator.tryForSeconds : 1) + "
-    "self.accelerator.alternatives.map(a, has(a.tryForSeconds) ? a.tryForSeconds : 1).sum()"
+# Seconds of a job without runPolicy.pendingTimeoutSeconds: longer than a cluster autoscaler needs for a GPU machine.
+PENDING_TIMEOUT = 1800
+
+# The last machine needs a second of its own.
+_BEFORE_LAST = (
+    "(has(self.accelerator.tryForSeconds) ? self.accelerator.tryForSeconds : 1) * size(self.accelerator.alternatives)"
 )
-_ALL_WRITTEN = "has(self.accelerator.tryForSeconds) && self.accelerator.alternatives.all(a, has(a.tryForSeconds))"
-# The last of machines that all have times needs 1 s of its own.
-_LAST = "self.accelerator.alternatives[size(self.accelerator.alternatives) - 1].tryForSeconds - 1"
 _LIMIT = (
     "(has(self.runPolicy) && has(self.runPolicy.pendingTimeoutSeconds) ? self.runPolicy.pendingTimeoutSeconds : "
     f"{PENDING_TIMEOUT})"
 )
 
 
-def _times(spec: JobSpec) -> tuple[list[int | None], int]:
-    """Return the written times of the machines, and for how long the job may wait for all of them."""
+def _times(spec: JobSpec) -> tuple[int, int, int]:
+    """Return for how long each machine is tried, the number of machines before the last, and the limit for all."""
     policy = spec.run_policy
     limit = policy.pending_timeout_seconds if policy else None
-    machines = (spec.accelerator, *(spec.accelerator.alternatives or ()))
-    return [each.try_for_seconds for each in machines], PENDING_TIMEOUT if limit is None else limit
+    others = len(spec.accelerator.alternatives or ())
+    return spec.accelerator.try_for_seconds or 1, others, PENDING_TIMEOUT if limit is None else limit
 
 
-def all_tried(spec: JobSpec) -> bool:
+def _all_tried(spec: JobSpec) -> bool:
     # The wait for a queue's admission does not count.
     in_queue = spec.scheduling is not None and spec.scheduling.queue_name is not None
-    return in_queue or spec.accelerator.alternatives is None or try_times.never_tried(*_times(spec)) is None
+    seconds, others, limit = _times(spec)
+    return in_queue or not others or seconds * others < limit
 
 
-def untried(spec: JobSpec) -> tuple[str, str]:
+def _untried(spec: JobSpec) -> tuple[str, str]:
     """Return the machine for which no time remains, with the sum and the limit, and a limit that suffices."""
-    times, limit = _times(spec)
-    index = try_times.never_tried(times, limit) or 0
-    before = [each for each in (times if times[index] is None else times[:index]) if each is not None]
+    seconds, _, limit = _times(spec)
     machines = (spec.accelerator, *(spec.accelerator.alternatives or ()))
-    name = f"{f'alternatives[{index - 1}]' if index else 'the first choice'} ({machines[index].type})"
-    sum_ = f"{' + '.join(map(str, before))} = {sum(before)}" if len(before) > 1 else str(sum(before))
-    found = f"{name} would never be tried: the others take {sum_} s, and the job may wait for {limit} s"
-    step = f"Raise runPolicy.pendingTimeoutSeconds to {try_times.sufficient(times)}, or lower tryForSeconds."
-    return found, step
+    index = -(-limit // seconds)
+    found = (
+        f"alternatives[{index - 1}] ({machines[index].type}) would never be tried: the {index} before it take "
+        f"{seconds * index} s, and the job may wait for {limit} s"
+    )
+    return found, f"Raise runPolicy.pendingTimeoutSeconds to {seconds * len(machines)}, or lower tryForSeconds."
 
 
 def other_controller(managed_by: str | None) -> str | None:
@@ -73,14 +70,14 @@ CAPACITY_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         at="spec",
-        field="spec.accelerator.alternatives",
+        field="spec.accelerator.tryForSeconds",
         cel="!has(self.accelerator.alternatives) || (has(self.scheduling) && has(self.scheduling.queueName)) || "
-        f"{_LEAST} - ({_ALL_WRITTEN} ? {_LAST} : 0) <= {_LIMIT}",
-        message="a sum of tryForSeconds that leaves time for each machine within runPolicy.pendingTimeoutSeconds "
+        f"{_BEFORE_LAST} < {_LIMIT}",
+        message="a tryForSeconds that leaves time for each machine within runPolicy.pendingTimeoutSeconds "
         f"({PENDING_TIMEOUT} if absent), after which a job that never ran fails",
         next_step="Raise runPolicy.pendingTimeoutSeconds above the sum, or lower tryForSeconds.",
-        holds=all_tried,
-        explain=untried,
+        holds=_all_tried,
+        explain=_untried,
     ),
     Rule(
         at="spec.scheduling",

@@ -7,7 +7,7 @@ both report the same message. A rule holds if its `at` is absent from the job.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,10 +18,10 @@ from mptraining_api.rules.cross_section import CROSS_FIELD_RULES
 from mptraining_api.rules.data import DATA_RULES
 from mptraining_api.rules.pod_template import POD_RULES
 from mptraining_api.rules.rule import Rule, field_of
-from mptraining_api.rules.sections import MACHINE_RULES, SECTION_RULES
-from mptraining_api.spec import Accelerator, Machine, MPTrainingJob
+from mptraining_api.rules.sections import SECTION_RULES
+from mptraining_api.spec import MPTrainingJob
 
-__all__ = ["Rule", "check", "machine_violations", "rules", "template_violations", "violations"]
+__all__ = ["Rule", "check", "rules", "template_violations", "violations"]
 
 
 def rules() -> tuple[Rule, ...]:
@@ -49,12 +49,6 @@ def _violations(job: MPTrainingJob | Mapping[str, Any], checked: Iterable[Rule])
 def template_violations(template: PodTemplate) -> list[InvalidSpec]:
     """Return the violations of a pod template that is not yet in a job, such as a runtime's."""
     return _violations({"spec": {"podTemplate": template}}, POD_RULES)
-
-
-def machine_violations(machines: Sequence[Machine]) -> list[InvalidSpec]:
-    """Return the violations of machines that are not yet in a job, such as a runtime's, with fields below `spec`."""
-    accelerator = Accelerator(type="cpu", alternatives=list(machines))
-    return _violations({"spec": {"accelerator": accelerator}}, MACHINE_RULES)
 
 
 def check(job: MPTrainingJob) -> None:

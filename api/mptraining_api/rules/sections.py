@@ -157,7 +157,7 @@ def _of_each_machine(
     )
 
 
-MACHINE_RULES: tuple[Rule, ...] = (
+_MACHINE_RULES: tuple[Rule, ...] = (
     *_of_each_machine(
         "topology",
         "!self.type.matches('^tpu[-0-9]') || has(self.topology)",
@@ -220,7 +220,7 @@ SECTION_RULES: tuple[Rule, ...] = (
         "Keep the one that is to run.",
         _program_count,
     ),
-    *MACHINE_RULES,
+    *_MACHINE_RULES,
     Rule(
         "spec.accelerator",
         "spec.accelerator.tryForSeconds",

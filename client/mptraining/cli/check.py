@@ -49,7 +49,6 @@ def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "
             settings,
             runtimes=known.runtimes,
             default_runtimes=known.default_runtimes,
-            limits=known.limits,
         )
     checked = check_job_file(Path(path), settings=lambda _: settings)
     if known is not None:

@@ -23,18 +23,19 @@ import typer
 from mptraining.cli import (
     accelerators,
     board,
+    convert_tfjob,
     ensemble,
     export,
     fetch,
     init,
     jobs,
     records,
+    runtimes,
     submit,
     sweep,
     trained_models,
 )
 from mptraining.cli.jobs import with_cluster_options
-from mptraining.cli.platform import convert_tfjob, runtimes
 from mptraining.cli.shell import command_groups, completion, help_text, verbs
 from mptraining_api import outcomes
 from mptraining_api.problems import Problem

@@ -325,10 +325,8 @@ def _current_machine(seen: JobView) -> Mapping[str, Any]:
 
 
 def _machines(seen: JobView) -> Sequence[Mapping[str, Any]]:
-    """Return the first choice and the alternatives, those of the spec or of the job's runtime."""
+    """Return the first choice and the alternatives."""
     first: Mapping[str, Any] = seen.spec.get("accelerator") or {}
-    if seen.status.machines:
-        return [each.to_document() for each in seen.status.machines]
     return [first, *(first.get("alternatives") or ())]
 
 

@@ -30,6 +30,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.export.export import Snapshot
 from mptraining_trainer.reporting.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
 
@@ -53,7 +54,7 @@ def _strategy(job: ResolvedJob, identity: WorkerIdentity, environment: Any) -> A
 
 
 def _keep(*arguments: Any, **named: Any) -> str:
-    _published.append(named["weights"] if "weights" in named else arguments[-1])
+    _published.extend(given.weights for given in (*arguments, *named.values()) if isinstance(given, Snapshot))
     return "model"
 
 

@@ -18,7 +18,6 @@ from mptraining_api.status import (
     ConditionType,
     JobStatus,
     Phase,
-    RuntimeMachine,
     conditions_with,
     format_time,
     parse_time,
@@ -92,7 +91,6 @@ def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, gen
             "attempts": attempts,
             "application_failures": status.application_failures or 0,
             "infrastructure_restarts": status.infrastructure_restarts or 0,
-            "machines": machines_of_runtime(start.job),
             **resolved_fields(job),
         }
     )
@@ -118,12 +116,6 @@ def new_attempt(start: StartAttempt, now: float) -> Attempt:
         workers=start.nodes,
         start_time=format_time(now),
     )
-
-
-def machines_of_runtime(job: ResolvedJob) -> list[RuntimeMachine] | None:
-    """Return the status field `machines` of a frozen job."""
-    machines = job.runtime.machines if job.runtime else None
-    return list(machines) if machines else None
 
 
 def resolved_fields(job: ResolvedJob) -> dict[str, object]:

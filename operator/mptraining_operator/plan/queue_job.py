@@ -57,7 +57,6 @@ def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: f
     """Return the plan that queues the job for the machine of its next attempt, or None if that may start."""
     if snapshot.queue_name is None:
         return None
-    status = status.model_copy(update={"machines": conditions.machines_of_runtime(start.job)})
     found = snapshot.queue_job
     other = found is not None and (found.machine != start.machine or _edited(snapshot, status, start, found))
     if admitted(snapshot) and not other:

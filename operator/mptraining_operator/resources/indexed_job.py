@@ -183,8 +183,6 @@ def _template(
     pod_template = spec.pod_template or PodTemplate()
     group = names.batch_job(owner.name, attempt.number)
     priority = scheduling.priority_class_name or settings.priority_class_name
-    with _reading(pod_template, attempt):
-        placed = _placement(owner, job, pod_template, attempt.number, settings)
     return {
         "metadata": {
             "labels": {
@@ -214,7 +212,7 @@ def _template(
             **({"priorityClassName": priority} if priority else {}),
             **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
             **pod_fields(gang),
-            **placed,
+            **_placement(owner, job, pod_template, attempt, settings),
             **_pod_fields(pod_template),
             **_containers(owner, job, pod_template, attempt, settings, _changed(job, spec)),
         },
@@ -247,7 +245,7 @@ def _pull_secrets(pod_template: PodTemplate, settings: PodSettings) -> dict[str,
 
 
 def _placement(
-    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: int, settings: PodSettings
+    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: _Attempt, settings: PodSettings
 ) -> dict[str, Any]:
     lost = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": settings.unreachable_seconds}
@@ -258,9 +256,10 @@ def _placement(
     tolerations += [each for each in pod_template.tolerations or () if each not in tolerations]
     result: dict[str, Any] = {"nodeSelector": selector} if selector else {}
     result["tolerations"] = tolerations
-    labels = names.attempt_labels(owner.name, owner.uid, attempt)
-    near = affinity(job.placement, pod_template.affinity, labels)
-    spread = _spread(job, pod_template, labels)
+    labels = names.attempt_labels(owner.name, owner.uid, attempt.number)
+    with _reading(pod_template, attempt):
+        near = affinity(job.placement, pod_template.affinity, labels)
+        spread = _spread(job, pod_template, labels)
     return {
         **result,
         **({"affinity": near} if near else {}),

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 _WORKERS = 1
 _CRD_MISSING = (
     "the resource MPTrainingSweep is not installed, so that there are no sweeps: "
-    "kubectl apply -f manifests/crd-sweeps.yaml"
+    "kubectl apply -f charts/mptraining/files/crd-sweeps.yaml"
 )
 
 
@@ -123,7 +123,7 @@ class Sweeps:
         self._intake.trial_changed(namespace, sweep_uid)
 
     def queue_all(self) -> None:
-        """Queue every sweep: after a list, at the beginning of a term, or when the operator's pause has ended."""
+        """Queue every sweep: after a list, or at the beginning of a term."""
         for sweep in self.cache.sweeps():
             self._queue.add(sweep.key)
 

@@ -386,17 +386,6 @@ class Cache:
         with self._lock:
             return tuple(record.job for record in self._records.values() if record.job is not None)
 
-    def sizes(self) -> Mapping[str, int]:
-        """Return the number of objects by kind, and of remembered uids of removed objects."""
-        with self._lock:
-            records = self._records.values()
-            return {
-                "jobs": sum(record.job is not None for record in records),
-                "batch_jobs": sum(len(record.batch_jobs) for record in records),
-                "pods": sum(len(record.pods) for record in records),
-                "removed": self._versions.removed,
-            }
-
     def jobs_by_phase(self) -> Mapping[str, int]:
         """Return the number of jobs by phase; a job without a phase counts as Pending."""
         return Counter(job.phase or "Pending" for job in self.jobs())

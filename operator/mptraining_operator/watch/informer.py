@@ -145,7 +145,7 @@ _SOON = 5.0
 # Seconds between such relists: kopf reports each object of its list, and one relist covers all of them.
 _FRESH = 60.0
 
-CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f manifests/crd.yaml"
+CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f charts/mptraining/files/crd.yaml"
 
 
 class Relister:

@@ -150,13 +150,6 @@ class WorkQueue:
             heads = self._heads()
             return max(0.0, self._clock() - min(heads.values())) if heads else 0.0
 
-    def next_keys(self, count: int) -> list[tuple[Key, float]]:
-        """Return the next keys with the seconds until they are due, negative for keys that are overdue."""
-        with self._changed:
-            now = self._clock()
-            first = heapq.nsmallest(count, self._due.items(), key=lambda each: each[1])
-            return [(key, due - now) for key, (due, _) in first]
-
     def _add(self, key: Key, due: float, urgency: Urgency) -> None:
         if key in self._processing:
             self._again[key] = min(due, self._again.get(key, due))

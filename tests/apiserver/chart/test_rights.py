@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.apiserver.chart.rendered import objects, pod, rendered, settings
+from tests.apiserver.chart.rendered import objects, rendered
 
 
 def test_the_rights_hold_in_the_whole_cluster_or_in_some_namespaces_alone() -> None:
@@ -90,26 +90,15 @@ CALLS = {
 }
 
 
-# With metrics behind a token.
-REVIEWS = {"subjectaccessreviews": {"create": "monitoring.metrics_access"}}
-
-
 @pytest.mark.parametrize("namespaces", [[], ["a", "b"]])
-@pytest.mark.parametrize(
-    ("settings", "more"),
-    [
-        ({}, {}),
-        ({"metrics": {"authentication": "TokenReview"}}, REVIEWS),
-        ({"deviceClasses": {"t4": "t4.example.com"}}, {}),
-    ],
-)
+@pytest.mark.parametrize("settings", [{}, {"deviceClasses": {"t4": "t4.example.com"}}])
 def test_the_operator_has_the_rights_for_its_calls_and_no_others(
-    namespaces: list[str], settings: dict[str, Any], more: dict[str, dict[str, str]]
+    namespaces: list[str], settings: dict[str, Any]
 ) -> None:
     granted: dict[str, set[str]] = {}
     chosen = {"namespaces": namespaces, **settings}
     for (kind, name), each in objects({"settings": chosen}).items():
-        if kind not in ("Role", "ClusterRole") or name.endswith(("-edit", "-view", "-metrics-reader")):
+        if kind not in ("Role", "ClusterRole") or name.endswith(("-edit", "-view")):
             continue
         for rule in each["rules"]:
             for resource in rule["resources"]:
@@ -117,8 +106,8 @@ def test_the_operator_has_the_rights_for_its_calls_and_no_others(
             if {"secrets", "leases"} & set(rule["resources"]):
                 assert kind == "Role"
                 assert rule["verbs"] == ["create"] or rule["resourceNames"]
-    assert granted == {resource: set(verbs) for resource, verbs in {**CALLS, **more}.items()}
-    modules = {module for verbs in {**CALLS, **more}.values() for module in verbs.values()}
+    assert granted == {resource: set(verbs) for resource, verbs in CALLS.items()}
+    modules = {module for verbs in CALLS.values() for module in verbs.values()}
     assert all(find_spec(f"mptraining_operator.{module}") for module in modules)
 
 
@@ -134,39 +123,3 @@ def test_users_reach_jobs_by_the_roles_they_have() -> None:
     }
     assert set(roles["ClusterRole", "mptraining-view"]["rules"][0]["verbs"]) == {"get", "list", "watch"}
     assert ("ClusterRole", "mptraining-edit") not in objects({"rbac": {"userRoles": False}})
-
-
-CLOSED: dict[str, Any] = {
-    "metrics": {"serviceMonitor": {"enabled": True}},
-    "settings": {"metrics": {"authentication": "TokenReview"}},
-}
-
-
-def test_metrics_behind_a_token_take_https_a_right_and_a_role_for_scrapers() -> None:
-    (container,) = pod(CLOSED)["spec"]["containers"]
-    probes = [container[f"{name}Probe"]["httpGet"] for name in ("liveness", "readiness", "startup")]
-    assert [each["scheme"] for each in probes] == ["HTTPS"] * 3
-    assert pod(CLOSED)["metadata"]["annotations"]["prometheus.io/scheme"] == "https"
-    found = objects(CLOSED)
-    rules = found["ClusterRole", "mptraining-operator"]["rules"]
-    assert {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]} in rules
-    reader = found["ClusterRole", "mptraining-operator-metrics-reader"]["rules"]
-    assert reader == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
-    (endpoint,) = found["ServiceMonitor", "mptraining-operator"]["spec"]["endpoints"]
-    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
-    assert endpoint["bearerTokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
-    secret = {"bearerTokenSecret": {"name": "scraper", "key": "jwt"}, "enabled": True}
-    by_secret = objects({**CLOSED, "metrics": {"serviceMonitor": secret}})
-    (endpoint,) = by_secret["ServiceMonitor", "mptraining-operator"]["spec"]["endpoints"]
-    assert endpoint["authorization"] == {"credentials": {"name": "scraper", "key": "jwt"}}
-    assert "bearerTokenFile" not in endpoint
-
-
-def test_by_default_metrics_are_open_and_no_right_is_taken_for_them() -> None:
-    found = objects({"metrics": {"serviceMonitor": {"enabled": True}}})
-    (endpoint,) = found["ServiceMonitor", "mptraining-operator"]["spec"]["endpoints"]
-    assert set(endpoint) == {"port", "path", "interval"}
-    (container,) = pod()["spec"]["containers"]
-    assert "scheme" not in container["livenessProbe"]["httpGet"]
-    assert ("ClusterRole", "mptraining-operator-metrics-reader") not in found
-    assert settings({}).metrics.authentication == "None"

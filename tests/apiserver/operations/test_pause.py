@@ -1,10 +1,8 @@
-"""Pauses on a real API server: of one job by its annotation, of the operator by its settings file."""
+"""Pause of a job on a real API server, by its annotation."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import yaml
 
 from tests.testbed import Exit, Run
 
@@ -39,19 +37,3 @@ def test_a_job_that_is_created_paused_starts_when_the_annotation_is_false(ns: An
     assert (ns.status("later"), ns.batch_jobs("later")) == ({"observedGeneration": -1}, [])
     annotate(ns, "later", "false")
     ns.running("later")
-
-
-def test_a_paused_operator_keeps_its_lease_and_starts_nothing(alone: Any) -> None:
-    operator = alone.operator()
-    settings = yaml.safe_load(operator.settings.read_text())
-    alone.create("first")
-    alone.running("first")
-    operator.settings.write_text(yaml.safe_dump({**settings, "paused": True}))
-    alone.wait(lambda: operator.log, lambda log: "paused by the setting" in log)
-    renewed = alone.lease(settings["lease"]["name"])["renewTime"]
-    alone.create("second")
-    alone.wait(lambda: alone.lease(settings["lease"]["name"])["renewTime"], lambda time: time != renewed)
-    assert (alone.status("second"), alone.batch_jobs("second")) == ({"observedGeneration": -1}, [])
-    operator.settings.write_text(yaml.safe_dump(settings))
-    alone.running("second")
-    assert alone.status("first")["currentAttempt"] == 1

@@ -102,7 +102,7 @@ def test_installed_upgraded_uninstalled_and_installed_again_while_a_job_trains(k
     helm("uninstall", RELEASE, "--ignore-not-found", "--wait")
     # The objects that `kubectl apply -f install.yaml` created are adopted, including the resource with its jobs.
     trainer = ["--set", f"trainer.tag={VERSION}"]
-    resource = yaml.safe_load((ROOT / "manifests" / "crd.yaml").read_text())
+    resource = yaml.safe_load((ROOT / "charts/mptraining/files/crd.yaml").read_text())
     current = copy.deepcopy(resource["spec"]["versions"][0]["schema"])
     kind.apply(older(resource))
     old = ["--set", "crds.install=false", *trainer]

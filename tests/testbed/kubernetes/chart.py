@@ -36,7 +36,6 @@ EVERYTHING: dict[str, Any] = {
         "limits": {"accelerators": ["t4"], "registries": ["gcr.io/team"], "nodesPerNamespace": 8},
         "pods": {"httpsProxy": "http://proxy:3128", "caConfigMap": "authorities"},
         "defaultOutputs": {"team-a": "gs://a"},
-        "metrics": {"perJob": True, "authentication": "TokenReview"},
     },
 }
 

@@ -26,8 +26,8 @@ from tests.testbed.nodes.nodes import Nodes
 from tests.testbed.nodes.pods import Pods
 from tests.testbed.processes import NotStarted, Server, free_ports
 
-_MANIFESTS = Path(__file__).resolve().parents[3] / "manifests"
-CRDS = (_MANIFESTS / "crd.yaml", _MANIFESTS / "crd-sweeps.yaml")
+_CHART_FILES = Path(__file__).resolve().parents[3] / "charts" / "mptraining" / "files"
+CRDS = (_CHART_FILES / "crd.yaml", _CHART_FILES / "crd-sweeps.yaml")
 
 _MANAGER_TOKEN = "testbed-controller-manager"
 _SCHEDULER_TOKEN = "testbed-scheduler"

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from mptraining_api.crd import (
+    CHART_FILE,
     CLIENT_SIDE_APPLY_BYTES,
+    SWEEPS_FILE,
     custom_resource_definition,
     main,
     structural,
@@ -124,8 +126,8 @@ def test_a_union_is_refused() -> None:
         structural(Union)
 
 
-def test_the_file_in_manifests_is_up_to_date() -> None:
-    file = Path(__file__).parents[3] / "manifests" / "crd.yaml"
+def test_the_file_in_the_chart_is_up_to_date() -> None:
+    file = Path(__file__).parents[3] / CHART_FILE
     assert file.read_text(encoding="utf-8") == to_yaml(), "run `python -m mptraining_api.crd`"
 
 
@@ -164,6 +166,6 @@ class TestSweeps:
         trials = self.SCHEMA["properties"]["status"]["properties"]["trials"]
         assert trials["x-kubernetes-list-map-keys"] == ["number"]
 
-    def test_the_file_in_manifests_is_up_to_date(self) -> None:
-        file = Path(__file__).parents[3] / "manifests" / "crd-sweeps.yaml"
+    def test_the_file_in_the_chart_is_up_to_date(self) -> None:
+        file = (Path(__file__).parents[3] / CHART_FILE).with_name(SWEEPS_FILE)
         assert file.read_text(encoding="utf-8") == sweeps_to_yaml(), "run `python -m mptraining_api.crd`"

@@ -111,7 +111,7 @@ def test_affinity_and_spread_are_mappings_of_kubernetes() -> None:
 def test_editors_see_python_names_and_descriptions() -> None:
     signature = inspect.signature(mptraining.Accelerator)
     names = list(signature.parameters)
-    assert (names[:4], names[-1]) == (["type", "count_per_node", "topology", "provisioning"], "alternatives")
+    assert (names[:4], names[-1]) == (["type", "count_per_node", "topology", "provisioning"], "try_for_seconds")
     assert signature.parameters["type"].default is inspect.Parameter.empty
     assert signature.parameters["topology"].default is None
     documented = inspect.getdoc(mptraining.Accelerator) or ""

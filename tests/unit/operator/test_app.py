@@ -1,16 +1,13 @@
-"""One replica as it is put together: its metrics, its diagnostics, and the settings that change while it runs."""
+"""One replica as it is put together: its metrics, and what it does in an outage."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from mptraining_api.kubernetes_api import EVENTS, JOBS, ApiProblem
 from mptraining_operator.app import Operator
@@ -40,28 +37,6 @@ class Bench:
         return set(self.metrics.text().decode().splitlines())
 
 
-def test_when_the_pause_ends_every_job_is_queued(api: Any, raw_job: Make) -> None:
-    bench = Bench(api, paused=True)
-    for name in ("a", "b"):
-        bench.put(raw_job(name, uid=name))
-    assert "mptraining_paused 1.0" in bench.lines()
-    bench.operator.reload(bench.settings)
-    assert bench.operator._queue.depth() == 0
-    bench.operator.reload(bench.settings.model_copy(update={"paused": False}))
-    assert bench.operator._queue.depth() == 2
-    assert "mptraining_paused 0.0" in bench.lines()
-
-
-def test_a_paused_operator_writes_nothing_about_a_new_job(api: Any, raw_job: Make) -> None:
-    bench = Bench(api, paused=True)
-    bench.put(api.put(JOBS, raw_job()))
-    bench.operator._reconciler.reconcile(Key("team", "flowers"))
-    assert api.calls == []
-    bench.operator.reload(bench.settings.model_copy(update={"paused": False}))
-    bench.operator._reconciler.reconcile(Key("team", "flowers"))
-    assert ("create", "jobs", "flowers-1") in api.calls
-
-
 def test_a_paused_job_is_left_alone_with_an_event(api: Any, raw_job: Make) -> None:
     bench = Bench(api)
     raw = raw_job()
@@ -82,16 +57,6 @@ def test_the_first_child_of_a_job_is_timed(api: Any, raw_job: Make) -> None:
     bench.operator._reconciler.reconcile(Key("team", "flowers"))
     # The API server in memory gives all objects the same time.
     assert 'mptraining_created_to_child_seconds_bucket{le="1.0"} 1.0' in bench.lines()
-
-
-def test_the_series_of_jobs_are_there_if_the_setting_asks_for_them(api: Any, raw_job: Make) -> None:
-    series = 'mptraining_job_step{job_name="flowers",job_namespace="team"} 5.0'
-    for wanted in (False, True):
-        bench = Bench(api, metrics={"perJob": wanted})
-        bench.put(raw_job(status=RUNNING))
-        assert series not in bench.lines()
-        bench.operator._lease._term = Term(1, lambda: False)
-        assert (series in bench.lines()) is wanted
 
 
 def test_changes_of_the_lease_are_counted(api: Any) -> None:
@@ -150,27 +115,3 @@ def test_an_outage_of_the_api_server_of_35_minutes_restarts_nothing(api: Any, ra
     stop.set()
     running.join(60)
     assert not running.is_alive()
-
-
-@pytest.mark.parametrize("authentication", ["None", "TokenReview"])
-def test_metrics_are_open_by_default(api: Any, authentication: str) -> None:
-    api.review_token = api.review_access = None
-    health = Bench(api, metrics={"authentication": authentication}).operator._health
-    closed = authentication == "TokenReview"
-    assert (health._authorize is not None, health._tls is not None) == (closed, closed)
-    assert OperatorSettings().metrics.authentication == "None"
-
-
-def test_diagnostics_are_json_before_and_while_it_runs(api: Any, raw_job: Make) -> None:
-    bench = Bench(api)
-    bench.put(raw_job())
-    bench.operator._queue.add(Key("team", "flowers"))
-    bench.operator._reconciler._working["worker-0"] = Key("team", "roses"), 0.0
-    found = {name: read() for name, read in bench.operator.diagnostics().items()}
-    json.dumps(found)
-    assert found["queue"]["depth"] == 1
-    assert "team/flowers" in found["queue"]["next"]
-    assert found["workers"]["worker-0"].startswith("team/roses for ")
-    assert found["cache"]["jobs"] == 1
-    assert found["lease"]["leading"] is False
-    assert found["paused"] == {"operator": False, "jobs": 0}

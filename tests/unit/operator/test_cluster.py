@@ -174,21 +174,6 @@ def test_a_token_review(server: Server) -> None:
     assert options["body"]["spec"] == {"token": "secret", "audiences": ["a", "b"]}
 
 
-@pytest.mark.parametrize(("answer", "allowed"), [({"allowed": True}, True), ({"allowed": False}, False), ({}, False)])
-def test_an_access_review(server: Server, answer: dict[str, bool], allowed: bool) -> None:
-    server.answers = [{"status": answer}]
-    user = {"username": "prometheus", "uid": "u", "groups": ["system:authenticated"], "extra": {}}
-    assert Cluster(None).review_access(user, "/metrics", "get") is allowed
-    _, path, options = server.sent[0]
-    assert path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    assert options["body"]["spec"] == {
-        "user": "prometheus",
-        "uid": "u",
-        "groups": ["system:authenticated"],
-        "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
-    }
-
-
 @pytest.mark.parametrize("status", [200, 404, 0])
 def test_every_response_is_counted(server: Server, status: int) -> None:
     counted: list[tuple[str, str, int]] = []

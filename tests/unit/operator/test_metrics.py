@@ -68,7 +68,6 @@ def test_gauges_are_computed_at_each_scrape(clock: Clock) -> None:
         jobs_by_phase=dict,
         queue_age=float,
         queue_depth=int,
-        paused=lambda: True,
         paused_jobs=lambda: 2,
         lease_transitions=lambda: transitions[0],
     )
@@ -77,7 +76,6 @@ def test_gauges_are_computed_at_each_scrape(clock: Clock) -> None:
     metrics.watch_event("mptrainingjobs")
     clock.now += 2
     assert {
-        "mptraining_paused 1.0",
         "mptraining_jobs_paused 2.0",
         'mptraining_watch_last_event_age_seconds{resource="pods"} 7.0',
         'mptraining_watch_last_event_age_seconds{resource="mptrainingjobs"} 2.0',

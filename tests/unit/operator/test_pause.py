@@ -1,4 +1,4 @@
-"""Pause of the operator and of single jobs: nothing is planned, one Event says so, and its end queues the job."""
+"""Pause of single jobs: nothing is planned, one Event says so, and its end queues the job."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ def with_annotation(raw: dict[str, Any], value: str | None = "true") -> dict[str
 
 
 class Bench:
-    def __init__(self, clock: Clock, *, operator_paused: bool = False) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.cache = Cache(clock)
         self.said: list[tuple[Key, str]] = []
-        self.pause = Pause(
-            self.cache, lambda key, record: self.said.append((key, record.reason)), operator_paused=operator_paused
-        )
+        self.pause = Pause(self.cache, lambda key, record: self.said.append((key, record.reason)))
 
     def put(self, raw: dict[str, Any]) -> bool:
         return self.cache.put_job(parse.job(raw))
@@ -92,21 +90,3 @@ def test_a_deleted_job_is_forgotten(bench: Bench, raw_job: Make) -> None:
     bench.cache.remove_job(KEY, "job-1", 11)
     assert not bench.pause.holds(KEY)
     assert bench.pause._reported == {}
-
-
-def test_a_paused_operator_holds_every_job_without_an_event_for_each(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, operator_paused=True)
-    bench.put(raw_job())
-    assert bench.pause.operator_paused
-    assert bench.pause.holds(KEY)
-    assert bench.said == []
-
-
-def test_jobs_are_to_be_queued_exactly_when_the_operator_continues(bench: Bench, raw_job: Make) -> None:
-    bench.put(raw_job())
-    changes = [False, True, True, False, False]
-    assert [bench.pause.pause_operator(paused) for paused in changes] == [False, False, False, True, False]
-    bench.pause.pause_operator(True)
-    assert bench.pause.holds(KEY)
-    bench.pause.pause_operator(False)
-    assert not bench.pause.holds(KEY)

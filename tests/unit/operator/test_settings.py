@@ -67,10 +67,6 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("{runtimes: {a: {}}, defaultRuntimes: {A b: a}}", "expected the name of a namespace"),
         ("runtimes: {None: {}}", "runtimes.None: 'None' is not valid; expected small letters, digits and dashes"),
         (
-            "runtimes: {a: {tryForSeconds: 3}}",
-            "runtimes.a.alternatives: missing",
-        ),
-        (
             "runtimes: {a: {podTemplate: {annotations: {a b: c}}}}",
             "runtimes.a.podTemplate.annotations.a b: 'a b' is no key of an annotation, such as team or example.com/te",
         ),
@@ -93,13 +89,6 @@ def test_a_wrong_file_is_named_in_one_line(tmp_path: Path, text: str, words: str
     ("text", "lines"),
     [
         (
-            "runtimes: {a: {alternatives: [{type: nvidia-l5}, {type: t4}]}}",
-            [
-                "runtimes.a.alternatives[0].type: unknown accelerator 'nvidia-l5'. Did you mean 'nvidia-l4'?",
-                "runtimes.a.alternatives[1].type: 't4' is a short name of the command line; write 'nvidia-tesla-t4'",
-            ],
-        ),
-        (
             "{limits: {registries: ['https://x.io/y'], images: [a b]}, runtimes: {a: {images: {gpu: x y}}}}",
             [
                 "runtimes.a.images.gpu: 'x y' is no image, such as registry.example.com/team/trainer:1",
@@ -119,11 +108,10 @@ def test_a_wrong_file_is_named_in_one_line(tmp_path: Path, text: str, words: str
             ],
         ),
         (
-            "runtimes: {a: {provisionin: Spot, tryForSeconds: x, foo: 1}}",
+            "runtimes: {a: {provisionin: Spot, foo: 1}}",
             [
-                "runtimes.a.tryForSeconds: 'x' is not valid; expected a whole number",
                 "runtimes.a.provisionin: unknown field. Did you mean 'provisioning'?",
-                "runtimes.a.foo: unknown field. Known fields here: alternatives, ",
+                "runtimes.a.foo: unknown field. Known fields here: defaultOutput, ",
             ],
         ),
         (
@@ -154,9 +142,8 @@ def test_mistakes_between_fields_are_listed_beside_wrong_fields_each_with_its_li
 runtimes:
   Team Default: {}
   a:
-    alternatives: [{type: l4, countPerNode: 4}]
     podTemplate: {hostNetwork: true, image: 5}
-  b: {tryForSeconds: 3}
+  b: {}
   None: {}
 defaultRuntimes: {ns: zzz, other: a}
 healthPort: 8443
@@ -167,17 +154,14 @@ healthPort: 8443
     names = "expected small letters, digits and dashes, no dash first or last, such as team-a"
     assert [line.removeprefix(f"{file}:") for line in str(caught.value).splitlines()] == [
         f"2: runtimes.Team Default: 'Team Default' is not valid; {names}. Did you mean 'team-default'?",
-        "4: runtimes.a.alternatives[0].type: 'l4' is a short name of the command line; write 'nvidia-l4'",
-        '5: runtimes.a.podTemplate.image: 5 is not valid; expected text. Quote it: "5".',
-        "5: runtimes.a.podTemplate.hostNetwork: unknown field. Known fields here: affinity, annotations, dnsConfig, "
+        '4: runtimes.a.podTemplate.image: 5 is not valid; expected text. Quote it: "5".',
+        "4: runtimes.a.podTemplate.hostNetwork: unknown field. Known fields here: affinity, annotations, dnsConfig, "
         "dnsPolicy, env, envFrom, image, imagePullSecrets, initContainers, labels, lifecycle, nodeSelector, resources, "
         "runtimeClassName, serviceAccountName, tolerations, topologySpreadConstraints, volumeMounts, volumes.",
-        "6: runtimes.b.alternatives: missing; expected alternatives beside tryForSeconds. Add alternatives, or remove "
-        "tryForSeconds.",
-        f"7: runtimes.None: 'None' is not valid; {names}. None is reserved: runtime: None in a job means no runtime. "
+        f"6: runtimes.None: 'None' is not valid; {names}. None is reserved: runtime: None in a job means no runtime. "
         "Choose another name.",
-        "8: defaultRuntimes.ns: 'zzz' is no runtime of these settings; expected one of a, b",
-        "9: healthPort: 8443 is not valid; expected a healthPort other than progress.port, 8443",
+        "7: defaultRuntimes.ns: 'zzz' is no runtime of these settings; expected one of a, b",
+        "8: healthPort: 8443 is not valid; expected a healthPort other than progress.port, 8443",
     ]
 
 

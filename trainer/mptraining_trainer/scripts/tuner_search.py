@@ -12,15 +12,17 @@ import functools
 import importlib
 import inspect
 import os
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 from mptraining_api.problems import InvalidProgram, Problem
-from mptraining_trainer.scripts.after_import import after_import
 from mptraining_trainer.scripts.tuner_folder import TunerFolder, write_json
 
 PACKAGE = "keras_tuner"
@@ -63,7 +65,7 @@ class TunerSearch:
     def around_script(self) -> Iterator[None]:
         """Change KerasTuner in the block, as soon as the script imports it."""
         with ExitStack() as stack:
-            stack.enter_context(after_import(PACKAGE, lambda module: self._change(module, stack)))
+            stack.enter_context(_after_import(PACKAGE, lambda module: self._change(module, stack)))
             yield
 
     def best_model(self) -> tuple[Any, dict[str, float]]:
@@ -194,3 +196,52 @@ def _whole_json(original: Callable[[str, Any], str]) -> Callable[[str, Any], str
 def _metrics(trial: Any) -> dict[str, float]:
     found = {name: trial.metrics.get_best_value(name) for name in trial.metrics.metrics}
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+class _Loader(Loader):
+    def __init__(self, loader: Loader, call: Callable[[ModuleType], None]) -> None:
+        self._loader, self._call = loader, call
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The package's own loader reads its resources.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._call(module)
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, package: str, call: Callable[[ModuleType], None]) -> None:
+        self._package, self._call = package, call
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._package:
+            return None
+        for finder in sys.meta_path:
+            found = None if finder is self else finder.find_spec(fullname, path, target)
+            if found is not None:
+                if found.loader is not None:
+                    found.loader = _Loader(found.loader, self._call)
+                return found
+        return None
+
+
+@contextmanager
+def _after_import(package: str, call: Callable[[ModuleType], None]) -> Iterator[None]:
+    """In the block, call `call` with the top-level package once it has been imported."""
+    if package in sys.modules:
+        call(sys.modules[package])
+        yield
+        return
+    finder = _Finder(package, call)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)

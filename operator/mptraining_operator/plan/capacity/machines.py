@@ -8,15 +8,10 @@ machines starts again with the first choice, except that a machine that did not 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from mptraining_api import outcomes
-from mptraining_api.machines.try_times import tried_for
 from mptraining_api.outcomes import Budget
 from mptraining_api.resolve.alternatives import describe
 from mptraining_api.resolve.attempt import possible_nodes
-from mptraining_api.resolve.runtime_settings import Runtime
-from mptraining_api.resolve.runtimes import outside_limits
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Machine, MPTrainingJob
 from mptraining_api.status import Attempt, JobStatus, parse_time
@@ -28,6 +23,7 @@ from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 # A machine rests for this multiple of its tryForSeconds, so that waits for it take a quarter of the time at most.
 _REST = 3
+_FIELD = "spec.accelerator.tryForSeconds"
 
 
 def start_of(number: int, job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -> StartAttempt:
@@ -58,14 +54,17 @@ def tried(job: MPTrainingJob | None, status: JobStatus) -> tuple[Machine, ...]:
     accelerator = job.spec.accelerator if job else None
     if accelerator is None or conditions.is_true(status, "FellBackToCPU"):
         return ()
-    if status.machines:
-        return tuple(status.machines)
     return (accelerator, *accelerator.alternatives) if accelerator.alternatives else ()
 
 
-def try_seconds(snapshot: Snapshot, machines: tuple[Machine, ...], machine: int) -> int:
-    """Return for how many seconds that machine is tried: by default its share of pendingTimeoutSeconds."""
-    return tried_for([each.try_for_seconds for each in machines], run_policy(snapshot).pending_timeout_seconds)[machine]
+def written_seconds(snapshot: Snapshot) -> int | None:
+    """Return spec.accelerator.tryForSeconds."""
+    return snapshot.job.spec.accelerator.try_for_seconds if snapshot.job else None
+
+
+def try_seconds(snapshot: Snapshot, machines: tuple[Machine, ...]) -> int:
+    """Return for how many seconds each machine is tried: by default an equal share of pendingTimeoutSeconds."""
+    return written_seconds(snapshot) or max(1, run_policy(snapshot).pending_timeout_seconds // len(machines))
 
 
 def next_machine(snapshot: Snapshot, status: JobStatus, now: float) -> int:
@@ -74,43 +73,31 @@ def next_machine(snapshot: Snapshot, status: JobStatus, now: float) -> int:
     if not machines or not attempts:
         return 0
     last = attempts[-1]
-    outside = _outside_limits(snapshot, status)
     used = min(last.machine or 0, len(machines) - 1)
     outcome = outcomes.by_reason(last.outcome or "")
     # A gang that got only some of its machines waits for no more of them.
     if outcome in (outcomes.NO_CAPACITY, outcomes.GANG_RELEASED):
-        order = _after(used, len(machines), outside)
+        order = _after(used, len(machines))
         rests = {each: _rest_ends(snapshot, status, machines, each, absent=False) for each in order}
     elif outcome.budget == Budget.INFRASTRUCTURE_RETRIES or outcome == outcomes.SUSPENDED:
-        order = [each for each in range(len(machines)) if each not in outside]
+        order = list(range(len(machines)))
         rests = {each: _rest_ends(snapshot, status, machines, each, absent=True) for each in order}
     else:
         # Its machines are still there, or the job queues for them again.
-        return 0 if used in outside else used
+        return used
     return next((each for each in order if rests[each] <= now), min(order, key=rests.__getitem__))
 
 
-def _after(machine: int, count: int, outside: Collection[int]) -> list[int]:
-    """Return the machines that follow `machine`, in their order; the first choice if there is no other."""
-    others = [(machine + 1 + step) % count for step in range(count - 1)]
-    return [each for each in others if each not in outside] or [0]
-
-
-def _outside_limits(snapshot: Snapshot, status: JobStatus) -> frozenset[int]:
-    """Return the alternatives of the job's runtime that limits exclude which became stricter after its start."""
-    runtimes = snapshot.limits.cluster.runtimes or {}
-    return frozenset(
-        index
-        for index, each in enumerate(status.machines or ())
-        if index and outside_limits(each, snapshot.limits.jobs, each.runtime, runtimes.get(each.runtime, Runtime()))
-    )
+def _after(machine: int, count: int) -> list[int]:
+    """Return the machines that follow `machine`, in their order."""
+    return [(machine + 1 + step) % count for step in range(count - 1)]
 
 
 def _rest_ends(
     snapshot: Snapshot, status: JobStatus, machines: tuple[Machine, ...], machine: int, *, absent: bool
 ) -> float:
     """Return until when a machine rests that was taken away in moments or, with `absent`, did not come; else 0."""
-    seconds = try_seconds(snapshot, machines, machine)
+    seconds = try_seconds(snapshot, machines)
     for attempt in reversed(status.attempts or []):
         if (attempt.machine or 0) != machine or not attempt.completion_time:
             continue
@@ -137,29 +124,21 @@ def try_deadline(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob,
         return None
     machine = min(attempt.machine or 0, len(machines) - 1)
     began = batch_job.started or batch_job.created
-    seconds = try_seconds(snapshot, machines, machine)
-    message = f"{describe(machines[machine])} did not come within {seconds} s ({field(status, machine)}): {why}"
+    seconds = try_seconds(snapshot, machines)
+    message = f"{describe(machines[machine])} did not come within {seconds} s ({_FIELD}): {why}"
     return Deadline(began + seconds, outcomes.NO_CAPACITY, message)
 
 
 def queue_deadline(snapshot: Snapshot, status: JobStatus, queue_job: SeenBatchJob) -> Deadline | None:
     """Return when the job no longer queues for that machine; None for one without alternatives or `tryForSeconds`."""
-    machines = tried(snapshot.job, status)
-    machine = min(queue_job.machine, len(machines) - 1)
-    if not machines or (seconds := machines[machine].try_for_seconds) is None:
+    machines, seconds = tried(snapshot.job, status), written_seconds(snapshot)
+    if not machines or seconds is None:
         return None
+    machine = min(queue_job.machine, len(machines) - 1)
     # Since its start, or since the queue took its machines back.
     began = max(queue_job.created, conditions.transition_time(status, "Running") or 0.0)
-    message = f"the queue did not admit {describe(machines[machine])} within {seconds} s ({field(status, machine)})"
+    message = f"the queue did not admit {describe(machines[machine])} within {seconds} s ({_FIELD})"
     return Deadline(began + seconds, outcomes.NO_CAPACITY, message)
-
-
-def field(status: JobStatus, machine: int) -> str:
-    """Return the field of the job, or of the settings, with the time for which that machine is tried."""
-    if status.machines:
-        return status.machines[machine].field
-    alternative = f"alternatives[{machine - 1}]." if machine else ""
-    return f"spec.accelerator.{alternative}tryForSeconds"
 
 
 def give_up(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, message: str, now: float) -> Plan:
@@ -176,9 +155,9 @@ def announced(snapshot: Snapshot, status: JobStatus, machine: int) -> str:
     machines = tried(snapshot.job, status)
     if not machines:
         return ""
-    if snapshot.queue_name and machines[machine].try_for_seconds is None:
+    if snapshot.queue_name and written_seconds(snapshot) is None:
         return f"{describe(machines[machine])}, when its queue admits it"
-    return f"{describe(machines[machine])} for {try_seconds(snapshot, machines, machine)} s"
+    return f"{describe(machines[machine])} for {try_seconds(snapshot, machines)} s"
 
 
 def plan_of_tries(snapshot: Snapshot, status: JobStatus, machine: int) -> str:
@@ -186,6 +165,5 @@ def plan_of_tries(snapshot: Snapshot, status: JobStatus, machine: int) -> str:
     machines = tried(snapshot.job, status)
     if not machines:
         return ""
-    following = _after(machine, len(machines), _outside_limits(snapshot, status))[0]
-    then = f", then {describe(machines[following])}" if following != machine else ""
-    return f"; tries {announced(snapshot, status, machine)}{then}"
+    following = machines[_after(machine, len(machines))[0]]
+    return f"; tries {announced(snapshot, status, machine)}, then {describe(following)}"

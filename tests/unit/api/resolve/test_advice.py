@@ -203,7 +203,7 @@ def test_advice_on_an_elastic_job_of_one_size(least: int, most: int, batch: int,
          ["accelerator.alternatives[0] is the same machine as the first choice: remove it."]),
         ({"accelerator": {"type": "nvidia-l4", "tryForSeconds": 9, "alternatives": [
             {"type": "nvidia-tesla-t4"}, {"type": "nvidia-l4", "provisioning": "Spot"},
-            {"type": "nvidia-tesla-t4", "tryForSeconds": 5}]}},
+            {"type": "nvidia-tesla-t4"}]}},
          ["accelerator.alternatives[2] is the same machine as alternatives[0]: remove it."]),
         # The text: YAML's null is an absent field, to Kubernetes too.
         ({"runtime": "null"},

@@ -22,15 +22,12 @@ def job(path: Path) -> dict[str, Any]:
     return next(each for each in documents if each["kind"] == "MPTrainingJob")
 
 
-def test_the_published_file_is_current() -> None:
-    published = (ROOT / "manifests" / "mptrainingjob.schema.json").read_text()
-    assert published == to_json()
-    jsonschema.Draft202012Validator.check_schema(json.loads(published))
+def test_it_is_a_json_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(json.loads(to_json()))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_names_the_schema_and_is_valid(path: Path) -> None:
-    assert "# yaml-language-server: $schema=../mptrainingjob.schema.json\n" in path.read_text()
+def test_every_example_is_valid(path: Path) -> None:
     assert list(VALIDATOR.iter_errors(job(path))) == []
 
 

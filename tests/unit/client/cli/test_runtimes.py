@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from mptraining.cli import runtimes as command
 from mptraining.cli.main import app
-from mptraining.cli.platform import runtimes as command
 from mptraining.cluster import connection
 from mptraining.cluster.connection import Where
 from mptraining.cluster.errors import ClusterProblem
@@ -72,18 +71,6 @@ def test_what_it_prints_is_what_check_takes(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["check", str(job), "--runtimes", known])
     assert refused.exit_code == 2
     assert ":6: spec.runtime: 'other' is no runtime of this cluster; expected one of plain, team-" in refused.stderr
-
-
-def test_the_published_limits_decide_which_alternatives_check_shows(tmp_path: Path) -> None:
-    runtimes = {"scarce": {"alternatives": [{"type": "nvidia-l4"}, {"type": "nvidia-tesla-v100"}]}}
-    published = {"runtimes": runtimes, "limits": {"accelerators": ["nvidia-tesla-t4", "nvidia-l4"]}}
-    file = write(tmp_path, {"kind": "ConfigMap", "data": {"runtimes.yaml": yaml.safe_dump(published)}})
-    printed = CliRunner().invoke(app, ["runtimes", "--yaml", "--file", file]).stdout
-    (tmp_path / "known.yaml").write_text(printed, encoding="utf-8")
-    job = tmp_path / "job.yaml"
-    job.write_text(JOB.replace("RUNTIME", "scarce"), encoding="utf-8")
-    checked = CliRunner().invoke(app, ["check", str(job), "--json", "--runtimes", str(tmp_path / "known.yaml")]).stdout
-    assert [each["accelerator"]["type"] for each in json.loads(checked)["job"]["alternatives"]] == ["nvidia-l4"]
 
 
 def test_a_file_with_mistakes_is_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptraining.display.curves import MOST_POINTS
@@ -66,6 +66,7 @@ def progress(step: int) -> Progress:
     return Progress(time=1.0, attempt=1, incarnation="a", worker=0, step=step, epoch=1, metrics={"loss": 0.5})
 
 
+@settings(max_examples=20)
 @given(st.lists(st.text(), max_size=5))
 def test_whatever_a_program_prints_is_text(lines: list[str]) -> None:
     class Tags(HTMLParser):

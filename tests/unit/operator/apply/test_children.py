@@ -192,7 +192,7 @@ def test_a_pod_template_of_which_no_pod_can_be_built_is_invalid(api: Any, clock:
         bench.start(number=2)
 
 
-@pytest.mark.parametrize("part", ["launch", "own_volumes", "_placement"])
+@pytest.mark.parametrize("part", ["launch", "own_volumes"])
 def test_a_fault_of_the_operator_is_no_mistake_in_the_pod_template(
     api: Any, clock: Clock, raw_job: Make, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:

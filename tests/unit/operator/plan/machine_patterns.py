@@ -19,9 +19,9 @@ ACCELERATOR: dict[str, Any] = {
     "provisioning": "Spot",
     "tryForSeconds": 300,
     "alternatives": [
-        {"type": L4, "countPerNode": 8, "provisioning": "Spot", "tryForSeconds": 300},
+        {"type": L4, "countPerNode": 8, "provisioning": "Spot"},
         {"type": T4, "countPerNode": 4},
-        {"type": CPU, "countPerNode": 4, "tryForSeconds": 600},
+        {"type": CPU, "countPerNode": 4},
     ],
 }
 
@@ -33,7 +33,7 @@ PATTERNS: dict[str, dict[str, tuple[int, ...]]] = {
     "only the first alternative is there": {L4: (0,)},
     "only the last alternative is there": {CPU: (0,)},
     "no machine ever comes": {},
-    "the first choice comes while the last alternative is tried": {A100: (1600,)},
+    "the first choice comes while the last alternative is tried": {A100: (1000,)},
     "an alternative comes after all were tried once": {T4: (2100,)},
     "the first choice is taken away and back at once": {A100: (0, 1000, 1030)},
     "the first choice is taken away for ever": {A100: (0, 1000), CPU: (0,)},

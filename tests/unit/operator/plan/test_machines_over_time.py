@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import Attempt, JobStatus, Phase, format_time, parse_time
@@ -56,16 +54,6 @@ def job(run_policy: Mapping[str, Any] | None = None, **spec: Any) -> MPTrainingJ
             },
         }
     )
-
-
-# The same machines, where a runtime adds all but the first choice.
-FIRST_CHOICE = {name: ACCELERATOR[name] for name in ("type", "countPerNode", "provisioning")}
-WITH_RUNTIME = Limits(
-    cluster=dataclasses.replace(
-        LIMITS.cluster,
-        runtimes={"scarce": Runtime.parse({name: ACCELERATOR[name] for name in ("tryForSeconds", "alternatives")})},
-    )
-)
 
 
 @dataclass
@@ -252,75 +240,16 @@ def test_twelve_patterns_of_machines_give_the_table() -> None:
     assert table == yaml.load(TABLE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_alternatives_of_a_runtime_are_tried_as_those_of_a_job(pattern: str) -> None:
-    own = simulated(PATTERNS[pattern])
-    spec = {"accelerator": FIRST_CHOICE, "runtime": "scarce"}
-    cluster = ClusterSimulation(job({}, **spec), PATTERNS[pattern], WITH_RUNTIME)
-    cluster.run()
-    assert summary(cluster) == summary(own)
-    # A change of the settings does not change a job that has started.
-    assert cluster.status.machines is not None
-    assert [each.type for each in cluster.status.machines] == [A100, L4, T4, CPU]
-    after = ClusterSimulation(job({}, **spec), PATTERNS[pattern], WITH_RUNTIME)
-    after.run(until=1)
-    after.limits = LIMITS
-    after.run()
-    assert [each.machine for each in after.status.attempts or ()] == [
-        each.machine for each in own.status.attempts or ()
-    ]
-
-
-@pytest.mark.parametrize("times", [(900, 700, None), (None, None, None), (1700, None)])
-def test_the_last_machine_is_tried_however_long_the_others_are(times: tuple[int | None, ...]) -> None:
+@pytest.mark.parametrize(("seconds", "types"), [(800, (A100, L4, T4)), (None, (A100, L4, T4)), (1700, (L4, T4))])
+def test_the_last_machine_is_tried_however_long_the_others_are(seconds: int | None, types: tuple[str, ...]) -> None:
     # The times of a job that the rules accept, in the default of pendingTimeoutSeconds.
-    first, *others = (
-        {"type": type, "countPerNode": 4} | ({} if seconds is None else {"tryForSeconds": seconds})
-        for type, seconds in zip((A100, L4, T4)[-len(times) :], times, strict=True)
-    )
-    found = job({"pendingTimeoutSeconds": 1800}, accelerator=first | {"alternatives": others})
+    first, *others = ({"type": type, "countPerNode": 4} for type in types)
+    tried = {} if seconds is None else {"tryForSeconds": seconds}
+    found = job({"pendingTimeoutSeconds": 1800}, accelerator=first | tried | {"alternatives": others})
     cluster = ClusterSimulation(found, {T4: (0,)})
     cluster.run()
     assert [each.accelerator for each in cluster.status.attempts or ()][-1] == T4
     assert cluster.status.phase == Phase.SUCCEEDED
-
-
-def test_events_name_the_field_of_the_settings_also_after_an_alternative_that_does_not_suit() -> None:
-    # Seven replicas cannot share a batch of 64.
-    others = [{"type": "nvidia-tesla-v100", "countPerNode": 7}, *ACCELERATOR["alternatives"]]
-    runtime = Runtime.parse({"tryForSeconds": 300, "alternatives": others})
-    settings = dataclasses.replace(LIMITS.cluster, runtimes={"scarce": runtime})
-    spec = {"accelerator": FIRST_CHOICE, "runtime": "scarce"}
-    cluster = ClusterSimulation(job({}, **spec), {T4: (0,)}, Limits(cluster=settings))
-    cluster.run()
-    text = "\n".join(cluster.records)
-    assert "nvidia-tesla-a100 x 8 (Spot) did not come within 300 s (runtimes.scarce.tryForSeconds)" in text
-    assert "nvidia-l4 x 8 (Spot) did not come within 300 s (runtimes.scarce.alternatives[1].tryForSeconds)" in text
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["limits", "the limits of the runtime"])
-def test_stricter_limits_end_no_job_but_its_runtimes_machines_outside_are_skipped(own: bool) -> None:
-    spec = {"accelerator": FIRST_CHOICE, "runtime": "scarce"}
-    cluster = ClusterSimulation(job({}, **spec), {L4: (0,), T4: (0,)}, WITH_RUNTIME)
-    cluster.run(until=200)
-    allowed = {"accelerators": [A100, T4]}
-    runtime = Runtime.parse({"limits": allowed if own else {}})
-    settings = dataclasses.replace(WITH_RUNTIME.cluster, runtimes={"scarce": runtime})
-    cluster.limits = Limits(cluster=settings, jobs=JobLimits.parse({} if own else allowed))
-    cluster.run()
-    ended = [(each.accelerator, each.outcome) for each in cluster.status.attempts or ()]
-    assert ended == [(A100, "NoCapacity"), (T4, "Succeeded")]
-    following = [each.split("Next: ")[1] for each in cluster.records if "Next: " in each]
-    assert following == ["nvidia-tesla-t4 x 4 (Spot) for 900 s"]
-
-
-def test_a_job_whose_other_machines_are_all_outside_the_limits_tries_its_first_choice_alone() -> None:
-    cluster = ClusterSimulation(job({}, accelerator=FIRST_CHOICE, runtime="scarce"), {}, WITH_RUNTIME)
-    cluster.run(until=200)
-    cluster.limits = dataclasses.replace(WITH_RUNTIME, jobs=JobLimits.parse({"accelerators": [A100]}))
-    cluster.run(until=700)
-    (again,) = [each for each in cluster.records if "Started: attempt 2" in each]
-    assert again.endswith("; tries nvidia-tesla-a100 x 8 (Spot) for 300 s")
 
 
 def test_events_say_which_machine_is_tried_for_how_long_and_what_follows() -> None:
@@ -355,11 +284,12 @@ def test_the_frozen_job_is_the_same_for_all_attempts() -> None:
     assert [each.accelerator.type for each in cluster.frozen.alternatives] == [L4, T4, CPU]
 
 
-def test_a_machine_without_a_time_of_its_own_is_tried_for_its_share_of_the_pending_timeout() -> None:
-    cluster = simulated({}, pendingTimeoutSeconds=8000)
-    assert "nvidia-tesla-t4 x 4 (OnDemand) did not come within 2000 s (spec.accelerator.alternatives[1].tryForSec" in (
-        "".join(cluster.records)
-    )
+def test_without_a_time_each_machine_is_tried_for_its_share_of_the_pending_timeout() -> None:
+    accelerator = {name: value for name, value in ACCELERATOR.items() if name != "tryForSeconds"}
+    cluster = ClusterSimulation(job({"pendingTimeoutSeconds": 8000}, accelerator=accelerator), {})
+    cluster.run()
+    for machine in ("nvidia-tesla-a100 x 8 (Spot)", "nvidia-tesla-t4 x 4 (OnDemand)"):
+        assert f"{machine} did not come within 2000 s (spec.accelerator.tryForSeconds)" in "".join(cluster.records)
 
 
 def test_machines_that_came_are_kept_however_long_their_containers_take_to_start() -> None:
@@ -425,21 +355,8 @@ def test_the_machine_after_these_attempts(attempts: list[tuple[int, str, int, in
 
 
 @pytest.mark.parametrize(
-    ("attempt", "allowed"),
-    [((1, "ProgramFailed"), [A100, T4]), ((1, "Preempted"), [A100]), ((0, "NoCapacity"), [A100])],
-)
-def test_the_first_choice_remains_when_limits_exclude_the_others(attempt: tuple[int, str], allowed: list[str]) -> None:
-    cluster = ClusterSimulation(job({}, accelerator=FIRST_CHOICE, runtime="scarce"), {}, WITH_RUNTIME)
-    cluster.run(until=10)
-    limits = dataclasses.replace(WITH_RUNTIME, jobs=JobLimits.parse({"accelerators": allowed}))
-    status = history((*attempt, 0, 400)).model_copy(update={"machines": cluster.status.machines})
-    snapshot = dataclasses.replace(cluster._snapshot(), limits=limits)
-    assert machines.next_machine(snapshot, status, BASE + 400) == 0
-
-
-@pytest.mark.parametrize(
     ("seconds", "expected"),
-    [(None, [f"0: {A100}"]), (120, [f"0: {A100}", f"120: {L4}", f"420: {T4}"])],
+    [(None, [f"0: {A100}"]), (1100, [f"0: {A100}", f"1100: {L4}", f"2200: {T4}"])],
 )
 def test_a_job_queues_for_its_machine_without_limit_unless_that_has_a_time(
     seconds: int | None, expected: list[str]
@@ -448,12 +365,6 @@ def test_a_job_queues_for_its_machine_without_limit_unless_that_has_a_time(
     accelerator = {name: value for name, value in accelerator.items() if value is not None}
     cluster = ClusterSimulation(job(accelerator=accelerator, scheduling={"queueName": "gpus"}), {})
     check_queueing(cluster, expected)
-
-
-def test_a_job_queues_for_the_machines_of_its_runtime_in_their_time() -> None:
-    spec = {"accelerator": FIRST_CHOICE, "runtime": "scarce", "scheduling": {"queueName": "gpus"}}
-    expected = [f"0: {A100}", f"300: {L4}", f"600: {T4}"]
-    check_queueing(ClusterSimulation(job({}, **spec), {}, WITH_RUNTIME), expected)
 
 
 def check_queueing(cluster: ClusterSimulation, expected: list[str]) -> None:

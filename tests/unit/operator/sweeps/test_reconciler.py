@@ -316,7 +316,7 @@ def test_a_paused_sweep_is_left_alone_until_the_annotation_is_removed(api: Any, 
     assert [reason for _, reason in bench.said if "aused" in reason] == ["Paused", "Unpaused"]
 
 
-def test_a_paused_operator_starts_no_trial(api: Any, clock: Clock) -> None:
+def test_a_sweep_of_a_namespace_that_cannot_be_listed_starts_no_trial(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, document())
     bench.held = True
     bench.run(5.0)

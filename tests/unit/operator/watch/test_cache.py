@@ -59,17 +59,6 @@ def test_a_job_with_its_children(clock: Clock, raw_job: Make, raw_batch_job: Mak
     assert cache.jobs_by_phase() == {"Pending": 1}
 
 
-def test_the_numbers_of_objects(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make) -> None:
-    cache = Cache(clock)
-    cache.put_job(parse.job(raw_job()))
-    put_child(cache, raw_batch_job())
-    for number in range(2):
-        put_child(cache, raw_pod(uid=f"pod-{number}"))
-    cache.remove_child(KEY, "pod-0", 99)
-    assert cache.sizes() == {"jobs": 1, "batch_jobs": 1, "pods": 1, "removed": 1}
-    assert [job.key for job in cache.jobs()] == [KEY]
-
-
 def test_an_event_without_a_change_is_ignored(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(version=10)))

@@ -326,5 +326,5 @@ def test_a_missing_resource_is_logged_in_one_line(api: Any, raw_job: Make, caplo
     lists.stop()
     lists._thread.join(60)
     assert CRD_MISSING in caplog.text
-    assert "manifests/crd.yaml" in caplog.text
+    assert "files/crd.yaml" in caplog.text
     assert not caplog.records[0].exc_info

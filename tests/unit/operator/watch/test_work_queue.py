@@ -148,17 +148,6 @@ def test_ages(clock: Clock) -> None:
     assert (queue.oldest_age(), queue.depth()) == (3, 1)
 
 
-def test_the_next_keys_with_the_seconds_until_they_are_due(clock: Clock) -> None:
-    queue = WorkQueue(clock)
-    queue.add(A, 5)
-    queue.add(B, 1)
-    queue.add(C, 9)
-    clock.now += 2
-    assert queue.next_keys(2) == [(B, -1), (A, 3)]
-    assert queue.take(0) == B
-    assert queue.next_keys(9) == [(A, 3), (C, 7)]
-
-
 def test_stop_wakes_waiting_workers() -> None:
     queue = WorkQueue(time.monotonic)
     found: list[Key | None] = []

@@ -85,14 +85,10 @@ def rows(found: KnownRuntimes) -> list[tuple[str, ...]]:
 
 
 def _adds(runtime: Runtime) -> list[str]:
-    from mptraining_api.resolve.alternatives import describe
-    from mptraining_api.resolve.runtimes import alternatives_of
-
     images = [f"image for {kind}" for kind in runtime.images.to_document()]
     template = runtime.pod_template.to_document() if runtime.pod_template else {}
     output = [f"output below {runtime.default_output}"] if runtime.default_output else []
-    others = [f"then {describe(each)}" for each in alternatives_of(runtime)]
-    return [*([str(runtime.provisioning)] if runtime.provisioning else []), *others, *images, *output, *template]
+    return [*([str(runtime.provisioning)] if runtime.provisioning else []), *images, *output, *template]
 
 
 def _limits(runtime: Runtime) -> dict[str, Any]:

@@ -1,1 +1,0 @@
-"""Commands about what the owner of a platform offers to jobs."""
