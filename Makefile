@@ -86,7 +86,7 @@ training: $(INSTALLED) build/bin/fake-gcs-server
 apiserver: $(INSTALLED) servers
 	@$(PYTEST) tests/apiserver -n 2 --dist loadfile $(SECOND_TRY)
 
-e2e: $(INSTALLED) servers build/bin/kubeconform build/bin/kube-score $(ENVIRONMENTS)
+e2e: $(INSTALLED) servers build/bin/kube-score $(ENVIRONMENTS)
 	@$(PYTEST) tests/e2e --ignore tests/e2e/kind --ignore tests/e2e/browser -n 2 --dist worksteal $(SECOND_TRY)
 
 kind: $(INSTALLED)

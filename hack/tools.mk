@@ -19,7 +19,6 @@ $(eval $(call go_program,kwok,sigs.k8s.io/kwok/cmd/kwok@v0.7.0))
 $(eval $(call go_program,helm,helm.sh/helm/v3/cmd/helm@v3.19.0, (two minutes)))
 $(eval $(call go_program,helm-docs,github.com/norwoodj/helm-docs/cmd/helm-docs@v1.14.2))
 $(eval $(call go_program,actionlint,github.com/rhysd/actionlint/cmd/actionlint@v1.7.12))
-$(eval $(call go_program,kubeconform,github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0))
 $(eval $(call go_program,kube-score,github.com/zegl/kube-score/cmd/kube-score@v1.20.0))
 # Kubeflow's operator, which `make bench BENCH=operator` measures against.
 PEER := v1.9.3

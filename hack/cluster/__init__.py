@@ -2,6 +2,5 @@
 
 Read `up` (what `make cluster` does; `down` undoes it), then `engine` (Docker or Podman), `nodes` (whether they are
 well) and `kubectl`; `images` (what `make images` builds and loads), `installation` (the operator on the cluster).
-`registry` connects its nodes to a registry on the host. `binaries` obtains etcd and the API server for tests without a
-cluster, `schemas` what kubeconform checks by.
+`binaries` obtains etcd and the API server for tests without a cluster.
 """

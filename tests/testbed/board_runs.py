@@ -31,12 +31,6 @@ _POLICIES = ("float32", "mixed_bfloat16")
 _RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
 
 
-def write_runs(folder: Path, *, runs: int, points: int, seed: int = 0) -> None:
-    """Write `runs` finished runs with `points` Progress events each, one a second and ten validations."""
-    for number in range(runs):
-        write_run(folder / f"sweep-{number // 100}" / f"run-{number:04}", number, points, random.Random(seed + number))
-
-
 def write_run(folder: Path, number: int, points: int, draw: random.Random, *, finished: bool = True) -> None:
     """Write one run; unfinished, its last event is that of a step."""
     (folder / run_folder.EVENTS).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""helm, kubeconform and kube-score; without them these tests are left out and say so, in CI they fail."""
+"""helm and kube-score; without them these tests are left out and say so, in CI they fail."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tests.testbed.binaries import missing
 
 @pytest.fixture(scope="session", autouse=True)
 def checkers() -> None:
-    if absent := missing(("helm", "kubeconform", "kube-score")):
+    if absent := missing(("helm", "kube-score")):
         leave_out(absent)

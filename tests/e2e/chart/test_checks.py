@@ -1,7 +1,4 @@
-"""Other people's checks of what the chart, the manifests and the operator make: helm lint, kubeconform, kube-score.
-
-Kubernetes' own schemas of three releases are made by `hack.cluster.schemas` and kept in build/schemas.
-"""
+"""Other people's checks of the chart: helm lint, kube-score."""
 
 from __future__ import annotations
 
@@ -9,111 +6,21 @@ import functools
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from hack.cluster.schemas import FOLDER, VERSIONS
 from tests.testbed.binaries import binary
-from tests.testbed.kubernetes.chart import CHART, KUBERNETES, render
-from tests.unit.operator.resources.test_golden_objects import FOLDER as FOLDER_OF_CHILDREN
-from tests.unit.operator.resources.test_golden_objects import children, golden
+from tests.testbed.kubernetes.chart import CHART, EVERYTHING, KUBERNETES, render
 
 ROOT = Path(__file__).parents[3]
-EVERYTHING: dict[str, Any] = {
-    "namespace": {"create": True},
-    "commonLabels": {"team": "platform"},
-    "global": {"imageRegistry": "mirror.example", "imagePullSecrets": [{"name": "pull"}]},
-    "serviceAccount": {"annotations": {"iam.gke.io/gcp-service-account": "a@b"}},
-    "priorityClassName": "system-cluster-critical",
-    "nodeSelector": {"pool": "system"},
-    "tolerations": [{"key": "system", "operator": "Exists"}],
-    "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
-    "podLabels": {"a": "b"},
-    "podAnnotations": {"a": "b"},
-    "extraEnv": [{"name": "A", "value": "b"}],
-    "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}], "egress": [{"ports": [{"port": 443}]}]},
-    "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
-    "settings": {
-        "namespaces": ["team-a", "team-b"],
-        "limits": {"accelerators": ["t4"], "registries": ["gcr.io/team"], "nodesPerNamespace": 8},
-        "pods": {"httpsProxy": "http://proxy:3128", "caConfigMap": "authorities"},
-        "defaultOutputs": {"team-a": "gs://a"},
-    },
-}
-# The Prometheus operator's kinds: their schemas are not Kubernetes'.
-OTHERS = ("ServiceMonitor", "PrometheusRule")
 
 
 @functools.cache
 def rendered(everything: bool) -> str:
     return render(EVERYTHING if everything else {}, tests=True)
-
-
-@pytest.fixture(scope="module")
-def schemas() -> Path:
-    done = subprocess.run(
-        [sys.executable, "-m", "hack.cluster.schemas"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return FOLDER
-
-
-def conform(schemas: Path, version: str, text: str) -> dict[str, Any]:
-    """kubeconform's answer."""
-    name = "{{.ResourceKind}}{{.KindSuffix}}.json"
-    command = [str(binary("kubeconform")), "-strict", "-output", "json", "-summary", "-skip", ",".join(OTHERS)]
-    command += ["-schema-location", str(schemas / version / name), "-schema-location", str(schemas / name)]
-    command += ["-kubernetes-version", version.removeprefix("v")]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=600)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-@functools.cache
-def everything_that_is_made() -> str:
-    """Chart, manifests, examples, and the children of the golden jobs."""
-    parts = [rendered(False), rendered(True), (ROOT / "manifests" / "install.yaml").read_text()]
-    parts += [file.read_text() for file in sorted((ROOT / "manifests" / "examples").glob("*.yaml"))]
-    parts += [
-        yaml.dump_all(json.loads(json.dumps(children(golden(file.stem)))), Dumper=yaml.CSafeDumper)
-        for file in sorted(FOLDER_OF_CHILDREN.glob("*.yaml"))
-    ]
-    return "\n---\n".join(parts)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_object_conforms_to_kubernetes(schemas: Path, version: str) -> None:
-    answer = conform(schemas, version, everything_that_is_made())
-    assert answer["resources"] == [], answer["resources"]
-    summary = answer["summary"]
-    assert (summary["invalid"], summary["errors"], summary["skipped"]) == (0, 0, len(OTHERS))
-    assert summary["valid"] > 100
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("backoffLimitPerIndex: 0", "backofLimitPerIndex: 0"),
-        ("backoffLimitPerIndex: 0", "backoffLimitPerIndex: none"),
-        ("scope: Namespaced", "scop: Namespaced"),
-        ("policyTypes:", "policies:"),
-        ("accelerator:", "acelerator:"),
-    ],
-)
-def test_a_mistake_is_noticed(schemas: Path, right: str, wrong: str) -> None:
-    found = [each for each in re.split(r"^---$", everything_that_is_made(), flags=re.MULTILINE) if right in each]
-    assert conform(schemas, VERSIONS[-1], "\n---\n".join(found))["summary"]["invalid"] == 0
-    answer = conform(schemas, VERSIONS[-1], "\n---\n".join(found).replace(right, wrong))
-    assert answer["summary"]["invalid"] > 0
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])

@@ -162,27 +162,6 @@ def test_a_script_of_a_config_map_trains_unchanged(kind: Any, tmp_path: Path, mo
     assert events(kind.logs("script"), "Finished")[0]["reason"] == "Succeeded"
 
 
-def test_the_programs_error_is_in_the_condition(kind: Any) -> None:
-    kind.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "broken"},
-            "data": {"train.py": "import keras\nraise ValueError('the moon is full')\n"},
-        }
-    )
-    kind.job(
-        "broken",
-        accelerator={"type": "cpu"},
-        program={"script": {"path": "train.py"}},
-        source={"configMap": {"name": "broken"}},
-        runPolicy={"backoffLimit": 0},
-    )
-    failed = condition(kind.finished("broken", "Failed"), "Failed")
-    assert failed["reason"] == "ProgramFailed"
-    assert "the moon is full" in failed["message"]
-
-
 def test_a_missing_image_and_a_missing_config_map_are_conditions_within_a_minute(kind: Any) -> None:
     began = time.monotonic()
     kind.job(

@@ -22,9 +22,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.cluster.engine import ROOT
+from hack.cluster.engine import ROOT, Engine, Failed
 from hack.cluster.images import VERSION, engine_of_cluster
-from hack.cluster.registry import gateway_of
 from tests.testbed.kind_cluster import Kind
 
 IMAGE = f"mptraining/trainer:{VERSION}"
@@ -241,6 +240,18 @@ class Webhook(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Print nothing."""
+
+
+def gateway_of(engine: Engine) -> str:
+    """Return the host's IPv4 address in the network of the cluster."""
+    (network,) = json.loads(engine("network", "inspect", "kind"))
+    # Podman's form, then Docker's.
+    ranges = network.get("subnets") or network["IPAM"]["Config"]
+    for each in ranges:
+        gateway = str(each.get("gateway") or each.get("Gateway") or "")
+        if "." in gateway:
+            return gateway
+    raise Failed("the network kind has no IPv4 gateway")
 
 
 @pytest.fixture(scope="module")

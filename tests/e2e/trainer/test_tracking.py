@@ -21,7 +21,6 @@ import pytest
 from mptraining_api import events, outcomes
 from mptraining_api.launch import PROGRESS_SECONDS, TRACKING_PYTHON, WorkerIdentity
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.run_folder import Result
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from mptraining_trainer.distribution.preemption import Preemption
@@ -237,67 +236,6 @@ def test_a_server_that_is_killed_has_no_effect_and_the_export_completes_it(
     assert found["info"]["status"] == "RUNNING"
     export(folder, "--to", "mlflow")
     assert_complete(mlflow, folder, "killed")
-
-
-class Slow:
-    """A proxy that passes each answer on after some seconds."""
-
-    def __init__(self, to: str, seconds: float) -> None:
-        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-        self.requests = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.requests += 1
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                headers = {"Content-Type": self.headers.get("Content-Type") or "application/json"}
-                request = urllib.request.Request(f"{to}{self.path}", body or None, headers, method=self.command)
-                try:
-                    with urllib.request.urlopen(request, timeout=60) as answer:
-                        status, content = answer.status, answer.read()
-                except urllib.error.HTTPError as error:
-                    status, content = error.code, error.read()
-                time.sleep(seconds)
-                try:
-                    self.send_response(status)
-                    self.send_header("Content-Type", "application/json")
-                    self.send_header("Content-Length", str(len(content)))
-                    self.end_headers()
-                    self.wfile.write(content)
-                except OSError:
-                    pass
-
-            do_POST = do_GET
-
-            def log_message(self, *_: Any) -> None:
-                """Be quiet."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.uri = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
-def test_a_server_that_takes_ten_seconds_an_answer(mlflow: Mlflow, data: Path, tmp_path: Path) -> None:
-    slow = Slow(mlflow.uri, 10.0)
-    # TensorFlow's first training takes longer than the next.
-    train(tmp_path / "first", data, None)
-    alone = train(tmp_path / "alone", data, None)
-    folder = train(tmp_path / "run", data, slow.uri, name="slow")
-    slow.server.shutdown()
-    slow.server.server_close()
-    for ours, theirs in zip(weights(folder), weights(alone), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    took, without = (
-        Result.read((each / "result.json").read_bytes()).training_seconds or 0.0 for each in (folder, alone)
-    )
-    print(f"training: {without:.3f} s without tracking, {took:.3f} s with it")
-    # One answer would already be 10 s. A busy machine needs some of them for itself.
-    assert took < without + 8
-    export(folder, "--to", "mlflow", "--uri", mlflow.uri)
-    assert_complete(mlflow, folder, "slow")
 
 
 def test_a_server_that_is_absent(data: Path, tmp_path: Path) -> None:

@@ -103,10 +103,6 @@ class FaultProxy:
         """End the streams that are open now, of one resource or all; return their number."""
         return asyncio.run_coroutine_threadsafe(self._cut(resource), self._loop).result(60)
 
-    def open_watches(self, resource: str | None = None) -> int:
-        """Return the number of open streams."""
-        return sum(resource in (None, each.resource) for each in list(self._watches.values()))
-
     @property
     def requests(self) -> list[Answered]:
         """Return all requests that are over, in the order of their ends."""

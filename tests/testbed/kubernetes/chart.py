@@ -16,6 +16,28 @@ RELEASE = "mptraining"
 KUBERNETES = "1.34.4"
 # As in manifests/install.yaml.
 REGISTRY = "registry.invalid"
+# Values that render every object and every part of one.
+EVERYTHING: dict[str, Any] = {
+    "namespace": {"create": True},
+    "commonLabels": {"team": "platform"},
+    "global": {"imageRegistry": "mirror.example", "imagePullSecrets": [{"name": "pull"}]},
+    "serviceAccount": {"annotations": {"iam.gke.io/gcp-service-account": "a@b"}},
+    "priorityClassName": "system-cluster-critical",
+    "nodeSelector": {"pool": "system"},
+    "tolerations": [{"key": "system", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    "podLabels": {"a": "b"},
+    "podAnnotations": {"a": "b"},
+    "extraEnv": [{"name": "A", "value": "b"}],
+    "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}], "egress": [{"ports": [{"port": 443}]}]},
+    "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
+    "settings": {
+        "namespaces": ["team-a", "team-b"],
+        "limits": {"accelerators": ["t4"], "registries": ["gcr.io/team"], "nodesPerNamespace": 8},
+        "pods": {"httpsProxy": "http://proxy:3128", "caConfigMap": "authorities"},
+        "defaultOutputs": {"team-a": "gs://a"},
+    },
+}
 
 
 class Refused(Exception):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -117,29 +116,6 @@ class ControlPlane:
     def start_api_server(self) -> None:
         """End the outage: the same port, the same data."""
         self._start_api_server()
-
-    @contextmanager
-    def etcd_stopped(self) -> Iterator[Path]:
-        """Stop the API server and etcd, for a copy or a replacement of etcd's data folder, which is yielded."""
-        self.stop_api_server()
-        self._servers["etcd"].stop()
-        yield self.folder / "etcd"
-        self._start_etcd()
-        self._start_api_server()
-
-    def freeze_api_server(self) -> None:
-        """Begin an outage of the other kind: connections stay open without a response, until `thaw_api_server`."""
-        self._servers["kube-apiserver"].signal(signal.SIGSTOP)
-
-    def thaw_api_server(self) -> None:
-        self._servers["kube-apiserver"].signal(signal.SIGCONT)
-
-    def restart_controller_manager(self) -> None:
-        """Replace it by a new process, which has to list everything again; returns before it has done so."""
-        self._servers["kube-controller-manager"].stop()
-        self._start_controller_manager()
-
-    # -- access -------------------------------------------------------------------------------------------------
 
     def kubeconfig(self, name: str, token: str, *, server: str | None = None, namespace: str = "default") -> Path:
         """Write a kubeconfig for `token`; `server` names another than the API server's own, such as a fault proxy."""

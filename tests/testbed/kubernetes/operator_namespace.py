@@ -285,11 +285,6 @@ def eventually(
         time.sleep(0.05)
 
 
-def attempt_of(pod: Pod) -> int:
-    """Return the attempt whose Indexed Job owns the pod."""
-    return int(pod.job.rpartition("-")[2])
-
-
 @pytest.fixture(scope="session")
 def new_namespace(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., OperatorNamespace]:
     """Creates an `OperatorNamespace` on any control plane: `new_namespace(control_plane, "namespace", **settings)`."""
