@@ -80,6 +80,7 @@ _FIELDS: dict[str, dict[str, str]] = {
         "- a script starts in the folder of its code": "workingDir",
         "- no effect on training": "imagePullPolicy stdin stdinOnce tty",
     },
+    "resources": {"": "limits requests"},
 }
 _RULES = {
     section: {name: rule for rule, names in rules.items() for name in names.split()}
@@ -275,15 +276,16 @@ def _convert_replica(job: Conversion, content: Any, path: FieldPath) -> int:
 
 def _set_accelerator(job: Conversion, resources: Any, selector: Any, where: FieldPath) -> None:
     """Set spec.accelerator from the devices and the node labels; the labels that it stands for are removed."""
-    count, kept = 0, dict[str, Any]()
-    for part, amounts in resources.items() if isinstance(resources, Mapping) else ():
-        for name, amount in amounts.items() if isinstance(amounts, Mapping) else ():
-            if name == _GPU and str(amount).isdigit():
-                count = max(count, int(amount))
-            else:
-                kept.setdefault(part, {})[name] = amount
-    if kept:
-        job.fields["spec.podTemplate.resources"] = kept
+    count = 0
+    for part, amounts in job.section("resources", resources, where).items():
+        kept = amounts
+        if isinstance(amounts, Mapping) and str(amounts.get(_GPU)).isdigit():
+            count = max(count, int(amounts[_GPU]))
+            kept = {name: amount for name, amount in amounts.items() if name != _GPU}
+        if kept:
+            job.fields[f"spec.podTemplate.resources.{part}"] = kept
+    if selector is not None and not isinstance(selector, Mapping):
+        job.refuse((*where[:-3], "nodeSelector"), repr(selector), expected="labels of nodes")
     labels = {str(name): str(value) for name, value in selector.items()} if isinstance(selector, Mapping) else {}
     accelerator: dict[str, Any] = {"type": job.choices.accelerator or "cpu"}
     if count:

@@ -40,8 +40,8 @@ from mptraining_operator.children import (
     with_digest,
 )
 from mptraining_operator.cluster import Cluster
-from mptraining_operator.kueue.place_in_queue import PlaceInQueue
 from mptraining_operator.namespace_objects import NamespaceObjects
+from mptraining_operator.place_in_queue import PlaceInQueue
 from mptraining_operator.plan.actions import (
     Action,
     AllowPeers,

@@ -30,7 +30,7 @@ def ensemble(
     top: Annotated[int, typer.Option(help="Number of members, the best of the runs.", min=2, metavar="N")] = 5,
     monitor: Annotated[str, typer.Option(help="Metric that orders the runs.", metavar="METRIC")] = "val_loss",
     mode: Annotated[str | None, typer.Option(help="Better direction of the metric.", metavar="min|max")] = None,
-    weights: Annotated[str, typer.Option(help="score: in proportion.", metavar="equal|score")] = "equal",
+    weights: Annotated[str, typer.Option(help="score: by the metric.", metavar="equal|score")] = "equal",
     name: Annotated[str, typer.Option(help="Name of the ensemble's run.", metavar="NAME")] = "ensemble",
     output: Annotated[str | None, typer.Option(help="Run folder; default: runs/NAME.", metavar="DIR")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job; average nothing.")] = False,

@@ -31,7 +31,7 @@ def fetch(
     """Copy a job's run folder, or its model, to this machine.
 
     From a bucket, from a claim by a pod that is deleted afterwards, or from worker 0 of a job without output.uri, which
-    then ends. The same command continues an interrupted fetch.
+    then ends. An interrupted fetch leaves nothing; the same command starts again.
     """
     from mptraining.display.transfer import transfer_here
 

@@ -313,7 +313,7 @@ class Job(dict[str, str | None]):
         name here.
 
         It is read from the bucket, from a volume by a pod that is deleted afterwards, or from worker 0 of a job without
-        output.uri, which then ends. An interrupted fetch continues. Raises InvalidData if `to` exists, without
+        output.uri, which then ends. An interrupted fetch leaves nothing. Raises InvalidData if `to` exists, without
         `overwrite`, and ClusterProblem if there is nothing to fetch.
         """
         from mptraining.cluster import fetch

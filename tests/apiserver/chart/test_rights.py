@@ -80,9 +80,9 @@ CALLS = {
     "podgroups": dict.fromkeys(("get", "create"), "apply"),
     # Also without deviceClasses: jobs that started with them claim their GPUs at every attempt.
     "resourceclaimtemplates": dict.fromkeys(("get", "create"), "apply"),
-    "localqueues": {"get": "kueue.place_in_queue"},
+    "localqueues": {"get": "place_in_queue"},
     # Of the Job that holds a job's place in its queue.
-    "jobs/status": {"patch": "kueue.place_in_queue"},
+    "jobs/status": {"patch": "place_in_queue"},
     "tokenreviews": {"create": "progress.auth"},
     "nodes": {"get": "apply", "list": "watch.node_platform"},
     "leases": {"get": "leader_election", "create": "leader_election", "update": "leader_election"},

@@ -115,7 +115,8 @@ def test_of_an_affinity_each_kind_is_the_jobs_if_it_has_one() -> None:
 
     apart = {"podAntiAffinity": {required: [{"topologyKey": "host", "labelSelector": {}}]}}
     spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
-    runtime = {"affinity": on("ssd") | apart, "topologySpreadConstraints": [spread, {**spread, "topologyKey": "rack"}]}
+    others = [{**spread, "topologyKey": "rack"}, {**spread, "whenUnsatisfiable": "DoNotSchedule"}]
+    runtime = {"affinity": on("ssd") | apart, "topologySpreadConstraints": [spread, *others]}
     own = {"affinity": on("hdd"), "topologySpreadConstraints": [{**spread, "maxSkew": 2}]}
     settings = dataclasses.replace(CLUSTER, runtimes={"placed": Runtime.parse({"podTemplate": runtime})})
     found = resolved(settings=settings, runtime="placed", podTemplate=own).runtime
@@ -123,7 +124,7 @@ def test_of_an_affinity_each_kind_is_the_jobs_if_it_has_one() -> None:
     assert found.pod_template is not None
     assert found.pod_template.to_document() == {
         "affinity": on("hdd") | apart,
-        "topologySpreadConstraints": [{**spread, "topologyKey": "rack"}, {**spread, "maxSkew": 2}],
+        "topologySpreadConstraints": [*others, {**spread, "maxSkew": 2}],
     }
 
 

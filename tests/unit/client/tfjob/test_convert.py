@@ -173,6 +173,9 @@ def test_labels_of_nodes_name_the_accelerator(
         (_tfjob(Worker=_replica(volumes=[{"name": "a", "nfs": {}}])), "volumes[0]"),
         (_tfjob(spec={"runPolicy": {"backoffLimit": "3"}}), "spec.runPolicy.backoffLimit"),
         (_tfjob(name="Flowers_1"), "metadata.name"),
+        (_tfjob(Worker=_replica(_container(resources="x"))), "resources: 'x'; expected a section with fields"),
+        (_tfjob(Worker=_replica(_container(resources={"limits": "x"}))), "spec.podTemplate.resources.limits"),
+        (_tfjob(Worker=_replica(nodeSelector=["x"])), "nodeSelector: ['x']; expected labels of nodes"),
         (_tfjob(Worker=_replica(_container(resources={"limits": {"nvidia.com/gpu": 1}}))), "--accelerator t4"),
     ],
 )

@@ -11,7 +11,7 @@ from mptraining_api import outcomes
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import Attempt, JobStatus, Phase
-from mptraining_operator.kueue.place_in_queue import status_changes
+from mptraining_operator.place_in_queue import status_changes
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import (
     DeleteJob,
