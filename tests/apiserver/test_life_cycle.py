@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from mptraining_api.resolved_job import ResolvedJob
-from tests.testbed import Behaviour, Disrupted, Exit, Lost, OutOfMemory, Run, Unscheduled, Waiting
+from tests.testbed import Behaviour, Exit, Lost, Run, Unscheduled, Waiting
 from tests.testbed.kubernetes.rest import MERGE, Refused
 from tests.testbed.nodes.pods import Pod
 
@@ -74,42 +73,6 @@ def test_when_one_worker_fails_the_whole_gang_starts_again(ns: Any) -> None:
     first, second = ns.batch_jobs("gang")
     ended = next(each for each in first["status"]["conditions"] if each["type"] == "Failed")["lastTransitionTime"]
     assert second["metadata"]["creationTimestamp"] >= ended
-
-
-def test_failures_of_program_and_infrastructure_are_counted_apart(ns: Any) -> None:
-    def script(pod: Pod) -> Behaviour:
-        ends: list[Behaviour] = [Disrupted(after=0.2), Exit(1, after=0.2), OutOfMemory(after=0.2), Exit(75, after=0.2)]
-        number = int(pod.job.rpartition("-")[2])
-        if number > len(ends):
-            return Exit(0)
-        return ends[number - 1] if pod.index == 0 else Run()
-
-    ns.create("mixed", script)
-    status = ns.phase("mixed", "Succeeded")
-    outcomes = [each["outcome"] for each in status["attempts"]]
-    assert outcomes == ["Preempted", "ProgramFailed", "OOMKilled", "Preempted", "Succeeded"]
-    assert (status["applicationFailures"], status["infrastructureRestarts"]) == (2, 2)
-
-
-@pytest.mark.parametrize(("name", "code", "reason"), [("no-data", 2, "InvalidData"), ("diverged", 3, "Diverged")])
-def test_what_can_never_work_is_not_tried_again(ns: Any, name: str, code: int, reason: str) -> None:
-    words = {
-        "mptraining": 1, "time": 1.0, "attempt": 1, "incarnation": "x", "worker": 0, "kind": "Finished",
-        "reason": reason, "exit_code": code, "message": "spec.data.train: nothing matches 'gs://b/*'",
-    }  # fmt: skip
-    ns.create(name, lambda pod: Exit(code, after=0.1, message=json.dumps(words)) if pod.index == 0 else Run())
-    status = ns.phase(name, "Failed")
-    failed = ns.condition(name, "Failed")
-    assert failed["reason"] == reason
-    assert "nothing matches 'gs://b/*'" in failed["message"]
-    assert len(status["attempts"]) == 1
-
-
-def test_a_program_that_always_fails_uses_up_its_retries(ns: Any) -> None:
-    ns.create("hopeless", lambda pod: Exit(1), runPolicy={"backoffLimit": 1})
-    status = ns.phase("hopeless", "Failed")
-    assert [each["outcome"] for each in status["attempts"]] == ["ProgramFailed", "ProgramFailed"]
-    assert "No retry is left (spec.runPolicy.backoffLimit: 1)" in ns.condition("hopeless", "Failed")["message"]
 
 
 def test_the_active_deadline(ns: Any) -> None:
