@@ -218,9 +218,9 @@ def test_a_real_trainer_resumes_where_its_queue_stopped_it(by_hand: Any, tmp_pat
         "points",
         nodes=1,
         data={"train": [f"{tmp_path}/train-*.tfrecord"], "label": "label"},
-        # SIGTERM arrives while its first execution is traced, which takes a second.
-        training={"totalSteps": 400, "stepsPerExecution": 1, "batchSize": {"global": 16}, "seed": 3},
-        checkpoint={"everySteps": 1000},
+        # SIGTERM arrives after the first step, some seconds before the last one.
+        training={"totalSteps": 4000, "stepsPerExecution": 1, "batchSize": {"global": 16}, "seed": 3},
+        checkpoint={"everySteps": 10000},
         output={"uri": str(tmp_path / "run")},
         scheduling=QUEUED,
     )
@@ -229,14 +229,14 @@ def test_a_real_trainer_resumes_where_its_queue_stopped_it(by_hand: Any, tmp_pat
     admit(queue, "points", EAST)
     with PodProcess(by_hand.rest, placed(by_hand, "points-1"), tmp_path / "east") as first:
         by_hand.running("points")
-        first.wait_for('"kind":"Started"')
+        first.wait_for('"kind":"Progress"')
         with ThreadPoolExecutor() as kueue:
             # Since Kubernetes 1.36 it ends only when the worker has left.
             preempted = kueue.submit(queue.preempt, place("points"))
             assert first.end(terminate=True) == 75
             preempted.result()
     (saved,) = events_in(first, Saved)
-    assert 0 < saved.step < 400
+    assert 0 < saved.step < 4000
 
     queues(by_hand, queue, "points")
     admit(queue, "points", WEST)
@@ -244,7 +244,7 @@ def test_a_real_trainer_resumes_where_its_queue_stopped_it(by_hand: Any, tmp_pat
         assert second.end() == 0
     (started,), (finished,) = events_in(second, Started), events_in(second, Finished)
     assert (started.attempt, started.first_step) == (2, saved.step)
-    assert (finished.reason, finished.step) == ("Succeeded", 400)
+    assert (finished.reason, finished.step) == ("Succeeded", 4000)
     assert (tmp_path / "run" / "model" / "model.keras").exists()
     status = by_hand.phase("points", "Succeeded")
     assert [each["outcome"] for each in status["attempts"]] == ["QueuePreempted", "Succeeded"]
