@@ -91,15 +91,25 @@ class ScalarSeries:
         return Restart(step, time)
 
     def _metrics(self, event: Progress) -> Iterable[Scalar]:
-        trained = {name: value for name, value in event.metrics.items() if not name.startswith(_VALIDATION_PREFIX)}
-        validated = {name: value for name, value in event.metrics.items() if name not in trained}
-        for name, value in trained.items():
-            yield Scalar(TRAIN, name, event.step, event.time, value)
-        # Progress repeats the values of the last validation until the next one. NaN does not equal itself.
-        if str(validated) != str(self._validated):
+        validated = of_validation(event.metrics)
+        for name, value in event.metrics.items():
+            if name not in validated:
+                yield Scalar(TRAIN, name, event.step, event.time, value)
+        if is_new_validation(event.metrics, self._validated):
             self._validated, self._validated_at = validated, event.step
             for name, value in validated.items():
                 yield Scalar(VALIDATION, name.removeprefix(_VALIDATION_PREFIX), event.step, event.time, value)
+
+
+def of_validation(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of a Progress event that are of validation."""
+    return {name: value for name, value in metrics.items() if name.startswith(_VALIDATION_PREFIX)}
+
+
+def is_new_validation(metrics: Mapping[str, float], before: Mapping[str, float]) -> bool:
+    """Return whether the values of validation differ from those `before`: Progress repeats them until the next one."""
+    # NaN does not equal itself.
+    return str(of_validation(metrics)) != str(of_validation(before))
 
 
 def surviving(items: Iterable[Scalar | Restart]) -> list[Scalar]:

@@ -17,9 +17,9 @@ from typing import Literal
 from mptraining.display.curves import MOST_POINTS, Curve, Panel, downsampled
 from mptraining.display.html import charts
 from mptraining.display.text import (
+    ends_validation,
     event_lines,
     is_indexing,
-    is_new_validation,
     is_shown,
     metrics,
     position_text,
@@ -113,7 +113,7 @@ class NotebookDisplay:
             self._moving = escape(" ".join(event_lines(event)))
         elif isinstance(event, Progress):
             self._moving = bar(event)
-            if is_new_validation(event, self._last):
+            if ends_validation(event, self._last):
                 self._keep(f"{position_text(event)}  {metrics(event.metrics)}")
             self._last = event
         else:

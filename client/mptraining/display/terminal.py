@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mptraining.display.text import (
+    ends_validation,
     event_lines,
     is_indexing,
-    is_new_validation,
     is_shown,
     metrics,
     position_text,
@@ -82,7 +82,7 @@ class TerminalDisplay:
             self._print_epoch(self._last)
         self._live.update(bar(event, self._saved))
         self._live.start()
-        validated = is_new_validation(event, self._last)
+        validated = ends_validation(event, self._last)
         self._trains, self._last = True, event
         if validated:
             self._printed_epoch = event.epoch

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, Protocol, TextIO, runtime_checkable
 
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, SearchSpace, Started
+from mptraining_api.outputs.scalars import is_new_validation, of_validation
 from mptraining_api.resolved_job import ResolvedJob
 
 PLAIN_SECONDS = 10.0
@@ -127,15 +128,9 @@ def metrics(values: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {number(value)}" for name, value in values.items())
 
 
-def is_new_validation(event: Progress, before: Progress | None) -> bool:
-    """Return whether a validation ended since `before`; every later event repeats its metrics."""
-    shown, shown_before = (
-        metrics({name: value for name, value in progress.metrics.items() if name.startswith("val_")})
-        if progress
-        else ""
-        for progress in (event, before)
-    )
-    return shown not in ("", shown_before)
+def ends_validation(event: Progress, before: Progress | None) -> bool:
+    """Return whether the event is the first one after a validation; `before` is the previous one."""
+    return bool(of_validation(event.metrics)) and is_new_validation(event.metrics, before.metrics if before else {})
 
 
 def is_indexing(event: Event) -> bool:
@@ -315,7 +310,7 @@ class PlainDisplay:
             return due
         if not isinstance(event, Progress):
             return True
-        eventful = is_new_validation(event, self._before) or self._before is None or event.epoch != self._before.epoch
+        eventful = ends_validation(event, self._before) or self._before is None or event.epoch != self._before.epoch
         wait = BRIEF_SECONDS if eventful else self._seconds
         if now - self._last < wait and event.step != event.total_steps:
             return False
