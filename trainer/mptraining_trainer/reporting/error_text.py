@@ -38,13 +38,13 @@ INDEX = re.compile(r"indices\[[\d,]*\] = (-?\d+) is not in \[0, (\d+)\)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
-def describe_error(what: str, error: BaseException) -> str:
+def describe_error(what: str, error: BaseException, *, most: int | None = None) -> str:
     """Return an error of the user's code and its place: `importing flowers raised NameError: ... (at flowers.py:3)`.
 
-    Without `what`, return only the error and its place.
+    Without `what`, return only the error and its place. `most` is the largest number of characters of the error's text.
     """
     place = user_frame(error)
-    return (f"{what} raised " if what else "") + error_text(error) + (f" (at {place})" if place else "")
+    return (f"{what} raised " if what else "") + error_text(error)[:most] + (f" (at {place})" if place else "")
 
 
 def error_text(error: BaseException) -> str:

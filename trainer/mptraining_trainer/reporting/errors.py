@@ -16,7 +16,14 @@ from mptraining_api.problems import InvalidData, InvalidProgram, InvalidSpec, Pe
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_records.storage import gcs_clients
 from mptraining_records.storage.gcs import SCHEME
-from mptraining_trainer.reporting.error_text import INDEX, error_text, next_step_of, problem_in, user_frame
+from mptraining_trainer.reporting.error_text import (
+    INDEX,
+    describe_error,
+    error_text,
+    next_step_of,
+    problem_in,
+    user_frame,
+)
 from mptraining_trainer.reporting.telemetry import Telemetry
 
 # The longest text of an error in a message.
@@ -89,7 +96,7 @@ def to_problem(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR0
             next_step="Run `mptj records verify`, and compare data.features with the records.",
         )
     if _is_program_fault(error, job):
-        return InvalidProgram("spec.program", _described(error), next_step=next_step_of(error))
+        return InvalidProgram("spec.program", describe_error("", error, most=_LENGTH), next_step=next_step_of(error))
     return Problem("", text)
 
 
@@ -104,11 +111,12 @@ def _in_field(field: str, error: BaseException) -> Problem:
             expected="a weight for each class",
             next_step="Count the labels from 0." if index[1].startswith("-") else f'Add a weight for "{index[1]}".',
         )
+    described = describe_error("the function", error, most=_LENGTH)
     raised = getattr(builtins, text.partition(":")[0], None)
     if isinstance(raised, type) and issubclass(raised, OSError):
         # A file or a service that the function reads may be there in the next attempt.
-        return Problem(field, f"the function raised {_described(error)}")
-    return InvalidProgram(field, f"the function raised {_described(error)}")
+        return Problem(field, described)
+    return InvalidProgram(field, described)
 
 
 def _is_program_fault(error: BaseException, job: ResolvedJob) -> bool:
@@ -118,11 +126,6 @@ def _is_program_fault(error: BaseException, job: ResolvedJob) -> bool:
     if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.UnimplementedError):
         return job.processes == 1 or "collective" not in str(error).lower()
     return "in user code" in str(error) or bool(user_frame(error))
-
-
-def _described(error: BaseException) -> str:
-    place = user_frame(error)
-    return error_text(error)[:_LENGTH] + (f" (at {place})" if place else "")
 
 
 def is_peer_error(error: BaseException) -> bool:
