@@ -42,7 +42,7 @@ def fetch(
     except KeyboardInterrupt as interrupt:
         options = [*(["--to", to] if to else []), *(["--model-only"] if model_only else [])]
         again = job.server.command("fetch", job.name, *options, *(["--overwrite"] if overwrite else []))
-        typer.echo(f"Stopped. Complete files are kept; to continue: {again}", err=True)
+        typer.echo(f"Stopped. Nothing is kept; to fetch again: {again}", err=True)
         raise typer.Exit(interrupt.args[0] if interrupt.args else 130) from None
     typer.echo(f"{'model' if model_only else 'run folder'}: {folder}")
     if not model_only:

@@ -127,7 +127,7 @@ def test_an_interrupt_deletes_the_pod(restricted: Any, run: Any, tmp_path: Path)
         process.kill()
         restricted.kubelet.script = before
     assert process.returncode == 128 + signal.SIGTERM, errors
-    assert "Stopped. Complete files are kept; to continue: mptj fetch stopped --to got" in errors
+    assert "Stopped. Nothing is kept; to fetch again: mptj fetch stopped --to got" in errors
     assert readers(restricted, "stopped") == []
     assert not (tmp_path / "got").exists()
 
