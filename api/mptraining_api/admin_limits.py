@@ -58,15 +58,6 @@ def parse_location(text: str) -> str:
     return "/".join(part for part in (_host(host), path) if part)
 
 
-def names_registry(text: str) -> bool:
-    """Return whether the text names a registry, or a folder in one, in the name of an image too.
-
-    A first part without a dot or a port, but for localhost, is there a repository of Docker Hub.
-    """
-    text = text.rstrip("/")
-    return _LOCATION.fullmatch(text) is not None and _is_host(text.partition("/")[0])
-
-
 def is_in_registry(image: ImageReference, location: str) -> bool:
     """Return whether the image is below the registry or folder `location`, as returned by `parse_location`."""
     return image.repository.startswith(f"{location}/")

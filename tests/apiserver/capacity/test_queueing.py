@@ -68,12 +68,6 @@ def admit(queue: Queue, job: str, flavor: Flavor) -> None:
     queue.admit(place(job), flavor)
 
 
-def environment_of(pod: Pod) -> dict[str, Any]:
-    """Return the container's environment as the trainer sees it: the same for all workers."""
-    (container,) = pod.whole["spec"]["containers"]
-    return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
-
-
 def test_admitted_preempted_and_admitted_elsewhere(ns: Any, queue: Queue) -> None:
     """Each admission is an attempt; no budget is charged, no deadline runs, and the next pods resume."""
     saves = lambda pod: Run(stop_after=0.3 + pod.index)  # noqa: E731
