@@ -50,6 +50,15 @@ def finish(reason, code, message="", **fields):
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
 def job_file(tmp_path: Path) -> Callable[..., Path]:
     """Writes flowers.yaml into a folder of its own, with empty records for it."""
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from mptraining.sweeps.display import PlainLines
+from mptraining.sweeps.start import open_sweep, run_sweep
 from mptraining.sweeps.view import SweepView
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
@@ -59,6 +61,11 @@ def succeed():
     os.replace(folder + "/result.json.part", folder + "/result.json")
     sys.exit(0)
 """
+
+
+def run(path: Path, command: tuple[str, str], **options: Any) -> tuple[int, SweepView]:
+    """Run or continue the sweep in the working directory; return the exit code and what it shows."""
+    return run_sweep(open_sweep(path, **options), command=command, display=PlainLines())
 
 
 @pytest.fixture

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 # Evaluates the best model after the search.
 BEST = 'print("BEST", tuner.get_best_models()[0].evaluate(x, y, verbose=0))\n'
+SUMMARY = """
+tuner.results_summary()
+print("SCORES", sorted(float(trial.score) for trial in tuner.oracle.trials.values()))
+"""
+# Searches that are compared begin with the same weights.
+SEEDED = "import keras\nkeras.utils.set_random_seed(3)\n"
 
 
 def tuner_script(

@@ -8,44 +8,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
+from tests.testbed.exported_model import INPUTS
 
 ROOT = Path(__file__).parents[3]
 OLDER = ROOT / "build" / "env" / "keras-older" / "bin" / "python"
-INPUTS = np.linspace(0, 1, 8, dtype="float32").reshape(2, 4)
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
-    """A model trained under mixed_bfloat16, and the results of its float32 copy."""
-    from mptraining_trainer import keras_backend
-    from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
-    from mptraining_trainer.export import export
-    from mptraining_trainer.model.program import build
-
-    keras = keras_backend.load("Keras3")
-    example = ExampleSpec((TensorSpec("a", "float32", (4,)),), (TensorSpec("label", "int64", ()),), ("no", "yes"))
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": {"application": {"name": "mlp"}},
-        "data": {"train": ["x.tfrecord"], "label": "label"},
-        "training": {"epochs": 1, "batchSize": {"global": 8}},
-        "precision": {"policy": "mixed_bfloat16"},
-    }
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "job"}, "spec": spec}), ClusterSettings())
-    keras.set_policy("mixed_bfloat16")
-    try:
-        program = build(job, keras, example, lambda topic, message: None)
-        folder = tmp_path_factory.mktemp("run") / "model"
-        snapshot = export.take_snapshot(program.model, keras, folder.parent, policy=keras.policy)
-        export.export(program, keras, job, example, folder, 1, snapshot)
-    finally:
-        keras.set_policy("float32")
-    return folder, np.asarray(export.load(folder)(INPUTS)).ravel().tolist()
 
 
 @pytest.mark.skipif(not OLDER.exists(), reason="no build/env/keras-older: an environment with an older Keras 3")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from mptraining_api import events
-from tests.training.script_runs import InProcess, ScriptRun, through_us
-from tests.training.tuner_script import tuner_script
+from tests.training.script_runs import InProcess, through_us
+from tests.training.tuner_script import SEEDED, SUMMARY, tuner_script
 
 pytest.importorskip("keras_tuner", reason="keras-tuner is not installed")
 # Warnings of third-party programs are their own.
@@ -19,36 +18,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
-SUMMARY = """
-tuner.results_summary()
-print("SCORES", sorted(float(trial.score) for trial in tuner.oracle.trials.values()))
-"""
-# Searches that are compared begin with the same weights; only a single process has an oracle with trials.
-SEEDED = "import keras\nkeras.utils.set_random_seed(3)\n"
-COUNTED = 'print("BEFORE", len(tuner.oracle.trials))\n'
-SEARCH = SEEDED + tuner_script(trials=4, before=COUNTED) + SUMMARY
 RETRAIN = """
 best = tuner.get_best_models()[0]
 history = best.fit(x, y, epochs=3, batch_size=16)
 print("LOSSES", [float(value) for value in history.history["loss"]])
 """
-
-
-def trials(folder: Path) -> dict[str, dict[str, object]]:
-    """Return the state of each trial that KerasTuner stored in the run folder."""
-    project = folder / "run" / "tuner" / "my_dir" / "hello"
-    return {path.parent.name: json.loads(path.read_text()) for path in sorted(project.glob("trial_*/trial.json"))}
-
-
-_whole: list[ScriptRun] = []
-
-
-@pytest.fixture
-def whole(tmp_path_factory: pytest.TempPathFactory, capsys: Capture, monkeypatch: Patch) -> ScriptRun:
-    """SEARCH without an interruption, which trains once for all tests."""
-    if not _whole:
-        _whole.append(through_us(SEARCH, tmp_path_factory.mktemp("whole"), capsys, monkeypatch))
-    return _whole[0]
 
 
 def test_a_fit_after_the_search_resumes_by_epoch(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:

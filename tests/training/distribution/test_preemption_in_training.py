@@ -3,40 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-# The programs' work after the watch has begun; 75 is the watchdog's exit code.
-WATCH = """
-import os, sys, threading
-from mptraining_trainer.distribution.preemption import Preemption
-preemption = Preemption(lambda: os._exit(75), grace=float(sys.argv[1]))
-preemption.watch()
-print("ready", flush=True)
-"""
-ASKS = """
-while not preemption.stop_requested():
-    threading.Event().wait(0.01)
-print("asked", flush=True)
-os._exit(9)
-"""
-# A C call that releases the lock, as TensorFlow's do.
-
-
-@contextmanager
-def watching(program: str, grace: float) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", WATCH + program, str(grace)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        try:
-            yield process
-        finally:
-            process.kill()
+from tests.testbed.watched_program import ASKS, watching
 
 
 @pytest.mark.parametrize(

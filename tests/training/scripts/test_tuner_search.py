@@ -10,7 +10,7 @@ import pytest
 
 from mptraining_api import events
 from tests.training.script_runs import InProcess, ScriptRun, through_us
-from tests.training.tuner_script import tuner_script
+from tests.training.tuner_script import SEEDED, SUMMARY, tuner_script
 
 pytest.importorskip("keras_tuner", reason="keras-tuner is not installed")
 # Warnings of third-party programs are their own.
@@ -19,12 +19,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
-SUMMARY = """
-tuner.results_summary()
-print("SCORES", sorted(float(trial.score) for trial in tuner.oracle.trials.values()))
-"""
-# Searches that are compared begin with the same weights; only a single process has an oracle with trials.
-SEEDED = "import keras\nkeras.utils.set_random_seed(3)\n"
 COUNTED = 'print("BEFORE", len(tuner.oracle.trials))\n'
 SEARCH = SEEDED + tuner_script(trials=4, before=COUNTED) + SUMMARY
 

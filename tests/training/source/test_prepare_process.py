@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mptraining_api import events, launch
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_records.storage import storage
-
-CODE = {"flowers/__init__.py": b"", "flowers/model.py": b"def build(): ...\n", "train.py": b"print('hello')\n"}
-
-
-def resolved(**given: Any) -> ResolvedJob:
-    document = {
-        "metadata": {"name": "flowers"},
-        "spec": {"accelerator": {"type": "cpu"}, "program": {"script": {"path": "train.py"}}, "source": given},
-    }
-    return resolve(MPTrainingJob.parse(document), ClusterSettings())
-
-
-def tgz(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def archived(data: bytes, uri: str) -> ResolvedJob:
-    storage.write(uri, data)
-    return resolved(archive={"uri": uri, "sha256": hashlib.sha256(data).hexdigest()})
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-# As a process.
+from tests.testbed.source_archives import CODE, archived, resolved, tgz
 
 
 def run(job: ResolvedJob | None, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from tests.testbed.stub_trainer import attempt_events, environment, job_file, run_in, stub  # noqa: F401
+from tests.testbed.stub_trainer import attempt_events, environment, here, job_file, run_in, stub  # noqa: F401

@@ -18,22 +18,13 @@ from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.start import open_sweep, run_sweep
 from mptraining.sweeps.view import SweepView
 from mptraining_api.sweep.status import TrialState
-from tests.testbed.sweep_files import TRAINER
+from tests.testbed.sweep_files import TRAINER, run
 
 SweepFile = Callable[..., Path]
 Stub = Callable[[str], tuple[str, str]]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def run(path: Path, command: tuple[str, str], **options: Any) -> tuple[int, SweepView]:
-    return run_sweep(open_sweep(path, **options), command=command, display=PlainLines())
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def proposals(view: SweepView) -> list[tuple[int, Mapping[str, Any]]]:

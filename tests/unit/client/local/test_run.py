@@ -25,12 +25,7 @@ open(f"{job['output']}/events/{attempt}-{incarnation}-{index}-0.jsonl", "w").clo
 """
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_a_run_that_succeeds(job_file: JobFile, stub: Stub, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

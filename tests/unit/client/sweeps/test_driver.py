@@ -5,34 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mptraining.sweeps.display import PlainLines
 from mptraining.sweeps.driver import gpus_of_slots
 from mptraining.sweeps.folder import SweepFolder
-from mptraining.sweeps.start import open_sweep, run_sweep
+from mptraining.sweeps.start import open_sweep
 from mptraining.sweeps.trial_runs import visible_gpus
-from mptraining.sweeps.view import SweepView
 from mptraining_api.problems import InvalidSpec, Problem, ResumeRefused
 from mptraining_api.sweep.spec import Parameter
 from mptraining_api.sweep.status import TrialState
-from tests.testbed.sweep_files import view_of
+from tests.testbed.sweep_files import run, view_of
 
 SweepFile = Callable[..., Path]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def run(path: Path, command: tuple[str, str], **options: Any) -> tuple[int, SweepView]:
-    return run_sweep(open_sweep(path, **options), command=command, display=PlainLines())
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_a_sweep_runs_its_trials_and_finds_the_best(
@@ -51,9 +39,6 @@ def test_a_sweep_runs_its_trials_and_finds_the_best(
     assert stored is not None
     assert stored[1] == view.status
     assert Path("runs/flowers/trials/5/result.json").is_file()
-
-
-# A shell starts what runs in the background with SIGINT ignored, and this would be inherited.
 
 
 def test_a_second_driver_of_the_same_folder_is_refused(sweep_file: SweepFile, trainer: tuple[str, str]) -> None:

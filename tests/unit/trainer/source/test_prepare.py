@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,32 +12,10 @@ import pytest
 
 from mptraining_api import launch
 from mptraining_api.problems import InvalidData, InvalidSpec, StorageUnavailable
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_records.storage import storage
 from mptraining_trainer.source import prepare as source_prepare
 from mptraining_trainer.source.prepare import prepare
-
-CODE = {"flowers/__init__.py": b"", "flowers/model.py": b"def build(): ...\n", "train.py": b"print('hello')\n"}
-
-
-def resolved(**given: Any) -> ResolvedJob:
-    document = {
-        "metadata": {"name": "flowers"},
-        "spec": {"accelerator": {"type": "cpu"}, "program": {"script": {"path": "train.py"}}, "source": given},
-    }
-    return resolve(MPTrainingJob.parse(document), ClusterSettings())
-
-
-def tgz(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
+from tests.testbed.source_archives import CODE, archived, files, resolved, tgz
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -47,15 +24,6 @@ def zipped(files: dict[str, bytes]) -> bytes:
         for name, content in files.items():
             packed.writestr(name, content)
     return buffer.getvalue()
-
-
-def archived(data: bytes, uri: str) -> ResolvedJob:
-    storage.write(uri, data)
-    return resolved(archive={"uri": uri, "sha256": hashlib.sha256(data).hexdigest()})
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(("pack", "name"), [(tgz, "code.tgz"), (tgz, "code.tar.gz"), (zipped, "code.zip")])
