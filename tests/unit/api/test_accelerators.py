@@ -100,11 +100,7 @@ def test_no_alias_names_two_accelerators() -> None:
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [
-        ("nvidia-t4", "nvidia-tesla-t4"),
-        ("tpu-v4", "tpu-v4-podslice"),
-        ("nvidia-tesla-v10", "nvidia-tesla-v100"),
-    ],
+    [("nvidia-t4", "nvidia-tesla-t4"), ("tpu-v4", "tpu-v4-podslice"), ("nvidia-tesla-v10", "nvidia-tesla-v100")],
 )
 def test_an_unknown_accelerator_is_answered_with_the_nearest(word: str, meant: str) -> None:
     with pytest.raises(

@@ -33,10 +33,7 @@ def test_a_value_cannot_be_changed() -> None:
     ("document", "said"),
     [
         ({"innerValues": [{}, {"stepCount": "3"}]}, "spec.innerValues[1].stepCount: '3' is not valid"),
-        (
-            {"innerValues": [{"stepCont": 3}]},
-            "spec.innerValues[0].stepCont: unknown field. Did you mean 'stepCount'?",
-        ),
+        ({"innerValues": [{"stepCont": 3}]}, "spec.innerValues[0].stepCont: unknown field. Did you mean 'stepCount'?"),
         ({"a": 1, "b": 2}, "(1 more)"),
     ],
 )

@@ -47,14 +47,7 @@ def test_a_resumed_run_is_one_curve_without_the_pause(attempt_events: AttemptEve
 
 def test_a_recovery_forgets_what_was_trained_again(attempt_events: AttemptEvents) -> None:
     back = Recovered(
-        time=1009,
-        from_step=8,
-        to_step=3,
-        precision="float32",
-        message="",
-        attempt=1,
-        incarnation="a",
-        worker=0,
+        time=1009, from_step=8, to_step=3, precision="float32", message="", attempt=1, incarnation="a", worker=0
     )
     assert [point.step for point in history([[*attempt_events(steps=8), back]]).points] == [1, 2, 3]
 

@@ -168,10 +168,8 @@ def test_any_number_of_tuners_is_one_job_on_one_node(here: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (
-            "from {} import CloudTuner",
-            "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.BayesianOptimization.*MPTrainingSweep",
-        ),
+        ("from {} import CloudTuner",
+         "CloudTuner here: it needs AI Platform Vizier.*keras_tuner.BayesianOptimization.*MPTrainingSweep"),
         ("from {} import CloudOracle", "CloudOracle here: it needs AI Platform Vizier.*BayesianOptimizationOracle"),
         ("from {}.tuner.tuner import DistributingCloudTuner", "tuner.tuner here: it needs AI Platform Vizier"),
         ("from {}.tuner import utils", "tuner.utils here: it translates studies"),
@@ -182,7 +180,7 @@ def test_any_number_of_tuners_is_one_job_on_one_node(here: Path, capsys: pytest.
         ("import {}.core.nowhere", "No module named"),
         ("from {} import ruin", "cannot import name 'ruin'"),
     ],
-)
+)  # fmt: skip
 def test_a_removed_name_has_a_replacement_in_its_error(
     monkeypatch: pytest.MonkeyPatch, root: str, module: Any, line: str, said: str
 ) -> None:
@@ -270,17 +268,7 @@ def test_a_use_of_the_result_ends_the_program_in_the_job(
 
 # As processes.
 
-HEAVY = (
-    "tensorflow",
-    "kopf",
-    "kubernetes",
-    "google.cloud.storage",
-    "pyarrow",
-    "numpy",
-    "rich",
-    "pydantic",
-    "IPython",
-)
+HEAVY = ("tensorflow", "kopf", "kubernetes", "google.cloud.storage", "pyarrow", "numpy", "rich", "pydantic", "IPython")
 
 
 def python(code: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:

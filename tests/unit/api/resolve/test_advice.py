@@ -35,49 +35,31 @@ def test_a_sound_job_needs_no_advice() -> None:
     ("spec", "expected"),
     [
         ({"output": None}, "No output.uri"),
-        (
-            {"output": None, "accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}},
-            "starts again from the beginning",
-        ),
+        ({"output": None, "accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}},
+         "starts again from the beginning"),
         ({"accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}}, "checkpoint.everySteps"),
         ({"program": {"script": {"path": "train.py"}}, "data": None}, "last complete epoch"),
         ({"program": {"application": {"name": "ResNet50", "weights": "imagenet"}}}, "without internet"),
         ({"nodes": 2, "data": {"train": ["/data/t"]}}, "must be mounted in all 2 pods"),
         ({"accelerator": {"type": "nvidia-tesla-t4"}}, "NVIDIA T4 has no bfloat16"),
-        (
-            {"accelerator": {"type": "nvidia-tesla-v100"}, "precision": {"policy": "float32"}},
-            "Tensor Cores of NVIDIA V100 idle",
-        ),
+        ({"accelerator": {"type": "nvidia-tesla-v100"}, "precision": {"policy": "float32"}},
+         "Tensor Cores of NVIDIA V100 idle"),
         ({"precision": {"policy": "float32"}}, "TF32 already"),
         ({"precision": {"lossScale": {"mode": "Fixed", "value": 1024}}}, "is not reduced on overflow"),
         ({"accelerator": {"type": "cpu"}, "precision": {"policy": "mixed_float16"}}, "emulated on a CPU"),
         ({"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 4}}, "learningRateScaling"),
-        (
-            {
-                "training": {
-                    "batchSize": {"perReplica": 256},
-                    "learningRateScaling": {"rule": "Linear", "baseBatchSize": 32},
-                }
-            },
-            "warmupSteps",
-        ),
+        ({"training": {"batchSize": {"perReplica": 256}, "learningRateScaling": {"rule": "Linear",
+         "baseBatchSize": 32}}}, "warmupSteps"),
         ({"training": {"batchSize": {"perReplica": 33}}}, "multiple of 8"),
         ({"program": {"function": {"entryPoint": "m:f"}}}, "multiples of 8 fill"),
-        (
-            {"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4"}, "precision": {"policy": "float32"}},
-            "twice the memory traffic of mixed_bfloat16",
-        ),
-        (
-            {
-                "accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2},
-                "training": {"batchSize": {"perReplica": 8}},
-            },
-            "sees the 8 examples of its own replica only",
-        ),
+        ({"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4"}, "precision": {"policy": "float32"}},
+         "twice the memory traffic of mixed_bfloat16"),
+        ({"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2},
+         "training": {"batchSize": {"perReplica": 8}}}, "sees the 8 examples of its own replica only"),
         ({"data": {"train": ["gs://b/t"]}}, "No data.validation"),
         ({"data": {"train": ["gs://b/t"], "shuffle": {"bufferSize": 0}}}, "in the order"),
     ],
-)
+)  # fmt: skip
 def test_a_sentence_for_each_risk(spec: dict[str, Any], expected: str) -> None:
     assert expected in advice_text(**spec)
 
@@ -160,14 +142,11 @@ def test_the_code_of_an_example_is_beside_it(path: Path) -> None:
 @pytest.mark.parametrize(
     ("batch", "most", "expected"),
     [
-        (
-            840,
-            8,
-            "105 examples per replica with 8 workers, 140 with 6, 210 with 4, 420 with 2: NVIDIA A100 40 GB is fastest",
-        ),
+        (840, 8,
+         "105 examples per replica with 8 workers, 140 with 6, 210 with 4, 420 with 2: NVIDIA A100 40 GB is fastest"),
         (64, 8, "BatchNormalization sees the 8 examples of its own replica only, with 8 workers."),
     ],
-)
+)  # fmt: skip
 def test_advice_on_the_batch_of_an_elastic_job_is_for_each_number_of_workers(
     batch: int, most: int, expected: str
 ) -> None:

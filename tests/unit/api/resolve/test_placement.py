@@ -50,31 +50,16 @@ def toleration(key: str, value: str) -> dict[str, str]:
     [
         ({}, {}, []),
         ({"provisioning": "Spot"}, {"cloud.google.com/gke-spot": "true"}, [("cloud.google.com/gke-spot", "true")]),
-        (
-            {"provisioning": "FlexStart"},
-            {"cloud.google.com/gke-flex-start": "true"},
-            [("cloud.google.com/gke-flex-start", "true"), ("cloud.google.com/gke-queued", "true")],
-        ),
-        (
-            {"provisioning": "Reservation", "reservation": "team-a100"},
-            {
-                "cloud.google.com/reservation-name": "team-a100",
-                "cloud.google.com/reservation-affinity": "specific",
-            },
-            [],
-        ),
-        (
-            {"provisioning": "Reservation", "reservation": "projects/pool-1/reservations/team-a100"},
-            {
-                "cloud.google.com/reservation-name": "team-a100",
-                "cloud.google.com/reservation-affinity": "specific",
-                "cloud.google.com/reservation-project": "pool-1",
-            },
-            [],
-        ),
+        ({"provisioning": "FlexStart"}, {"cloud.google.com/gke-flex-start": "true"},
+         [("cloud.google.com/gke-flex-start", "true"), ("cloud.google.com/gke-queued", "true")]),
+        ({"provisioning": "Reservation", "reservation": "team-a100"},
+         {"cloud.google.com/reservation-name": "team-a100", "cloud.google.com/reservation-affinity": "specific"}, []),
+        ({"provisioning": "Reservation", "reservation": "projects/pool-1/reservations/team-a100"},
+         {"cloud.google.com/reservation-name": "team-a100", "cloud.google.com/reservation-affinity": "specific",
+         "cloud.google.com/reservation-project": "pool-1"}, []),
         ({"partition": "3g.20gb"}, {"cloud.google.com/gke-gpu-partition-size": "3g.20gb"}, []),
     ],
-)
+)  # fmt: skip
 def test_gke_selects_by_labels_alone(
     wanted: dict[str, Any], labels: dict[str, str], tolerated: list[tuple[str, str]]
 ) -> None:
@@ -161,17 +146,14 @@ def test_slices_of_one_size_are_told_from_whole_gpus_by_their_product(platform: 
         ({"type": A100, "provisioning": "Reservation", "reservation": "r"}, "AKS", "expected OnDemand, Spot."),
         ({"type": A100, "provisioning": "Spot"}, "NVIDIA", "expected OnDemand."),
         ({"type": "cpu", "provisioning": "Spot"}, "NVIDIA", "expected OnDemand."),
-        (
-            {"type": A100, "provisioning": "Reservation", "reservation": "projects/p/reservations/r"},
-            "EKS",
-            "expected the id of a capacity reservation",
-        ),
+        ({"type": A100, "provisioning": "Reservation", "reservation": "projects/p/reservations/r"}, "EKS",
+         "expected the id of a capacity reservation"),
         ({"type": A100, "partition": "1g.24gb"}, "GKE", "NVIDIA A100 40 GB has no slice '1g.24gb'; expected 1g.5gb,"),
         ({"type": "nvidia-l4", "partition": "1g.5gb"}, "GKE", "NVIDIA L4 has no slices"),
         ({"type": "nvidia-b200", "countPerNode": 2}, "GKE", "no machine has 2 x NVIDIA B200; expected 8"),
         ({"type": "nvidia-b200", "countPerNode": 9}, "NVIDIA", "no machine has 9 x NVIDIA B200; expected 1 to 8"),
     ],
-)
+)  # fmt: skip
 def test_what_the_platform_does_not_have_is_refused(accelerator: dict[str, Any], node_labels: str, found: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         place(accelerator, node_labels)

@@ -10,12 +10,7 @@ import pytest
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedJob
-from tests.unit.api.resolve.resolved_jobs import (
-    NO_ACCELERATORS,
-    SCRIPT,
-    choice,
-    resolved,
-)
+from tests.unit.api.resolve.resolved_jobs import NO_ACCELERATORS, SCRIPT, choice, resolved
 
 
 @pytest.mark.parametrize(
@@ -25,36 +20,17 @@ from tests.unit.api.resolve.resolved_jobs import (
         ("cpu", {"countPerNode": 2}, 1, ("Mirrored", "float32", "Never", "Keras3", 2)),
         ("cpu", {}, 3, ("MultiWorkerMirrored", "float32", "Never", "Keras3", 3)),
         ("nvidia-tesla-v100", {}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 1)),
-        (
-            "nvidia-tesla-t4",
-            {"countPerNode": 4},
-            2,
-            ("MultiWorkerMirrored", "mixed_float16", "WherePossible", "Keras3", 8),
-        ),
+        ("nvidia-tesla-t4", {"countPerNode": 4}, 2, ("MultiWorkerMirrored", "mixed_float16", "WherePossible", "Keras3",
+         8)),
         ("nvidia-l4", {"countPerNode": 2}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 2)),
-        (
-            "nvidia-tesla-a100",
-            {"countPerNode": 16},
-            1,
-            ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 16),
-        ),
+        ("nvidia-tesla-a100", {"countPerNode": 16}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 16)),
         ("nvidia-h100-mega-80gb", {}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 8)),
-        (
-            "tpu-v5-lite-podslice",
-            {"topology": "2x4"},
-            None,
-            ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 8),
-        ),
-        (
-            "tpu-v4-podslice",
-            {"topology": "2x2x1"},
-            None,
-            ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 4),
-        ),
+        ("tpu-v5-lite-podslice", {"topology": "2x4"}, None, ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 8)),
+        ("tpu-v4-podslice", {"topology": "2x2x1"}, None, ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 4)),
         # A v3 chip has two cores, and TPUStrategy creates a replica for each.
         ("tpu-v3-device", {"topology": "2x2"}, None, ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 8)),
     ],
-)
+)  # fmt: skip
 def test_choices_that_follow_from_the_accelerator(
     type: str, accelerator: dict[str, Any], nodes: int | None, expected: tuple[Any, ...]
 ) -> None:
@@ -68,13 +44,10 @@ def test_choices_that_follow_from_the_accelerator(
     ("by", "expected"),
     [
         ("mptraining.dev/operator", None),
-        (
-            "mptraining.dev/operater",
-            "a controller of that name has the job, and this operator leaves it alone. "
-            "Did you mean 'mptraining.dev/operator'?",
-        ),
+        ("mptraining.dev/operater", "a controller of that name has the job, and this operator leaves it alone. "
+         "Did you mean 'mptraining.dev/operator'?"),
     ],
-)
+)  # fmt: skip
 def test_a_job_of_another_controller_says_so(by: str, expected: str | None) -> None:
     found = resolved(managedBy=by, scheduling={"queueName": "gpus"}).choices
     said = {each.field: each.because for each in found if each.field == "spec.managedBy"}
@@ -133,12 +106,7 @@ def test_a_mixed_policy_on_a_cpu_is_kept_and_called_slow() -> None:
 
 def test_a_script_has_no_data_no_training_and_no_batch() -> None:
     job = resolved("nvidia-l4", program=SCRIPT)
-    assert (job.data, job.training, job.global_batch_size, job.per_replica_batch_size) == (
-        None,
-        None,
-        None,
-        None,
-    )
+    assert (job.data, job.training, job.global_batch_size, job.per_replica_batch_size) == (None, None, None, None)
     assert job.learning_rate.factor == 1.0
 
 

@@ -91,11 +91,7 @@ def test_the_job_has_precedence_over_its_runtime() -> None:
     assert found.runtime.pod_template is not None
     assert found.runtime.pod_template.to_document() == {
         "image": "mine:1",
-        "env": [
-            {"name": "A", "value": "runtime"},
-            {"name": "B", "value": "job"},
-            {"name": "C", "value": "job"},
-        ],
+        "env": [{"name": "A", "value": "runtime"}, {"name": "B", "value": "job"}, {"name": "C", "value": "job"}],
         "nodeSelector": {"pool": "shared", "disk": "hdd"},
         "tolerations": [{"key": "shared", "operator": "Exists"}, {"key": "mine", "operator": "Exists"}],
         "resources": {"requests": {"cpu": "8", "memory": "8Gi"}, "limits": {"memory": "9Gi"}},
@@ -171,13 +167,11 @@ def test_a_runtime_keeps_the_rules_of_a_job(template: dict[str, Any], message: s
     [
         ({"nodes": 3}, r"3 nodes are more than runtimes\.team-default\.limits\.nodesPerJob"),
         ({"podTemplate": {"image": "other.example/a"}}, r"outside runtimes\.team-default\.limits\.registries"),
-        (
-            {"podTemplate": {"initContainers": [{"name": "a", "image": "other.example/a"}]}},
-            r"spec\.podTemplate\.initContainers\[0\]\.image: .*outside runtimes\.team-default",
-        ),
+        ({"podTemplate": {"initContainers": [{"name": "a", "image": "other.example/a"}]}},
+         r"spec\.podTemplate\.initContainers\[0\]\.image: .*outside runtimes\.team-default"),
     ],
     ids=["nodes", "image", "init container"],
-)
+)  # fmt: skip
 def test_the_limits_of_a_runtime_only_narrow(spec: dict[str, Any], message: str) -> None:
     for name, refused in (("team-default", True), ("plain", False)):
         written = job(runtime=name, **spec)

@@ -9,12 +9,7 @@ import pytest
 
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedData
-from tests.unit.api.resolve.resolved_jobs import (
-    APPLICATION,
-    DATA,
-    FUNCTION,
-    resolved,
-)
+from tests.unit.api.resolve.resolved_jobs import APPLICATION, DATA, FUNCTION, resolved
 
 
 def test_an_application_is_a_classifier_trained_by_adam() -> None:
@@ -23,10 +18,7 @@ def test_an_application_is_a_classifier_trained_by_adam() -> None:
     assert training.optimizer is not None
     assert training.loss is not None
     assert (training.optimizer.class_name, training.optimizer.config) == ("Adam", {"learning_rate": 0.001})
-    assert (training.loss.class_name, training.loss.config) == (
-        "SparseCategoricalCrossentropy",
-        {"from_logits": True},
-    )
+    assert (training.loss.class_name, training.loss.config) == ("SparseCategoricalCrossentropy", {"from_logits": True})
     assert training.metrics
     assert training.metrics[0].class_name == "SparseCategoricalAccuracy"
     assert (training.epochs, training.total_steps, training.seed) == (1, None, 0)
@@ -56,12 +48,7 @@ def test_the_defaults_of_data() -> None:
     data = resolved().data
     assert data is not None
     assert (data.features, data.label, data.preprocess, data.validation) == (None, None, "auto", ())
-    assert (data.bad_records, data.max_skipped, data.remainder, data.on_change) == (
-        "Fail",
-        0,
-        "Drop",
-        "Refuse",
-    )
+    assert (data.bad_records, data.max_skipped, data.remainder, data.on_change) == ("Fail", 0, "Drop", "Refuse")
     unshuffled = resolved(data=DATA | {"shuffle": {"bufferSize": 0}}).data
     assert unshuffled is not None
     assert (unshuffled.shuffle, unshuffled.shuffle_buffer_size) == ("None", None)
@@ -86,13 +73,10 @@ FEATURES = [{"name": name, "dtype": "float32"} for name in ("x", "y", "z", "w")]
         {"epochs": 7, "stepsPerEpoch": 20, "initialEpoch": 3, "validationFreq": 2, "classWeight": {"0": 2.0}},
         {"totalSteps": 50, "validationEverySteps": 10, "gradientAccumulationSteps": 4, "stepsPerExecution": 5},
         {"onNonFinite": "Fail", "seed": 11, "resume": "Never"},
-        {
-            "optimizer": {"className": "SGD", "config": {"learning_rate": 0.1}},
-            "loss": {"className": "CategoricalCrossentropy"},
-            "metrics": [{"className": "Recall"}],
-        },
+        {"optimizer": {"className": "SGD", "config": {"learning_rate": 0.1}},
+         "loss": {"className": "CategoricalCrossentropy"}, "metrics": [{"className": "Recall"}]},
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("program", [APPLICATION, FUNCTION])
 def test_what_is_written_of_training_is_kept(program: dict[str, Any], written: dict[str, Any]) -> None:
     job = resolved(program=program, training=written, data=DATA | {"validation": ["gs://bucket/val"]})

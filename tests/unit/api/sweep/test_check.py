@@ -91,38 +91,23 @@ def test_every_mistake_is_reported_at_its_line() -> None:
         ({"path": "training.seed", "values": [None]}, ".values[0]", "empty"),
         ({"path": "training.seed", "int": {"low": 2, "high": 1}}, ".int", "the range is empty: low 2 is above high 1"),
         ({"path": "training.optimizer.config.x", "uniform": {"low": 1.5, "high": 1}}, ".uniform", "is empty"),
-        (
-            {"path": "training.optimizer.config.x", "logUniform": {"low": 0, "high": 1}},
-            ".logUniform.low",
-            "0 has no logarithm",
-        ),
-        (
-            {"path": "training.optimizer.config.x", "logUniform": {"low": -1, "high": 1}},
-            ".logUniform.low",
-            "more than 0",
-        ),
-        (
-            {"path": "training.seed", "values": [1], "when": {"path": "nodes", "values": [1]}},
-            ".when.path",
-            "no parameter before",
-        ),
-        (
-            {"path": "training.seed", "values": [1], "when": {"path": RATE["path"], "values": [1]}},
-            ".when.path",
-            "range of real",
-        ),
-        (
-            {"path": "training.seed", "values": [1], "when": {"path": POLICY["path"], "values": ["a"]}},
-            ".when.values[0]",
-            "no value of",
-        ),
+        ({"path": "training.optimizer.config.x", "logUniform": {"low": 0, "high": 1}}, ".logUniform.low",
+         "0 has no logarithm"),
+        ({"path": "training.optimizer.config.x", "logUniform": {"low": -1, "high": 1}}, ".logUniform.low",
+         "more than 0"),
+        ({"path": "training.seed", "values": [1], "when": {"path": "nodes", "values": [1]}}, ".when.path",
+         "no parameter before"),
+        ({"path": "training.seed", "values": [1], "when": {"path": RATE["path"], "values": [1]}}, ".when.path",
+         "range of real"),
+        ({"path": "training.seed", "values": [1], "when": {"path": POLICY["path"], "values": ["a"]}},
+         ".when.values[0]", "no value of"),
         ({"path": "training.optimizer.config", "values": [{}]}, ".path", "sets what spec.parameters[0] sets"),
         # The job's own rules, for one value or the end of a range.
         ({"path": "training.epochs", "values": [1, 0, 2]}, ".values[1]", "at least 1"),
         ({"path": "accelerator.countPerNode", "int": {"low": 1, "high": 7, "step": 6}}, ".int.high", "7"),
         ({"path": "training.optimizer.className", "values": ["Adam", "Adamm"]}, ".values[1]", "Adam"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_parameter(parameter: dict[str, Any], where: str, text: str) -> None:
     found = problems(parameters=[RATE, POLICY, parameter])
     assert [field for field, _ in found] == [f"spec.parameters[2]{where}"]
@@ -154,42 +139,24 @@ def test_a_value_is_checked_where_its_condition_holds() -> None:
 @pytest.mark.parametrize(
     ("spec", "where", "text"),
     [
-        (
-            {"objective": {"metric": "val_auc", "direction": "Maximize"}},
-            "spec.objective.metric",
-            "reports no 'val_auc'",
-        ),
+        ({"objective": {"metric": "val_auc", "direction": "Maximize"}}, "spec.objective.metric",
+         "reports no 'val_auc'"),
         ({"job": job(data={"train": ["gs://b/t"]})}, "spec.objective.metric", "no validation data. Add spec.job.data"),
         ({"algorithm": {"name": "Grid"}}, "spec.parameters[0].logUniform", "Grid cannot enumerate"),
         ({"algorithm": {"name": "CMA-ES"}, "parameters": [POLICY]}, "spec.algorithm.name", "there is none"),
-        (
-            {"algorithm": {"name": "CMA-ES"}, "stop": {"earlyStopping": {"rule": "Hyperband"}}},
-            "spec.algorithm.name",
-            "alone",
-        ),
+        ({"algorithm": {"name": "CMA-ES"}, "stop": {"earlyStopping": {"rule": "Hyperband"}}}, "spec.algorithm.name",
+         "alone"),
         ({"algorithm": {"name": "Hyperband", "reproducible": True}}, "spec.algorithm.reproducible", "in the order"),
         ({"algorithm": {"name": "Hyperband"}, "job": job(output=None)}, "spec.job.output.uri", "its checkpoint"),
         ({"algorithm": {"name": "Hyperband"}, "job": job(training={})}, "spec.job.training.epochs", "counts epochs"),
-        (
-            {"algorithm": {"name": "Hyperband"}, "job": job(training={"epochs": 9, "resume": "Never"})},
-            "spec.job.training.resume",
-            "continues",
-        ),
-        (
-            {"algorithm": {"name": "Hyperband"}, "job": job(training={"epochs": 9, "validationFreq": 3})},
-            "spec.job.training.validationFreq",
-            "no validation after epoch 1",
-        ),
-        (
-            {"algorithm": {"name": "Hyperband"}, "parameters": [{"path": "training.epochs", "values": [1]}]},
-            "spec.parameters[0].path",
-            "rungs",
-        ),
-        (
-            {"stop": {"earlyStopping": {"rule": "Hyperband", "minEpochs": 10}}},
-            "spec.stop.earlyStopping.minEpochs",
-            "at most 9",
-        ),
+        ({"algorithm": {"name": "Hyperband"}, "job": job(training={"epochs": 9, "resume": "Never"})},
+         "spec.job.training.resume", "continues"),
+        ({"algorithm": {"name": "Hyperband"}, "job": job(training={"epochs": 9, "validationFreq": 3})},
+         "spec.job.training.validationFreq", "no validation after epoch 1"),
+        ({"algorithm": {"name": "Hyperband"}, "parameters": [{"path": "training.epochs", "values": [1]}]},
+         "spec.parameters[0].path", "rungs"),
+        ({"stop": {"earlyStopping": {"rule": "Hyperband", "minEpochs": 10}}}, "spec.stop.earlyStopping.minEpochs",
+         "at most 9"),
         ({"trials": {"max": 1001}}, "spec.trials.max", "at most 1000"),
         ({"job": JOB | {"trainning": {}}}, "spec.job.trainning", "unknown field"),
         ({"job": job(accelerator={"type": "v1000"})}, "spec.job.accelerator.type", "v100"),
@@ -197,7 +164,7 @@ def test_a_value_is_checked_where_its_condition_holds() -> None:
         ({"algorithm": {"name": "Bayes"}}, "spec.algorithm.name", "TPE"),
         ({"parameters": []}, "spec.parameters", "at least 1"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_sweep(spec: dict[str, Any], where: str, text: str) -> None:
     found = problems(**spec)
     assert where in [field for field, _ in found]

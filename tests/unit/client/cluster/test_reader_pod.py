@@ -136,25 +136,17 @@ def unscheduled(message: str) -> dict[str, Any]:
         (unscheduled("0/3 nodes are available: 3 Insufficient cpu"), [], None),
         (waiting("ImagePullBackOff", "no such image"), [], "its image cannot be pulled: no such image"),
         (waiting("CreateContainerConfigError", "no uid"), [], "CreateContainerConfigError: no uid"),
-        (
-            unscheduled('persistentvolumeclaim "team-runs" not found'),
-            [],
-            "the claim team-runs does not exist any more, and the run folder with it",
-        ),
-        (
-            waiting("ContainerCreating", ""),
-            [{"reason": "FailedAttachVolume", "message": "Multi-Attach error for volume: already used by pod(s) x"}],
-            "the claim team-runs is ReadWriteOnce and mounted on another machine: Multi-Attach error",
-        ),
-        (
-            waiting("ContainerCreating", ""),
-            [{"reason": "FailedMount", "message": "no such export"}],
-            "its volume cannot be mounted: no such export",
-        ),
+        (unscheduled('persistentvolumeclaim "team-runs" not found'), [],
+         "the claim team-runs does not exist any more, and the run folder with it"),
+        (waiting("ContainerCreating", ""), [{"reason": "FailedAttachVolume",
+         "message": "Multi-Attach error for volume: already used by pod(s) x"}],
+         "the claim team-runs is ReadWriteOnce and mounted on another machine: Multi-Attach error"),
+        (waiting("ContainerCreating", ""), [{"reason": "FailedMount", "message": "no such export"}],
+         "its volume cannot be mounted: no such export"),
         (waiting("ContainerCreating", ""), [{"reason": "FailedScheduling", "message": "later"}], None),
         ({"status": {"phase": "Failed", "message": "Pod was evicted"}}, [], "it ended: Pod was evicted"),
     ],
-)
+)  # fmt: skip
 def test_why_it_does_not_start(pod: dict[str, Any], events: list[dict[str, Any]], problem: str | None) -> None:
     found = start_problem(pod, events, "team-runs")
     assert (found is None) == (problem is None)

@@ -22,11 +22,7 @@ RunIn = Callable[..., Path]
 def comparison(run_in: RunIn) -> Comparison:
     fast = {"precision": "mixed_bfloat16", "step_seconds": 0.002, "examples_per_second": 32000.0}
     worse = {"metrics": {"loss": 0.4, "val_loss": 0.7, "val_accuracy": 0.75}}
-    folders = [
-        run_in("bf16", result=fast | worse),
-        run_in("plain"),
-        run_in("cut", steps=12, done=False),
-    ]
+    folders = [run_in("bf16", result=fast | worse), run_in("plain"), run_in("cut", steps=12, done=False)]
     return compare([str(each) for each in folders])
 
 

@@ -115,18 +115,8 @@ def test_numbers_for_people() -> None:
     assert [duration(each) for each in (0.0086, 0.84, 9.96, 59.4, 59.6, 200, 3599.7, 7500)] == [
         "9 ms", "0.8 s", "10 s", "59 s", "1 min 0 s", "3 min 20 s", "1 h 0 min", "2 h 5 min",
     ]  # fmt: skip
-    assert [short_time(each) for each in (82e-6, 0.00125, 0.0321, 3.21)] == [
-        "82 µs",
-        "1.25 ms",
-        "32.1 ms",
-        "3.21 s",
-    ]
-    assert [size(each) for each in (512, 1500, 123_456_789, 12.3e9)] == [
-        "512 B",
-        "1.5 kB",
-        "123 MB",
-        "12.3 GB",
-    ]
+    assert [short_time(each) for each in (82e-6, 0.00125, 0.0321, 3.21)] == ["82 µs", "1.25 ms", "32.1 ms", "3.21 s"]
+    assert [size(each) for each in (512, 1500, 123_456_789, 12.3e9)] == ["512 B", "1.5 kB", "123 MB", "12.3 GB"]
 
 
 def test_a_cpu_job_hides_that_tensorflow_finds_no_gpu_and_a_gpu_job_shows_it() -> None:

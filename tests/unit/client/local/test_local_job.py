@@ -145,18 +145,10 @@ def test_already_finished(
 
 def test_environment_of_a_worker() -> None:
     launch = Launch(
-        command=("x",),
-        environment={"MPTRAINING_ATTEMPT": "2"},
-        job_file="{}",
-        hosts=("127.0.0.1:1", "127.0.0.1:2"),
+        command=("x",), environment={"MPTRAINING_ATTEMPT": "2"}, job_file="{}", hosts=("127.0.0.1:1", "127.0.0.1:2")
     )
     environment = worker_environment(
-        launch,
-        1,
-        inherited={"HOME": "/home/ada", "no_proxy": "local"},
-        incarnation="a-b",
-        folder=HOME,
-        gpus=2,
+        launch, 1, inherited={"HOME": "/home/ada", "no_proxy": "local"}, incarnation="a-b", folder=HOME, gpus=2
     )
     assert environment == {
         "HOME": "/home/ada",

@@ -26,13 +26,10 @@ RESUMED = Started(
         ([STEP, SAVED], 75, "Stopped by you. `mptj run x` resumes from step 75."),
         ([RESUMED, STEP], 75, "Stopped by you. `mptj run x` resumes from step 40."),
         ([], 75, "Stopped by you before training. `mptj run x` starts again."),
-        (
-            [STEP, SAVED],
-            -9,
-            "Stopped by you; the trainer did not stop in time and was killed. `mptj run x` resumes from step 75.",
-        ),
+        ([STEP, SAVED], -9,
+         "Stopped by you; the trainer did not stop in time and was killed. `mptj run x` resumes from step 75."),
     ],
-)
+)  # fmt: skip
 def test_interrupted(events: list[Event], code: int, said: str) -> None:
     summary = RunSummary()
     for event in events:
@@ -64,12 +61,10 @@ def test_the_last_line_ends_with_one_mark(message: str, said: str) -> None:
     [
         ({}, []),
         ({"input_bound_percent": 0.4}, ["  data        waited for data 0% of the time"]),
-        (
-            {"first_record_seconds": 0.84, "input_bound_percent": 12.3},
-            ["  data        first batch after 0.8 s, waited for data 12% of the time"],
-        ),
+        ({"first_record_seconds": 0.84, "input_bound_percent": 12.3},
+         ["  data        first batch after 0.8 s, waited for data 12% of the time"]),
     ],
-)
+)  # fmt: skip
 def test_the_time_for_records(figures: dict[str, float], said: list[str]) -> None:
     summary = RunSummary()
     summary.add(0, Finished(reason="Succeeded", exit_code=0, message="", step=8, **figures, **COMMON))

@@ -109,47 +109,25 @@ def test_the_next_attempt_has_the_next_number(
 @pytest.mark.parametrize(
     ("code", "exit_code", "said"),
     [
-        pytest.param(
-            "finish('InvalidData', 2, 'records/x: no such file')",
-            2,
-            "mptj: InvalidData: records/x: no such file.",
-            id="a mistake of the user's: no advice to run again",
-        ),
+        pytest.param("finish('InvalidData', 2, 'records/x: no such file')", 2,
+         "mptj: InvalidData: records/x: no such file.", id="a mistake of the user's: no advice to run again"),
         pytest.param(
             "say('Saved', step=7, uri='x', bytes=1, seconds=0.1); finish('StorageUnavailable', 75, 'no answer')",
             75,
             "mptj: StorageUnavailable: no answer. `mptj run FILE` resumes from step 7.",
             id="may heal by itself",
         ),
-        pytest.param(
-            "os.kill(os.getpid(), 9)",
-            137,
-            "mptj: ProgramFailed: the trainer was killed (SIGKILL), perhaps because memory ran out. "
-            "`mptj run FILE` starts again.",
-            id="killed",
-        ),
-        pytest.param(
-            "os.kill(os.getpid(), 11)",
-            139,
-            "mptj: ProgramFailed: the trainer was ended by SIGSEGV. `mptj run FILE` starts again.",
-            id="crashed",
-        ),
-        pytest.param(
-            "sys.exit(3)",
-            3,
-            "mptj: Diverged: the trainer exited with code 3 "
-            "(loss or weights are no longer finite numbers); the lines above may say why.",
-            id="no last word",
-        ),
+        pytest.param("os.kill(os.getpid(), 9)", 137,
+         "mptj: ProgramFailed: the trainer was killed (SIGKILL), perhaps because memory ran out. "
+         "`mptj run FILE` starts again.", id="killed"),
+        pytest.param("os.kill(os.getpid(), 11)", 139,
+         "mptj: ProgramFailed: the trainer was ended by SIGSEGV. `mptj run FILE` starts again.", id="crashed"),
+        pytest.param("sys.exit(3)", 3, "mptj: Diverged: the trainer exited with code 3 "
+         "(loss or weights are no longer finite numbers); the lines above may say why.", id="no last word"),
     ],
-)
+)  # fmt: skip
 def test_failures(
-    job_file: JobFile,
-    stub: Stub,
-    capsys: pytest.CaptureFixture[str],
-    code: str,
-    exit_code: int,
-    said: str,
+    job_file: JobFile, stub: Stub, capsys: pytest.CaptureFixture[str], code: str, exit_code: int, said: str
 ) -> None:
     path = job_file()
     assert run_local(path, command=stub(code)) == exit_code
