@@ -71,11 +71,8 @@ def test_the_batch_is_that_of_the_replicas_that_will_run(
         assert (told.because, told.value) == (because, f"global {job.global_batch_size}")
 
 
-def test_fallback_leaves_a_cpu_job_alone() -> None:
-    assert resolved("cpu", settings=NO_ACCELERATORS) == resolved("cpu")
-
-
 def test_fallback_keeps_what_was_asked_for() -> None:
+    assert resolved("cpu", settings=NO_ACCELERATORS) == resolved("cpu")
     job = resolved(settings=NO_ACCELERATORS, precision={"policy": "mixed_float16"}, jitCompile="Always")
     assert (job.precision.policy, job.jit_compile) == ("mixed_float16", "Always")
 

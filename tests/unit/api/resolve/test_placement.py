@@ -80,10 +80,16 @@ def test_a_gpu_without_kernels_in_tensorflow_s_wheels_needs_an_image_of_the_job(
         job({"type": gpu}, settings, podTemplate={})
 
 
-def test_gb200_needs_arm_nodes() -> None:
-    placed = place({"type": "nvidia-gb200"})
-    assert placed.node_selector["kubernetes.io/arch"] == "arm64"
-    assert toleration("kubernetes.io/arch", "arm64") in placed.tolerations
+def test_a_tpu_is_chosen_by_type_and_topology_and_gb200_by_its_architecture() -> None:
+    tpu = place({"type": "tpu-v5-lite-podslice", "topology": "2x4"})
+    assert tpu.node_selector == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": "2x4",
+    }
+    assert tpu.resources == {"google.com/tpu": 8}
+    gb200 = place({"type": "nvidia-gb200"})
+    assert gb200.node_selector["kubernetes.io/arch"] == "arm64"
+    assert toleration("kubernetes.io/arch", "arm64") in gb200.tolerations
 
 
 def test_eks_has_three_kinds_of_nodes() -> None:
@@ -160,12 +166,9 @@ def test_what_the_platform_does_not_have_is_refused(accelerator: dict[str, Any],
     assert found in str(caught.value)
 
 
-@pytest.mark.parametrize("node_labels", ["NVIDIA", "EKS", "Auto"])
-def test_a_job_may_use_a_part_of_a_machine_that_is_not_gke_s(node_labels: str) -> None:
-    assert place({"type": "nvidia-b200", "countPerNode": 2}, node_labels).resources == {"nvidia.com/gpu": 2}
-
-
-def test_a_slice_is_one_device_whatever_the_machines_have() -> None:
+def test_a_job_may_use_a_part_of_a_machine_that_is_not_gke_s_and_a_slice_is_one_device() -> None:
+    for node_labels in ("NVIDIA", "EKS", "Auto"):
+        assert place({"type": "nvidia-b200", "countPerNode": 2}, node_labels).resources == {"nvidia.com/gpu": 2}
     resolved = job({"type": "nvidia-b200", "partition": "1g.23gb"}, ClusterSettings())
     assert (resolved.replicas, resolved.accelerator.count_per_node) == (1, 1)
 
