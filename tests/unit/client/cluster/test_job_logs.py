@@ -36,7 +36,6 @@ def problem(
     ("found", "current", "attempt", "worker", "text"),
     [
         (PODS, 3, 9, None, "attempt 9 has not been started: Unschedulable: no machine fits. See: mptj status flowers"),
-        ([], None, None, None, "no attempt has been started: Unschedulable"),
         (PODS, 3, 1, None,
          "the pods of attempt 1 are deleted, and their logs with them; attempts with pods: 2, 3. See"),
         ([], 3, None, None, "the pods of attempt 3 are deleted, and their logs with them. See: mptj status"),
