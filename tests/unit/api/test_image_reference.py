@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.admin_limits import ImageReference, is_in_registry, matches, parse_image, parse_location
+from mptraining_api.pods.images import (
+    ImageReference,
+    has_moving_tag,
+    is_in_registry,
+    matches,
+    parse_image,
+    parse_location,
+)
 
 DIGEST = "sha256:" + "0" * 64
 OTHER = "sha256:" + "1" * 64
@@ -26,6 +33,8 @@ OTHER = "sha256:" + "1" * 64
 )
 def test_an_image_is_taken_apart(text: str, repository: str, tag: str, digest: str) -> None:
     assert parse_image(text) == ImageReference(repository, tag, digest)
+    assert has_moving_tag(text) is (not tag and not digest)
+    assert has_moving_tag("nginx:latest")
 
 
 @pytest.mark.parametrize(
