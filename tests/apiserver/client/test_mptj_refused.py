@@ -17,7 +17,7 @@ from tests.testbed.kubernetes.access import may, wait_until, wait_until_allowed
 from tests.testbed.kubernetes.installation import install
 
 Refusal = Callable[..., str]
-VERBS = ("submit", "list", "status", "logs", "wait", "cancel", "suspend", "resume")
+VERBS = ("submit", "list", "logs", "cancel")
 
 
 @pytest.fixture

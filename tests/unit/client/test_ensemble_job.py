@@ -56,6 +56,11 @@ def test_the_value_of_a_run_is_that_of_the_exported_weights(capsys: pytest.Captu
     others = [run("c", val_accuracy=0.3), run("d", val_accuracy=0.2)]
     assert folders([*runs, *others], "val_accuracy", None) == ["runs/c", "runs/d"]
     assert "note: runs/b has no val_accuracy of its exported weights" in capsys.readouterr().err
+    # A metric of unknown direction needs a mode.
+    scored = [run("a", val_score=0.5), run("b", val_score=0.4)]
+    with pytest.raises(InvalidSpec, match=r"--mode.*expected min or max"):
+        choose(scored, "val_score", None)
+    assert folders(scored, "val_score", "min") == ["runs/b", "runs/a"]
 
 
 def test_runs_that_cannot_be_members_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,13 +73,6 @@ def test_runs_that_cannot_be_members_are_named(capsys: pytest.CaptureFixture[str
         choose([runs[0], runs[2]], "val_loss", None)
     with pytest.raises(InvalidData, match="Did you mean 'val_loss'"):
         choose(runs, "val_los", None)
-
-
-def test_a_metric_of_unknown_direction_needs_a_mode() -> None:
-    runs = [run("a", val_score=0.5), run("b", val_score=0.4)]
-    with pytest.raises(InvalidSpec, match=r"--mode.*expected min or max"):
-        choose(runs, "val_score", None)
-    assert folders(runs, "val_score", "min") == ["runs/b", "runs/a"]
 
 
 def test_the_document_is_a_valid_job_over_the_records_of_the_best_member() -> None:

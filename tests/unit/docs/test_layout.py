@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import mptraining
 
 ROOT = Path(__file__).parents[3]
@@ -47,10 +45,8 @@ def test_a_source_root_is_no_package() -> None:
     of_tools = [ROOT / tool for tool in TOOLS if tool.startswith("tests/")]
     found = [path for path in (ROOT / "tests").rglob("__init__.py") if not any(map(path.is_relative_to, of_tools))]
     assert found == []
-
-
-def test_no_module_hides_the_standard_library_s_operator() -> None:
     assert [path for path in (*modules(), *(ROOT / "tests").rglob("*.py")) if path.name == "operator.py"] == []
+    assert [path for path in modules() if path.stem in SAYS_NOTHING] == []
 
 
 def test_python_works_in_this_folder() -> None:
@@ -62,19 +58,15 @@ def test_python_works_in_this_folder() -> None:
     assert done.stdout.startswith("pytest"), done.stderr
 
 
-def test_names_say_what_a_module_is_about() -> None:
-    assert [path for path in modules() if path.stem in SAYS_NOTHING] == []
-
-
 def folders() -> list[Path]:
     found = {path.parent for root in TOOLS for path in (ROOT / root).rglob("*.py")}
     # Modules in `site` replace third-party ones, whose names and places they have.
     return sorted({path.parent for path in modules()} | {path for path in found if "site" not in path.parts})
 
 
-@pytest.mark.parametrize("folder", folders(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_folder_says_what_it_is_for(folder: Path) -> None:
-    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+def test_a_folder_says_what_it_is_for() -> None:
+    for folder in folders():
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), folder
 
 
 def test_no_file_names_a_place_of_one_machine() -> None:

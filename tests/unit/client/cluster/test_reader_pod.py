@@ -30,13 +30,10 @@ def template(output: str = "/runs/digits", **pod_template: Any) -> dict[str, Any
     """The pod template that the operator makes of a job on one T4."""
     pods = {"volumes": [CLAIM], "volumeMounts": [{"name": "runs", "mountPath": "/runs"}], **pod_template}
     spec = {
-        "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 1},
-        "program": {"application": {"name": "mlp"}},
-        "data": {"train": ["gs://b/x.tfrecord"], "label": "label"},
-        "training": {"epochs": 1, "batchSize": {"global": 8}},
-        "output": {"uri": output},
+        "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 1}, "program": {"application": {"name": "mlp"}},
+        "data": {"train": ["gs://b/x.tfrecord"], "label": "label"}, "output": {"uri": output},
         "podTemplate": {"image": "trainer:1", **pods},
-    }
+    }  # fmt: skip
     job = MPTrainingJob.parse({"metadata": {"name": "digits"}, "spec": spec})
     owner = Owner("default", "digits", "uid-of-digits", "2026-01-01T00:00:00Z")
     made = indexed_job(owner, resolve(job, ClusterSettings()), job.spec, attempt=1, settings=PodSettings())

@@ -42,19 +42,12 @@ def test_a_sweep_runs_its_trials_and_finds_the_best(
 
 
 def test_a_second_driver_of_the_same_folder_is_refused(sweep_file: SweepFile, trainer: tuple[str, str]) -> None:
-    path = sweep_file()
-    with (
-        SweepFolder(Path("runs/flowers")).lock(),
-        pytest.raises(InvalidSpec, match="another mptj sweep is at work here"),
-    ):
-        run(path, trainer)
-
-
-def test_whether_a_driver_is_at_work() -> None:
-    folder = SweepFolder(Path("runs/flowers"))
+    path, folder = sweep_file(), SweepFolder(Path("runs/flowers"))
     assert not folder.is_driven()
     with folder.lock():
         assert folder.is_driven()
+        with pytest.raises(InvalidSpec, match="another mptj sweep is at work here"):
+            run(path, trainer)
     assert not folder.is_driven()
 
 
