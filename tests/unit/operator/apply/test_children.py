@@ -9,7 +9,6 @@ import pytest
 from mptraining_api.kubernetes_api import (
     BATCH_JOBS,
     CONFIG_MAPS,
-    JOBS,
     NETWORK_POLICIES,
     SERVICES,
     ApiProblem,
@@ -33,20 +32,6 @@ def test_a_second_start_creates_nothing_twice(bench: Bench) -> None:
     assert [call for call in bench.api.calls if call[0] == "get"] == [("get", "jobs", "flowers-1")]
     assert bench.lookups.refusal is None
     assert len([key for key in bench.api.objects if key[0] == "jobs"]) == 1
-
-
-def test_after_a_restart_the_children_are_looked_at(bench: Bench, clock: Clock) -> None:
-    bench.start()
-    raw = bench.api.get(JOBS, "team", "flowers")
-    again = Bench(bench.api, clock, raw)
-    bench.api.calls.clear()
-    assert not again.start()
-    assert [call[1] for call in bench.api.calls if call[0] == "get"] == [
-        "services",
-        "networkpolicies",
-        "jobs",
-    ]
-    assert again.lookups.job_text == again.text
 
 
 def test_a_service_of_another_client_with_the_shared_name(bench: Bench) -> None:
@@ -159,14 +144,6 @@ def test_a_namespace_that_is_being_deleted_ends_the_job(bench: Bench, problem: A
     assert not bench.start()
     assert bench.lookups.refusal is None
     assert bench.api.calls[-1] == ("create", "services", "mptraining-workers")
-
-
-def test_an_error_of_the_api_server_is_left_to_the_queue(bench: Bench) -> None:
-    for status in (0, 429, 500, 503):
-        bench.api.refuse("create", SERVICES, ApiProblem(status, "Trouble", "later"))
-        with pytest.raises(ApiProblem):
-            bench.start()
-    assert bench.lookups.refusal is None
 
 
 def test_a_pod_that_cannot_be_leaves_nothing_behind(bench: Bench) -> None:

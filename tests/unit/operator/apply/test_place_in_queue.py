@@ -59,13 +59,6 @@ def admit(queued: Bench) -> dict[str, Any]:
     return stored
 
 
-def test_the_queues_job_says_what_was_asked_for(queued: Bench) -> None:
-    admit(queued)
-    place = queued.snapshot.queue_job
-    assert place is not None
-    assert (place.queue_digest, place.suspended) == ("asked for", False)
-
-
 def test_an_attempt_remembers_its_place_without_the_owner_reference(queued: Bench) -> None:
     """The garbage collector removes the reference when the queue's Job is deleted."""
     place = admit(queued)
@@ -93,15 +86,8 @@ def test_a_report_is_written_to_the_job_as_observed(queued: Bench) -> None:
     assert not queued.apply(actions=(ReportToQueue(seen.name, 2, 0, uid=seen.uid, version=seen.version),))
     place = queued.snapshot.queue_job
     assert place is not None
-    assert place.active == 2
+    assert (place.queue_digest, place.suspended, place.active) == ("asked for", False, 2)
     assert place.version > seen.version
-
-
-def test_a_report_about_a_deleted_place_is_planned_again(queued: Bench) -> None:
-    seen = seen_batch_job(admit(queued))
-    del queued.api.objects[("jobs", "team", "flowers-queue")]
-    assert queued.apply(actions=(ReportToQueue(seen.name, 2, 0, uid=seen.uid, version=seen.version),))
-    assert queued.snapshot.queue_job is None
 
 
 def test_a_place_without_managed_by_is_deleted_and_reported(queued: Bench) -> None:

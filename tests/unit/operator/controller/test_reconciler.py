@@ -25,24 +25,29 @@ from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
 from tests.unit.operator.controller.reconciled_job import KEY, Bench, Make
 
-
-def test_a_plan_is_applied_and_its_job_is_due_again(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job(), plan=Plan(wake_at=clock.now + 30))
-    bench.reconciler.reconcile(KEY)
-    assert len(bench.applied.plans) == 1
-    assert bench.next_in(clock) == 30
-    assert len(bench.seconds) == 1
+NOW = Clock().now
 
 
-def test_a_paused_job_is_not_planned_and_not_due_again(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job(), plan=Plan(wake_at=clock.now + 30))
-    bench.held = True
+@pytest.mark.parametrize(
+    ("plan", "due"),
+    [
+        (Plan(wake_at=NOW + 30), 30),
+        (Plan(), None),
+        # After a write, the job is reconciled again, unless its workers run.
+        (Plan(status=JobStatus(phase=Phase.PENDING), wake_at=NOW + 30), 2),
+        (
+            Plan(status=with_running(JobStatus(), "all run", NOW, 1), actions=(AllowPeers(),), wake_at=NOW + 30),
+            30,
+        ),
+    ],
+)
+def test_when_a_job_is_due_again_after_its_plan_was_applied(
+    clock: Clock, raw_job: Make, plan: Plan, due: float | None
+) -> None:
+    bench = Bench(clock, raw_job(), plan=plan)
     bench.reconciler.reconcile(KEY)
-    assert bench.applied.plans == []
-    assert bench.next_in(clock) is None
-    bench.held = False
-    bench.reconciler.reconcile(KEY)
-    assert len(bench.applied.plans) == 1
+    assert (len(bench.applied.plans), len(bench.seconds)) == (1, 1)
+    assert bench.next_in(clock) == due
 
 
 def test_a_pause_ends_the_plans_of_one_reconcile(clock: Clock, raw_job: Make) -> None:
@@ -68,25 +73,6 @@ def test_retries_are_counted_by_their_cause(clock: Clock, raw_job: Make) -> None
     for _ in range(4):
         bench.reconciler.reconcile(KEY)
     assert bench.retries == ["Api", "Refused", "Bug"]
-
-
-def test_after_a_write_the_job_is_reconciled_again(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job(), plan=Plan(status=JobStatus(phase=Phase.PENDING), wake_at=clock.now + 30))
-    bench.reconciler.reconcile(KEY)
-    assert bench.next_in(clock) == 2
-
-
-def test_after_the_write_that_its_workers_run_the_job_is_left_alone(clock: Clock, raw_job: Make) -> None:
-    running = with_running(JobStatus(), "all run", clock.now, 1)
-    bench = Bench(clock, raw_job(), plan=Plan(status=running, actions=(AllowPeers(),), wake_at=clock.now + 30))
-    bench.reconciler.reconcile(KEY)
-    assert bench.next_in(clock) == 30
-
-
-def test_without_actions_the_job_is_not_due_again(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job(), plan=Plan())
-    bench.reconciler.reconcile(KEY)
-    assert bench.next_in(clock) is None
 
 
 def test_a_plan_has_the_time_since_when_reports_arrive(clock: Clock, raw_job: Make) -> None:
@@ -130,15 +116,16 @@ def test_a_job_that_is_gone_is_no_work(clock: Clock, raw_job: Make) -> None:
 def test_errors_are_retried_with_backoff_and_logged_once(
     clock: Clock, raw_job: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = Bench(clock, raw_job(), *[ApiProblem(500, "InternalError", "etcd is away")] * 7, plan=Plan())
+    away = ApiProblem(500, "InternalError", "etcd is away")
+    bench = Bench(clock, raw_job(), *[away] * 7, ApiProblem(429, "TooManyRequests", "slow", 40.0), plan=Plan())
     waits = []
-    for _ in range(7):
+    for _ in range(8):
         bench.queue.take(0)
         bench.reconciler.reconcile(KEY)
         bench.queue.done(KEY)
         waits.append(bench.next_in(clock))
         clock.now += 60
-    assert waits == [0.25, 0.5, 1, 2, 4, 8, 16]
+    assert waits == [0.25, 0.5, 1, 2, 4, 8, 16, 40], "the last wait is the API server's"
     assert [said.reason for said in bench.said] == ["OperatorProblem"]
     assert "etcd is away" in bench.said[0].message
     assert all(record.__dict__["job"] == "team/flowers" for record in caplog.records)
@@ -147,12 +134,6 @@ def test_errors_are_retried_with_backoff_and_logged_once(
     bench.queue.take(0)
     bench.reconciler.reconcile(KEY)
     assert bench.queue.failures(KEY) == 0
-
-
-def test_retry_after_of_the_api_server_is_honoured(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job(), ApiProblem(429, "TooManyRequests", "slow", 40.0), plan=Plan())
-    bench.reconciler.reconcile(KEY)
-    assert bench.next_in(clock) == 40
 
 
 def test_an_error_of_our_own_leaves_a_traceback_and_a_retry(

@@ -63,13 +63,6 @@ def test_a_list_supersedes_what_was_known_before_it_began() -> None:
     assert cache.put(stored(raw(41, uid="sweep-2", phase="Running")))
 
 
-def test_the_counts_of_the_metrics() -> None:
-    cache = SweepCache()
-    cache.put(stored(raw(10, phase="Running", running=2, succeeded=5)))
-    assert cache.by_phase() == {"Running": 1}
-    assert cache.trials_by_state() == {"Pending": 0, "Running": 2, "Succeeded": 5, "Stopped": 0, "Failed": 0}
-
-
 @pytest.mark.parametrize(
     ("reference", "indexed"),
     [

@@ -232,20 +232,6 @@ def test_without_any_namespace_the_replica_is_not_ready(api: Any, clock: Clock) 
     assert not lists.complete.is_set()
 
 
-def test_the_thread_lists_a_namespace_again_until_it_is_there(api: Any, raw_job: Make) -> None:
-    lists, _, _ = relister(api, time, ("a", "b"))  # type: ignore[arg-type]
-    lists._clock = time.monotonic
-    api.refused["b"] = FORBIDDEN
-    available = threading.Event()
-    lists._on_available = available.set
-    lists.start()
-    assert lists.complete.wait(60)
-    del api.refused["b"]
-    assert available.wait(60), "the next periodic list is in ten minutes"
-    lists.stop()
-    lists._thread.join(60)
-
-
 def test_a_list_after_the_restore_of_a_backup_replaces_what_was_known(
     api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
 ) -> None:
@@ -304,15 +290,6 @@ def test_an_update_that_arrives_during_a_list_is_kept(api: Any, clock: Clock, ra
     api.before = lambda *call: None
     lists.run_once()
     assert [key.name for key in cache.job_keys()] == ["flowers"]
-
-
-def test_of_some_namespaces_only_those_are_listed(api: Any, clock: Clock, raw_job: Make) -> None:
-    for namespace in ("a", "b", "c"):
-        api.put(JOBS, raw_job(namespace=namespace, uid=namespace))
-    lists, cache, _ = relister(api, clock, ("a", "b"))
-    lists.run_once()
-    assert {key.namespace for key in cache.job_keys()} == {"a", "b"}
-    assert len(api.calls) == 2 * len(STREAMS)
 
 
 def test_a_missing_resource_is_logged_in_one_line(api: Any, raw_job: Make, caplog: pytest.LogCaptureFixture) -> None:
