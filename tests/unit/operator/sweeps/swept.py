@@ -17,9 +17,8 @@ from mptraining_api.sweep.spec import SweepSpec
 from mptraining_api.sweep.status import Trial
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.sweeps.apply import SweepApplier
-from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, parse
+from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, SweepIntake, parse
 from mptraining_operator.sweeps.controller import SweepReconciler
-from mptraining_operator.sweeps.intake import SweepIntake
 from mptraining_operator.sweeps.turns import Turns
 from mptraining_operator.watch import parse as parse_jobs
 from mptraining_operator.watch.cache import Cache

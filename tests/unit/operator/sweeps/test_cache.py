@@ -10,8 +10,7 @@ import pytest
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.sweeps.cache import SweepCache
-from mptraining_operator.sweeps.intake import SweepIntake
+from mptraining_operator.sweeps.cache import SweepCache, SweepIntake
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.work_queue import WorkQueue
