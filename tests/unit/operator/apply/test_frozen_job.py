@@ -42,10 +42,8 @@ def test_a_frozen_job_that_cannot_be_read(bench: Bench, large: None) -> None:
     body["data"]["job.json"] = '{"version": 99}'
     bench.api.put(CONFIG_MAPS, body)
     assert bench.start()
-    refusal = bench.lookups.refusal
-    assert refusal is not None
-    assert refusal.kind == "Refused"
-    assert "another version" in refusal.message
+    assert bench.refused[0] == "Refused"
+    assert "another version" in bench.refused[2]
 
 
 def test_an_attempt_with_an_image_of_its_own_keeps_the_frozen_job(bench: Bench) -> None:
@@ -63,10 +61,8 @@ def test_a_forged_config_map_before_the_first_attempt_starts_nothing(bench: Benc
     bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged.to_json()))
     assert bench.start()
     assert bench.lookups.job_text == ""
-    refusal = bench.lookups.refusal
-    assert refusal is not None
-    assert (refusal.child, refusal.kind) == ("ConfigMap flowers-job", "NameTaken")
-    assert "does not match status.jobDigest. Delete the ConfigMap" in refusal.message
+    assert bench.refused[:2] == ("NameTaken", "ConfigMap flowers-job")
+    assert "does not match status.jobDigest. Delete the ConfigMap" in bench.refused[2]
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
 
 

@@ -13,7 +13,7 @@ from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.apply import NotCreated
-from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
+from mptraining_operator.controller import PLANS_AT_ONCE
 from mptraining_operator.leader_election import Term
 from mptraining_operator.plan.actions import AllowPeers, JoinQueue, Plan, ReadNode, StartAttempt
 from mptraining_operator.plan.conditions import with_running
@@ -23,7 +23,7 @@ from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
-from tests.unit.operator.controller.reconciled_job import KEY, Bench, Make
+from tests.unit.operator.controller.reconciled_job import KEY, Bench, Make, reconciler
 
 NOW = Clock().now
 
@@ -165,23 +165,13 @@ def test_while_one_start_is_written_another_job_sees_its_nodes_and_does_not_wait
                 assert written.wait(60)
             return False
 
-    reconciler = Reconciler(
-        queue,
-        cache,
-        Slow(),  # type: ignore[arg-type]
-        plan=plan_of_job,
-        limits=Limits(
-            cluster=ClusterSettings(default_image="trainer:1"), jobs=JobLimits(nodes_per_job=2, nodes_per_namespace=3)
-        ),
-        record_event=lambda snapshot, record: None,
-        observe=lambda seconds: None,
-        clock=clock,
-        stopwatch=clock,
-    )
-    first = threading.Thread(target=reconciler.reconcile, args=(Key("team", "first"),))
+    limits = JobLimits(nodes_per_job=2, nodes_per_namespace=3)
+    limited = Limits(cluster=ClusterSettings(default_image="trainer:1"), jobs=limits)
+    workers = reconciler(queue, cache, Slow(), plan=plan_of_job, limits=limited, clock=clock, stopwatch=clock)
+    first = threading.Thread(target=workers.reconcile, args=(Key("team", "first"),))
     first.start()
     assert writing.wait(60)
-    reconciler.reconcile(Key("team", "second"))
+    workers.reconcile(Key("team", "second"))
     written.set()
     first.join(60)
     assert [type(each) for each in plans["first"].actions] == [JoinQueue if spec else StartAttempt]

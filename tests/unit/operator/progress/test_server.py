@@ -1,4 +1,4 @@
-"""The endpoint over real TLS: its answers to plain requests and to the trainer's own reporter, and its limits."""
+"""The endpoint over real TLS: its answers and its limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import socket
 import ssl
 import struct
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -25,10 +24,7 @@ from mptraining_operator.progress.auth import LARGEST_BODY, JobForProgress, Refu
 from mptraining_operator.progress.certificate import issue_certificate
 from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.progress.status import Report
-from mptraining_operator.progress.writer import ProgressWriter
 from mptraining_operator.resources import names
-from mptraining_trainer.reporting import progress_reporter
-from mptraining_trainer.reporting.progress_reporter import Reporter
 
 KEY = Key("team-a", "flowers")
 JOB = JobForProgress("uid-1", 2, {"pod-0": 0, "pod-1": 1}, Progress(attempt=1, step=3))
@@ -134,13 +130,6 @@ def finished() -> events.Finished:
     return events.Finished(
         time=1.0, attempt=2, incarnation="pod-0", worker=0, reason="Succeeded", exit_code=0, message="done"
     )
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A time limit for a busy machine, where a response may take long."""
-    monkeypatch.setattr(progress_reporter, "_TIMEOUT", (60.0, 60.0))
-    monkeypatch.setattr(progress_reporter, "_LAST_TIMEOUT", (60.0, 60.0))
 
 
 @pytest.fixture
@@ -328,64 +317,6 @@ def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 # Start and stop.
-
-
-# The trainer's reporter.
-
-
-class Notices:
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def __call__(self, topic: str, message: str, *, level: str = "Info") -> None:
-        self.messages.append(f"{level} {topic}: {message}")
-
-
-def reporting(endpoint: Endpoint, token: str) -> tuple[Reporter, Notices]:
-    notices, file = Notices(), endpoint.trusted.with_name("token")
-    file.write_text(token + "\n")
-    return Reporter(endpoint.url, file, CERTIFICATE.cert_pem.decode(), notices, interval=0.01), notices
-
-
-def test_from_the_trainer_s_reporter_to_the_status(tmp_path: Path) -> None:
-    written: list[tuple[Key, str, dict[str, Any]]] = []
-    first = threading.Event()
-
-    def write(key: Key, uid: str, document: dict[str, Any]) -> None:
-        written.append((key, uid, document))
-        first.set()
-
-    writer = ProgressWriter(write, lambda: 1000.0, 15, 1000)
-    writer.start()
-    with Endpoint(tmp_path, offer=writer.offer) as endpoint:
-        reporter, notices = reporting(endpoint, endpoint.api.token())
-        reporter.on_event(report(5))
-        assert first.wait(60)
-        reporter.on_event(report(50))
-        reporter.on_event(finished())
-        reporter.close(60)
-    writer.stop(60)
-    assert notices.messages == []
-    assert [(key, uid) for key, uid, _ in written] == [(KEY, "uid-1")] * 2
-    assert [document["step"] for _, _, document in written] in ([5, 50], [5, 5])
-    assert written[-1][2]["estimatedRemainingSeconds"] == 0
-
-
-def test_the_reporter_comes_back_to_a_replica_that_has_just_started(endpoint: Endpoint) -> None:
-    endpoint.problem = Refused(503, "the operator has just started: report again later", 0)
-    reporter, notices = reporting(endpoint, endpoint.api.token())
-    until = time.monotonic() + 60
-    reporter.on_event(report(1))
-    while not notices.messages:
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    endpoint.problem = None
-    reporter.on_event(report(2))
-    while not endpoint.offered:
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    reporter.close(60)
-    assert "503: the operator has just started: report again later" in notices.messages[0]
 
 
 def test_all_addresses_are_listened_on(tmp_path: Path) -> None:

@@ -153,9 +153,7 @@ def test_a_suspended_sweep_suspends_its_jobs_and_starts_none_until_it_resumes(ap
     bench.run()
     bench.job("lr-1", "Running")
     bench.run(5.0)
-    spec = {**document()["spec"], "runPolicy": {"suspend": True}}
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 2}
-    bench.change(spec=spec, metadata=meta)
+    bench.edit(runPolicy={"suspend": True})
     bench.run(5.0)
     assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": True}
     assert bench.status()["phase"] == "Suspended"
@@ -165,8 +163,7 @@ def test_a_suspended_sweep_suspends_its_jobs_and_starts_none_until_it_resumes(ap
     assert [call for call in api.calls if call[:2] == ("patch", "mptrainingjobs")] == patches
     bench.job("lr-1", "Suspended")
     bench.run(5.0)
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 3}
-    bench.change(spec=document()["spec"], metadata=meta)
+    bench.edit(runPolicy={})
     bench.run(5.0)
     assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": False}
     bench.succeed("lr-1", 0.5)
@@ -182,14 +179,12 @@ def test_a_sweep_whose_job_changed_beyond_use_is_suspended_all_the_same(api: Any
     bench.run()
     bench.job("lr-1", "Running")
     bench.run(5.0)
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 2}
-    bench.change(spec={**spec, "job": {**JOB, "training": {}}, "runPolicy": {"suspend": True}}, metadata=meta)
+    bench.edit(job={**JOB, "training": {}}, runPolicy={"suspend": True})
     bench.run(5.0)
     assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": True}
     bench.job("lr-1", "Suspended")
     bench.run(5.0)
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 3}
-    bench.change(spec={**spec, "job": {**JOB, "training": {}}}, metadata=meta)
+    bench.edit(runPolicy={})
     bench.run(5.0)
     assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": False}
     assert bench.made() == ["lr-1"]
@@ -274,8 +269,7 @@ def test_a_job_that_a_sweep_creates_or_suspends_is_queued(api: Any, clock: Clock
     bench = Bench(api, clock, document())
     bench.run()
     assert bench.queued_jobs == [Key("team", "lr-1")]
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 2}
-    bench.change(spec={**document()["spec"], "runPolicy": {"suspend": True}}, metadata=meta)
+    bench.edit(runPolicy={"suspend": True})
     bench.run(5.0)
     assert bench.queued_jobs == [Key("team", "lr-1")] * 2
 
