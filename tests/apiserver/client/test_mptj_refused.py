@@ -136,14 +136,6 @@ def test_no_accelerator_nodes_says_which_there_are(
         control_plane.nodes.remove("t4")
 
 
-def test_status_says_it_too(refused: Refusal, document: Any, tmp_path: Path, capsys: Any) -> None:
-    v100 = job_file(tmp_path, document, "waits", accelerator={"type": "nvidia-tesla-v100"})
-    refused("submit", v100, code=0)
-    with pytest.raises(SystemExit):
-        main(["status", "waits"])
-    assert "no node has nvidia-tesla-v100 now: no node of the cluster has an accelerator" in capsys.readouterr().out
-
-
 def test_names_that_are_taken_or_unknown(refused: Refusal, document: Any, tmp_path: Path, namespace: str) -> None:
     file = job_file(tmp_path, document, "taken")
     refused("submit", file, code=0)

@@ -92,13 +92,16 @@ def test_outside_a_limit_that_is_named(limits: dict[str, Any], spec: dict[str, A
 def test_what_was_asked_for_counts_when_a_job_falls_back_to_the_cpu() -> None:
     assert answer({"accelerators": ["t4"]}, cpu_fallback=True) == ""
     assert "'nvidia-tesla-t4' is outside" in answer({"accelerators": ["cpu"]}, cpu_fallback=True)
+    batch = {"batchSize": {"global": 64}}
+    refused = answer({"nodesPerJob": 3}, nodes=None, elastic={"min": 3, "max": 8}, training=batch)
+    assert refused.startswith("spec.elastic.min: 4 nodes are more than limits.nodesPerJob allows")
+
+
+def test_the_operators_own_namespace_is_refused_whatever_the_limits() -> None:
     assert answer({}, namespace="mptraining-system") == (
         "metadata.namespace: 'mptraining-system' is the operator's own, with its account and its certificate. "
         "Make the job in another namespace."
     )
-    batch = {"batchSize": {"global": 64}}
-    refused = answer({"nodesPerJob": 3}, nodes=None, elastic={"min": 3, "max": 8}, training=batch)
-    assert refused.startswith("spec.elastic.min: 4 nodes are more than limits.nodesPerJob allows")
 
 
 @pytest.mark.parametrize(

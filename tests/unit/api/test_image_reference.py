@@ -84,18 +84,6 @@ def test_an_image_is_the_allowed_one(image: str, allowed: str, same: bool) -> No
     assert matches(parse_image(image), parse_image(allowed)) is same
 
 
-hosts = st.sampled_from(["", "gcr.io", "localhost", "docker.io", "r.example:5000"])
-paths = st.lists(st.sampled_from(["p", "team", "library", "a-b"]), min_size=1, max_size=3).map("/".join)
-
-
-@given(hosts, paths)
-def test_a_repository_in_full_means_itself(host: str, path: str) -> None:
-    full = parse_image(f"{host}/{path}" if host else path).repository
-    assert parse_image(full).repository == full
-    assert is_in_registry(parse_image(full), parse_location(full.rpartition("/")[0]))
-    assert not is_in_registry(parse_image(full), parse_location(full)), "an image is not inside itself"
-
-
 @given(st.text(alphabet="aA1.:/@-_ *%\n", max_size=30))
 def test_any_text_is_an_image_or_refused(text: str) -> None:
     try:

@@ -359,11 +359,3 @@ def test_a_mistake_in_a_script_that_submits_itself(environment: Environment, tmp
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.rstrip().endswith("Received: requirments.txt. Did you mean 'requirements.txt'?")
-
-
-def test_the_job_s_own_process_trains_on(environment: Environment, tmp_path: Path) -> None:
-    script = "import mptraining.colab\nimport tensorflow_cloud as tfc\njob = tfc.run()\nprint('trained')\n"
-    script += "job.wait()\nprint('not reached')\n"
-    done = python(script, {**environment(), "TF_KERAS_RUNNING_REMOTELY": "1"}, tmp_path)
-    assert (done.returncode, done.stdout) == (0, "trained\n")
-    assert "for the notebook" in done.stderr

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mptraining
-
 ROOT = Path(__file__).parents[3]
 SOURCE_ROOTS = ("api", "operator", "trainer", "client")
 # The folders that test, measure and build the product.
@@ -78,16 +76,6 @@ def test_no_file_names_a_place_of_one_machine() -> None:
             continue
         found += [f"{path.relative_to(ROOT)}: {each}" for each in FORBIDDEN if each in text]
     assert found == []
-
-
-def test_public_names() -> None:
-    values = {"Comparison", "History", "Job", "LocalJob", "Run", "Sweep", "Where"}
-    functions = {"attach", "compare", "load_run", "run_local", "submit", "sweep"}
-    # Every class that a field of TrainingJob can have: tests/unit/client/test_training_job.py.
-    sections = {each for each in mptraining.__all__ if getattr(mptraining, each).__module__.endswith(".training_job")}
-    assert set(mptraining.__all__) == values | functions | sections
-    assert "TrainingJob" in sections
-    assert all(hasattr(mptraining, name) for name in mptraining.__all__)
 
 
 def test_a_public_function_is_no_module_of_the_same_name() -> None:
