@@ -232,7 +232,6 @@ def test_wait_has_a_timeout_and_ctrl_c_ends_only_the_wait(ns: Any, mptj: Mptj) -
         ["env", "--default-signal=INT", sys.executable, "-m", "mptraining", "wait", "endless"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
-    assert process.stdout is not None
     assert process.stdout.readline().startswith("Running: Running: ")
     process.send_signal(signal.SIGINT)
     try:
@@ -283,7 +282,6 @@ def test_a_job_that_goes_while_it_is_followed_ends_the_waiting(ns: Any, mptj: Mp
     waiting = subprocess.Popen(
         [sys.executable, "-m", "mptraining", "wait", "goes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert waiting.stdout is not None
     waiting.stdout.readline()
     ns.delete("goes")
     try:

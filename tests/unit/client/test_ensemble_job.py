@@ -79,10 +79,8 @@ def test_the_document_is_a_valid_job_over_the_records_of_the_best_member() -> No
     members, better = choose([run("a", val_loss=0.1), run("b", val_loss=0.4)], "val_loss", None)
     job = MPTrainingJob.parse(job_document("both", members, "score", better, "runs/both"))
     assert violations(job) == []
-    assert job.spec.program.ensemble is not None
     assert job.spec.program.ensemble.members == ["runs/a", "runs/b"]
     assert job.spec.program.ensemble.weights == pytest.approx([10, 2.5])
-    assert job.spec.data is not None
     assert (job.spec.data.validation, job.spec.data.label) == (["/data/validation-*"], "kind")
     assert job_document("both", members, "equal", better, "r")["spec"]["program"]["ensemble"].keys() == {"members"}
     with pytest.raises(InvalidSpec, match="--weights: score with a value that is not above 0"):

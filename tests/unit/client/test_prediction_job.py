@@ -31,7 +31,6 @@ def test_the_document_is_a_valid_job_with_the_records_of_a_job_file() -> None:
 
     job = MPTrainingJob.parse(document)
     assert violations(job) == []
-    assert job.spec.data is not None
     assert job.spec.data.to_document() == {
         "predict": ["gs://bucket/test-*"],
         "label": "kind",

@@ -52,7 +52,6 @@ def allocatable(cpus: float, memory: float) -> tuple[float, float]:
 def test_the_requests_leave_room_for_the_platform_s_own_pods() -> None:
     for accelerator, platform, machine in MACHINES:
         requests = default_requests(accelerator, machine.devices, platform)
-        assert requests is not None
         cpu, memory = KARPENTER.get(machine.name) or allocatable(machine.cpus, machine.memory)
         assert millicores(requests["cpu"]) <= cpu - 400, machine
         assert mebibytes(requests["memory"]) <= memory - 768, machine

@@ -34,7 +34,6 @@ def test_it_prints_its_address_and_ends_at_once_with_control_c(run_in: RunIn, en
         text=True,
         preexec_fn=signals_as_in_a_terminal,  # noqa: PLW1509
     )
-    assert process.stdout is not None
     name, _, url = process.stdout.readline().strip().partition(": ")
     assert name == "board"
     assert process.stdout.readline() == "Ctrl-C ends it.\n"

@@ -30,9 +30,7 @@ class FakeRun:
     def __call__(self, path: Path, *, document: dict[str, Any], **_: Any) -> int:
         job = MPTrainingJob.parse(document)
         self.jobs.append(job)
-        assert job.spec.output is not None
         result = run_of("p", **self.metrics).result
-        assert result is not None
         folder = Path(job.spec.output.uri)
         folder.mkdir(parents=True)
         (folder / "job.json").write_text(resolve(job, ClusterSettings()).to_json())
@@ -132,7 +130,6 @@ def test_a_prediction_that_failed_keeps_its_parts_and_its_exit_code(
     assert (here / "p.parquet.run").is_dir()
     # The run folder of a training is never deleted.
     training = run_of("flowers").job
-    assert training is not None
     (here / "p.parquet.run" / "job.json").write_text(training.to_json())
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: 2)
     assert mptj(*PREDICT) == 2
@@ -202,8 +199,6 @@ def test_an_ensemble_shows_its_members_and_compares_itself_with_the_best(
 ) -> None:
     for name, loss in (("a", 0.3), ("b", 0.1), ("c", 0.2)):
         run = run_of(name, val_loss=loss)
-        assert run.job is not None
-        assert run.result is not None
         (here / name).mkdir()
         (here / name / "job.json").write_text(run.job.to_json())
         (here / name / "result.json").write_text(run.result.to_json())
@@ -213,10 +208,8 @@ def test_an_ensemble_shows_its_members_and_compares_itself_with_the_best(
     assert mptj("ensemble", "a", "b", "c", "--top", "2", "--weights", "score") == 0
 
     (job,) = fake.jobs
-    assert job.spec.program.ensemble is not None
     assert job.spec.program.ensemble.members == [str(here / "b"), str(here / "c")]
     assert job.spec.program.ensemble.weights == pytest.approx([10, 5])
-    assert job.spec.output is not None
     assert job.spec.output.uri == str(here / "runs" / "ensemble")
     printed = capsys.readouterr().out
     assert f"member: {here / 'b'}  val_loss 0.1" in printed

@@ -62,7 +62,6 @@ def body(node: str | None = None, *, job: dict[str, Any] = JOB, **pod_template: 
 )
 def test_the_volume_of_a_run_folder(output: str, claim: str | None, persistent: bool) -> None:
     mounted = volume_of(output, template(output))
-    assert mounted is not None
     assert (mounted.claim, mounted.persistent) == (claim, persistent)
     assert volume_of("/srv/digits", template()) is None, "a path on the root file system is on no volume"
 
@@ -71,7 +70,6 @@ def test_the_innermost_mount_holds_the_folder() -> None:
     mounts = [{"name": "runs", "mountPath": "/runs"}, {"name": "scratch", "mountPath": "/runs/digits/"}]
     pods = template(volumes=[CLAIM, {"name": "scratch", "emptyDir": {}}], volumeMounts=mounts)
     mounted = volume_of("/runs/digits/a", pods)
-    assert mounted is not None
     assert (mounted.volume["name"], mounted.persistent) == ("scratch", False)
 
 

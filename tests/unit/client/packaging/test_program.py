@@ -141,8 +141,6 @@ def module(here: Path) -> Iterator[Callable[[str, str], ModuleType]]:
     def load(name: str, code: str) -> ModuleType:
         file = write(here / "code" / f"{name.replace('.', '/')}.py", code)
         spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None
-        assert spec.loader is not None
         loaded = importlib.util.module_from_spec(spec)
         sys.modules[name] = loaded
         names.append(name)
