@@ -6,7 +6,8 @@ Event from any other line of a log and ignores fields of a newer version.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from types import NoneType
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -149,6 +150,16 @@ class Progress(_Event):
     disk_write_bytes_per_second: float | None = None
     network_receive_bytes_per_second: float | None = None
     network_send_bytes_per_second: float | None = None
+
+
+_POSITIONS = {"mptraining", "time", "attempt", "worker", "step", "total_steps", "epoch", "trial", "trials"}
+# Numbers of Progress that are neither metrics nor positions, nor the time left.
+GAUGES = tuple(
+    name
+    for name, field in Progress.model_fields.items()
+    if name not in {*_POSITIONS, "estimated_remaining_seconds"}
+    and set(get_args(field.annotation) or (field.annotation,)) <= {float, int, NoneType}
+)
 
 
 class Notice(_Event):

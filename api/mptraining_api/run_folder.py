@@ -6,7 +6,7 @@ Comparing, resuming, explaining and plotting a run need only this folder.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mptraining_api.events import Recovery, Trial
 from mptraining_api.model import AnyNumber, Model
@@ -98,6 +98,21 @@ class Result(Model):
 def events_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
     """Return the path of one worker's events below the run folder; `part` counts from 0."""
     return f"{EVENTS}/{attempt}-{incarnation}-{worker}-{part}.jsonl"
+
+
+class EventsName(NamedTuple):
+    """The parts of the name of a file in events/, in the order of attempts."""
+
+    attempt: int
+    incarnation: str
+    worker: int
+    part: int
+
+
+def parse_events_name(path: str) -> EventsName | None:
+    """Return the parts of the name at the end of a path; None for any other file."""
+    match = re.fullmatch(r"(\d+)-(.+)-(\d+)-(\d+)\.jsonl", path.rpartition("/")[2])
+    return EventsName(int(match[1]), match[2], int(match[3]), int(match[4])) if match else None
 
 
 def log_file(attempt: int, incarnation: str, worker: int, part: int) -> str:

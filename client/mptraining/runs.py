@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,26 +10,16 @@ from pydantic import ValidationError
 
 from mptraining.display.text import duration, metrics
 from mptraining_api import events, run_folder
-from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Started
+from mptraining_api.events import GAUGES, Event, Finished, Notice, Progress, Recovered, Started
 from mptraining_api.outcomes import SUCCEEDED
 from mptraining_api.problems import InvalidData, nearest
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.run_folder import Result
+from mptraining_api.run_folder import Result, parse_events_name
 
 if TYPE_CHECKING:
     from mptraining.display.curves import Panel
 
 T = TypeVar("T")
-
-_EVENTS_FILE = re.compile(r"(\d+)-(.+)-(\d+)-(\d+)\.jsonl")
-# Fields of Progress that are positions, times or names; the others are gauges.
-_NO_GAUGES = frozenset(
-    [
-        *("mptraining", "time", "attempt", "incarnation", "worker", "kind"),
-        *("step", "total_steps", "epoch", "metrics", "estimated_remaining_seconds", "precision"),
-    ]
-)
-GAUGES = tuple(name for name in Progress.model_fields if name not in _NO_GAUGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,17 +362,16 @@ def _stored(folder: str, name: str, read: Callable[[bytes], T], gaps: list[str])
 
 
 def _of_the_chief(names: Sequence[str]) -> list[str]:
-    matches = [(name, _EVENTS_FILE.fullmatch(name.rpartition("/")[2])) for name in names]
-    return [name for name, match in matches if match and match[3] == "0"]
+    return [name for name in names if (parsed := parse_events_name(name)) and parsed.worker == 0]
 
 
 def _attempts(files: Iterable[tuple[str, bytes]]) -> list[list[Event]]:
     """Return the events of each launch of each attempt (a job queue may start an attempt twice), in order of time."""
     launches: dict[tuple[int, str], list[Event]] = {}
     for name, content in files:
-        match = _EVENTS_FILE.fullmatch(name.rpartition("/")[2])
-        assert match
+        parsed = parse_events_name(name)
+        assert parsed
         found = (events.parse(line) for line in content.decode("utf-8", errors="replace").splitlines())
-        launches.setdefault((int(match[1]), match[2]), []).extend(each for each in found if each is not None)
+        launches.setdefault((parsed.attempt, parsed.incarnation), []).extend(each for each in found if each is not None)
     per_launch = [sorted(each, key=lambda event: event.time) for each in launches.values() if each]
     return sorted(per_launch, key=lambda each: (each[0].attempt, each[0].time))

@@ -16,7 +16,7 @@ from mptraining.board.event_batches import Batch, Finished, Notice, Other, Recov
 from mptraining.board.event_files import Launch, ReadRange
 from mptraining.board.listing import File
 from mptraining.board.rows import Document, LaunchFacts, RunFacts
-from mptraining.board.run_reader import RunReader, parse_name
+from mptraining.board.run_reader import RunReader
 from mptraining.board.series import groups
 from mptraining_api import run_folder
 from mptraining_api.problems import Problem
@@ -151,7 +151,7 @@ def other_workers(reader: RunReader) -> list[AnEvent]:
     """Read the ends of the files of the other workers: what they warned of at their beginning and at their end."""
     files: dict[tuple[int, str, int], dict[int, tuple[int, ReadRange]]] = {}
     for name, file in reader.listed.items():
-        parsed = parse_name(name)
+        parsed = run_folder.parse_events_name(name)
         if parsed is not None and parsed.worker != 0:
             key = (parsed.attempt, parsed.incarnation, parsed.worker)
             files.setdefault(key, {})[parsed.part] = (file.size, reader.range_reader(name))

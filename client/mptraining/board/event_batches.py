@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -18,16 +17,10 @@ from numpy.typing import NDArray
 from pydantic.alias_generators import to_camel
 
 from mptraining_api import events as api_events
+from mptraining_api.events import GAUGES
 
 Column = NDArray[np.float64]
 
-# Numeric fields of Progress that are no curves, or that have their own columns.
-_NO_CURVES = {"mptraining", "time", "attempt", "worker", "step", "epoch", "total_steps", "trial", "trials"}
-GAUGES = tuple(
-    name
-    for name, field in api_events.Progress.model_fields.items()
-    if name not in _NO_CURVES and set(get_args(field.annotation) or (field.annotation,)) <= {float, int, NoneType}
-)
 GAUGE_NAMES = frozenset(map(to_camel, GAUGES))
 
 
@@ -87,6 +80,7 @@ class _ProgressBase(_Base, tag="Progress"):
     epoch: Whole
     metrics: dict[str, float | str]
     total_steps: Whole | None = None
+    estimated_remaining_seconds: float | None = None
     precision: str | None = None
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,9 +16,7 @@ from mptraining.board.event_files import Launch, ReadRange
 from mptraining.board.listing import File, Files
 from mptraining.board.rows import RunFacts, launch_facts
 from mptraining_api import run_folder
-from mptraining_api.run_folder import metric_direction
-
-_EVENTS_FILE = re.compile(rf"{run_folder.EVENTS}/(\d+)-(.+)-(\d+)-(\d+)\.jsonl")
+from mptraining_api.run_folder import metric_direction, parse_events_name
 
 
 class _Job(msgspec.Struct, rename="camel"):
@@ -44,21 +40,6 @@ class _Result(msgspec.Struct, rename="camel"):
     seconds: float | None = None
     precision: str | None = None
     keras: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EventsName:
-    """The parts of the name of a file in events/."""
-
-    attempt: int
-    incarnation: str
-    worker: int
-    part: int
-
-
-def parse_name(name: str) -> EventsName | None:
-    match = _EVENTS_FILE.fullmatch(name)
-    return EventsName(int(match[1]), match[2], int(match[3]), int(match[4])) if match else None
 
 
 def run_id(folder: str) -> str:
@@ -217,7 +198,7 @@ class RunReader:
     def _chief_files(self, listed: Mapping[str, File]) -> dict[tuple[int, str], dict[int, tuple[int, ReadRange]]]:
         found: dict[tuple[int, str], dict[int, tuple[int, ReadRange]]] = {}
         for name, file in listed.items():
-            if (parsed := parse_name(name)) and parsed.worker == 0:
+            if (parsed := parse_events_name(name)) and parsed.worker == 0:
                 parts = found.setdefault((parsed.attempt, parsed.incarnation), {})
                 parts[parsed.part] = (file.size, self.range_reader(name))
         return found

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-
 from mptraining_api import events, run_folder
 from mptraining_api.events import Event
 from mptraining_records.storage import storage
-
-_CHIEFS_FILE = re.compile(r"(\d+)-(.+)-0-(\d+)\.jsonl")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _File:
-    attempt: int
-    incarnation: str
-    part: int
-    uri: str
-    size: int
+from mptraining_records.storage.storage import StoredObject
 
 
 class ChiefEvents:
@@ -43,11 +30,6 @@ class ChiefEvents:
         # A job queue may start an attempt twice; their files have no order, their events have.
         return sorted(found, key=lambda event: (event.attempt, event.time))
 
-    def _files(self) -> list[_File]:
-        matches = (
-            (each, _CHIEFS_FILE.fullmatch(each.uri.rpartition("/")[2]))
-            for each in storage.list_objects(storage.join(self._folder, run_folder.EVENTS))
-        )
-        return sorted(
-            _File(int(match[1]), match[2], int(match[3]), each.uri, each.size) for each, match in matches if match
-        )
+    def _files(self) -> list[StoredObject]:
+        listed = storage.list_objects(storage.join(self._folder, run_folder.EVENTS))
+        return [file for file in listed if (name := run_folder.parse_events_name(file.uri)) and name.worker == 0]

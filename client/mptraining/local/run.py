@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
-import re
 import shlex
 import signal
 import socket
@@ -52,7 +51,7 @@ from mptraining_api.problems import InvalidProgram, ResumeRefused
 from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
-from mptraining_api.run_folder import Result
+from mptraining_api.run_folder import Result, parse_events_name
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import format_time
 
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
 
 # CUDA's own variable.
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-_EVENTS_FILE = re.compile(r"(\d+)-.+-\d+-\d+\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +83,7 @@ def this_machine() -> Machine:
 
 def latest_attempt(names: list[str]) -> int:
     """Return the highest attempt number in the names of a run folder's events files; 0 if there is none."""
-    matches = (_EVENTS_FILE.fullmatch(name.rpartition("/")[2]) for name in names)
-    return max((int(match[1]) for match in matches if match), default=0)
+    return max((parsed.attempt for name in names if (parsed := parse_events_name(name))), default=0)
 
 
 def already_finished(before: ResolvedJob, result: Result, attempt: int, now: ResolvedJob) -> bool:

@@ -18,8 +18,6 @@ const SYSTEM = [
   ["Examples per second", "examplesPerSecond"],
   ["Time per step", "stepSeconds"],
 ];
-// The end of training is told in words; a chart of it tells nothing.
-const NOT_DRAWN = new Set(["estimatedRemainingSeconds"]);
 // Above that many runs, training and validation have charts of their own.
 const MOST_SHARED = 3;
 
@@ -44,7 +42,7 @@ export function metricCharts(training, validation, shared) {
 }
 
 function systemCharts(names, single) {
-  const known = new Set(names.filter((each) => !NOT_DRAWN.has(each)));
+  const known = new Set(names);
   const charts = [];
   for (const [title, ...series] of SYSTEM) {
     const found = series.filter((each) => known.has(each));
