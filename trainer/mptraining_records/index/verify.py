@@ -37,9 +37,9 @@ class VerifyReport:
 def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Verify every record of the files that the patterns match.
 
-    Damage affects only its own record, unless the beginning of the next record cannot be found. The features are those
-    of a file's manifest, otherwise those of the first records of its pattern. `progress` gets the bytes done and all
-    bytes. Raises InvalidData if a pattern matches nothing or a file is not a TFRecord file.
+    A damaged payload affects only its own record, a damaged length all records behind it in its file. The features are
+    those of a file's manifest, otherwise those of the first records of its pattern. `progress` gets the bytes done and
+    all bytes. Raises InvalidData if a pattern matches nothing or a file is not a TFRecord file.
     """
     found = _find(patterns)
     bad: list[BadRecord] = []
@@ -54,7 +54,7 @@ def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None 
     for object, check in found:
         before = check.collected
         shard, payloads = _scan(object, check, fed)
-        bad += [*shard.damaged, *payloads]
+        bad += payloads if shard.damage is None else (*payloads, shard.damage)
         if check.collected > before:
             inferred_from.append((check, shard, check.collected - before + len(payloads)))
         records += shard.count

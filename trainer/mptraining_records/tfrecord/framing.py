@@ -22,7 +22,7 @@ OVERHEAD = HEADER + FOOTER
 header_format = struct.Struct("<QI")
 footer_format = struct.Struct("<I")
 
-BAD_LENGTH = "the length's checksum is wrong"
+BAD_LENGTH = "the length's checksum is wrong, so that no record behind it can be found"
 BAD_PAYLOAD = "the payload's checksum is wrong"
 TRUNCATED = "the file ends inside the record"
 
@@ -41,7 +41,7 @@ class BadRecord:
     """One damaged record: its number within the object, the offset of its first byte, and the cause.
 
     `length` is its number of bytes in the object, frame included. If the frame cannot be followed, these are all bytes
-    up to the next valid frame, which count as one record. Offsets and lengths in a compressed file count decompressed
+    up to the end of the object, which count as one record. Offsets and lengths in a compressed file count decompressed
     bytes.
     """
 
