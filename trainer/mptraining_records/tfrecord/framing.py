@@ -99,11 +99,6 @@ def is_header(header: bytes) -> bool:
     return len(header) == HEADER and header_format.unpack(header)[1] == masked_crc(header[:8])
 
 
-def is_payload(payload: bytes, footer: bytes) -> bool:
-    """Return whether the 4 bytes after a payload are its checksum."""
-    return len(footer) == FOOTER and footer_format.unpack(footer)[0] == masked_crc(payload)
-
-
 def refuse_foreign(uri: str, head: bytes) -> None:
     """Raise InvalidData if a file that begins with `head` (its first 12 bytes) is not a TFRecord file."""
     if is_header(head[:HEADER]) or not head:

@@ -157,16 +157,19 @@ def test_a_damaged_image_is_named(source: Path, out: Path, content: bytes) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_images_is_refused(source: Path, out: Path) -> None:
-    _put(source, "README.txt", b"")
-    with pytest.raises(InvalidData, match="no image in this folder"):
-        convert(str(source), str(out))
-
-
-def test_images_beside_the_classes_are_refused(source: Path, out: Path) -> None:
-    _put(source, "a/1.png", picture("png"))
-    _put(source, "stray.png", picture("png"))
-    with pytest.raises(InvalidData, match=r"images beside the sub-folders, such as 'stray\.png'"):
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["README.txt"], "no image in this folder"),
+        (["a/1.png", "stray.png"], r"images beside the sub-folders, such as 'stray\.png'"),
+    ],
+)
+def test_folders_without_images_or_with_stray_ones_are_refused(
+    source: Path, out: Path, names: list[str], message: str
+) -> None:
+    for name in names:
+        _put(source, name, picture("png"))
+    with pytest.raises(InvalidData, match=message):
         convert(str(source), str(out))
 
 

@@ -35,17 +35,6 @@ def test_what_fits_is_kept_unless_forced(shards: list[str], bucket: str, write_s
     assert dataset_index.publish([f"{bucket}/data/*"], force=True).count("written") == 3
 
 
-def test_a_damaged_end_is_named_and_kept_in_the_index(
-    shards: list[str], bucket: str, flip: Callable[[str, int], None]
-) -> None:
-    flip(shards[1], 19)
-    for _ in range(2):
-        report = dataset_index.publish([f"{bucket}/data/*"])
-        assert report.records == 7
-        assert [(bad.uri, bad.record, bad.offset) for bad in report.damaged] == [(shards[1], 1, 19)]
-    assert report.count("kept") == 3
-
-
 def test_local_and_compressed_files_get_none(tmp_path: Path, bucket: str, write_shard: WriteShard) -> None:
     local = write_shard(str(tmp_path / "a.tfrecord"), [b"one"])
     packed = f"{bucket}/data/a.tfrecord.gz"
@@ -54,10 +43,3 @@ def test_local_and_compressed_files_get_none(tmp_path: Path, bucket: str, write_
     assert (report.count("local"), report.count("compressed"), report.records) == (1, 1, 2)
     assert not storage.exists(sidecar.uri_of(packed))
     assert not (tmp_path / ".index").exists()
-
-
-def test_progress_counts_bytes_to_the_last(shards: list[str], bucket: str) -> None:
-    steps: list[tuple[int, int]] = []
-    dataset_index.publish([f"{bucket}/data/*"], progress=lambda done, total: steps.append((done, total)))
-    assert steps == sorted(steps)
-    assert steps[-1] == (3 * 59, 3 * 59)

@@ -18,16 +18,6 @@ def shard(bucket: str, write_shard: WriteShard) -> ShardIndex:
     return scanner.scan(storage.stat(uri))
 
 
-def test_a_kept_index_equals_a_new_one(shard: ShardIndex) -> None:
-    sidecar.save(shard)
-    kept = sidecar.load(shard.object)
-    assert kept is not None
-    assert kept.object == shard.object
-    assert np.array_equal(kept.offsets, shard.offsets)
-    assert np.array_equal(kept.lengths, shard.lengths)
-    assert kept.checksum == shard.checksum
-
-
 def test_a_damaged_end_is_kept(shard: ShardIndex, flip: Callable[[str, int], None]) -> None:
     flip(shard.object.uri, 19)
     damaged = scanner.scan(storage.stat(shard.object.uri))
@@ -36,12 +26,6 @@ def test_a_damaged_end_is_kept(shard: ShardIndex, flip: Callable[[str, int], Non
     assert kept is not None
     assert kept.damage == damaged.damage is not None
     assert np.array_equal(kept.offsets, damaged.offsets)
-
-
-def test_it_spares_streaming_the_shard(shard: ShardIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    sidecar.save(shard)
-    monkeypatch.setattr(scanner, "scan", None)
-    assert dataset_index.build([shard.object.uri]).count == 3
 
 
 def test_it_is_not_used_for_another_version_of_the_object(shard: ShardIndex, write_shard: WriteShard) -> None:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from mptraining_api.problems import InvalidData, StorageUnavailable
+from mptraining_api.problems import InvalidData
 from mptraining_records.index import dataset_index
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
@@ -111,15 +111,3 @@ def test_a_shard_replaced_after_it_was_indexed_is_refused(dataset: DatasetIndex,
         assert records.read(np.arange(20)) == RECORDS[:20]
         with pytest.raises(InvalidData, match="was replaced"):
             records.read(np.array([25]))
-
-
-def test_a_bucket_that_stops_answering_may_recover(
-    bucket: str, write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_shard(f"{bucket}/a.tfrecord", RECORDS)
-    with RecordReader(dataset_index.build([f"{bucket}/*.tfrecord"])) as records:
-        with monkeypatch.context() as broken:
-            broken.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9")
-            with pytest.raises(StorageUnavailable):
-                records.read(np.arange(60))
-        assert records.read(np.arange(60)) == RECORDS

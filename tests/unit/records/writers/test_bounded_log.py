@@ -103,11 +103,6 @@ def test_secret_values_are_not_kept(tmp_path: Path) -> None:
     assert text(str(tmp_path)) == "the key is (KEY)\n"
 
 
-def test_a_long_line_is_cut_into_lines(tmp_path: Path) -> None:
-    written(str(tmp_path), ["a" * 20_000 + "\n"])
-    assert [len(line) for line in text(str(tmp_path)).splitlines()] == [8192, 8192, 20_000 - 2 * 8192]
-
-
 def test_characters_that_cannot_be_encoded_are_replaced(tmp_path: Path) -> None:
     written(str(tmp_path), ["a\ud800b\n"])
     assert text(str(tmp_path)) == "a?b\n"
