@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from mptraining_api.launch import EPHEMERAL_STORAGE
-from mptraining_trainer.host import Cgroup, available_disk, available_memory
+from mptraining_trainer.host import Cgroup, available_disk, available_memory, native_bfloat16
 
 # Less than any machine that runs these tests has left.
 LIMIT = 1 << 20
@@ -121,3 +121,12 @@ class Test_disk:
 
     def test_is_the_pod_s_limit_where_that_is_lower(self, tmp_path: Path) -> None:
         assert available_disk(tmp_path, {EPHEMERAL_STORAGE: str(LIMIT)}) == LIMIT
+
+
+@pytest.mark.parametrize(
+    ("flags", "native"), [("fpu avx512f", False), ("fpu avx512f avx512_bf16", True), ("amx_bf16 amx_tile", True)]
+)
+def test_native_bfloat16_is_read_from_the_flags_of_the_cpu(tmp_path: Path, flags: str, native: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: none\n")
+    assert native_bfloat16(tmp_path / "cpuinfo") is native
+    assert native_bfloat16(tmp_path / "missing") is False

@@ -11,13 +11,12 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.program import Program, build
 from tests.fakes import Notices
+from tests.jobs import resolved_job
 
 EXAMPLE = ExampleSpec((TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "int64", ()),), ("a", "b", "c"))
 
@@ -89,14 +88,8 @@ def source(keras: Keras, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def job(program: dict[str, Any], training: dict[str, Any] | None = None, preprocess: str | None = None) -> ResolvedJob:
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": program,
-        "data": {"train": ["x.tfrecord"], "label": "y"} | ({"preprocess": preprocess} if preprocess else {}),
-        "training": {"epochs": 1, "batchSize": {"global": 8}} | (training or {}),
-    }
-    document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
-    return resolve(MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec}), ClusterSettings())
+    data = {"train": ["x.tfrecord"], "label": "y"} | ({"preprocess": preprocess} if preprocess else {})
+    return resolved_job(program=program, data=data, training=training or {})
 
 
 def function(name: str, **arguments: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mptraining_api import launch
-from mptraining_api.problems import InvalidData, InvalidSpec, StorageUnavailable
+from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_records.storage import storage
 from mptraining_trainer.source import prepare as source_prepare
 from mptraining_trainer.source.prepare import prepare
@@ -64,14 +64,6 @@ def test_an_archive_that_is_not_there(tmp_path: Path, bucket: str) -> None:
     for uri in (f"{bucket}/code.tgz", str(tmp_path / "code.tgz")):
         with pytest.raises(InvalidData, match="no such file or object"):
             prepare(resolved(archive={"uri": uri, "sha256": "0" * 64}), {launch.SOURCE_FOLDER: str(tmp_path / "files")})
-
-
-def test_a_bucket_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
-    monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.1")
-    job = resolved(archive={"uri": "gs://bucket/code.tgz", "sha256": "0" * 64})
-    with pytest.raises(StorageUnavailable):
-        prepare(job, {launch.SOURCE_FOLDER: str(tmp_path / "files")})
 
 
 def test_an_archive_with_data_in_it_is_not_even_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
