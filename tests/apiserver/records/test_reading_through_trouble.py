@@ -104,19 +104,12 @@ NOISE = [
 
 
 class Test_with_some_requests_failing:
-    @pytest.mark.parametrize(
-        ("seed", "shuffled"),
-        [
-            (0, False),
-            (1, True),
-        ],
-    )
     def test_a_stream_brings_each_record_in_its_place(
-        self, dataset: DatasetIndex, records: list[bytes], proxy: StorageProxy, seed: int, shuffled: bool
+        self, dataset: DatasetIndex, records: list[bytes], proxy: StorageProxy
     ) -> None:
-        proxy.change(rules=NOISE, seed=seed)
-        draw = np.random.default_rng(seed)
-        numbers = [int(each) for _ in range(3) for each in (draw.permutation if shuffled else np.arange)(len(records))]
+        proxy.change(rules=NOISE, seed=1)
+        draw = np.random.default_rng(1)
+        numbers = [*range(len(records)), *draw.permutation(len(records)).tolist()]
         with RecordReader(dataset) as reader:
             assert _streamed(reader, numbers) == [records[number] for number in numbers]
             assert reader.figures.retries > 0
@@ -151,13 +144,9 @@ class Test_with_some_requests_failing:
     [
         Refuse(status=429, retry_after=1),
         Refuse(status=500),
-        Refuse(status=503, retry_after=1),
-        Refuse(status=408),
         Drop(),
         Cut(after=0),
-        Cut(after=1),
         WrongRange(),
-        WrongRange(shift=-7),
         WholeObject(),
         Flip(at=5000),
     ],
@@ -179,19 +168,17 @@ def test_what_goes_wrong_twice_is_tried_a_third_time(
     assert proxy.counters().media_bytes <= _size(dataset) + (whole if isinstance(fault, WholeObject) else 2 * RANGE)
 
 
-@pytest.mark.parametrize("after", [0, 300_000])
 def test_a_silent_connection_is_given_up_and_its_rest_asked_for_again(
     dataset: DatasetIndex,
     records: list[bytes],
     proxy: StorageProxy,
     bucket: str,
     monkeypatch: pytest.MonkeyPatch,
-    after: int,
 ) -> None:
     # Longer than a busy machine delays an answer that is no stall.
     monkeypatch.setattr(gcs_clients, "READING", (4.0, 2.0))
     gcs_clients.endpoint_of.cache_clear()
-    proxy.change(rules=[Rule(fault=Stall(seconds=30, after=after), times=2)])
+    proxy.change(rules=[Rule(fault=Stall(seconds=30, after=300_000), times=2)])
     began = time.monotonic()
     with RecordReader(dataset) as reader:
         assert _streamed(reader, range(len(records))) == records
@@ -201,15 +188,14 @@ def test_a_silent_connection_is_given_up_and_its_rest_asked_for_again(
     gcs_clients.endpoint_of.cache_clear()
 
 
-@pytest.mark.parametrize("rate", [100e3, 10e3, 1e3])
 def test_a_slow_connection_does_not_hold_up_an_epoch(
-    dataset: DatasetIndex, records: list[bytes], proxy: StorageProxy, rate: float
+    dataset: DatasetIndex, records: list[bytes], proxy: StorageProxy
 ) -> None:
-    """A whole range takes 10, 100 and 1,000 s at these rates."""
+    """A whole range takes 1,000 s at this rate."""
     reported: list[str] = []
     gcs_clients.endpoint().on_retry = reported.append
     seconds = []
-    for rules in ([], [Rule(fault=Drip(rate=rate), times=1, skip=20)]):
+    for rules in ([], [Rule(fault=Drip(rate=1e3), times=1, skip=20)]):
         proxy.change(latency=0.05, stream_rate=5e6, rules=rules)
         proxy.reset()
         began = time.monotonic()
@@ -236,10 +222,6 @@ class Test_an_object_that_changes_in_mid_epoch:
             found = stream.take(50)
             if change == "replaced":
                 storage.write(uri, b"".join(framing.encode(record[::-1]) for record in records))
-            elif change == "truncated":
-                storage.write(uri, storage.read(uri)[: dataset.shards[0].object.size // 2])
-            elif change == "emptied":
-                storage.write(uri, b"")
             else:
                 storage.delete(uri)
             with pytest.raises(InvalidData, match=message):
@@ -250,12 +232,7 @@ class Test_an_object_that_changes_in_mid_epoch:
 
     @pytest.mark.parametrize(
         ("change", "message"),
-        [
-            ("replaced", "was replaced"),
-            ("truncated", "was replaced"),
-            ("emptied", "was replaced"),
-            ("deleted", "no such object"),
-        ],
+        [("replaced", "was replaced"), ("deleted", "no such object")],
     )
     def test_is_an_error_and_never_a_mix(
         self, long: DatasetIndex, records: list[bytes], change: str, message: str
@@ -271,12 +248,6 @@ class Test_an_object_that_changes_in_mid_epoch:
 
 
 class Test_what_does_not_recover:
-    def test_a_refusal_is_reported_at_once(self, dataset: DatasetIndex, proxy: StorageProxy) -> None:
-        proxy.change(rules=[Rule(fault=Refuse(status=403), what="any")])
-        with RecordReader(dataset) as reader, pytest.raises(InvalidData, match="no permission"):
-            reader.read(np.arange(dataset.count))
-        assert reader.figures.retries == 0
-
     def test_a_token_that_is_never_accepted_again_is_no_mistake_of_the_job(
         self, dataset: DatasetIndex, proxy: StorageProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -285,23 +256,6 @@ class Test_what_does_not_recover:
         proxy.change(rules=[Rule(fault=Refuse(status=401), what="any")])
         with RecordReader(dataset) as reader, pytest.raises(StorageUnavailable, match="HTTP 401"):
             reader.read(np.arange(dataset.count))
-
-    def test_neither_is_a_bucket_waited_for_that_is_gone(self, dataset: DatasetIndex, bucket: str) -> None:
-        gone = bucket + "-gone"
-        with pytest.raises(InvalidData, match="there is no bucket"):
-            fetch(f"{gone}/0.tfrecord", 0, 100, version=None, traffic=Traffic())
-        with pytest.raises(InvalidData, match="there is no bucket"):
-            dataset_index.build([f"{gone}/*.tfrecord"])
-
-    def test_an_endpoint_that_refuses_is_given_up_when_the_time_is_over(
-        self, dataset: DatasetIndex, proxy: StorageProxy, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1")
-        proxy.change(refusing=True)
-        began = time.monotonic()
-        with RecordReader(dataset) as reader, pytest.raises(StorageUnavailable, match="cannot be reached"):
-            reader.read(np.arange(dataset.count))
-        assert 1 <= time.monotonic() - began < 30
 
     def test_however_many_parts_the_range_has(
         self, dataset: DatasetIndex, proxy: StorageProxy, monkeypatch: pytest.MonkeyPatch
@@ -323,7 +277,7 @@ class Test_what_does_not_recover:
         # A reader that gives up before the first failure was noticed frees its slot.
         assert STREAMS <= len(began) <= 2 * STREAMS
 
-    @pytest.mark.parametrize("fault", [WholeObject(), WrongRange(), Refuse(status=503), Cut(after=0)], ids=repr)
+    @pytest.mark.parametrize("fault", [WholeObject(), Cut(after=0)], ids=repr)
     def test_a_server_that_always_answers_wrongly_is_unavailable(
         self, dataset: DatasetIndex, proxy: StorageProxy, monkeypatch: pytest.MonkeyPatch, fault: Fault
     ) -> None:
@@ -331,13 +285,6 @@ class Test_what_does_not_recover:
         proxy.change(rules=[Rule(fault=fault)])
         with RecordReader(dataset) as reader, pytest.raises(StorageUnavailable):
             reader.read(np.arange(dataset.count))
-
-
-def test_exact_names_need_no_permission_to_list(shards: str, bucket: str, proxy: StorageProxy) -> None:
-    proxy.change(rules=[Rule(fault=Refuse(status=403), what="metadata", objects="")])
-    assert dataset_index.build([f"{shards}/0.tfrecord", f"{shards}/1.tfrecord"]).count == 2 * EACH
-    with pytest.raises(InvalidData, match="no permission"):
-        dataset_index.build([f"{shards}/*.tfrecord"])
 
 
 def test_damage_is_looked_at_twice_and_then_believed(bucket: str, records: list[bytes], proxy: StorageProxy) -> None:

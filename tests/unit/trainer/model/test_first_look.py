@@ -53,17 +53,13 @@ def test_one_forward_pass_distinguishes_probabilities_from_logits(
     assert facts.inputs == (InputFacts("inputs", "float32", finite=True),)
 
 
-def test_a_loss_by_function_is_known_by_its_class(keras: Keras, job: ResolvedJob) -> None:
+def test_a_loss_by_function_and_a_half_precision_output_are_seen(keras: Keras, job: ResolvedJob) -> None:
     loss = keras.module.losses.get("sparse_categorical_crossentropy")
     facts = gather_facts(compiled(model(keras, "softmax"), loss, keras), BATCH, keras, job)
     assert (facts.loss, facts.from_logits) == (SPARSE, False)
     assert warnings(facts) == []
-
-
-def test_a_half_precision_output_is_seen(keras: Keras, job: ResolvedJob) -> None:
-    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
-    found = warnings(gather_facts(compiled(model(keras, None, "mixed_bfloat16"), loss, keras), BATCH, keras, job))
-    assert [finding.topic for finding in found] == ["OutputPrecision"]
+    half = gather_facts(compiled(model(keras, "softmax", "mixed_bfloat16"), loss, keras), BATCH, keras, job)
+    assert [finding.topic for finding in warnings(half)] == ["OutputPrecision"]
 
 
 def test_numbers_that_are_not_finite_are_the_fault_of_data_or_program(keras: Keras, job: ResolvedJob) -> None:

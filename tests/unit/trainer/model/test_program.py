@@ -105,8 +105,14 @@ MLP = {"application": {"name": "mlp"}}
 # Return values of a function
 
 
-def test_arguments_reach_the_function(keras: Keras) -> None:
+def test_a_model_is_built_as_the_function_returns_it(keras: Keras) -> None:
     assert made(keras, function("build", units=7)).model.output_shape == (None, 7)
+    unbuilt = made(keras, function("unbuilt")).model
+    assert [tuple(weight.shape) for weight in unbuilt.weights] == [(4, 3), (3,)]
+    assert len(made(keras, function("two_outputs")).model.outputs) == 2
+    compiled = made(keras, function("own_train_step")).compiled
+    assert compiled is not None
+    assert compiled.own_steps == ("train_step",)
 
 
 def test_the_examples_code_builds_in_both_generations(keras: Keras, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +124,6 @@ def test_the_examples_code_builds_in_both_generations(keras: Keras, monkeypatch:
     example = ExampleSpec((TensorSpec("image", "uint8", (128, 128, 3)),), (TensorSpec("label", "int64", ()),))
     program = function("flowers:build", width=8, classes=5)
     assert build(job(program), keras, example, Notices()).model.output_shape == (None, 5)
-
-
-def test_an_unbuilt_model_is_built_from_the_data(keras: Keras) -> None:
-    model = made(keras, function("unbuilt")).model
-    assert [tuple(weight.shape) for weight in model.weights] == [(4, 3), (3,)]
 
 
 def test_a_preprocess_of_its_own_decides_what_the_model_sees(keras: Keras) -> None:
@@ -141,16 +142,6 @@ def test_an_application_is_a_classifier_with_its_accuracy(keras: Keras) -> None:
     assert program.model.loss.get_config()["from_logits"] is True
     program.compiled.build((tf.zeros((2, 4)), tf.zeros((2,), tf.int64), ()))
     assert [metric.name for metric in program.compiled.logged_metrics()] == ["accuracy"]
-
-
-def test_a_step_of_its_own_is_kept(keras: Keras) -> None:
-    program = made(keras, function("own_train_step"))
-    assert program.compiled is not None
-    assert program.compiled.own_steps == ("train_step",)
-
-
-def test_several_outputs_are_fine(keras: Keras) -> None:
-    assert len(made(keras, function("two_outputs")).model.outputs) == 2
 
 
 # Errors of a function

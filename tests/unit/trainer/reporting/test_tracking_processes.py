@@ -66,13 +66,11 @@ def test_none_on_other_workers_and_for_other_jobs(tmp_path: Path, said: list[str
     assert not (tmp_path / "called").exists()
 
 
-def test_without_the_libraries_a_notice_says_what_to_do(said: list[str]) -> None:
+def test_what_cannot_be_started_is_a_notice(said: list[str]) -> None:
     start(said, dict(os.environ)).close(1, time.monotonic)
     assert len(said) == 2
     assert said[0].startswith("Warning NotTracked: mlflow is not installed here")
     assert "mptj export runs/numbers --to mlflow" in said[0]
-
-
-def test_an_interpreter_that_is_missing_ends_nothing(said: list[str]) -> None:
+    said.clear()
     start(said, {**os.environ, TRACKING_PYTHON: "/nowhere/python"}).close(1, time.monotonic)
     assert said == [f"Warning NotTracked: {server}: No such file or directory" for server in ("mlflow", "wandb")]

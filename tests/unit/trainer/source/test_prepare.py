@@ -27,36 +27,21 @@ def zipped(files: dict[str, bytes]) -> bytes:
 
 
 @pytest.mark.parametrize(("pack", "name"), [(tgz, "code.tgz"), (tgz, "code.tar.gz"), (zipped, "code.zip")])
-def test_an_archive_of_a_mounted_disk(tmp_path: Path, pack: Any, name: str) -> None:
-    job = archived(pack(CODE), str(tmp_path / name))
-    said = prepare(job, {launch.SOURCE_FOLDER: str(tmp_path / "files")})
-    assert files(tmp_path / "files") == CODE
-    assert said == f"3 files, {sum(map(len, CODE.values()))} bytes from {tmp_path / name}"
-
-
-def test_an_archive_of_a_bucket(tmp_path: Path, bucket: str) -> None:
-    prepare(archived(tgz(CODE), f"{bucket}/code/first.tgz"), {launch.SOURCE_FOLDER: str(tmp_path / "files")})
-    assert files(tmp_path / "files") == CODE
-
-
-def test_a_second_run_replaces_the_first(tmp_path: Path) -> None:
+def test_an_archive_replaces_what_was_unpacked_before(tmp_path: Path, bucket: str, pack: Any, name: str) -> None:
     environment = {launch.SOURCE_FOLDER: str(tmp_path / "files")}
-    prepare(archived(tgz({"old.py": b"", **CODE}), str(tmp_path / "code.tgz")), environment)
-    prepare(archived(tgz(CODE), str(tmp_path / "code.tgz")), environment)
-    assert files(tmp_path / "files") == CODE
+    prepare(archived(tgz({"old.py": b""}), str(tmp_path / "old.tgz")), environment)
+    for uri in (str(tmp_path / name), f"{bucket}/code/{name}"):
+        summary = prepare(archived(pack(CODE), uri), environment)
+        assert files(tmp_path / "files") == CODE
+        assert summary == f"3 files, {sum(map(len, CODE.values()))} bytes from {uri}"
 
 
 def test_another_archive_than_the_job_names_is_not_unpacked(tmp_path: Path) -> None:
-    uri = str(tmp_path / "code.tgz")
-    archive = tgz(CODE)
+    uri, archive = str(tmp_path / "code.tgz"), tgz(CODE)
     storage.write(uri, archive)
-    job = resolved(archive={"uri": uri, "sha256": "0" * 64})
-    with pytest.raises(InvalidSpec) as caught:
-        prepare(job, {launch.SOURCE_FOLDER: str(tmp_path / "files")})
     digest = hashlib.sha256(archive).hexdigest()
-    assert caught.value.where == "spec.source.archive.sha256"
-    assert caught.value.found == f"{uri} has {digest}"
-    assert caught.value.expected == "0" * 64
+    with pytest.raises(InvalidSpec, match=f"^spec.source.archive.sha256: {uri} has {digest}; expected {'0' * 64}"):
+        prepare(resolved(archive={"uri": uri, "sha256": "0" * 64}), {launch.SOURCE_FOLDER: str(tmp_path / "files")})
     assert not (tmp_path / "files").exists()
 
 
@@ -89,40 +74,24 @@ def test_a_config_map_is_copied_as_the_kubelet_mounts_it(tmp_path: Path) -> None
     (tmp_path / "files" / "train.py").write_text("may be written")
 
 
-@pytest.fixture
-def mounted(tmp_path: Path) -> dict[str, str]:
-    """A mounted ConfigMap with CODE as its archive."""
+def test_an_archive_in_a_config_map_must_be_the_one_that_the_job_names(tmp_path: Path) -> None:
+    environment = {launch.SOURCE_FOLDER: str(tmp_path / "files"), launch.CONFIG_MAP_FOLDER: str(tmp_path / "mounted")}
     (tmp_path / "mounted").mkdir()
     (tmp_path / "mounted" / "source.tgz").write_bytes(tgz(CODE))
-    return {
-        launch.SOURCE_FOLDER: str(tmp_path / "files"),
-        launch.CONFIG_MAP_FOLDER: str(tmp_path / "mounted"),
-    }
-
-
-def test_an_archive_in_a_config_map_is_unpacked(tmp_path: Path, mounted: dict[str, str]) -> None:
-    digest = hashlib.sha256(tgz(CODE)).hexdigest()
-    said = prepare(resolved(configMap={"name": "code", "sha256": digest}), mounted)
-    assert files(tmp_path / "files") == CODE
-    assert said == f"3 files, {sum(map(len, CODE.values()))} bytes from source.tgz in ConfigMap code"
-
-
-def test_another_archive_in_the_config_map_is_not_unpacked(tmp_path: Path, mounted: dict[str, str]) -> None:
+    other = resolved(configMap={"name": "code", "sha256": "0" * 64})
     with pytest.raises(InvalidSpec, match=r"^spec.source.configMap.sha256: source.tgz in ConfigMap code has"):
-        prepare(resolved(configMap={"name": "code", "sha256": "0" * 64}), mounted)
+        prepare(other, environment)
     assert not (tmp_path / "files").exists()
-
-
-def test_a_config_map_without_the_archive(tmp_path: Path, mounted: dict[str, str]) -> None:
+    digest = hashlib.sha256(tgz(CODE)).hexdigest()
+    summary = prepare(resolved(configMap={"name": "code", "sha256": digest}), environment)
+    assert files(tmp_path / "files") == CODE
+    assert summary == f"3 files, {sum(map(len, CODE.values()))} bytes from source.tgz in ConfigMap code"
     (tmp_path / "mounted" / "source.tgz").unlink()
     with pytest.raises(InvalidSpec, match=r"ConfigMap 'code' has no entry 'source.tgz'"):
-        prepare(resolved(configMap={"name": "code", "sha256": "0" * 64}), mounted)
+        prepare(other, environment)
 
 
 def test_a_missing_destination(tmp_path: Path) -> None:
     job = archived(tgz(CODE), str(tmp_path / "code.tgz"))
     with pytest.raises(InvalidSpec, match="MPTRAINING_SOURCE_FOLDER: not set"):
         prepare(job, {})
-
-
-# As a process.

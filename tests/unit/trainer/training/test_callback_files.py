@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,16 +124,6 @@ def test_what_did_not_change_is_not_uploaded_again(
     assert len(sent) == 2
 
 
-def test_others_than_the_chief_publish_nothing(tmp_path: Path, notices: Notices) -> None:
-    log = CSVLogger(filename="log.csv")
-    keeping = files(tmp_path, notices, chief=False)
-    keeping.redirect([log])
-    write(log.filename, "epoch")
-    keeping.publish()
-    keeping.wait()
-    assert not (tmp_path / "run").exists()
-
-
 def test_storage_that_does_not_respond_ends_no_training(
     tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,17 +145,18 @@ def test_storage_that_does_not_respond_ends_no_training(
     assert notice.startswith("Warning CallbackFileNotPublished: ")
 
 
-def test_an_attempt_that_was_superseded_publishes_nothing(tmp_path: Path, notices: Notices) -> None:
+@pytest.mark.parametrize("chief", [False, True], ids=["another worker", "a superseded attempt"])
+def test_who_does_not_own_the_run_folder_publishes_nothing(tmp_path: Path, notices: Notices, chief: bool) -> None:
     def superseded() -> None:
         raise Superseded("fence.json", "attempt 2 has it")
 
     log = CSVLogger(filename="log.csv")
-    keeping = files(tmp_path, notices)
+    keeping = files(tmp_path, notices, chief=chief)
     keeping.check_fence = superseded
     keeping.redirect([log])
     write(log.filename, "epoch")
     keeping.publish()
-    with pytest.raises(Superseded):
+    with pytest.raises(Superseded) if chief else nullcontext():
         keeping.wait()
     assert not (tmp_path / "run").exists()
 
