@@ -69,8 +69,8 @@ def memory_info(name: str) -> dict[str, int]:
 
 def read(nvml: Any, visible: str | None = None, **named: Any) -> dict[str, Any]:
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    given = {"memory_info": memory_info, "nvml": lambda: nvml} | named
-    return DeviceMeter(JOB, environment=environment, **given).read()
+    given = {"memory_info": memory_info} | named
+    return DeviceMeter(JOB, nvml=lambda: nvml, environment=environment, **given).read()
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_what_a_device_does_not_report_is_left_out() -> None:
     total = {"device_memory_used_bytes": 10**9, "device_memory_total_bytes": 16 * 10**9}
     assert read(Nvml(utilization=False)) == peak | total
     assert read(Nvml(absent=True)) == read(Nvml(), "7") == peak, "no driver; a number that no GPU has"
-    assert read(None, nvml=raising(ImportError)) == peak
+    assert DeviceMeter(JOB, nvml=raising(ImportError), memory_info=memory_info, environment={}).read() == peak
     assert "device_memory_peak_bytes" not in read(Nvml(), memory_info=raising(ValueError))
     assert "device_memory_used_bytes" not in DeviceMeter(JOB, environment={}).read(), "the real package without a GPU"
 
