@@ -187,17 +187,28 @@ def test_the_very_event_is_sent_with_the_token(operator: Operator, start: Start)
     assert operator.paths == ["/v1/namespaces/n/jobs/j/progress"]
 
 
-def test_between_two_reports_the_newest_wins_and_the_end_is_sent_at_once(operator: Operator, start: Start) -> None:
+@pytest.mark.parametrize(
+    ("first", "later", "ends", "sent"),
+    [
+        # Between two reports the newest wins; the last step, and the end, are sent at once.
+        (1, [2, 3, 4, 100], True, [1, 100, "Finished"]),
+        (1, [7], True, [1, "Finished"]),
+        (100, [], False, [100]),
+        (1, [7, 100], False, [1, 100]),
+    ],
+)
+def test_steps_that_are_sent(
+    operator: Operator, start: Start, first: int, later: list[int], ends: bool, sent: list[int | str]
+) -> None:
     reporter = start(interval=60)
-    reporter.on_event(progress_event(1))
+    reporter.on_event(progress_event(first))
     operator.wait(1)
-    for step in range(2, 6):
+    for step in later:
         reporter.on_event(progress_event(step))
-    reporter.on_event(progress_event(100))
-    operator.wait(2)
-    reporter.on_event(finished())
+    if ends:
+        reporter.on_event(finished())
     reporter.close(60)
-    assert operator.steps == [1, 100, "Finished"]
+    assert operator.steps == sent
 
 
 def test_the_last_step_is_sent_before_the_end_even_when_both_come_at_once(operator: Operator, start: Start) -> None:
@@ -209,16 +220,6 @@ def test_the_last_step_is_sent_before_the_end_even_when_both_come_at_once(operat
     operator.hold.set()
     reporter.close(60)
     assert operator.steps in ([1, 100, "Finished"], [100, "Finished"])
-
-
-def test_an_unfinished_step_is_not_repeated_at_the_end(operator: Operator, start: Start) -> None:
-    reporter = start(interval=60)
-    reporter.on_event(progress_event(1))
-    operator.wait(1)
-    reporter.on_event(progress_event(7))
-    reporter.on_event(finished())
-    reporter.close(60)
-    assert operator.steps == [1, "Finished"]
 
 
 def test_reports_keep_their_distance(operator: Operator, start: Start) -> None:
@@ -354,13 +355,6 @@ def test_an_operator_that_never_responds_delays_nothing(operator: Operator, star
     reporter.close(0.05)
     assert time.monotonic() - began < 20
     operator.hold.set()
-
-
-def test_closing_without_an_end_sends_the_last_step(operator: Operator, start: Start) -> None:
-    reporter = start(interval=60)
-    reporter.on_event(progress_event(100))
-    reporter.close(60)
-    assert operator.steps == [100]
 
 
 def test_proxies_of_the_program_are_not_ours(operator: Operator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
