@@ -157,7 +157,7 @@ def _build(members: list[Member], weights: list[float], keras: Keras) -> tuple[A
     """Return the model that averages the members, and how `export` builds it again."""
     preprocess = members[0].about.get("preprocess")
     # Preprocessing of keras.applications converts every image to float32.
-    floats = bool(preprocess) and preprocess != trained_model.OWN and ":" not in preprocess
+    floats = preprocess not in (None, "", trained_model.OWN) and ":" not in str(preprocess)
     inputs = [{**spec, "dtype": "float32"} if floats else dict(spec) for spec in members[0].about["inputs"]]
     with float32_model.under_float32(keras.module):
         model = export.average_models(keras.module, [member.model for member in members], inputs, weights)
