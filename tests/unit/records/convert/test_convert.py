@@ -110,9 +110,6 @@ class Test_a_destination_that_has_this_split:
         with pytest.raises(InvalidData, match="exists already"):
             convert(rows, destination)
         convert(rows, destination, name="test")
-
-    def test_is_refused_when_only_shards_are_left_of_it(self, rows: str, destination: str) -> None:
-        convert(rows, destination)
         storage.delete(storage.join(destination, "train-manifest.json"))
         with pytest.raises(InvalidData, match="exists already"):
             convert(rows, destination)

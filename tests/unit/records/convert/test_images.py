@@ -82,14 +82,6 @@ def test_sizes_that_differ_leave_the_shape_open(source: Path, out: Path) -> None
     assert made.features[0].shape == (None, 50, 3)
 
 
-def test_other_formats_become_png_without_loss(source: Path, out: Path) -> None:
-    _put(source, "1.bmp", picture("bmp"))
-    (made,) = convert(str(source), str(out))
-    assert made.features[0].decode == "png"
-    ((image, _),) = _rows(out)
-    assert np.array_equal(np.array(Image.open(io.BytesIO(image))), np.array(Image.open(source / "1.bmp")))
-
-
 def test_a_size_resizes_and_keeps_the_encoding(source: Path, out: Path) -> None:
     _put(source, "a/1.jpg", picture("jpeg"))
     _put(source, "b/1.jpg", picture("jpeg"))

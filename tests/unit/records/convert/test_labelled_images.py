@@ -169,13 +169,6 @@ def test_names_alone_are_left_out_where_they_are_empty(ships: Path, out: Path) -
     assert any(line.startswith("skipped: row 1: no image ''") for line in said)
 
 
-def test_images_of_a_bucket(ships: Path, bucket: str, out: Path) -> None:
-    for path in ships.rglob("*.*"):
-        storage.upload(path, f"{bucket}/ships/{path.relative_to(ships)}")
-    (made,) = convert(f"{bucket}/ships/train.csv", str(out), images=f"{bucket}/ships/images", label="category")
-    assert made.records == 24
-
-
 def test_groups_stay_together(ships: Path, out: Path) -> None:
     rows = [f"28{number:02}.jpg,{number % 2},patient {number // 3}\n" for number in range(24)]
     (ships / "train.csv").write_text("image,label,patient\n" + "".join(rows))
