@@ -157,10 +157,7 @@ def _metrics(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
     drawn_from = st.sampled_from([*known, *known, *OWN_METRICS])
     metrics = draw(st.lists(drawn_from, max_size=2, unique=True)) if draw(_one_in(2)) else []
     weighted = draw(st.lists(drawn_from, max_size=2, unique=True)) if draw(_one_in(4)) else []
-    return {
-        "metrics": tuple(metrics),
-        "weighted_metrics": tuple(name for name in weighted if name not in metrics),
-    }
+    return {"metrics": tuple(metrics), "weighted_metrics": tuple(name for name in weighted if name not in metrics)}
 
 
 @st.composite

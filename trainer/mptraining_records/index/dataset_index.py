@@ -194,10 +194,7 @@ class IndexReport:
 
 
 def publish(
-    patterns: Sequence[str],
-    *,
-    force: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    patterns: Sequence[str], *, force: bool = False, progress: Callable[[int, int], None] | None = None
 ) -> IndexReport:
     """Write the sidecar of every matching remote shard without a valid one; with `force`, of every one.
 

@@ -34,12 +34,7 @@ class FrameWalk:
     later frame can be found: the rest of the object is `ShardIndex.damage`. Memory: the lengths and checksums.
     """
 
-    def __init__(
-        self,
-        object: StoredObject,
-        *,
-        content_fault: Callable[[bytes], str | None] | None = None,
-    ) -> None:
+    def __init__(self, object: StoredObject, *, content_fault: Callable[[bytes], str | None] | None = None) -> None:
         """With `content_fault`, a whole payload is kept in memory to get the cause of a fault from it."""
         self.object = object
         self._content_fault = content_fault

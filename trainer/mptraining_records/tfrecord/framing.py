@@ -84,14 +84,7 @@ def unmask_footers(content: NDArray[np.uint8], footers: NDArray[np.int64]) -> ND
 def encode(record: bytes) -> bytes:
     """Return the record with its frame, `len(record) + 16` bytes."""
     length = struct.pack("<Q", len(record))
-    return b"".join(
-        (
-            length,
-            footer_format.pack(masked_crc(length)),
-            record,
-            footer_format.pack(masked_crc(record)),
-        )
-    )
+    return b"".join((length, footer_format.pack(masked_crc(length)), record, footer_format.pack(masked_crc(record))))
 
 
 def is_header(header: bytes) -> bool:
@@ -126,9 +119,7 @@ def refuse_known(uri: str, head: bytes) -> None:
 
 def _foreign(uri: str, kind: str) -> InvalidData:
     return InvalidData(
-        uri,
-        f"not a TFRecord file: {kind}",
-        next_step="Make TFRecords of it with `mptj records convert`",
+        uri, f"not a TFRecord file: {kind}", next_step="Make TFRecords of it with `mptj records convert`"
     )
 
 

@@ -53,12 +53,7 @@ def test_sub_folders_are_the_classes_and_the_bytes_are_kept(source: Path, out: P
     )
     assert _rows(out) == [
         (pictures[name], label)
-        for name, label in [
-            ("daisies/1.jpeg", 0),
-            ("daisies/4.jpg", 0),
-            ("tulips/2.JPG", 1),
-            ("tulips/deep/3.jpg", 1),
-        ]
+        for name, label in [("daisies/1.jpeg", 0), ("daisies/4.jpg", 0), ("tulips/2.JPG", 1), ("tulips/deep/3.jpg", 1)]
     ]
 
 

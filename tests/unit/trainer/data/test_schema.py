@@ -80,9 +80,7 @@ def test_several_labels_and_a_weight_leave_the_inputs() -> None:
 def test_the_jobs_features_override_inferred_ones() -> None:
     known = manifest(feature("x", "float32", shape=(2,)), feature("label"))
     found, _ = columns(
-        [ROW],
-        known,
-        features=[{"name": "x", "dtype": "float16", "shape": [2]}, {"name": "label", "dtype": "int32"}],
+        [ROW], known, features=[{"name": "x", "dtype": "float16", "shape": [2]}, {"name": "label", "dtype": "int32"}]
     )
     assert found.describe() == ("x: float16 [2]", "label: int32 [] (label)")
 

@@ -148,10 +148,7 @@ def test_the_jobs_and_the_programs_own_may_say_the_same(keras: Keras) -> None:
     [
         ({"optimizer": {"className": "Adam"}}, "compile(optimizer=...) is SGD"),
         ({"optimizer": SGD | {"config": {"learning_rate": 0.1, "momentum": 0.9}}}, "learning_rate=0.5"),
-        (
-            {"loss": SPARSE | {"config": {"from_logits": True}}},
-            "compile(loss=...) is sparse_categorical_crossentropy",
-        ),
+        ({"loss": SPARSE | {"config": {"from_logits": True}}}, "compile(loss=...) is sparse_categorical_crossentropy"),
     ],
 )
 def test_two_that_disagree_are_both_named(keras: Keras, training: dict[str, Any], says: str) -> None:
@@ -189,10 +186,7 @@ def test_a_model_without_loss_gets_a_suggestion(
 
 @pytest.mark.parametrize(
     ("parts", "meant"),
-    [
-        ({"loss": "binary_crosentropy"}, "binary_crossentropy"),
-        ({"optimizer": "adamm", "loss": "mse"}, "adam"),
-    ],
+    [({"loss": "binary_crosentropy"}, "binary_crossentropy"), ({"optimizer": "adamm", "loss": "mse"}, "adam")],
 )
 def test_a_misspelt_name_in_the_program_gets_a_hint(keras: Keras, parts: dict[str, str], meant: str) -> None:
     with pytest.raises(InvalidProgram, match=rf"Did you mean '{meant}'\?"):

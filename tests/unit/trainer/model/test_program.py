@@ -153,11 +153,7 @@ def test_an_application_is_a_classifier_with_its_accuracy(keras: Keras) -> None:
         (function("biuld"), "function.entryPoint", "Did you mean 'build'?"),
         (function("build", unit=3), "function.arguments", "build(units=3, activation='softmax')"),
         (function("raises"), "function.entryPoint", "ZeroDivisionError: division by zero"),
-        (
-            function("raises"),
-            "function.entryPoint",
-            f"model.py:{FLOWERS.splitlines().index('    return 1 / 0') + 1}",
-        ),
+        (function("raises"), "function.entryPoint", f"model.py:{FLOWERS.splitlines().index('    return 1 / 0') + 1}"),
         (function("nothing"), "function.entryPoint", "returned NoneType"),
         (function("misspelt"), "function.entryPoint", "Did you mean 'optimizer'?"),
         (function("of_the_other_generation"), "spec.keras", "Set keras:"),

@@ -65,10 +65,7 @@ def test_a_config_map_is_copied_as_the_kubelet_mounts_it(tmp_path: Path) -> None
         (version / name).write_text(name)
         (tmp_path / "mounted" / name).symlink_to(Path("..data", name))
     (tmp_path / "mounted" / "..data").symlink_to(version.name)
-    environment = {
-        launch.SOURCE_FOLDER: str(tmp_path / "files"),
-        launch.CONFIG_MAP_FOLDER: str(tmp_path / "mounted"),
-    }
+    environment = {launch.SOURCE_FOLDER: str(tmp_path / "files"), launch.CONFIG_MAP_FOLDER: str(tmp_path / "mounted")}
     assert prepare(resolved(configMap={"name": "code"}), environment) == "2 files from the ConfigMap"
     assert files(tmp_path / "files") == {"train.py": b"train.py", "model.py": b"model.py"}
     (tmp_path / "files" / "train.py").write_text("may be written")
