@@ -187,6 +187,13 @@ def test_the_very_event_is_sent_with_the_token(operator: Operator, start: Start)
     assert operator.paths == ["/v1/namespaces/n/jobs/j/progress"]
 
 
+def test_other_events_are_not_for_the_operator(operator: Operator, start: Start) -> None:
+    reporter = start()
+    reporter.on_event(events.Notice(time=1.0, attempt=1, incarnation="p", worker=0, topic="T", message="m"))
+    reporter.close(60)
+    assert operator.tokens == []
+
+
 @pytest.mark.parametrize(
     ("first", "later", "ends", "sent"),
     [
