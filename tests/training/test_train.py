@@ -343,12 +343,12 @@ def test_steps_that_are_fused_are_the_same_steps(train: RunJob, steps: int) -> N
 
 @pytest.fixture
 def damaged(data: Path, tmp_path: Path) -> str:
-    """A copy of the records, with a byte of the second's payload and one of the third's length flipped."""
+    """A copy of the records, with a byte of the second's and the third's payload flipped."""
     content = bytearray(next(data.glob("train-*.tfrecord")).read_bytes())
     second = 16 + int.from_bytes(content[:8], "little")
     third = second + 16 + int.from_bytes(content[second : second + 8], "little")
     content[second + 20] ^= 0xFF
-    content[third] ^= 0xFF
+    content[third + 20] ^= 0xFF
     copy = tmp_path / "copy.tfrecord"
     copy.write_bytes(content)
     return str(copy)
