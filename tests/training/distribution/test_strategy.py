@@ -14,13 +14,9 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 from mptraining_api import outcomes
-from mptraining_api.launch import WorkerIdentity
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
-from mptraining_records.convert.convert import convert
 from mptraining_trainer.data.pipeline import Split
-from mptraining_trainer.distribution.preemption import Preemption
-from mptraining_trainer.run import run
+from tests.left_out import first_of
+from tests.training import runs
 
 BATCH, EXAMPLES = 8, 160
 # Reached only if nothing is read ahead.
@@ -30,9 +26,7 @@ PATIENCE = 60.0
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    x = np.random.default_rng(3).normal(size=(EXAMPLES, 4)).astype(np.float32)
-    np.savez(folder / "train.npz", x=x, label=x[:, :3].argmax(axis=1))
-    convert(str(folder / "train.npz"), str(folder), keep_order=True)
+    runs.write_rows(folder, "train", *runs.numbers(EXAMPLES))
     return folder
 
 
@@ -46,21 +40,17 @@ def trained(data: Path, folder: Path, *, cache: str, deterministic: str) -> list
     """Return the weights after a job with validation over these records."""
     pattern = [f"{data}/train-*.tfrecord"]
     spec = {
-        "accelerator": {"type": "cpu"},
         "program": {"application": {"name": "mlp", "classes": 3}},
         "data": {"train": pattern, "validation": pattern, "cache": cache},
         "training": {"batchSize": {"global": BATCH}, "seed": 7, "deterministic": deterministic},
     }
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
-    identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="a")
-    outcome = run(job, identity, str(folder), Preemption(lambda: None), {})
-    assert outcome == outcomes.SUCCEEDED
+    done = runs.start(spec, folder)
+    assert done.outcome == outcomes.SUCCEEDED
     assert config.is_op_determinism_enabled() == (deterministic == "Always")
-    with np.load(folder / "model" / "weights.npz") as stored:
-        return [stored[name] for name in sorted(stored)]
+    return done.weights()
 
 
-@pytest.mark.parametrize("cache", ["None", "Memory"])
+@pytest.mark.parametrize("cache", first_of("None", "Memory"))
 def test_a_job_trains_under_determinism_as_without(data: Path, tmp_path: Path, cache: str) -> None:
     usual = trained(data, tmp_path / "usual", cache=cache, deterministic="Auto")
     always = trained(data, tmp_path / "always", cache=cache, deterministic="Always")
