@@ -6,9 +6,7 @@ python=.venv/bin/python
 
 $python -m pytest -q tests/unit --hypothesis-profile=soak --timeout=7200
 $python -m tests.soak.fuzz --minutes "${FUZZ_MINUTES:-60}"
-for script in matrix elastic preemption; do
-  $python -m tests.soak.kill_and_resume.$script
-done
+$python -m tests.soak.kill_and_resume.matrix
 $python -m tests.soak.chaos --kills 200
 $python -m pytest -q tests/soak --durations=20
 $python -m hack.parity --programs 2000 --seed 1
