@@ -130,10 +130,6 @@ def test_everything_comes_back(keras: Keras, tmp_path: Path) -> None:
     assert said.bytes == sum(file.stat().st_size for file in Path(said.uri).glob("*.safetensors"))
 
 
-def test_without_a_checkpoint_nothing_is_restored(keras3: Keras, tmp_path: Path) -> None:
-    assert Rig(keras3, tmp_path / "none").checkpointer.restore() is None
-
-
 def test_the_copy_is_taken_when_save_is_called(keras3: Keras, tmp_path: Path) -> None:
     rig = Rig(keras3, tmp_path)
     before = rig.arrays()
