@@ -18,12 +18,13 @@ FROM system AS installer
 RUN python3 -m venv --without-pip /opt/venv
 ENV PIP_NO_CACHE_DIR=1 PIP_NO_DEPS=1 PIP_CONFIG_FILE=/run/secrets/pip.conf
 
-# The client for asyncio is half of its package.
+# The client for asyncio is half of its package. Only what the operator imports at its start is compiled.
 FROM installer AS operator-packages
 COPY operator.lock /opt/
 RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.crt \
-    pip --python /opt/venv/bin/python install --require-hashes -r /opt/operator.lock && \
-    cd /opt/venv/lib/python3.*/site-packages && rm -r kubernetes/aio && find . -type d -name tests -prune -exec rm -r {} +
+    pip --python /opt/venv/bin/python install --no-compile --require-hashes -r /opt/operator.lock && \
+    cd /opt/venv/lib/python3.*/site-packages && rm -r kubernetes/aio && find . -type d -name tests -prune -exec rm -r {} + && \
+    PYTHONDONTWRITEBYTECODE= /opt/venv/bin/python -c "import aiohttp, kopf, kubernetes, pydantic"
 
 # TensorFlow's headers are for those who build against it: there is no compiler.
 FROM installer AS trainer-packages

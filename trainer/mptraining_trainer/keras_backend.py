@@ -90,6 +90,15 @@ class Keras:
         scaling = isinstance(optimizer, self.module.mixed_precision.LossScaleOptimizer)
         return optimizer.inner_optimizer if scaling else optimizer
 
+    def applied_steps(self, optimizer: Any) -> int | None:
+        """Return how many steps Keras 3's LossScaleOptimizer has not skipped; None for other optimizers.
+
+        tf_keras counts a skipped step as any other.
+        """
+        inner = self.inner_optimizer(optimizer)
+        # `iterations` counts steps that are accumulated as one.
+        return None if self.legacy or inner is optimizer else int(np.asarray(inner._iterations))
+
     def scale_loss(self, model: Any, loss: Any) -> Any:
         """Return the loss multiplied as `fit` does for the model's optimizer, which divides the gradients again."""
         return loss if self.legacy else self.inner_optimizer(model.optimizer).scale_loss(loss)

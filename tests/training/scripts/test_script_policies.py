@@ -72,6 +72,32 @@ def test_tf_keras_scales_an_own_train_step_itself(tmp_path: Path, capsys: Captur
     assert "LossScaled" not in done.notices
 
 
+OVERFLOWS = """
+import {keras} as keras, numpy as np
+inputs = np.ones((16, 4), "float32")
+inputs[:12] = 1e9  # infinite as float16
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(inputs, np.ones((16, 1)), batch_size=4, shuffle=False, epochs=2, verbose=0)
+print("LOSSES", [int(model.optimizer.iterations)])
+"""
+
+
+def test_a_script_whose_steps_were_skipped_does_not_just_succeed(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    program = OVERFLOWS.format(keras="keras")
+    done = through_us(program, tmp_path / "Keras3", capsys, monkeypatch, policy="mixed_float16")
+    assert done.losses == [2], "the program's own optimizer counts the steps that it applied"
+    assert done.result.skipped_steps == 6
+    skipped, not_finite = done.result.warnings
+    assert skipped.startswith("6 of 8 steps were skipped"), done.result.warnings
+    assert not_finite == "loss at the end: NaN or infinite"
+    program = OVERFLOWS.format(keras="tf_keras")
+    done = through_us(program, tmp_path / "Legacy", capsys, monkeypatch, generation="Legacy", policy="mixed_float16")
+    assert done.result.warnings == ("loss at the end: NaN or infinite",), "tf_keras counts skipped steps as others"
+
+
 def test_the_policy_that_is_reported_is_that_of_the_layers(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     done = through_us(PROGRAMS / "book_mixed_precision.py", tmp_path, capsys, monkeypatch, replicas=2)
     assert done.outcome.reason == "Succeeded", done.message

@@ -328,6 +328,10 @@ def _local(found: Iterable[local.Found]) -> list[StoredObject]:
 def _nearest_names(folder: str, element: str) -> str:
     names, objects = _list_folder(folder, most=_NEAREST_OF)
     present = sorted(names) + sorted(each.name for each in objects)
+    if element in names:
+        return (
+            f"{element} is a folder: name its files, such as {join(folder, element, '*.tfrecord').removeprefix('./')}"
+        )
     if not present:
         return f"{folder} is empty or does not exist"
     close = difflib.get_close_matches(element, present, n=3, cutoff=0.3) or present[:3]

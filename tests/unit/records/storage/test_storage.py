@@ -149,6 +149,11 @@ class Test_every_kind_of_storage:
         assert "'train-0'" in str(caught.value)
         assert storage.glob_or_empty(storage.join(folder, "trian-*")) == []
 
+    def test_a_folder_is_told_apart_from_its_files(self, folder: str) -> None:
+        storage.write(storage.join(folder, "records", "train-0"), b"")
+        with pytest.raises(InvalidData, match=r"records is a folder: name its files, such as .*/records/\*\.tfrecord"):
+            storage.glob(storage.join(folder, "records"))
+
     def test_a_missing_object_is_reported_in_one_line(self, folder: str) -> None:
         storage.write(storage.join(folder, "other"), b"")
         uri = storage.join(folder, "missing")
