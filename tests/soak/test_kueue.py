@@ -25,7 +25,6 @@ from tests.testbed.nodes.pods import Pod
 
 # Two workers of a quarter of a core each.
 ONE_JOB = {"cpu": "500m", "memory": "1Gi"}
-TWO_JOBS = {"cpu": "1", "memory": "2Gi"}
 PREEMPTION = {"withinClusterQueue": "LowerPriority"}
 PREEMPTIONS = 8
 
