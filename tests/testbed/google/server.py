@@ -1,15 +1,12 @@
-"""The Google services that a job uses, in one process: sign-in, STS, IAM credentials, a metadata server, and buckets
+"""The Google services that a job uses, behind one port: sign-in, STS, IAM credentials, a metadata server, and buckets
 that refuse requests without a token of these. `identity` decides; a real object server behind it holds the objects.
 
-    python -m tests.testbed.google.server REALM.json --http HOST:PORT
-
 The port is the metadata server, and a proxy whose tunnels end at the hosts under googleapis.com. The metadata server
-identifies its callers by address, from the JSON object --accounts.
+identifies its callers by address.
 """
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import http.server
 import json
@@ -19,7 +16,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.testbed.google.identity import Answer, KubernetesAccount, Realm
@@ -33,7 +29,7 @@ WhoAsks = Callable[[str], KubernetesAccount | None]
 
 
 @dataclass(frozen=True)
-class Google:
+class State:
     """The state of the port: `objects` is host:port of the object server."""
 
     realm: Realm
@@ -47,8 +43,8 @@ class Port(http.server.ThreadingHTTPServer):
 
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], google: Google) -> None:
-        self.google = google
+    def __init__(self, address: tuple[str, int], state: State) -> None:
+        self.state = state
         super().__init__(address, Handler)
 
     def handle_error(self, *_: object) -> None:
@@ -72,7 +68,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         self.send_response_only(200)
         self.end_headers()
-        self.connection = self.server.google.tls.wrap_socket(self.connection, server_side=True)
+        self.connection = self.server.state.tls.wrap_socket(self.connection, server_side=True)
         self.secure = True
         self.rfile = self.connection.makefile("rb", self.rbufsize)
         self.wfile = self.connection.makefile("wb", 0)
@@ -86,7 +82,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not self.secure:
             self._answer(self._metadata(now))
         elif host in ("storage.googleapis.com", "www.googleapis.com"):
-            refused = self.server.google.realm.refusal(self.command, self.path, self._bearer(), now)
+            refused = self.server.state.realm.refusal(self.command, self.path, self._bearer(), now)
             if refused:
                 self._answer(refused)
             else:
@@ -116,7 +112,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return b"".join(pieces)
 
     def _identity(self, host: str, body: bytes, now: float) -> Answer:
-        realm, path = self.server.google.realm, unquote(urlsplit(self.path).path)
+        realm, path = self.server.state.realm, unquote(urlsplit(self.path).path)
         named, _, verb = path.removeprefix("/v1/projects/-/serviceAccounts/").partition(":")
         if (host, path) == ("oauth2.googleapis.com", "/token"):
             return realm.token(_form(body), now)
@@ -132,24 +128,24 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _metadata(self, now: float) -> Answer:
         if self.headers.get("Metadata-Flavor") != "Google":
             return Answer(403, "Missing required header: Metadata-Flavor", "text/plain")
-        asking = self.server.google.who_asks(str(self.client_address[0]))
+        asking = self.server.state.who_asks(str(self.client_address[0]))
         if asking is None:
             # The kubelet has not reported the pod's address yet; clients retry.
             return Answer(503, "Unknown pod", "text/plain")
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        return self.server.google.realm.metadata(parts.path.lstrip("/"), query, asking, now)
+        return self.server.state.realm.metadata(parts.path.lstrip("/"), query, asking, now)
 
     def _answer(self, answer: Answer) -> None:
         self._send(answer.status, {"Content-Type": answer.kind, "Metadata-Flavor": "Google"}, answer.body.encode())
 
     def _forward(self, body: bytes, host: str) -> None:
-        google = self.server.google
+        state = self.server.state
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
-        headers["Host"] = google.objects
-        upstream = http.client.HTTPConnection(google.objects, timeout=60)
+        headers["Host"] = state.objects
+        upstream = http.client.HTTPConnection(state.objects, timeout=60)
         try:
-            upstream.request(self.command, self.path, body=body or None, headers=headers | {"Host": google.objects})
+            upstream.request(self.command, self.path, body=body or None, headers=headers | {"Host": state.objects})
             answer = upstream.getresponse()
             content = answer.read()
         except (OSError, http.client.HTTPException):
@@ -158,7 +154,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         finally:
             upstream.close()
         # Links in responses would lead around this server; the rest of an object is passed on unchanged.
-        there, here = f"http://{google.objects}", f"https://{host}"
+        there, here = f"http://{state.objects}", f"https://{host}"
         more = {name: value.replace(there, here) for name, value in answer.getheaders() if name.lower() not in _HOP}
         if answer.headers.get_content_type() == "application/json" and "alt=media" not in self.path:
             content = content.replace(there.encode(), here.encode())
@@ -178,37 +174,3 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 def _form(body: bytes) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(body.decode()).items()}
-
-
-def _listed(path: Path) -> WhoAsks:
-    """Return the account from a file that is read for each request."""
-
-    def who_asks(address: str) -> KubernetesAccount | None:
-        found = json.loads(path.read_text(encoding="utf-8")).get(address)
-        return KubernetesAccount.model_validate(found) if found else None
-
-    return who_asks
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.testbed.google.server")
-    parser.add_argument("realm", type=Path, help="a Realm as JSON")
-    parser.add_argument("--http", required=True, help="host:port")
-    parser.add_argument("--objects", required=True, help="host:port of the object server")
-    parser.add_argument("--keys", type=Path, required=True, help="the folder with server.crt and server.key")
-    parser.add_argument("--accounts", type=Path, required=True, help="whose pods ask, by address")
-    arguments = parser.parse_args()
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(arguments.keys / "server.crt", arguments.keys / "server.key")
-    google = Google(
-        realm=Realm.model_validate_json(arguments.realm.read_bytes()),
-        objects=arguments.objects,
-        who_asks=_listed(arguments.accounts),
-        tls=tls,
-    )
-    host, _, port = arguments.http.rpartition(":")
-    Port((host, int(port)), google).serve_forever(0.05)
-
-
-if __name__ == "__main__":
-    main()
