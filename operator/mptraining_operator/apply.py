@@ -149,26 +149,12 @@ class Applier:
     def _write_status(self, snapshot: Snapshot, version: int, changes: Mapping[str, Any]) -> bool:
         """Write the status and return whether it was stored; after a conflict, update the job in the cache."""
         key = snapshot.key
-        try:
-            answer = self._cluster.patch_status(JOBS, key.namespace, key.name, version, changes)
-        except ApiProblem as problem:
-            if problem.status == 404:
-                self._cache.remove_job(key, snapshot.uid, version)
-                return False
-            if problem.status != 409:
-                raise
-            self._refresh(snapshot, version)
-            return False
-        self._cache.put_job(parse.job(answer))
-        return True
-
-    def _refresh(self, snapshot: Snapshot, version: int) -> None:
-        key = snapshot.key
-        found = self._cluster.get_if_exists(JOBS, key.namespace, key.name)
-        if found is None:
+        written, stored = self._cluster.patch_status_or_read(JOBS, key.namespace, key.name, version, changes)
+        if stored is None:
             self._cache.remove_job(key, snapshot.uid, version)
         else:
-            self._cache.put_job(parse.job(found))
+            self._cache.put_job(parse.job(stored))
+        return written
 
     def _execute(self, action: Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911, PLR0912 - a row of cases
         """Execute one action and return whether the job must be planned again."""

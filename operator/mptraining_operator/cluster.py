@@ -253,6 +253,17 @@ class Cluster:
         body = {"metadata": {"resourceVersion": str(version)}, "status": changes}
         return self.patch(resource, namespace, name, body, subresource="status")
 
+    def patch_status_or_read(
+        self, resource: Resource, namespace: str, name: str, version: int, changes: Mapping[str, Any]
+    ) -> tuple[bool, Raw | None]:
+        """Return whether these fields were written, and the object as it is stored now; None if it is gone."""
+        try:
+            return True, self.patch_status(resource, namespace, name, version, changes)
+        except ApiProblem as problem:
+            if problem.status not in (404, 409):
+                raise
+            return False, self.get_if_exists(resource, namespace, name) if problem.status == 409 else None
+
     def write_progress(self, namespace: str, name: str, uid: str, progress: Mapping[str, Any]) -> Raw:
         """Replace only a job's `status.progress`, with a separate field manager, and return the job.
 

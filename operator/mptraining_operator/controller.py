@@ -6,17 +6,15 @@ outlives them.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_operator.apply import Applier, RecordEvent
 from mptraining_operator.children import NotCreated
-from mptraining_operator.leader_election import NotLeading, Term, TermWorkers
+from mptraining_operator.leader_election import Term, TermWorkers
 from mptraining_operator.metrics import RetryCause
 from mptraining_operator.plan.actions import EventRecord, JoinQueue, Plan, StartAttempt
 from mptraining_operator.plan.conditions import is_true
@@ -24,12 +22,8 @@ from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.work_queue import WorkQueue
 
-_log = logging.getLogger(__name__)
-
 # The number of consecutive plans for a job whose snapshots become outdated; then the job is queued again.
 PLANS_AT_ONCE = 5
-# The number of consecutive failures before an Event reports the problem; most problems are temporary.
-_FAILURES_UNTIL_EVENT = 5
 # Seconds from a write to the next reconcile, in case the watch does not report all effects of the write.
 _RECONCILE_AFTER_WRITE = 2.0
 
@@ -40,8 +34,10 @@ class Reconciler(TermWorkers):
     """The workers of jobs.
 
     `observe` receives the seconds of each reconcile; `clock` is in seconds since 1970. `holds` returns whether a job is
-    paused: no plan of it is executed. `count_retry` receives the cause of each retry.
+    paused: no plan of it is executed.
     """
+
+    expected = (ApiProblem, NotCreated)
 
     def __init__(
         self,
@@ -58,7 +54,7 @@ class Reconciler(TermWorkers):
         holds: Callable[[Key], bool] = lambda key: False,
         count_retry: Callable[[RetryCause], None] = lambda cause: None,
     ) -> None:
-        super().__init__(queue, stopwatch, "worker")
+        super().__init__(queue, stopwatch, "job", count_retry)
         self._cache = cache
         self._applier = applier
         self._plan = plan
@@ -67,7 +63,6 @@ class Reconciler(TermWorkers):
         self._observe = observe
         self._clock = clock
         self._holds = holds
-        self._count_retry = count_retry
         self._reports_since: float | None = None
         self._starting = threading.Lock()
 
@@ -82,36 +77,14 @@ class Reconciler(TermWorkers):
 
         return self.start_term(workers, term, prepare)
 
-    def reconcile(self, key: Key) -> None:
-        """Reconcile one job once; an error is logged and retried with exponential backoff."""
+    def _reconcile(self, key: Key) -> None:
         began = self._stopwatch()
         try:
-            self._reconcile(key)
-            self._queue.forget(key)
-        except NotLeading as over:
-            # For the next term of this replica.
-            self._queue.add(key)
-            _log.info("left unfinished: %s", over, extra={"job": str(key)})
-        except ApiProblem as problem:
-            self._count_retry("Api")
-            delay = self._queue.retry(key, problem.retry_after or 0.0)
-            text = "the API server's answer: %s; tried again in %.0f s"
-            _log.warning(text, problem, delay, extra={"job": str(key)})
-            self._report_if_lasting(key, str(problem))
-        except NotCreated as refused:
-            self._count_retry("Refused")
-            self._queue.retry(key)
-            _log.warning("%s", refused, extra={"job": str(key)})
-            self._report_if_lasting(key, str(refused))
-        except Exception as error:  # noqa: BLE001 - an error of one job must not affect the others
-            self._count_retry("Bug")
-            delay = self._queue.retry(key)
-            _log.exception("an error in the operator; tried again in %.0f s", delay, extra={"job": str(key)})
-            self._report_if_lasting(key, f"{type(error).__name__}: {error}")
+            self._plan_and_apply(key)
         finally:
             self._observe(self._stopwatch() - began)
 
-    def _reconcile(self, key: Key) -> None:
+    def _plan_and_apply(self, key: Key) -> None:
         for _ in range(PLANS_AT_ONCE):
             if self._holds(key):
                 return
@@ -161,11 +134,7 @@ class Reconciler(TermWorkers):
         if not runs and (plan.status is not None or plan.actions):
             self._queue.add(key, _RECONCILE_AFTER_WRITE)
 
-    def _report_if_lasting(self, key: Key, problem: str) -> None:
-        if self._queue.failures(key) != _FAILURES_UNTIL_EVENT:
-            return
-        with suppress(Exception):
-            snapshot = self._cache.snapshot(key, self._limits)
-            if snapshot is not None:
-                message = f"the operator cannot reconcile this job and keeps retrying: {problem}"
-                self._record_event(snapshot, EventRecord("OperatorProblem", message[:1000], "Warning"))
+    def _record(self, key: Key, record: EventRecord) -> None:
+        snapshot = self._cache.snapshot(key, self._limits)
+        if snapshot is not None:
+            self._record_event(snapshot, record)

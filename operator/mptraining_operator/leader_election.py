@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from mptraining_api.kubernetes_api import LEASES, ApiProblem, Raw
 from mptraining_operator.cluster import Cluster
+from mptraining_operator.metrics import RetryCause
+from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.settings import Identity, LeaseSettings
 from mptraining_operator.watch.work_queue import WorkQueue
@@ -29,6 +32,8 @@ _STOP_FRACTION = 0.8
 _RETRY_FRACTION = 0.05
 # Seconds until a worker without work notices the end of its term.
 _TERM_CHECK_SECONDS = 1.0
+# The number of consecutive failures before an Event reports the problem; most problems are temporary.
+_FAILURES_UNTIL_EVENT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +114,58 @@ class Term:
 class TermWorkers:
     """Worker threads that reconcile the keys of a queue, for one term at a time; the queue outlives them.
 
-    A subclass has `reconcile`, which raises nothing. `stopwatch` is monotonic, in seconds.
+    `kind` names what a key stands for; `stopwatch` is monotonic, in seconds; `count_retry` receives the cause of each
+    retry.
     """
 
-    def __init__(self, queue: WorkQueue, stopwatch: Callable[[], float], name: str) -> None:
+    # Errors that are not the operator's.
+    expected: ClassVar[tuple[type[Exception], ...]] = (ApiProblem,)
+
+    def __init__(
+        self,
+        queue: WorkQueue,
+        stopwatch: Callable[[], float],
+        kind: str,
+        count_retry: Callable[[RetryCause], None] = lambda cause: None,
+    ) -> None:
         self._queue = queue
         self._stopwatch = stopwatch
-        self._name = name
+        self._kind = kind
+        self._count_retry = count_retry
         # Key and last progress by thread; without a lock, so that it can be read while a worker is stuck.
         self._working: dict[str, tuple[Key, float]] = {}
         self._threads: list[threading.Thread] = []
         self._term: Term | None = None
         self._changing_term = threading.Lock()
 
-    def reconcile(self, key: Key) -> None:
+    def _reconcile(self, key: Key) -> None:
         raise NotImplementedError
+
+    def _record(self, key: Key, record: EventRecord) -> None:
+        """Record an Event about a key's object."""
+        raise NotImplementedError
+
+    def reconcile(self, key: Key) -> None:
+        """Reconcile one key once; an error is logged and retried with exponential backoff."""
+        extra = {self._kind: str(key)}
+        try:
+            self._reconcile(key)
+            self._queue.forget(key)
+        except NotLeading as over:
+            # For the next term of this replica.
+            self._queue.add(key)
+            _log.info("left unfinished: %s", over, extra=extra)
+        except Exception as error:  # noqa: BLE001 - an error of one key must not affect the others
+            known = isinstance(error, self.expected)
+            self._count_retry("Api" if isinstance(error, ApiProblem) else "Refused" if known else "Bug")
+            delay = self._queue.retry(key, getattr(error, "retry_after", None) or 0.0)
+            problem = str(error) if known else f"{type(error).__name__}: {error}"
+            level = logging.WARNING if known else logging.ERROR
+            _log.log(level, "%s; tried again in %.0f s", problem, delay, extra=extra, exc_info=not known)
+            if self._queue.failures(key) == _FAILURES_UNTIL_EVENT:
+                message = f"the operator cannot reconcile this {self._kind} and keeps retrying: {problem}"
+                with suppress(Exception):
+                    self._record(key, EventRecord("OperatorProblem", message[:1000], "Warning"))
 
     def start_term(self, workers: int, term: Term, prepare: Callable[[], None] = lambda: None) -> bool:
         """Start the worker threads of `term`; return False if it is over, or if workers of an earlier term still run.
@@ -136,7 +178,7 @@ class TermWorkers:
             self._term = term
             prepare()
             threads = [
-                threading.Thread(target=self._work, args=(term,), name=f"{self._name}-{number}", daemon=True)
+                threading.Thread(target=self._work, args=(term,), name=f"{self._kind}-worker-{number}", daemon=True)
                 for number in range(workers)
             ]
             for thread in threads:

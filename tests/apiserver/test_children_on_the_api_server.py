@@ -109,14 +109,6 @@ def test_pods_have_the_names_that_the_launch_gives_them(control_plane: ControlPl
     assert found == set(variable.split(","))
 
 
-def test_the_init_container_has_the_index_too(control_plane: ControlPlane, restricted: str) -> None:
-    created(control_plane, restricted, FOLDER / "source-archive.yaml")
-    control_plane.pods.wait_for(restricted, "flowers-1", 1)
-    (pod,) = control_plane.rest.get(f"/api/v1/namespaces/{restricted}/pods")["items"]
-    for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
-        assert "JOB_COMPLETION_INDEX" in {each["name"] for each in container["env"]}
-
-
 @pytest.mark.parametrize(("end", "reason"), [("exit", "MaxFailedIndexesExceeded"), ("disrupted", "PodFailurePolicy")])
 def test_the_first_failure_ends_the_gang_and_nothing_is_replaced(
     control_plane: ControlPlane, restricted: str, end: str, reason: str

@@ -25,13 +25,6 @@ def test_a_namesake_is_a_matter_of_the_uid(control_plane: ControlPlane, namespac
     assert operator.get(PODS, namespace, "namesake")["metadata"]["uid"] != "another"
 
 
-def test_none_is_not_found(control_plane: ControlPlane, namespace: str) -> None:
-    operator = Cluster(control_plane.client())
-    with pytest.raises(ApiProblem) as deleted:
-        operator.delete(BATCH_JOBS, namespace, "none", uid="one", propagation="Foreground")
-    assert deleted.value.status == 404
-
-
 def test_an_invalid_object_has_a_cause_for_each_field(control_plane: ControlPlane, namespace: str) -> None:
     operator = Cluster(control_plane.client())
     template = {"spec": {"restartPolicy": "Always", "containers": [{"name": "Not A Name", "image": ""}]}}

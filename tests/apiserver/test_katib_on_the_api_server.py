@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import jsonschema
 import pytest
 import yaml
 
-from mptraining_api import events
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from tests.left_out import leave_out
@@ -117,21 +115,6 @@ def test_a_trial_ends_with_its_job(experiment: Json) -> None:
     assert ends(("Finished", "True"), ("Succeeded", "True"), ("Failed", "False")) == (True, False)
     assert ends(("Finished", "True"), ("Succeeded", "False"), ("Failed", "True")) == (False, True)
     assert not gjson({"metadata": {"name": "new"}}, template["successCondition"])
-
-
-def test_the_filter_reads_the_metrics_of_events(experiment: Json) -> None:
-    (pattern,) = experiment["spec"]["metricsCollectorSpec"]["source"]["filter"]["metricsFormat"]
-    objective = experiment["spec"]["objective"]
-    names = {objective["objectiveMetricName"], *objective["additionalMetricNames"]}
-    about: Json = {"time": 1.5, "attempt": 1, "incarnation": "a", "worker": 0}
-    values = {"val_accuracy": 0.9722, "val_loss": 1e-07, "loss": 0.2}
-    lines = [
-        events.Progress(**about, step=10, epoch=1, metrics=values).to_json(),
-        events.Finished(**about, reason="Succeeded", exit_code=0, message="", metrics=values).to_json(),
-    ]
-    for line in lines:
-        found = {name: float(value) for name, value in re.findall(pattern, line) if name in names}
-        assert found == {name: values[name] for name in names}
 
 
 def test_katib_s_controller_may_run_jobs(experiment: Json, control_plane: ControlPlane, namespace: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.resolved_job import ResolvedJob
-from tests.testbed import Behaviour, Exit, Lost, Run, Unscheduled, Waiting
+from tests.testbed import Behaviour, Exit, Lost, Run, Unscheduled
 from tests.testbed.kubernetes.rest import MERGE, Refused
 from tests.testbed.nodes.pods import Pod
 
@@ -43,20 +43,6 @@ def test_created_running_succeeded(ns: Any) -> None:
     ns.wait(lambda: {each.split(":")[0] for each in ns.events("flowers")}, lambda said: expected <= said)
 
 
-def test_kubectl_shows_what_people_ask_for(ns: Any) -> None:
-    ns.create("shown", lambda pod: Exit(0))
-    ns.phase("shown", "Succeeded")
-    table = ns.control_plane.kubectl("get", "mptj", "shown", "-n", ns.namespace).stdout.splitlines()
-    assert table[0].split("  ")[0] == "NAME"
-    for column in ("PHASE", "ACCELERATOR", "STRATEGY", "PRECISION", "PROGRESS %", "AGE"):
-        assert column in table[0]
-    assert table[1].split()[:5] == ["shown", "Succeeded", "cpu", "MultiWorkerMirrored", "float32"]
-    done = ns.control_plane.kubectl(
-        "wait", "--for=condition=Finished", "--timeout=60s", "mptj/shown", "-n", ns.namespace
-    )
-    assert "condition met" in done.stdout
-
-
 def test_when_one_worker_fails_the_whole_gang_starts_again(ns: Any) -> None:
     """The other worker was told to stop and exits with the preemption code 75: that code decides nothing."""
 
@@ -75,21 +61,6 @@ def test_when_one_worker_fails_the_whole_gang_starts_again(ns: Any) -> None:
     assert second["metadata"]["creationTimestamp"] >= ended
 
 
-def test_the_active_deadline(ns: Any) -> None:
-    ns.create("long", runPolicy={"activeDeadlineSeconds": 1})
-    ns.phase("long", "Failed")
-    assert ns.condition("long", "Failed")["reason"] == "DeadlineExceeded"
-    ns.released("long")
-
-
-def test_the_progress_deadline_restarts_a_job_that_hangs(ns: Any) -> None:
-    ns.create(
-        "hung", lambda pod: Run() if pod.job.endswith("-1") else Exit(0), runPolicy={"progressDeadlineSeconds": 1}
-    )
-    status = ns.phase("hung", "Succeeded")
-    assert [each["outcome"] for each in status["attempts"]] == ["NoProgress", "Succeeded"]
-
-
 def test_half_a_gang_waits_with_the_schedulers_message_and_is_released_whole(ns: Any) -> None:
     words = "0/7 nodes are available: 7 Insufficient nvidia.com/gpu."
     ns.create(
@@ -106,19 +77,6 @@ def test_half_a_gang_waits_with_the_schedulers_message_and_is_released_whole(ns:
     ns.released("half")
 
 
-def test_an_image_that_cannot_be_pulled(ns: Any) -> None:
-    ns.create(
-        "typo",
-        lambda pod: Waiting("ImagePullBackOff", 'Back-off pulling image "nope:1"'),
-        # Long enough for the operator to see the kubelet's message first.
-        runPolicy={"pendingTimeoutSeconds": 10},
-    )
-    assert 'Back-off pulling image "nope:1"' in ns.waits("typo", "ImagePullFailed")
-    ns.phase("typo", "Failed")
-    assert ns.condition("typo", "Failed")["reason"] == "PendingTimeout"
-    assert "ImagePullFailed" in ns.condition("typo", "Failed")["message"]
-
-
 def test_suspend_and_resume(ns: Any) -> None:
     ns.create("paused", lambda pod: Run() if pod.job.endswith("-1") else Exit(0, after=0.2))
     ns.running("paused")
@@ -131,14 +89,6 @@ def test_suspend_and_resume(ns: Any) -> None:
     assert [each["outcome"] for each in status["attempts"]] == ["Suspended", "Succeeded"]
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 0)
     assert ns.condition("paused", "Suspended")["status"] == "False"
-
-
-def test_a_job_that_is_created_suspended_has_no_pods(ns: Any) -> None:
-    ns.create("asleep", lambda pod: Exit(0), runPolicy={"suspend": True})
-    ns.phase("asleep", "Suspended")
-    assert ns.batch_jobs("asleep") == []
-    ns.patch("asleep", {"spec": {"runPolicy": {"suspend": False}}})
-    ns.phase("asleep", "Succeeded")
 
 
 def test_a_started_job_keeps_its_spec(ns: Any) -> None:
@@ -161,16 +111,6 @@ def test_deadline_and_time_to_live_of_a_started_job_may_move(ns: Any) -> None:
     ns.wait(gone, lambda found: found is None)
 
 
-def test_time_to_live_and_cascade(ns: Any) -> None:
-    ns.create("brief", lambda pod: Exit(0), runPolicy={"ttlSecondsAfterFinished": 1})
-    gone = lambda: ns.child("mptraining.dev/v1alpha1 mptrainingjobs", "brief")  # noqa: E731
-    ns.wait(gone, lambda found: found is None)
-    rule = ("networking.k8s.io/v1 networkpolicies", "brief-workers")
-    for kind, name in (rule, ("batch/v1 jobs", "brief-1")):
-        ns.wait(lambda kind=kind, name=name: ns.child(kind, name), lambda found: found is None)
-    ns.wait(lambda: ns.control_plane.pods.of_job(ns.namespace, "brief-1"), lambda pods: not pods)
-
-
 def test_deleting_a_running_job_deletes_its_objects(ns: Any) -> None:
     ns.create("gone")
     ns.running("gone")
@@ -181,44 +121,16 @@ def test_deleting_a_running_job_deletes_its_objects(ns: Any) -> None:
     ns.wait(lambda: ns.control_plane.pods.of_job(ns.namespace, "gone-1"), lambda pods: not pods)
 
 
-def test_no_pod_reaches_the_workers_of_a_deleted_job_while_they_save_but_their_own(ns: Any) -> None:
-    policies = "networking.k8s.io/v1 networkpolicies"
-    pods = lambda: ns.control_plane.pods.select(ns.namespace, **{"mptraining.dev/job": "saves"})  # noqa: E731
-    ns.create("saves")
-    ns.running("saves")
-    ns.wait(lambda: ns.child(policies, "saves-workers"), lambda found: found is not None)
-    saving = pods()
-    for pod in saving:
-        # The pods save until the test ends them.
-        ns.kubelet.tell(pod, Lost())
-    ns.delete("saves")
-    ns.wait(lambda: ns.child("batch/v1 jobs", "saves-1"), lambda found: found is None)
-    ns.wait(pods, lambda found: len(found) == 2 and all(pod.terminating for pod in found))
-    for name in ("mptraining-deny-ingress", "saves-workers"):
-        assert ns.child(policies, name) is not None
-    assert ns.child("services", "mptraining-workers") is not None
-    for pod in saving:
-        ns.kubelet.tell(pod, Run())
-    ns.wait(lambda: ns.child(policies, "saves-workers"), lambda found: found is None)
-
-
-def test_a_job_deleted_and_made_again_at_once_waits_for_the_first_ones_children(ns: Any) -> None:
-    ns.create("again")
-    before = ns.running("again") and ns.batch_jobs("again")[0]["metadata"]["uid"]
-    ns.delete("again")
-    ns.create("again", lambda pod: Exit(0, after=0.2))
-    ns.phase("again", "Succeeded")
-    assert ns.batch_jobs("again")[0]["metadata"]["uid"] != before
-
-
 def test_a_job_made_again_starts_no_gang_beside_pods_that_still_save(ns: Any) -> None:
-    """ConfigMap, Service and Job of the first one are deleted at once, its pods after they have saved to the same
-    output.
+    """The Job of the first one is deleted at once, its pods after they have saved to the same output; until then the
+    policies keep other pods away from them.
     """
+    policies = "networking.k8s.io/v1 networkpolicies"
     pods = lambda: ns.control_plane.pods.select(ns.namespace, **{"mptraining.dev/job": "beside"})  # noqa: E731
     ns.create("beside")
     ns.running("beside")
     first = ns.get("beside")["metadata"]["uid"]
+    ns.wait(lambda: ns.child(policies, "beside-workers"), lambda found: found is not None)
     saving = pods()
     for pod in saving:
         # The pods save until the test ends them.
@@ -229,6 +141,9 @@ def test_a_job_made_again_starts_no_gang_beside_pods_that_still_save(ns: Any) ->
     # The garbage collector may take half a minute to discover a new resource.
     ns.wait(pods, lambda found: len(found) == 2 and all(pod.terminating for pod in found))
     assert {pod.uid for pod in pods()} == {pod.uid for pod in saving}
+    for name in ("mptraining-deny-ingress", "beside-workers"):
+        assert ns.child(policies, name) is not None
+    assert ns.child("services", "mptraining-workers") is not None
     for pod in saving:
         ns.kubelet.tell(pod, Run())
     seen = ns.wait(pods, lambda found: any(pod.labels["mptraining.dev/job-uid"] != first for pod in found))
@@ -245,44 +160,14 @@ def test_somebody_deletes_the_indexed_job(ns: Any) -> None:
     assert [each["outcome"] for each in status["attempts"]] == ["ChildDeleted", "Succeeded"]
 
 
-@pytest.mark.parametrize(
-    ("name", "lost"),
-    [("unlabelled", {"labels": {"mptraining.dev/job": None}}), ("disowned", {"ownerReferences": None})],
-)
-def test_somebody_takes_label_or_owner_from_the_indexed_job(ns: Any, name: str, lost: dict[str, Any]) -> None:
-    ns.create(name, lambda pod: Run() if pod.job.endswith("-1") else Exit(0))
-    ns.running(name)
-    path = f"/apis/batch/v1/namespaces/{ns.namespace}/jobs/{name}-1"
-    ns.rest.patch(path, {"metadata": lost}, kind=MERGE)
-    status = ns.phase(name, "Succeeded")
+def test_somebody_takes_the_owner_from_the_indexed_job(ns: Any) -> None:
+    ns.create("disowned", lambda pod: Run() if pod.job.endswith("-1") else Exit(0))
+    ns.running("disowned")
+    path = f"/apis/batch/v1/namespaces/{ns.namespace}/jobs/disowned-1"
+    ns.rest.patch(path, {"metadata": {"ownerReferences": None}}, kind=MERGE)
+    status = ns.phase("disowned", "Succeeded")
     assert [each["outcome"] for each in status["attempts"]] == ["ChildDeleted", "Succeeded"]
-    ns.wait(lambda: ns.child("batch/v1 jobs", f"{name}-1"), lambda found: found is None)
-
-
-def test_a_pod_on_a_node_that_is_not_ready_is_waited_for_until_the_node_is_declared_gone(ns: Any) -> None:
-    """Only the kubelet may end it: its processes may run. With the taint the pod garbage collector ends it."""
-    ns.control_plane.nodes.create("doomed", labels={"mptraining.dev/doomed": "yes"})
-
-    def script(pod: Pod) -> Behaviour:
-        return Run() if pod.job.endswith("-1") else Exit(0, after=0.2)
-
-    ns.create("stranded", script, podTemplate={"nodeSelector": {"mptraining.dev/doomed": "yes"}}, nodes=1)
-    ns.running("stranded")
-    pod = ns.control_plane.pods.of_job(ns.namespace, "stranded-1")[0]
-    ns.kubelet.tell(pod, Lost())
-    ns.control_plane.nodes.set_ready("doomed", False)
-    ns.rest.delete(f"/api/v1/namespaces/{ns.namespace}/pods/{pod.name}")
-    advice = ns.waits("stranded", "NodeNotReady")
-    assert "kubectl taint nodes doomed node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in advice
-    assert ns.get("stranded")["status"]["currentAttempt"] == 1
-    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
-    ns.rest.patch("/api/v1/nodes/doomed", {"spec": {"taints": [taint]}})
-    # The pod garbage collector runs every 20 s.
-    status = ns.until("stranded", lambda status: status.get("currentAttempt") == 2)
-    assert status["infrastructureRestarts"] == 1
-    ns.rest.patch("/api/v1/nodes/doomed", {"spec": {"taints": None}})
-    ns.control_plane.nodes.set_ready("doomed", True)
-    ns.phase("stranded", "Succeeded")
+    ns.wait(lambda: ns.child("batch/v1 jobs", "disowned-1"), lambda found: found is None)
 
 
 def test_somebody_elses_job_of_the_childs_name(ns: Any) -> None:
@@ -293,20 +178,3 @@ def test_somebody_elses_job_of_the_childs_name(ns: Any) -> None:
     assert "Job taken-1" in ns.waits("taken", "ChildNameTaken")
     ns.rest.delete(f"/apis/batch/v1/namespaces/{ns.namespace}/jobs/taken-1", {"propagationPolicy": "Background"})
     ns.phase("taken", "Succeeded")
-
-
-def test_after_a_suspension_another_operator_continues_with_the_frozen_job(alone: Any) -> None:
-    """The suspension deletes the Indexed Job, and the operator is upgraded meanwhile."""
-    first = alone.operator()
-    alone.create("kept", lambda pod: Run())
-    alone.running("kept")
-    alone.patch("kept", {"spec": {"runPolicy": {"suspend": True}}})
-    alone.phase("kept", "Suspended")
-    alone.wait(lambda: alone.batch_jobs("kept"), lambda jobs: not jobs)
-    assert alone.child("configmaps", "kept-job")["immutable"]
-    first.stop()
-    alone.patch("kept", {"spec": {"runPolicy": {"suspend": False}}})
-    alone.operator(trainerImage="mptraining/trainer:newer")
-    alone.running("kept", attempt=2)
-    (batch,) = alone.batch_jobs("kept")
-    assert batch["spec"]["template"]["spec"]["containers"][0]["image"] == "mptraining/trainer:test"

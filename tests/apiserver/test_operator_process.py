@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 from mptraining_operator import __main__
 from mptraining_operator.__main__ import app
-from mptraining_operator.settings import OperatorSettings
 from tests.testbed.processes import free_ports
 
 
@@ -33,13 +32,6 @@ def test_help_loads_none_of_the_heavy_parts() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
     assert "settings" in result.stdout
-
-
-def test_the_defaults_as_yaml_are_settings() -> None:
-    result = CliRunner().invoke(app, ["settings"])
-    assert result.exit_code == 0
-    assert OperatorSettings.parse(yaml.safe_load(result.stdout)) == OperatorSettings()
-    assert "# " in result.stdout
 
 
 def test_wrong_settings_are_one_line_and_exit_2(tmp_path: Path) -> None:
@@ -181,13 +173,6 @@ def test_json_lines() -> None:
         "attempt": 2,
     }
     assert "ValueError: two\nlines" in second["error"]
-
-
-def test_plain_lines() -> None:
-    stream = io.StringIO()
-    __main__.set_up("DEBUG", "text", stream)
-    logging.getLogger("mptraining_operator.test").warning("slow", extra={"job": "team/a"})
-    assert stream.getvalue().endswith("WARNING slow job=team/a\n")
 
 
 def test_other_loggers_write_only_warnings() -> None:

@@ -160,11 +160,6 @@ def test_a_token_for_another_audience_is_refused(world: World, tmp_path: Path) -
     assert (answer.status_code, "not for this job" in answer.json()["error"]) == (401, True)
 
 
-def test_a_token_with_both_audiences_is_good(world: World, tmp_path: Path) -> None:
-    audiences = [names.audience(world.namespace, world.uid), "https://kubernetes.default.svc"]
-    assert world.post(world.token(audiences=audiences), tmp_path).status_code == 202
-
-
 def test_a_token_bound_to_no_pod_or_to_another_is_refused(world: World, tmp_path: Path) -> None:
     assert world.post(world.token(pod=None), tmp_path).status_code == 401
     assert world.post(world.token(pod=world.make_pod("notebook")), tmp_path).status_code == 403
@@ -226,12 +221,6 @@ def test_an_old_attempt_is_refused(world: World, tmp_path: Path) -> None:
     token = world.token()
     world.attempt = 2
     assert world.post(token, tmp_path).status_code == 409
-
-
-def test_a_write_for_a_job_that_is_gone_changes_nothing(world: World) -> None:
-    with pytest.raises(ApiProblem) as gone:
-        world.cluster.write_progress(world.namespace, "nothing", world.uid, {"step": 1})
-    assert gone.value.status == 404
 
 
 def test_a_write_for_a_job_that_was_created_again_changes_nothing(world: World) -> None:

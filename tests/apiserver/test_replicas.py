@@ -36,23 +36,6 @@ def test_the_second_replica_takes_over_within_fifteen_seconds(alone: Any) -> Non
     assert [each["metadata"]["name"] for each in alone.batch_jobs("before")] == ["before-1"]
 
 
-def test_a_restored_job_that_had_finished_is_not_run_again(alone: Any) -> None:
-    """A backup restores the objects under new uids, without their children."""
-    time_ = "2026-01-01T00:00:00Z"
-    conditions = [
-        {"type": type, "status": "True", "reason": "Succeeded", "message": "done", "lastTransitionTime": time_}
-        for type in ("Succeeded", "Finished")
-    ]
-    alone.create("restored")
-    status = {"phase": "Succeeded", "currentAttempt": 1, "completionTime": time_, "conditions": conditions}
-    alone.patch("restored", {"status": status}, "status")
-    alone.operator()
-    alone.create("neighbour", lambda pod: Exit(0))
-    alone.phase("neighbour", "Succeeded")
-    assert alone.batch_jobs("restored") == []
-    assert alone.status("restored")["phase"] == "Succeeded"
-
-
 def test_settled_jobs_are_not_written_to_after_a_restart(alone: Any) -> None:
     operator = alone.operator()
     for number in range(5):

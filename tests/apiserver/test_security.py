@@ -113,10 +113,7 @@ def refusal(ns: Any, rest: Rest, spec: dict[str, Any], query: dict[str, str] = S
     [
         {"hostPath": {"path": "/"}},
         {"emptyDir": {}, "hostPath": {"path": "/"}},
-        {"flexVolume": {"driver": "a/b"}},
-        {"gitRepo": {"repository": "https://example.org/a"}},
         {"nfs": {"server": "files", "path": "/"}},
-        {"local": {"path": "/"}},
         {},
     ],
     ids=lambda volume: "-".join(volume) or "none",

@@ -157,21 +157,6 @@ def test_failed_programs_are_trials_and_lost_machines_are_not(ns: Any) -> None:
     assert ended["failed"] == 1
 
 
-def test_a_paused_sweep_starts_no_trial(ns: Any) -> None:
-    create(ns, "still", lambda pod: Run())
-    started(ns, "still-1")
-    path = f"{sweeps(ns)}/still"
-    note = {"metadata": {"annotations": {"mptraining.dev/paused": "true"}}}
-    ns.rest.patch(path, note, kind="application/merge-patch+json")
-    ns.wait(lambda: events(ns, "still"), lambda found: "Paused" in found)
-    ns.end("still-1-1", Exit(0, message=finished(1.0)))
-    ns.phase("still-1", "Succeeded")
-    assert "Succeeded" not in states(ns, "still")
-    note["metadata"]["annotations"]["mptraining.dev/paused"] = "false"
-    ns.rest.patch(path, note, kind="application/merge-patch+json")
-    until(ns, "still", lambda found: len(found.get("trials", ())) == 3)
-
-
 def test_a_quota_of_the_namespace_holds_the_trials_and_is_named(alone: Any) -> None:
     hard = {"count/mptrainingjobs.mptraining.dev": "1"}
     quota = {"metadata": {"name": "jobs"}, "spec": {"hard": hard}}

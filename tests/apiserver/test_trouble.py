@@ -59,10 +59,7 @@ _SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "Maybe"}
             {"tolerations": [{"key": "shared", "opertor": "Exists"}]},
             "spec.template.spec.tolerations[2].opertor",
         ),
-        ("near", {"affinity": {"nodeAfinity": {}}}, "spec.template.spec.affinity.nodeAfinity"),
-        ("listed", {"affinity": {"nodeAffinity": ["x"]}}, "nodeAffinity"),
         ("spread", {"topologySpreadConstraints": [_SPREAD]}, "topologySpreadConstraints[1].whenUnsatisfiable"),
-        ("hooked", {"lifecycle": {"postStrat": {}}}, "spec.template.spec.containers[0].lifecycle.postStrat"),
     ],
 )
 def test_a_misspelt_field_of_a_pod_fails_the_job_instead_of_being_dropped(
@@ -83,32 +80,18 @@ def test_an_exhausted_quota_is_reported_with_the_api_servers_message(alone: Any)
     path = f"/api/v1/namespaces/{alone.namespace}/resourcequotas/few"
     alone.wait(lambda: alone.rest.get(path).get("status", {}).get("hard"), lambda hard: hard)
     alone.operator()
-    # Long enough for the operator to see the message first.
-    alone.create("greedy", lambda pod: Run(), runPolicy={"pendingTimeoutSeconds": 12})
+    alone.create("greedy", lambda pod: Run())
     # The pod that could be created may be seen after the other one's refusal.
     assert "exceeded quota: few" in alone.waits("greedy", "PodsRefused", "1 of 2 workers could be created")
-    alone.phase("greedy", "Failed")
-    assert "exceeded quota: few" in alone.condition("greedy", "Failed")["message"]
-    alone.released("greedy")
 
 
-def test_a_refusal_by_admission_is_reported_too(ns: Any) -> None:
-    ns.create("no-account", podTemplate={"serviceAccountName": "no-such-account"})
-    assert 'serviceaccount "no-such-account" not found' in ns.waits("no-account", "PodsRefused")
-
-
-@pytest.mark.parametrize("attempt", [7, 1])
-def test_a_status_edited_by_hand_ends_in_one_gang(ns: Any, attempt: int) -> None:
-    name = f"edited-{attempt}"
-    ns.create(name, lambda pod: Run() if pod.job.endswith("-1") else Exit(0, after=0.2))
-    ns.running(name)
-    ns.patch(name, {"status": {"currentAttempt": attempt, "attempts": None, "conditions": None}}, "status")
-    ns.until(name, lambda status: status.get("conditions"))
-    if attempt == 1:
-        return
-    status = ns.phase(name, "Succeeded", "Failed")
-    assert status["currentAttempt"] >= attempt
-    ns.released(name)
+def test_a_status_edited_by_hand_ends_in_one_gang(ns: Any) -> None:
+    ns.create("edited", lambda pod: Run() if pod.job.endswith("-1") else Exit(0, after=0.2))
+    ns.running("edited")
+    ns.patch("edited", {"status": {"currentAttempt": 7, "attempts": None, "conditions": None}}, "status")
+    ns.until("edited", lambda status: status.get("conditions"))
+    assert ns.phase("edited", "Succeeded", "Failed")["currentAttempt"] >= 7
+    ns.released("edited")
 
 
 def test_a_status_that_was_emptied_is_rebuilt(ns: Any) -> None:
@@ -132,13 +115,6 @@ def test_a_status_that_was_emptied_is_rebuilt(ns: Any) -> None:
     status = ns.phase("emptied", "Succeeded")
     assert status["currentAttempt"] == 1
     assert len(ns.batch_jobs("emptied")) == 1
-
-
-def test_a_status_of_the_wrong_type_is_refused(ns: Any) -> None:
-    ns.create("typed")
-    ns.running("typed")
-    with pytest.raises(Refused, match="currentAttempt"):
-        ns.patch("typed", {"status": {"currentAttempt": "two"}}, "status")
 
 
 def test_a_job_of_a_megabyte_and_its_neighbours(ns: Any) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptraining_api.launch import MAX_TO_KEEP, SOURCE_COMMAND, TRAINER_PORT, launch
-from mptraining_api.pods.fields import PodTemplate
+from mptraining_api.pods.fields import InitContainer, PodTemplate, Resources
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import defaults
 from mptraining_api.resolve.attempt import for_attempt
@@ -34,7 +34,6 @@ from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
 from mptraining_operator.resources.affinity import affinity
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
-from mptraining_operator.resources.init_containers import CONTAINER_SECURITY, init_containers
 from mptraining_operator.resources.job_objects import (
     JOB_FILE,
     Owner,
@@ -70,6 +69,15 @@ _POD_SECURITY = {
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+_CONTAINER_SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+# A quota may require requests of every container; those of sidecars are added to the trainer's.
+_INIT_REQUESTS = {"cpu": "50m", "memory": "64Mi"}
+# NVIDIA's images would otherwise get all GPUs of the node if NVIDIA's runtime is its default.
+_NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 # OpenShift's restricted-v2 sets user and groups from the namespace's range.
 _PLATFORM_SECURITY = {
     field: value for field, value in _POD_SECURITY.items() if field not in ("runAsUser", "runAsGroup", "fsGroup")
@@ -326,7 +334,7 @@ def _containers(
     if pod_template.lifecycle is not None:
         trainer["lifecycle"] = pod_template.lifecycle
     # Sidecars such as a proxy must run before the source is prepared, which may install packages.
-    before = init_containers(pod_template)
+    before = [_init_container(written) for written in pod_template.init_containers or ()]
     if source.prepared:
         init = _container(names.SOURCE_CONTAINER, job, pod_template, SOURCE_COMMAND)
         with _reading(pod_template, attempt):
@@ -357,10 +365,23 @@ def _container(name: str, job: ResolvedJob, pod_template: PodTemplate, command: 
         "image": job.image,
         "command": list(command),
         **({"envFrom": pod_template.env_from} if pod_template.env_from else {}),
-        "securityContext": CONTAINER_SECURITY,
+        "securityContext": _CONTAINER_SECURITY,
         # The trainer writes its last Event there; if it cannot, the kubelet uses the end of the log, except for a job
         # with secrets, which the log may contain.
         "terminationMessagePolicy": "File" if secret_sources(pod_template, {}) else "FallbackToLogsOnError",
+    }
+
+
+def _init_container(written: InitContainer) -> dict[str, Any]:
+    """Return an init container or a sidecar of the job, secured as the trainer is."""
+    resources = written.resources or Resources()
+    limits, requests = resources.limits or {}, resources.requests or {}
+    defaults = {name: value for name, value in _INIT_REQUESTS.items() if name not in limits}
+    return {
+        **written.to_document(),
+        "env": [_NO_GPUS, *(written.env or ())],
+        "resources": {"requests": {**defaults, **requests}, **({"limits": limits} if limits else {})},
+        "securityContext": _CONTAINER_SECURITY,
     }
 
 

@@ -116,19 +116,13 @@ class SweepApplier:
         if not changes:
             return sweep
         key = sweep.key
-        try:
-            answer = self._cluster.patch_status(SWEEPS, key.namespace, key.name, sweep.version, changes)
-        except ApiProblem as problem:
-            if problem.status == 404:
-                self._sweeps.remove(key, sweep.uid, sweep.version)
-                return None
-            if problem.status != 409:
-                raise
-            self._refresh(sweep)
+        written, raw = self._cluster.patch_status_or_read(SWEEPS, key.namespace, key.name, sweep.version, changes)
+        if raw is None:
+            self._sweeps.remove(key, sweep.uid, sweep.version)
             return None
-        written = _stored(answer)
-        self._sweeps.put(written)
-        return written
+        stored = _stored(raw)
+        self._sweeps.put(stored)
+        return stored if written else None
 
     def act(self, plan: SweepPlan, sweep: StoredSweep, refusals: Refusals) -> Acted:
         """Emit the plan's Events and execute its actions.
@@ -152,13 +146,6 @@ class SweepApplier:
         found = self._cluster.get_if_exists(JOBS, sweep.key.namespace, name)
         if found is not None:
             self._put_job(found)
-
-    def _refresh(self, sweep: StoredSweep) -> None:
-        found = self._cluster.get_if_exists(SWEEPS, sweep.key.namespace, sweep.key.name)
-        if found is None:
-            self._sweeps.remove(sweep.key, sweep.uid, sweep.version)
-        else:
-            self._sweeps.put(_stored(found))
 
     def _execute(self, action: Action, sweep: StoredSweep, refusals: Refusals) -> str:
         """Execute one action; return the name of the job that it created, else an empty text."""

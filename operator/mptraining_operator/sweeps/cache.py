@@ -1,4 +1,4 @@
-"""Thread-safe cache of all MPTrainingSweeps; an earlier update than the stored one (`watch.versions`) is ignored.
+"""Cache of all MPTrainingSweeps and its intake; an earlier update than the stored one (`watch.versions`) is ignored.
 
 The jobs of a sweep are in the cache of jobs (`watch.cache`), which has an index of them.
 """
@@ -11,16 +11,27 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
+from pydantic import ValidationError
 
-from mptraining_api.spec import PAUSED, is_paused
+from mptraining_api.kubernetes_api import SWEEPS, Resource
+from mptraining_api.problems import InvalidSpec
+from mptraining_api.spec import API_VERSION, PAUSED, is_paused
+from mptraining_api.status import format_time
+from mptraining_api.sweep.spec import SWEEP_KIND, MPTrainingSweep
+from mptraining_api.sweep.status import SweepStatus
 from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.watch.informer import Stream
 from mptraining_operator.watch.parse import optional_time, version_number
 from mptraining_operator.watch.versions import Versions
+from mptraining_operator.watch.work_queue import WorkQueue
 
 # The uids of removed sweeps are kept, because a late page of a list may still contain them; the oldest are dropped.
 _REMOVED_KEPT = 1_000
+# Seconds. Several trials of a sweep may change at once, which one reconcile handles.
+COALESCE = 0.05
 _NOTHING = msgspec.Raw(b"{}")
 
 
@@ -79,6 +90,31 @@ class StoredSweep:
     phase: str
     trials: Mapping[str, int]
 
+    def sweep(self) -> tuple[MPTrainingSweep | None, str]:
+        """Return the sweep, or None and a description of what this version cannot read."""
+        metadata = {
+            "name": self.key.name,
+            "namespace": self.key.namespace,
+            "uid": self.uid,
+            "generation": self.generation,
+            "creationTimestamp": format_time(self.created),
+        }
+        spec = msgspec.json.decode(self.spec)
+        document = {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "metadata": metadata, "spec": spec}
+        try:
+            return MPTrainingSweep.parse_document(document), ""
+        except InvalidSpec as problem:
+            return None, str(problem)
+
+    def sweep_status(self) -> tuple[SweepStatus | None, str]:
+        """Return the status, or None and the reason if this version cannot read it."""
+        try:
+            return SweepStatus.read(self.status), ""
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in ("status", *first["loc"]))
+            return None, f"{where}: {first['msg']}; was it written by another version?"
+
     def same_work(self, other: StoredSweep) -> bool:
         """Return whether `other` differs in no field that a plan depends on."""
         return self._work() == other._work()
@@ -108,6 +144,8 @@ def parse(found: Sweep) -> StoredSweep:
 
 
 class SweepCache:
+    """Thread-safe."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sweeps: dict[Key, StoredSweep] = {}
@@ -180,3 +218,46 @@ class SweepCache:
         del self._sweeps[sweep.key]
         self._keys.pop(sweep.uid, None)
         self._versions.remove(sweep.uid, version)
+
+
+SWEEP_STREAM = Stream(SWEEPS, msgspec.json.Decoder(Sweep).decode)
+
+
+class SweepIntake:
+    """The `watch.informer.Receiver` of sweeps: each change queues its sweep."""
+
+    def __init__(self, cache: SweepCache, queue: WorkQueue) -> None:
+        self._cache = cache
+        self._queue = queue
+
+    def begin_list(self) -> int:
+        """Return the number of a list that begins now, for `listed` of its objects."""
+        return self._cache.begin_list()
+
+    def put(self, resource: Resource, found: Any, listed: int | None = None) -> str:  # noqa: ARG002 - one resource
+        """Store an added, modified or listed sweep; return its uid."""
+        sweep = parse(found)
+        if self._cache.put(sweep, listed):
+            self._queue.add(sweep.key)
+        return sweep.uid
+
+    def remove(self, resource: Resource, found: Any) -> None:
+        """Remove a deleted sweep, given in its last state."""
+        metadata = found.metadata
+        key = Key(metadata.namespace, metadata.name)
+        self.forget(resource, key, metadata.uid, version_number(metadata.resource_version))
+
+    def forget(self, resource: Resource, key: Key, uid: str, version: int) -> None:  # noqa: ARG002 - one resource
+        """Remove the sweep of that uid, known at `version` to be deleted; the garbage collector deletes its jobs."""
+        if self._cache.remove(key, uid, version):
+            self._queue.add(key)
+
+    def known_before(self, resource: Resource, listed: int) -> list[tuple[Key, str]]:  # noqa: ARG002 - one resource
+        """Return the sweeps (key, uid) with no update since that list began: deleted, if the list lacks them."""
+        return self._cache.known_before(listed)
+
+    def trial_changed(self, namespace: str, sweep_uid: str) -> None:
+        """Queue the sweep of that uid in the namespace, one of whose jobs has changed."""
+        key = self._cache.key_of(sweep_uid)
+        if key is not None and key.namespace == namespace:
+            self._queue.add(key, COALESCE)

@@ -7,15 +7,12 @@ longer: that of CMA-ES takes a second after 500 trials.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import PAUSED, MPTrainingJob
@@ -27,20 +24,16 @@ from mptraining_api.sweep.search_space import max_trials
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec
 from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
 from mptraining_operator.cluster import Cluster
-from mptraining_operator.leader_election import NotLeading, TermWorkers
+from mptraining_operator.leader_election import TermWorkers
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.sweeps.apply import Refusals, SweepApplier
-from mptraining_operator.sweeps.cache import StoredSweep, SweepCache
-from mptraining_operator.sweeps.document import parsed_status, parsed_sweep
-from mptraining_operator.sweeps.intake import COALESCE
+from mptraining_operator.sweeps.cache import COALESCE, StoredSweep, SweepCache
 from mptraining_operator.sweeps.observe import ObservedJobs
 from mptraining_operator.sweeps.turns import LOOK_AGAIN, Turns
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.work_queue import WorkQueue
-
-_log = logging.getLogger(__name__)
 
 # Status writes of one sweep: a token a second, because the status of a large sweep has hundreds of kilobytes. A write
 # that starts or ends a trial's job may use tokens that were saved; one that reports a state leaves them.
@@ -49,7 +42,6 @@ _MOST_SAVED = 3.0
 # Seconds for which one sweep proposes before the next has its turn.
 _PROPOSING_SECONDS = 0.25
 _FIRST_PROPOSAL_SECONDS = 0.05
-_FAILURES_UNTIL_EVENT = 5
 _UNDECIDED = (TrialState.PROPOSED, TrialState.RUNNING)
 
 
@@ -122,7 +114,7 @@ class SweepReconciler(TermWorkers):
         observe_gap: Callable[[float], None] = lambda seconds: None,
         observe_proposal: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        super().__init__(queue, stopwatch, "sweep-worker")
+        super().__init__(queue, stopwatch, "sweep")
         self._sweeps = sweeps
         self._jobs = jobs
         self._applier = applier
@@ -145,25 +137,6 @@ class SweepReconciler(TermWorkers):
     def paused_sweeps(self) -> int:
         """Return the number of sweeps that their annotation pauses."""
         return sum(each.paused for each in self._sweeps.sweeps())
-
-    def reconcile(self, key: Key) -> None:
-        """Reconcile one sweep once; an error is logged and retried with exponential backoff."""
-        extra = {"sweep": str(key)}
-        try:
-            self._reconcile(key)
-            self._queue.forget(key)
-        except NotLeading as over:
-            # For the next term of this replica.
-            self._queue.add(key)
-            _log.info("left unfinished: %s", over, extra=extra)
-        except ApiProblem as problem:
-            delay = self._queue.retry(key, problem.retry_after or 0.0)
-            _log.warning("the API server's answer: %s; tried again in %.0f s", problem, delay, extra=extra)
-            self._report_if_lasting(key, str(problem))
-        except Exception as error:  # noqa: BLE001 - an error of one sweep must not affect the others
-            delay = self._queue.retry(key)
-            _log.exception("an error in the operator; tried again in %.0f s", delay, extra=extra)
-            self._report_if_lasting(key, f"{type(error).__name__}: {error}")
 
     def _reconcile(self, key: Key) -> None:
         stored = self._sweeps.get(key)
@@ -268,7 +241,7 @@ class SweepReconciler(TermWorkers):
         """Parse the spec of a new generation."""
         if memory.generation == stored.generation:
             return
-        sweep, problem = parsed_sweep(stored)
+        sweep, problem = stored.sweep()
         if sweep is None:
             self._applier.emit(stored, EventRecord("SpecUnreadable", problem, "Warning"))
         memory.sweep, memory.generation = sweep, stored.generation
@@ -277,7 +250,7 @@ class SweepReconciler(TermWorkers):
 
     def _status(self, stored: StoredSweep, memory: _Memory) -> SweepStatus | None:
         if memory.status is None or memory.status[0] != stored.version:
-            status, problem = parsed_status(stored)
+            status, problem = stored.sweep_status()
             if status is None:
                 self._applier.emit(stored, EventRecord("StatusUnreadable", problem, "Warning"))
                 return None
@@ -371,13 +344,10 @@ class SweepReconciler(TermWorkers):
             memory.waits = False
             self._turns.created(stored)
 
-    def _report_if_lasting(self, key: Key, problem: str) -> None:
+    def _record(self, key: Key, record: EventRecord) -> None:
         stored = self._sweeps.get(key)
-        if self._queue.failures(key) != _FAILURES_UNTIL_EVENT or stored is None:
-            return
-        with suppress(Exception):
-            message = f"the operator cannot reconcile this sweep and keeps retrying: {problem}"
-            self._applier.emit(stored, EventRecord("OperatorProblem", message[:1000], "Warning"))
+        if stored is not None:
+            self._applier.emit(stored, record)
 
 
 def _started(before: Mapping[int, Trial], after: SweepStatus) -> int:

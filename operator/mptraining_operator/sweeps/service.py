@@ -22,9 +22,8 @@ from mptraining_operator.leader_election import Term
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.sweeps.apply import SweepApplier
-from mptraining_operator.sweeps.cache import StoredSweep, SweepCache
+from mptraining_operator.sweeps.cache import SWEEP_STREAM, StoredSweep, SweepCache, SweepIntake
 from mptraining_operator.sweeps.controller import SweepReconciler
-from mptraining_operator.sweeps.intake import SWEEP_STREAM, SweepIntake
 from mptraining_operator.sweeps.metrics import SweepMetrics
 from mptraining_operator.sweeps.turns import Turns
 from mptraining_operator.watch.cache import Cache

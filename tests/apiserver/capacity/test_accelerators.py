@@ -17,11 +17,6 @@ TPU_TAINTED = [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedu
 
 # accelerator, nodes of the job, resources of each node
 JOBS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
-    "v100": (
-        {"type": "nvidia-tesla-v100", "countPerNode": 8},
-        1,
-        {"labels": {GPU: "nvidia-tesla-v100"}, "capacity": {"nvidia.com/gpu": "8"}, "taints": TAINTED},
-    ),
     "t4": (
         {"type": "nvidia-tesla-t4", "countPerNode": 4, "provisioning": "Spot"},
         2,
@@ -30,11 +25,6 @@ JOBS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
             "capacity": {"nvidia.com/gpu": "4"},
             "taints": [*TAINTED, {"key": "cloud.google.com/gke-spot", "value": "true", "effect": "NoSchedule"}],
         },
-    ),
-    "a100": (
-        {"type": "nvidia-tesla-a100", "countPerNode": 2},
-        2,
-        {"labels": {GPU: "nvidia-tesla-a100"}, "capacity": {"nvidia.com/gpu": "2"}, "taints": TAINTED},
     ),
     "v5e": (
         {"type": "tpu-v5-lite-podslice", "topology": "2x4", "countPerNode": 8},

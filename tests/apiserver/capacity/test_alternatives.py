@@ -73,16 +73,3 @@ def test_it_runs_on_the_last_alternative_when_only_that_is_there(cluster: Any) -
     assert "Unschedulable" in first
     assert first.endswith(f"Next: {L4} x 4 (OnDemand) for {TRY} s")
     cluster.delete("last")
-
-
-def test_the_first_choice_that_comes_later_has_its_turn_again(cluster: Any) -> None:
-    create(cluster, "later")
-    cluster.until("later", lambda status: status.get("currentAttempt", 0) >= 2)
-    add_node(cluster, "later", V100, 8)
-    status = cluster.running("later", attempt=4)
-    assert tried(status) == [
-        (0, V100, "NoCapacity"), (1, L4, "NoCapacity"), (2, T4, "NoCapacity"), (0, V100, None),
-    ]  # fmt: skip
-    assert (status["accelerator"], status["replicasInSync"]) == (V100, 8)
-    assert "waitedSeconds" not in status
-    cluster.delete("later")

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from mptraining_api.status import ATTEMPT
-from tests.testbed import ControlPlane, Exit, Options, Refused, Run
+from tests.testbed import ControlPlane, Exit, Options, Run
 from tests.testbed.binaries import other
 from tests.testbed.kubernetes.control_plane import CONTROLLERS
 from tests.testbed.kubernetes.installation import install
 
 DRA = "/apis/resource.k8s.io/v1"
 DRIVER, CLASS, T4 = "gpu.example.com", "t4.example.com", "nvidia-tesla-t4"
-NEW = other() != "1.33"
+pytestmark = pytest.mark.skipif(other() == "1.33", reason="resource.k8s.io/v1 is served from Kubernetes 1.34 on")
 
 
 def device(name: str, product: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def install_driver(control_plane: ControlPlane) -> None:
 
 @pytest.fixture(scope="module")
 def claims(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: None, new_namespace: Any) -> Iterator[Any]:
-    options = Options(scheduler=NEW, controllers=(*CONTROLLERS, *(["resourceclaim-controller"] if NEW else [])))
+    options = Options(scheduler=True, controllers=(*CONTROLLERS, "resourceclaim-controller"))
     with ControlPlane(tmp_path_factory.mktemp("claims"), options) as plane:
         install(plane)
         rule = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaimtemplates"], "verbs": ["get", "create"]}
@@ -56,10 +56,9 @@ def claims(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: None
         plane.kubectl(
             "create", "clusterrolebinding", "claims", "--clusterrole=claims", "--group=system:serviceaccounts"
         )
-        if NEW:
-            install_driver(plane)
+        install_driver(plane)
         ns = new_namespace(plane, "claims", deviceClasses={"t4": CLASS})
-        ns.with_kubelet(bind=not NEW)
+        ns.with_kubelet(bind=False)
         ns.operator()
         yield ns
         ns.close()
@@ -73,37 +72,28 @@ def allocated(plane: ControlPlane, product: str) -> list[tuple[str, str]]:
     return [(pool, name) for pool, name in devices if name.startswith(product)]
 
 
-if NEW:
+def test_workers_get_devices_of_the_class_and_a_job_waits_for_those_of_another(claims: Any) -> None:
+    plane = claims.control_plane
+    accelerator = {"type": T4, "countPerNode": 2}
+    claims.create("holds", lambda pod: Run(), accelerator=accelerator, nodes=2)
+    claims.running("holds")
+    assert allocated(plane, "t4") == [(f"gpu-{node}", f"t4-{index}") for node in (1, 2) for index in (0, 1)]
+    claims.create("waits", lambda pod: Exit(0), accelerator={"type": T4, "countPerNode": 1})
+    claims.until("waits", lambda status: "Unschedulable" in str(status.get("conditions")))
+    claims.delete("holds")
+    claims.phase("waits", "Succeeded")
 
-    def test_workers_get_devices_of_the_class_and_a_job_waits_for_those_of_another(claims: Any) -> None:
-        plane = claims.control_plane
-        accelerator = {"type": T4, "countPerNode": 2}
-        claims.create("holds", lambda pod: Run(), accelerator=accelerator, nodes=2)
-        claims.running("holds")
-        assert allocated(plane, "t4") == [(f"gpu-{node}", f"t4-{index}") for node in (1, 2) for index in (0, 1)]
-        claims.create("waits", lambda pod: Exit(0), accelerator={"type": T4, "countPerNode": 1})
-        claims.until("waits", lambda status: "Unschedulable" in str(status.get("conditions")))
-        claims.delete("holds")
-        claims.phase("waits", "Succeeded")
 
-    def test_a_second_attempt_takes_the_template_of_the_first(claims: Any) -> None:
-        claims.create(
-            "twice",
-            lambda pod: Exit(75 if pod.labels[ATTEMPT] == "1" else 0),
-            accelerator={"type": T4, "countPerNode": 1},
-        )
-        claims.phase("twice", "Succeeded")
-        path = f"{DRA}/namespaces/claims/resourceclaimtemplates"
-        names = [each["metadata"]["name"] for each in claims.control_plane.rest.get(path)["items"]]
-        assert len([name for name in names if name.startswith("twice-")]) == 1
-
-else:
-
-    def test_a_cluster_without_claims_is_named(claims: Any) -> None:
-        with pytest.raises(Refused):
-            claims.control_plane.rest.get(f"{DRA}/deviceclasses")
-        claims.create("old", lambda pod: Exit(0), accelerator={"type": T4, "countPerNode": 1})
-        claims.until("old", lambda status: "does not serve resource.k8s.io/v1" in str(status.get("conditions")))
+def test_a_second_attempt_takes_the_template_of_the_first(claims: Any) -> None:
+    claims.create(
+        "twice",
+        lambda pod: Exit(75 if pod.labels[ATTEMPT] == "1" else 0),
+        accelerator={"type": T4, "countPerNode": 1},
+    )
+    claims.phase("twice", "Succeeded")
+    path = f"{DRA}/namespaces/claims/resourceclaimtemplates"
+    names = [each["metadata"]["name"] for each in claims.control_plane.rest.get(path)["items"]]
+    assert len([name for name in names if name.startswith("twice-")]) == 1
 
 
 if other() == "1.36":

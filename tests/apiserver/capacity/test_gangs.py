@@ -135,16 +135,3 @@ def test_the_pod_group_comes_and_goes_with_the_attempt(ns: Any, gang: str, group
     ns.wait(lambda: ns.child(f"{group} podgroups", "whole-1"), lambda found: found is None)
     ns.patch("whole", {"spec": {"runPolicy": {"suspend": False}}})
     ns.wait(lambda: ns.child(f"{group} podgroups", "whole-2"), lambda found: found is not None)
-
-
-def test_a_scheduler_of_gangs_that_is_not_installed(ns: Any) -> None:
-    plane = ns.control_plane
-    plane.kubectl("delete", "customresourcedefinition", "podgroups.scheduling.volcano.sh", "--ignore-not-found")
-    try:
-        ns.operator()
-        ns.create("absent", nodes=2, scheduling={"gang": "Volcano"})
-        ns.waits("absent", "GangNotServed", "does not serve podgroups.scheduling.volcano.sh/v1beta1")
-    finally:
-        # For the tests after it, which share the control plane.
-        for file in sorted(CRDS.glob("*.yaml")):
-            plane.apply_crd(file)

@@ -27,13 +27,3 @@ def test_a_paused_job_is_left_alone_until_the_annotation_is_removed(ns: Any) -> 
     assert [each["outcome"] for each in status["attempts"]] == ["ProgramFailed", "Succeeded"]
     said = [each.partition(":")[0] for each in ns.wait_for_event("still", "Unpaused")]
     assert (said.count("Paused"), said.count("Unpaused")) == (1, 1)
-
-
-def test_a_job_that_is_created_paused_starts_when_the_annotation_is_false(ns: Any) -> None:
-    body = ns.document("later")
-    body["metadata"]["annotations"] = {"mptraining.dev/paused": "true"}
-    ns.rest.post(ns.jobs, body)
-    ns.wait_for_event("later", "Paused")
-    assert (ns.status("later"), ns.batch_jobs("later")) == ({"observedGeneration": -1}, [])
-    annotate(ns, "later", "false")
-    ns.running("later")

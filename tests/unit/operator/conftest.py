@@ -96,8 +96,9 @@ class FakeCluster:
         self._call("get", resource, name)
         return copy.deepcopy(self._stored(resource, namespace, name))
 
-    # The operator's own, over this `get`.
+    # The operator's own, over these calls.
     get_if_exists = Cluster.get_if_exists
+    patch_status_or_read = Cluster.patch_status_or_read
 
     def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any], **query: str) -> Raw:
         name = body["metadata"]["name"]

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from mptraining_api.kubernetes_api import EVENTS, JOBS, ApiProblem
+from mptraining_api.kubernetes_api import JOBS, ApiProblem
 from mptraining_operator.app import Operator
 from mptraining_operator.leader_election import Term
 from mptraining_operator.metrics import Metrics
@@ -37,36 +37,12 @@ class Bench:
         return set(self.metrics.text().decode().splitlines())
 
 
-def test_a_paused_job_is_left_alone_with_an_event(api: Any, raw_job: Make) -> None:
-    bench = Bench(api)
-    raw = raw_job()
-    raw["metadata"]["annotations"] = {"mptraining.dev/paused": "true"}
-    bench.put(api.put(JOBS, raw))
-    bench.operator._reconciler.reconcile(Key("team", "flowers"))
-    assert api.calls == []
-    assert bench.operator._event_recorder.write_next()
-    (event,) = [raw for key, raw in api.objects.items() if key[0] == EVENTS.plural]
-    assert (event["reason"], event["involvedObject"]["uid"]) == ("Paused", "job-1")
-    assert "mptraining.dev/paused" in event["message"]
-    assert "mptraining_jobs_paused 1.0" in bench.lines()
-
-
 def test_the_first_child_of_a_job_is_timed(api: Any, raw_job: Make) -> None:
     bench = Bench(api)
     bench.put(api.put(JOBS, raw_job()))
     bench.operator._reconciler.reconcile(Key("team", "flowers"))
     # The API server in memory gives all objects the same time.
     assert 'mptraining_created_to_child_seconds_bucket{le="1.0"} 1.0' in bench.lines()
-
-
-def test_changes_of_the_lease_are_counted(api: Any) -> None:
-    bench = Bench(api)
-    bench.operator._lease._on_lost("the lease could not be renewed in time")
-    assert bench.lost == [], "no worker is stuck in a call"
-    assert 'mptraining_lease_changes_total{change="Lost"} 1.0' in bench.lines()
-    assert not any(line.startswith("mptraining_lease_transitions") for line in bench.lines())
-    bench.operator._lease._election.step()
-    assert "mptraining_lease_transitions 0.0" in bench.lines()
 
 
 def test_an_outage_of_the_api_server_of_35_minutes_restarts_nothing(api: Any, raw_job: Make) -> None:

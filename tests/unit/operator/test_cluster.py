@@ -40,13 +40,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return server
 
 
-def test_an_object_is_read(server: Server) -> None:
-    server.answers = [{"kind": "MPTrainingJob"}]
-    assert Cluster(None, read_seconds=4).get(JOBS, "team", "flowers") == {"kind": "MPTrainingJob"}
-    method, path, options = server.sent[0]
-    assert (method, path, options["read_seconds"]) == ("GET", JOBS.path("team", "flowers"), 4)
-
-
 def test_the_fence_is_asked_right_before_each_write_and_nothing_is_sent_after_it(server: Server) -> None:
     over = False
     asked: list[int] = []
@@ -166,14 +159,6 @@ def test_a_deletion_names_uid_and_propagation(server: Server) -> None:
     assert server.sent[0][2]["body"] == {"preconditions": {"uid": "u"}, "propagationPolicy": "Foreground"}
 
 
-def test_a_token_review(server: Server) -> None:
-    server.answers = [{"status": {"authenticated": True}}]
-    assert Cluster(None).review_token("secret", ("a", "b")) == {"authenticated": True}
-    _, path, options = server.sent[0]
-    assert path == "/apis/authentication.k8s.io/v1/tokenreviews"
-    assert options["body"]["spec"] == {"token": "secret", "audiences": ["a", "b"]}
-
-
 @pytest.mark.parametrize("status", [200, 404, 0])
 def test_every_response_is_counted(server: Server, status: int) -> None:
     counted: list[tuple[str, str, int]] = []
@@ -218,12 +203,6 @@ def test_the_estimate_is_possible_and_never_gets_worse(skew: float, calls: list[
         assert abs(after - skew) <= max(abs(believed - skew), 1e-6), "a slow answer takes nothing back"
         assert abs(after - skew) <= there + back + 1 + 1e-6
         believed, own = after, own + pause
-
-
-def test_a_correct_clock_is_not_adjusted() -> None:
-    own = 1000.7
-    assert clock_offset(0.0, sent=own, received=own + 0.1, date=1000.0) == 0.0
-    assert clock_offset(0.0, sent=own, received=own + 30, date=1010.0) == 0.0
 
 
 @pytest.mark.parametrize("skew", [-60, 60])

@@ -68,17 +68,6 @@ def test_repeated_events_are_counted(api: Any, clock: Clock, snapshot: Snapshot)
     assert len(api.objects) == 2
 
 
-def test_an_event_that_expired_is_created_again(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    announcer = EventRecorder(api, host="op-0", clock=clock)
-    announcer.record(snapshot, EventRecord("Pending", "waiting"))
-    announcer.write_next()
-    api.objects.clear()
-    clock.now += 3600
-    announcer.record(snapshot, EventRecord("Pending", "waiting"))
-    announcer.write_next()
-    assert [call[0] for call in api.calls] == ["create", "patch", "create"]
-
-
 def test_an_event_of_the_previous_leader_is_not_repeated(api: Any, clock: Clock, snapshot: Snapshot) -> None:
     for _ in range(2):
         announcer = EventRecorder(api, host="op-0", clock=clock)
@@ -147,6 +136,12 @@ def test_the_thread_writes_the_rest_before_it_ends(api: Any, clock: Clock, snaps
     assert len(api.objects) == 5
 
 
-def test_a_recorder_that_was_never_started_can_be_stopped(api: Any, clock: Clock) -> None:
-    """SIGTERM may arrive in the operator's first moment."""
-    EventRecorder(api, host="op-0", clock=clock).stop()
+def test_an_event_that_expired_is_created_again(api: Any, clock: Clock, snapshot: Snapshot) -> None:
+    announcer = EventRecorder(api, host="op-0", clock=clock)
+    announcer.record(snapshot, EventRecord("Pending", "waiting"))
+    announcer.write_next()
+    api.objects.clear()
+    clock.now += 3600
+    announcer.record(snapshot, EventRecord("Pending", "waiting"))
+    announcer.write_next()
+    assert [call[0] for call in api.calls] == ["create", "patch", "create"]

@@ -18,7 +18,6 @@ from mptraining_operator.leader_election import (
     NotLeading,
     ObservedLease,
     Term,
-    must_stop,
     next_action,
     observe,
     request_seconds,
@@ -64,11 +63,6 @@ def test_only_the_local_clock_counts() -> None:
     assert observe(first, raw, 106.0).changed == 106.0
 
 
-def test_a_leader_stops_before_its_lease_is_over() -> None:
-    assert not must_stop(0, 7.9, 10)
-    assert must_stop(0, 8, 10)
-
-
 def election(api: Any, name: str, clock: Any) -> Election:
     return Election(api, Identity(name=name, namespace="ops"), SETTINGS, monotonic=clock, wall=lambda: 1.8e9)
 
@@ -85,17 +79,6 @@ def test_the_first_leads_and_renews_and_a_second_waits(api: Any, clock: Clock) -
     assert spec["renewTime"].endswith("Z")
 
 
-def test_the_transitions_of_the_lease_are_those_that_were_read(api: Any, clock: Clock) -> None:
-    a, b = election(api, "a", clock), election(api, "b", clock)
-    assert b.transitions() is None
-    a.step()
-    b.step()
-    assert b.transitions() == 0
-    clock.now += 10
-    b.step()
-    assert b.transitions() == 1
-
-
 def test_a_silent_leader_is_replaced_after_the_duration(api: Any, clock: Clock) -> None:
     a, b = election(api, "a", clock), election(api, "b", clock)
     a.step()
@@ -107,19 +90,9 @@ def test_a_silent_leader_is_replaced_after_the_duration(api: Any, clock: Clock) 
     clock.now += 1
     b.step()
     assert b.leading
-    assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["leaseTransitions"] == 1
+    assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["leaseTransitions"] == b.transitions() == 1
     a.step()
     assert a.lost()
-
-
-def test_a_released_lease_is_taken_at_once(api: Any, clock: Clock) -> None:
-    a, b = election(api, "a", clock), election(api, "b", clock)
-    a.step()
-    b.step()
-    a.release()
-    assert not a.leading
-    b.step()
-    assert b.leading
 
 
 def test_of_two_that_take_it_one_gets_it(api: Any, clock: Clock) -> None:
@@ -138,31 +111,6 @@ def test_of_two_that_take_it_one_gets_it(api: Any, clock: Clock) -> None:
 
     c.step()
     assert (b.leading, c.leading) == (True, False)
-
-
-def test_an_api_server_that_does_not_answer(api: Any, clock: Clock) -> None:
-    a = election(api, "a", clock)
-    api.refuse("get", LEASES, ApiProblem(0, "NoAnswer", "timed out"))
-    a.step()
-    assert not a.leading
-    a.step()
-    assert a.leading
-    api.refuse("update", LEASES, ApiProblem(0, "NoAnswer", "timed out"), times=9)
-    for _ in range(4):
-        assert not a.overdue()
-        clock.now += 2
-        a.step()
-    assert a.overdue()
-
-
-def test_a_leader_renews_with_one_call(api: Any, clock: Clock) -> None:
-    a = election(api, "a", clock)
-    a.step()
-    api.calls.clear()
-    for _ in range(3):
-        clock.now += 2
-        a.step()
-    assert [verb for verb, _, _ in api.calls] == ["update"] * 3
 
 
 def test_a_leader_with_an_old_version_reads_and_renews_at_once(api: Any, clock: Clock) -> None:

@@ -41,26 +41,6 @@ def lines(metrics: Metrics) -> set[str]:
     return set(metrics.text().decode().splitlines())
 
 
-def test_what_happens_around_reconciles_is_counted() -> None:
-    metrics = Metrics(monotonic=float)
-    metrics.count_retry("Api")
-    metrics.count_retry("Bug")
-    metrics.count_retry("Bug")
-    metrics.observe_list("pods", 0.3)
-    metrics.count_watch_restart("mptrainingjobs")
-    metrics.count_lease_change("Acquired")
-    metrics.count_refused_report(401)
-    assert {
-        'mptraining_reconcile_retries_total{cause="Api"} 1.0',
-        'mptraining_reconcile_retries_total{cause="Bug"} 2.0',
-        'mptraining_list_seconds_bucket{le="0.1",resource="pods"} 0.0',
-        'mptraining_list_seconds_bucket{le="0.5",resource="pods"} 1.0',
-        'mptraining_watch_restarts_total{resource="mptrainingjobs"} 1.0',
-        'mptraining_lease_changes_total{change="Acquired"} 1.0',
-        'mptraining_progress_refused_total{code="401"} 1.0',
-    } <= lines(metrics)
-
-
 def test_gauges_are_computed_at_each_scrape(clock: Clock) -> None:
     metrics = Metrics(monotonic=clock)
     transitions: list[int | None] = [None]
@@ -104,9 +84,3 @@ def test_each_start_is_observed_once() -> None:
         'mptraining_created_to_running_seconds_bucket{le="60.0"} 1.0',
         "mptraining_created_to_running_seconds_count 1.0",
     } <= lines(metrics)
-
-
-def test_two_operators_in_one_process_share_no_series() -> None:
-    one, other = Metrics(monotonic=float), Metrics(monotonic=float)
-    one.set_leader(True)
-    assert b"mptraining_leader 0.0" in other.text()

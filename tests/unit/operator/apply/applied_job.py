@@ -71,6 +71,12 @@ class Bench:
         return self.snapshot.lookups
 
     @property
+    def refused(self) -> tuple[str, str, str]:
+        """Kind, child and message of the refusal; empty without one."""
+        refusal = self.lookups.refusal
+        return (refusal.kind, refusal.child, refusal.message) if refusal else ("", "", "")
+
+    @property
     def job(self) -> ResolvedJob:
         job = self.snapshot.job
         assert job is not None

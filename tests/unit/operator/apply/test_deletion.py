@@ -72,12 +72,6 @@ def test_a_job_without_label_that_is_going_is_left_to_go(bench: Bench) -> None:
     assert bench.api.calls == [("get", "jobs", "flowers-1")]
 
 
-def test_a_deletion_that_is_refused_comes_through(bench: Bench) -> None:
-    bench.api.refuse("delete", BATCH_JOBS, ApiProblem(500, "InternalError", "etcd"))
-    with pytest.raises(ApiProblem):
-        bench.apply(actions=(EndAttempt("flowers-1", "x"),))
-
-
 @pytest.mark.parametrize("other", [False, True])
 def test_a_deletion_without_an_event_is_learnt_from_the_response(
     bench: Bench, raw_pod: Make, raw_batch_job: Make, other: bool
@@ -118,10 +112,3 @@ def test_another_conflict_is_no_deletion(bench: Bench, raw_batch_job: Make, stat
         with pytest.raises(ApiProblem):
             bench.apply(actions=(ForgetAttempt("flowers-1", "batch-1"),))
     assert [each.uid for each in bench.snapshot.batch_jobs] == ["batch-1"]
-
-
-def test_a_deletion_that_succeeds_reads_nothing(bench: Bench, raw_batch_job: Make) -> None:
-    bench.api.put(BATCH_JOBS, raw_batch_job())
-    bench.api.calls.clear()
-    assert not bench.apply(actions=(ForgetAttempt("flowers-1", "batch-1"),))
-    assert bench.api.calls == [("delete", "jobs", "flowers-1")]

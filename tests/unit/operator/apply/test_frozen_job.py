@@ -42,10 +42,8 @@ def test_a_frozen_job_that_cannot_be_read(bench: Bench, large: None) -> None:
     body["data"]["job.json"] = '{"version": 99}'
     bench.api.put(CONFIG_MAPS, body)
     assert bench.start()
-    refusal = bench.lookups.refusal
-    assert refusal is not None
-    assert refusal.kind == "Refused"
-    assert "another version" in refusal.message
+    assert bench.refused[0] == "Refused"
+    assert "another version" in bench.refused[2]
 
 
 def test_an_attempt_with_an_image_of_its_own_keeps_the_frozen_job(bench: Bench) -> None:
@@ -57,24 +55,14 @@ def test_an_attempt_with_an_image_of_its_own_keeps_the_frozen_job(bench: Bench) 
     assert job_objects.job_text(created) == bench.text
 
 
-def test_reading_the_job_file(bench: Bench) -> None:
-    assert bench.apply(actions=(ReadJobFile(),))
-    assert bench.lookups.job_file_missing
-    bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, bench.text))
-    assert bench.apply(actions=(ReadJobFile(),))
-    assert (bench.lookups.job_text, bench.lookups.job_file_missing) == (bench.text, False)
-
-
 def test_a_forged_config_map_before_the_first_attempt_starts_nothing(bench: Bench, large: None) -> None:
     """A user who submits jobs may create ConfigMaps, and knows the job's uid: a suspended job leaves time for it."""
     forged = bench.job.model_copy(update={"image": "evil.org/miner:1", "processes": 64})
     bench.api.put(CONFIG_MAPS, job_objects.config_map(bench.owner, forged.to_json()))
     assert bench.start()
     assert bench.lookups.job_text == ""
-    refusal = bench.lookups.refusal
-    assert refusal is not None
-    assert (refusal.child, refusal.kind) == ("ConfigMap flowers-job", "NameTaken")
-    assert "does not match status.jobDigest. Delete the ConfigMap" in refusal.message
+    assert bench.refused[:2] == ("NameTaken", "ConfigMap flowers-job")
+    assert "does not match status.jobDigest. Delete the ConfigMap" in bench.refused[2]
     assert ("create", "jobs", "flowers-1") not in bench.api.calls
 
 
@@ -102,17 +90,6 @@ def test_a_config_map_that_was_replaced_between_two_attempts_is_not_used(bench: 
     with pytest.raises(NotCreated, match=r"ConfigMap flowers-job: job\.json does not match"):
         bench.apply(actions=(ReadJobFile(),))
     assert bench.lookups.job_text == bench.text
-
-
-def test_the_frozen_job_is_read_from_the_newest_job(bench: Bench, clock: Clock) -> None:
-    assert not bench.start()
-    again = Bench(bench.api, clock, bench.api.get(JOBS, "team", "flowers"))
-    stored = bench.api.get(BATCH_JOBS, "team", "flowers-1")
-    again.cache.put_batch_job(KEY, version_of(stored), seen_batch_job(stored))
-    bench.api.calls.clear()
-    assert again.apply(actions=(ReadJobFile(),))
-    assert again.lookups.job_text == again.text
-    assert bench.api.calls == [("get", "jobs", "flowers-1")]
 
 
 def test_a_job_that_another_process_created_is_the_frozen_one(bench: Bench, clock: Clock) -> None:
@@ -164,15 +141,6 @@ def test_a_config_map_that_a_quota_refuses_keeps_no_machine(bench: Bench) -> Non
     assert bench.api.find(BATCH_JOBS, "team", "flowers-1") is None
 
 
-def test_a_job_frozen_by_another_version_keeps_its_digest(bench: Bench) -> None:
-    assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
-    before = bench.snapshot.status
-    assert before is not None
-    after = before.model_copy(update={"current_attempt": 2})
-    assert not bench.apply(status=after, actions=(StartAttempt(2, bench.job),))
-    assert bench.snapshot.status == after
-
-
 def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
     body = job_objects.config_map(job_objects.Owner("team", "flowers", "earlier", "2026-11-23T09:00:00Z"), bench.text)
     bench.api.put(CONFIG_MAPS, body)
@@ -205,3 +173,14 @@ def test_an_attempt_on_an_alternative_keeps_the_frozen_job_and_runs_on_its_machi
     status = bench.snapshot.status
     assert status is not None
     assert status.job_digest == digest
+
+
+def test_the_frozen_job_is_read_from_the_newest_job(bench: Bench, clock: Clock) -> None:
+    assert not bench.start()
+    again = Bench(bench.api, clock, bench.api.get(JOBS, "team", "flowers"))
+    stored = bench.api.get(BATCH_JOBS, "team", "flowers-1")
+    again.cache.put_batch_job(KEY, version_of(stored), seen_batch_job(stored))
+    bench.api.calls.clear()
+    assert again.apply(actions=(ReadJobFile(),))
+    assert again.lookups.job_text == again.text
+    assert bench.api.calls == [("get", "jobs", "flowers-1")]

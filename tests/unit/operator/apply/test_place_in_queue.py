@@ -41,9 +41,8 @@ def test_a_queue_that_nobody_serves_is_reported(queued: Bench, answers: list[Api
         queued.api.refuse("get", resource, answer)
     queued.apply(actions=(JoinQueue(queued.job),))
     assert (queued.api.find(BATCH_JOBS, "team", "flowers-queue") is None) == bool(message)
-    refusal = queued.lookups.refusal
-    assert (refusal.kind if refusal else "") == ("NoQueue" if message else "")
-    assert message in (refusal.message if refusal else "")
+    assert queued.refused[0] == ("NoQueue" if message else "")
+    assert message in queued.refused[2]
     queued.apply(actions=(JoinQueue(queued.job),))
     assert queued.api.find(BATCH_JOBS, "team", "flowers-queue") is not None
     assert queued.lookups.refusal is None
@@ -57,13 +56,6 @@ def admit(queued: Bench) -> dict[str, Any]:
     seen = seen_batch_job(stored)
     queued.cache.put_batch_job(queued.snapshot.key, seen.version, seen)
     return stored
-
-
-def test_the_queues_job_says_what_was_asked_for(queued: Bench) -> None:
-    admit(queued)
-    place = queued.snapshot.queue_job
-    assert place is not None
-    assert (place.queue_digest, place.suspended) == ("asked for", False)
 
 
 def test_an_attempt_remembers_its_place_without_the_owner_reference(queued: Bench) -> None:
@@ -93,15 +85,8 @@ def test_a_report_is_written_to_the_job_as_observed(queued: Bench) -> None:
     assert not queued.apply(actions=(ReportToQueue(seen.name, 2, 0, uid=seen.uid, version=seen.version),))
     place = queued.snapshot.queue_job
     assert place is not None
-    assert place.active == 2
+    assert (place.queue_digest, place.suspended, place.active) == ("asked for", False, 2)
     assert place.version > seen.version
-
-
-def test_a_report_about_a_deleted_place_is_planned_again(queued: Bench) -> None:
-    seen = seen_batch_job(admit(queued))
-    del queued.api.objects[("jobs", "team", "flowers-queue")]
-    assert queued.apply(actions=(ReportToQueue(seen.name, 2, 0, uid=seen.uid, version=seen.version),))
-    assert queued.snapshot.queue_job is None
 
 
 def test_a_place_without_managed_by_is_deleted_and_reported(queued: Bench) -> None:
@@ -115,5 +100,4 @@ def test_a_place_without_managed_by_is_deleted_and_reported(queued: Bench) -> No
     queued.api.create = without_the_gate
     queued.apply(actions=(JoinQueue(queued.job),))
     assert queued.api.find(BATCH_JOBS, "team", "flowers-queue") is None
-    assert queued.lookups.refusal is not None
-    assert "JobManagedBy" in queued.lookups.refusal.message
+    assert "JobManagedBy" in queued.refused[2]

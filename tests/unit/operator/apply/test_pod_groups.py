@@ -50,13 +50,7 @@ def test_the_operator_stopped_before_the_pod_group(gang: Bench) -> None:
 def test_a_pod_group_that_is_refused(gang: Bench) -> None:
     gang.api.refuse("create", GROUPS, ApiProblem(403, "Forbidden", "podgroups is forbidden"))
     assert gang.start()
-    refusal = gang.lookups.refusal
-    assert refusal is not None
-    assert (refusal.kind, refusal.child, refusal.message) == (
-        "Refused",
-        "PodGroup flowers-1",
-        "podgroups is forbidden",
-    )
+    assert gang.refused == ("Refused", "PodGroup flowers-1", "podgroups is forbidden")
     assert gang.lookups.pod_group_of == ""
     assert gang.api.find(BATCH_JOBS, "team", "flowers-1") is not None
 
@@ -64,9 +58,7 @@ def test_a_pod_group_that_is_refused(gang: Bench) -> None:
 def test_a_gang_that_the_cluster_does_not_serve_creates_nothing(gang: Bench) -> None:
     gang.api.served.clear()
     assert gang.start()
-    refusal = gang.lookups.refusal
-    assert refusal is not None
-    assert refusal.kind == "NoGang"
+    assert gang.refused[0] == "NoGang"
     assert gang.api.written() == []
 
 

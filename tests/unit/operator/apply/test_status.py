@@ -60,14 +60,6 @@ def test_a_job_that_is_gone_is_forgotten(bench: Bench, gone_at: str) -> None:
     assert bench.cache.versioned_snapshot(KEY, Limits()) is None
 
 
-def test_other_refusals_of_the_status_come_through(bench: Bench) -> None:
-    bench.api.refuse("patch", JOBS, ApiProblem(429, "TooManyRequests", "slow down", 7.0))
-    with pytest.raises(ApiProblem) as caught:
-        bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),))
-    assert caught.value.retry_after == 7.0
-    assert bench.api.written() == [("patch", "mptrainingjobs", "flowers")]
-
-
 def test_only_what_changes_is_written_and_never_progress() -> None:
     before = JobStatus(phase=Phase.PENDING, current_attempt=1, workers=2, progress=Progress(step=3))
     after = JobStatus(phase=Phase.RUNNING, current_attempt=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,20 @@ class Applied:
         return answer
 
 
+def reconciler(queue: WorkQueue, cache: Cache, applier: Any, **options: Any) -> Reconciler:
+    """Return a reconciler whose plans are empty, by the real clock; `options` replace its parts."""
+    chosen = {
+        "plan": lambda snapshot, now: Plan(),
+        "limits": Limits(),
+        "record_event": lambda snapshot, record: None,
+        "observe": lambda seconds: None,
+        "clock": time.time,
+        "stopwatch": time.monotonic,
+        **options,
+    }
+    return Reconciler(queue, cache, applier, **chosen)
+
+
 class Bench:
     def __init__(self, clock: Clock, raw: dict[str, Any], *answers: bool | Exception, plan: Plan | Exception) -> None:
         self.queue = WorkQueue(clock)
@@ -56,12 +71,11 @@ class Bench:
                 raise plan
             return plan
 
-        self.reconciler = Reconciler(
+        self.reconciler = reconciler(
             self.queue,
             self.cache,
             self.applied,
             plan=make,
-            limits=Limits(),
             record_event=lambda snapshot, announcement: self.said.append(announcement),
             observe=self.seconds.append,
             clock=clock,

@@ -13,7 +13,7 @@ from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.apply import NotCreated
-from mptraining_operator.controller import PLANS_AT_ONCE, Reconciler
+from mptraining_operator.controller import PLANS_AT_ONCE
 from mptraining_operator.leader_election import Term
 from mptraining_operator.plan.actions import AllowPeers, JoinQueue, Plan, ReadNode, StartAttempt
 from mptraining_operator.plan.conditions import with_running
@@ -23,26 +23,31 @@ from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
-from tests.unit.operator.controller.reconciled_job import KEY, Bench, Make
+from tests.unit.operator.controller.reconciled_job import KEY, Bench, Make, reconciler
+
+NOW = Clock().now
 
 
-def test_a_plan_is_applied_and_its_job_is_due_again(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job(), plan=Plan(wake_at=clock.now + 30))
+@pytest.mark.parametrize(
+    ("plan", "due"),
+    [
+        (Plan(wake_at=NOW + 30), 30),
+        (Plan(), None),
+        # After a write, the job is reconciled again, unless its workers run.
+        (Plan(status=JobStatus(phase=Phase.PENDING), wake_at=NOW + 30), 2),
+        (
+            Plan(status=with_running(JobStatus(), "all run", NOW, 1), actions=(AllowPeers(),), wake_at=NOW + 30),
+            30,
+        ),
+    ],
+)
+def test_when_a_job_is_due_again_after_its_plan_was_applied(
+    clock: Clock, raw_job: Make, plan: Plan, due: float | None
+) -> None:
+    bench = Bench(clock, raw_job(), plan=plan)
     bench.reconciler.reconcile(KEY)
-    assert len(bench.applied.plans) == 1
-    assert bench.next_in(clock) == 30
-    assert len(bench.seconds) == 1
-
-
-def test_a_paused_job_is_not_planned_and_not_due_again(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job(), plan=Plan(wake_at=clock.now + 30))
-    bench.held = True
-    bench.reconciler.reconcile(KEY)
-    assert bench.applied.plans == []
-    assert bench.next_in(clock) is None
-    bench.held = False
-    bench.reconciler.reconcile(KEY)
-    assert len(bench.applied.plans) == 1
+    assert (len(bench.applied.plans), len(bench.seconds)) == (1, 1)
+    assert bench.next_in(clock) == due
 
 
 def test_a_pause_ends_the_plans_of_one_reconcile(clock: Clock, raw_job: Make) -> None:
@@ -68,25 +73,6 @@ def test_retries_are_counted_by_their_cause(clock: Clock, raw_job: Make) -> None
     for _ in range(4):
         bench.reconciler.reconcile(KEY)
     assert bench.retries == ["Api", "Refused", "Bug"]
-
-
-def test_after_a_write_the_job_is_reconciled_again(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job(), plan=Plan(status=JobStatus(phase=Phase.PENDING), wake_at=clock.now + 30))
-    bench.reconciler.reconcile(KEY)
-    assert bench.next_in(clock) == 2
-
-
-def test_after_the_write_that_its_workers_run_the_job_is_left_alone(clock: Clock, raw_job: Make) -> None:
-    running = with_running(JobStatus(), "all run", clock.now, 1)
-    bench = Bench(clock, raw_job(), plan=Plan(status=running, actions=(AllowPeers(),), wake_at=clock.now + 30))
-    bench.reconciler.reconcile(KEY)
-    assert bench.next_in(clock) == 30
-
-
-def test_without_actions_the_job_is_not_due_again(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job(), plan=Plan())
-    bench.reconciler.reconcile(KEY)
-    assert bench.next_in(clock) is None
 
 
 def test_a_plan_has_the_time_since_when_reports_arrive(clock: Clock, raw_job: Make) -> None:
@@ -130,15 +116,16 @@ def test_a_job_that_is_gone_is_no_work(clock: Clock, raw_job: Make) -> None:
 def test_errors_are_retried_with_backoff_and_logged_once(
     clock: Clock, raw_job: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = Bench(clock, raw_job(), *[ApiProblem(500, "InternalError", "etcd is away")] * 7, plan=Plan())
+    away = ApiProblem(500, "InternalError", "etcd is away")
+    bench = Bench(clock, raw_job(), *[away] * 7, ApiProblem(429, "TooManyRequests", "slow", 40.0), plan=Plan())
     waits = []
-    for _ in range(7):
+    for _ in range(8):
         bench.queue.take(0)
         bench.reconciler.reconcile(KEY)
         bench.queue.done(KEY)
         waits.append(bench.next_in(clock))
         clock.now += 60
-    assert waits == [0.25, 0.5, 1, 2, 4, 8, 16]
+    assert waits == [0.25, 0.5, 1, 2, 4, 8, 16, 40], "the last wait is the API server's"
     assert [said.reason for said in bench.said] == ["OperatorProblem"]
     assert "etcd is away" in bench.said[0].message
     assert all(record.__dict__["job"] == "team/flowers" for record in caplog.records)
@@ -147,12 +134,6 @@ def test_errors_are_retried_with_backoff_and_logged_once(
     bench.queue.take(0)
     bench.reconciler.reconcile(KEY)
     assert bench.queue.failures(KEY) == 0
-
-
-def test_retry_after_of_the_api_server_is_honoured(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job(), ApiProblem(429, "TooManyRequests", "slow", 40.0), plan=Plan())
-    bench.reconciler.reconcile(KEY)
-    assert bench.next_in(clock) == 40
 
 
 def test_an_error_of_our_own_leaves_a_traceback_and_a_retry(
@@ -184,23 +165,13 @@ def test_while_one_start_is_written_another_job_sees_its_nodes_and_does_not_wait
                 assert written.wait(60)
             return False
 
-    reconciler = Reconciler(
-        queue,
-        cache,
-        Slow(),  # type: ignore[arg-type]
-        plan=plan_of_job,
-        limits=Limits(
-            cluster=ClusterSettings(default_image="trainer:1"), jobs=JobLimits(nodes_per_job=2, nodes_per_namespace=3)
-        ),
-        record_event=lambda snapshot, record: None,
-        observe=lambda seconds: None,
-        clock=clock,
-        stopwatch=clock,
-    )
-    first = threading.Thread(target=reconciler.reconcile, args=(Key("team", "first"),))
+    limits = JobLimits(nodes_per_job=2, nodes_per_namespace=3)
+    limited = Limits(cluster=ClusterSettings(default_image="trainer:1"), jobs=limits)
+    workers = reconciler(queue, cache, Slow(), plan=plan_of_job, limits=limited, clock=clock, stopwatch=clock)
+    first = threading.Thread(target=workers.reconcile, args=(Key("team", "first"),))
     first.start()
     assert writing.wait(60)
-    reconciler.reconcile(Key("team", "second"))
+    workers.reconcile(Key("team", "second"))
     written.set()
     first.join(60)
     assert [type(each) for each in plans["first"].actions] == [JoinQueue if spec else StartAttempt]

@@ -9,33 +9,24 @@ from typing import Any
 
 import pytest
 
-from mptraining_operator.controller import Reconciler
 from mptraining_operator.leader_election import NotLeading, Term
 from mptraining_operator.plan.actions import Plan
-from mptraining_operator.plan.snapshot import Key, Limits
+from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
-from tests.unit.operator.controller.reconciled_job import KEY, Applied, Make
+from tests.unit.operator.controller.reconciled_job import KEY, Applied, Make, reconciler
 
 
 def test_workers_survive_and_stop(raw_job: Make) -> None:
-    class Moving:
-        @property
-        def now(self) -> float:
-            return time.monotonic()
-
-        def __call__(self) -> float:
-            return time.monotonic()
-
     done = threading.Event()
     working: list[Key] = []
 
     class Failing(Applied):
         def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
             super().apply(plan, seen)
-            longest = reconciler.longest_work()
+            longest = workers.longest_work()
             assert longest is not None
             assert longest[1] >= 0
             working.append(seen.snapshot.key)
@@ -44,29 +35,18 @@ def test_workers_survive_and_stop(raw_job: Make) -> None:
             raise ValueError("no")
 
     queue, cache = WorkQueue(time.monotonic), Cache(time.monotonic)
-    applied = Failing()
-    reconciler = Reconciler(
-        queue,
-        cache,
-        applied,
-        plan=lambda snapshot, now: Plan(),
-        limits=Limits(),
-        record_event=lambda snapshot, announcement: None,
-        observe=lambda seconds: None,
-        clock=Moving(),
-        stopwatch=time.monotonic,
-    )
-    assert reconciler.start(2, Term(1, lambda: False))
+    workers = reconciler(queue, cache, Failing())
+    assert workers.start(2, Term(1, lambda: False))
     for name in ("a", "b", "c"):
         cache.put_job(parse.job(raw_job(name, uid=name)))
         queue.add(Key("team", name))
     assert done.wait(60)
     assert {key.name for key in working} == {"a", "b", "c"}
-    assert reconciler.ended_workers() == 0
+    assert workers.ended_workers() == 0
     queue.stop()
-    assert reconciler.join(60)
-    assert reconciler.ended_workers() == 2
-    assert reconciler.longest_work() is None
+    assert workers.join(60)
+    assert workers.ended_workers() == 2
+    assert workers.longest_work() is None
 
 
 class Leader:
@@ -82,17 +62,7 @@ class Leader:
                 apply()
                 return False
 
-        self.reconciler = Reconciler(
-            self.queue,
-            cache,
-            Applying(),
-            plan=lambda snapshot, now: Plan(),
-            limits=Limits(),
-            record_event=lambda snapshot, announcement: None,
-            observe=lambda seconds: None,
-            clock=time.time,
-            stopwatch=time.monotonic,
-        )
+        self.reconciler = reconciler(self.queue, cache, Applying())
 
 
 def test_at_the_end_of_a_term_the_workers_leave_and_the_queue_stays(raw_job: Make) -> None:

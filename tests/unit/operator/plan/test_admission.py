@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api import outcomes
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.status import JobStatus, Phase
-from mptraining_operator.controller import Reconciler
+from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, SeenBatchJob
 from mptraining_operator.plan.start import NODE_CHECK_SECONDS
 from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import Cache, VersionedSnapshot
-from mptraining_operator.watch.work_queue import WorkQueue
+from mptraining_operator.watch.cache import Cache
 
 NOW = 1_800_000_000.0
 MOST = 4
@@ -41,7 +36,6 @@ class AdmissionSimulation:
         self.raw: dict[str, dict[str, Any]] = {}
         # The nodes of a Job that the operator has created and not recorded yet.
         self.created: dict[str, int] = {}
-        self.lock = threading.Lock()
         self.most_at_once = 0
         self.now = NOW
         for name, nodes in sizes.items():
@@ -60,13 +54,12 @@ class AdmissionSimulation:
             self.put(name)
 
     def put(self, name: str, status: JobStatus | None = None) -> None:
-        with self.lock:
-            raw = self.raw[name]
-            if status is not None:
-                raw["status"] = status.to_document()
-            raw["metadata"]["resourceVersion"] = str(next(self.versions))
-            self.cache.put_job(parse.job(raw))
-            self.count()
+        raw = self.raw[name]
+        if status is not None:
+            raw["status"] = status.to_document()
+        raw["metadata"]["resourceVersion"] = str(next(self.versions))
+        self.cache.put_job(parse.job(raw))
+        self.count()
 
     def status(self, name: str) -> JobStatus:
         return JobStatus.parse(self.raw[name].get("status", {}))
@@ -93,14 +86,12 @@ class AdmissionSimulation:
             return
         uid = f"batch-{name}"
         job = SeenBatchJob(f"{name}-1", uid, f"uid-{name}", 1, self.now, parallelism=starts[0].job.processes)
-        with self.lock:
-            self.created[name] = job.parallelism
-            self.cache.put_batch_job(Key("team", name), next(self.versions), job)
-            self.count()
+        self.created[name] = job.parallelism
+        self.cache.put_batch_job(Key("team", name), next(self.versions), job)
+        self.count()
         self.look(name)
-        with self.lock:
-            del self.created[name]
-            self.cache.remove_child(Key("team", name), uid, next(self.versions))
+        del self.created[name]
+        self.cache.remove_child(Key("team", name), uid, next(self.versions))
 
     def count(self) -> None:
         nodes = {name: parse.nodes(raw.get("status", {})) for name, raw in self.raw.items()}
@@ -137,46 +128,6 @@ def test_a_job_waits_until_another_has_ended() -> None:
     assert world.started("second")
 
 
-def test_a_suspended_job_gives_its_nodes_back_and_waits_for_others_after_it() -> None:
-    world = AdmissionSimulation({"first": 3, "second": 3})
-    world.look("first")
-    world.suspend("first", True)
-    world.look("first")
-    world.look("second")
-    assert world.started("second")
-    world.suspend("first", False)
-    world.look("first")
-    assert (world.status("first").phase, world.status("first").current_attempt) == ("Restarting", 1)
-    assert not conditions.is_true(world.status("first"), "Suspended")
-    world.end("second")
-    world.look("first")
-    assert world.status("first").current_attempt == 2
-
-
-def test_between_two_attempts_a_job_keeps_its_nodes() -> None:
-    world = AdmissionSimulation({"first": 3, "second": 2})
-    world.look("first")
-    status = conditions.with_attempt_ended(world.status("first"), outcomes.PREEMPTED, "", NOW)
-    world.put("first", conditions.with_waiting(status, Phase.RESTARTING, "Preempted", "", NOW, 1))
-    world.look("second")
-    assert not world.started("second")
-    world.look("first")
-    assert world.status("first").current_attempt == 2
-
-
-def test_a_job_outside_the_limits_fails_with_its_name_and_an_earlier_outcome_stays() -> None:
-    world = AdmissionSimulation({"first": 3})
-    tight = Limits(cluster=LIMITS.cluster, jobs=JobLimits(nodes_per_job=2))
-    seen = world.cache.versioned_snapshot(Key("team", "first"), tight)
-    assert seen is not None
-    status = plan(seen.snapshot, NOW).status
-    assert status is not None
-    failed = conditions.condition(status, "Failed")
-    assert failed is not None
-    assert (failed.reason, status.phase, status.current_attempt) == ("OutsideLimits", "Failed", None)
-    assert failed.message.startswith("spec.nodes: 3 nodes are more than limits.nodesPerJob allows")
-
-
 @given(
     sizes=st.lists(st.integers(1, 3), min_size=1, max_size=6),
     steps=st.lists(st.tuples(st.sampled_from(["look", "end", "suspend", "resume"]), st.integers(0, 5)), max_size=20),
@@ -201,39 +152,3 @@ def test_a_namespace_never_has_more_nodes_and_every_job_ends(sizes: list[int], s
                 world.end(name)
     assert {world.status(name).phase for name in names} == {"Succeeded"}
     assert world.most_at_once <= MOST
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_two_workers_do_not_both_take_the_last_nodes(seed: int) -> None:
-    sizes = {f"job-{index}": random.Random(seed * 100 + index).randint(1, 3) for index in range(24)}
-    world = AdmissionSimulation(sizes)
-
-    class Applier:
-        def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
-            # A call takes time: a reader meanwhile sees the state before it.
-            threading.Event().wait(0.002)
-            if plan.status is not None:
-                world.put(seen.snapshot.key.name, plan.status)
-            world.create(seen.snapshot.key.name, plan)
-            return False
-
-    queue = WorkQueue(lambda: NOW)
-    worker = Reconciler(
-        queue,
-        world.cache,
-        Applier(),
-        plan=plan,
-        limits=LIMITS,
-        record_event=lambda snapshot, announcement: None,
-        observe=lambda seconds: None,
-        clock=lambda: NOW,
-        stopwatch=lambda: NOW,
-    )
-    threads = [threading.Thread(target=worker.reconcile, args=(Key("team", name),)) for name in sizes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    taken = sum(sizes[name] for name in sizes if world.started(name))
-    assert taken == world.most_at_once
-    assert MOST - 2 <= taken <= MOST

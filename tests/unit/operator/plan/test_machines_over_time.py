@@ -33,7 +33,7 @@ from mptraining_operator.plan.capacity import machines
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources.queue_job import Placement
-from tests.unit.operator.plan.machine_patterns import A100, ACCELERATOR, CPU, END, L4, PATTERNS, START, T4, TABLE, WORK
+from tests.unit.operator.plan.machine_patterns import A100, ACCELERATOR, END, L4, PATTERNS, START, T4, TABLE, WORK
 
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
 BASE = parse_time("2026-01-01T00:00:00Z")
@@ -262,26 +262,6 @@ def test_events_say_which_machine_is_tried_for_how_long_and_what_follows() -> No
         "305 Started: attempt 2: 1 worker for nvidia-l4, Mirrored over 8 replicas, mixed_float16; "
         "tries nvidia-l4 x 8 (Spot) for 300 s, then nvidia-tesla-t4 x 4 (OnDemand)",
     ]
-
-
-def test_the_status_has_the_machine_and_the_policy_of_the_attempt() -> None:
-    cluster = ClusterSimulation(job(), PATTERNS["only the last alternative is there"])
-    cluster.run(until=400)
-    status = cluster.status
-    assert (status.accelerator, status.precision, status.global_batch_size, status.waited_seconds, status.phase) == (
-        L4, "mixed_float16", 64, 300, "Pending",
-    )  # fmt: skip
-    cluster.run(until=1600)
-    status = cluster.status
-    assert (status.accelerator, status.precision, status.global_batch_size, status.waited_seconds, status.phase) == (
-        CPU, "float32", 64, None, "Running",
-    )  # fmt: skip
-
-
-def test_the_frozen_job_is_the_same_for_all_attempts() -> None:
-    cluster = simulated(PATTERNS["only the last alternative is there"])
-    assert cluster.frozen is not None
-    assert [each.accelerator.type for each in cluster.frozen.alternatives] == [L4, T4, CPU]
 
 
 def test_without_a_time_each_machine_is_tried_for_its_share_of_the_pending_timeout() -> None:

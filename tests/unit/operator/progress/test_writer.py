@@ -47,6 +47,9 @@ def test_a_report_becomes_a_status() -> None:
         estimated_remaining_seconds=12.6,
         input_bound_percent=3.5,
         loss_scale=32768.0,
+        device_utilization_percent=97.5,
+        device_memory_used_bytes=12 * 2**30,
+        device_memory_total_bytes=16 * 2**30,
     )
     assert to_status(event, None, NOW).to_document() == {
         "attempt": 1,
@@ -60,6 +63,9 @@ def test_a_report_becomes_a_status() -> None:
         "estimatedRemainingSeconds": 13,
         "inputBoundPercent": 3.5,
         "lossScale": 32768.0,
+        "deviceUtilizationPercent": 97.5,
+        "deviceMemoryUsedBytes": 12 * 2**30,
+        "deviceMemoryTotalBytes": 16 * 2**30,
         "metrics": [{"name": "loss", "value": "0.1"}, {"name": "val_loss", "value": "0.123457"}],
     }
 
@@ -102,12 +108,6 @@ def test_the_policy_in_force_and_the_recoveries_come_from_the_reports() -> None:
     assert (silent.precision, silent.recoveries) == ("float32", 2), "what a report does not say is carried over"
 
 
-def test_fields_without_a_report_are_carried_over() -> None:
-    before = Progress(attempt=1, step=1, recoveries=2, precision="mixed_float16")
-    after = to_status(progress_report(2), before, NOW)
-    assert (after.recoveries, after.precision) == (2, "mixed_float16")
-
-
 def test_the_end_keeps_fields_that_it_lacks() -> None:
     before = to_status(
         progress_report(90, epoch=3, examples_per_second=10.0, estimated_remaining_seconds=9.0), None, NOW
@@ -130,26 +130,6 @@ def test_until_when_a_model_is_kept_is_counted_from_the_first_report_of_the_end(
     assert to_status(finished(1, kept_seconds=600.0), None, NOW).model_kept_until is None
     assert to_status(finished(kept_seconds=1e300), None, NOW).model_kept_until == "2036-11-18T00:00:00Z"
     Progress.parse(first.to_document())
-
-
-def test_use_of_the_gpus() -> None:
-    report = progress_report(
-        1, device_utilization_percent=97.5, device_memory_used_bytes=12 * 2**30, device_memory_total_bytes=16 * 2**30
-    )
-    found = to_status(report, None, NOW).to_document()
-    assert found["deviceUtilizationPercent"] == 97.5
-    assert (found["deviceMemoryUsedBytes"], found["deviceMemoryTotalBytes"]) == (12 * 2**30, 16 * 2**30)
-
-
-def test_a_script_is_complete_when_it_has_succeeded() -> None:
-    before = to_status(progress_report(90, total=None), None, NOW)
-    assert before.percent_complete is None
-    assert to_status(finished(1), before, NOW).percent_complete is None
-    assert to_status(finished(0), before, NOW).percent_complete == 100
-
-
-def test_an_end_without_an_earlier_report() -> None:
-    assert to_status(finished(2), None, NOW).to_document() == {"attempt": 1, "updateTime": at(0)}
 
 
 def test_metrics_fit_the_schema() -> None:
@@ -230,13 +210,6 @@ def test_a_write_of_another_replica_counts_too() -> None:
     offer(schedule, "b", progress_report(1), 100, Progress(attempt=1, update_time=format_time(NOW + 10_000)))
     assert take(schedule, 114) == [("a", 1)]
     assert take(schedule, 115) == [("b", 1)]
-
-
-def test_a_job_that_reports_often_keeps_its_place() -> None:
-    schedule = Schedule(15)
-    for name, second in (("a", 1), ("b", 2), ("a", 3)):
-        offer(schedule, name, progress_report(second), second)
-    assert take(schedule, 3) == [("a", 3), ("b", 2)]
 
 
 def test_the_last_report_is_written_first_and_without_delay_but_only_once() -> None:
@@ -390,5 +363,12 @@ def test_a_report_is_added_to_the_newer_of_the_observed_progress_and_the_last_on
     assert times == [at(0), at(0), at(70)]
 
 
-def test_stopping_a_writer_that_has_not_started_is_no_error() -> None:
-    ProgressWriter(ApiServer(), lambda: NOW, 15, 10).stop()
+def test_a_script_is_complete_when_it_has_succeeded() -> None:
+    before = to_status(progress_report(90, total=None), None, NOW)
+    assert before.percent_complete is None
+    assert to_status(finished(1), before, NOW).percent_complete is None
+    assert to_status(finished(0), before, NOW).percent_complete == 100
+
+
+def test_an_end_without_an_earlier_report() -> None:
+    assert to_status(finished(2), None, NOW).to_document() == {"attempt": 1, "updateTime": at(0)}

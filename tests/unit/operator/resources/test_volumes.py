@@ -27,12 +27,10 @@ TEMPLATE = PodTemplate.parse(
     ("uri", "lasts"),
     [
         ("gs://bucket/runs", True),
-        ("/runs", True),
         ("/runs/digits", True),
         ("//runs/digits", True),
         ("/runs/scratch/digits", False),
         ("/runs-of-others", False),
-        ("/tmp/runs", False),
         ("runs/digits", False),
         # Below the images' working folder.
         ("bucket/runs", True),

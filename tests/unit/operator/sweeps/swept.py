@@ -17,9 +17,8 @@ from mptraining_api.sweep.spec import SweepSpec
 from mptraining_api.sweep.status import Trial
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.sweeps.apply import SweepApplier
-from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, parse
+from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, SweepIntake, parse
 from mptraining_operator.sweeps.controller import SweepReconciler
-from mptraining_operator.sweeps.intake import SweepIntake
 from mptraining_operator.sweeps.turns import Turns
 from mptraining_operator.watch import parse as parse_jobs
 from mptraining_operator.watch.cache import Cache
@@ -133,6 +132,12 @@ class Bench:
         """Change top-level fields of a sweep as its user does, and let the watch report it."""
         raw = self.api.find(SWEEPS, "team", name)
         self.put(self.api.put(SWEEPS, {**raw, **fields}))
+
+    def edit(self, **spec: Any) -> None:
+        """Change sections of the sweep's spec; the API server counts the generation."""
+        raw = self.api.find(SWEEPS, "team", "lr")
+        metadata = {**raw["metadata"], "generation": raw["metadata"]["generation"] + 1}
+        self.change(spec={**raw["spec"], **spec}, metadata=metadata)
 
     def run(self, seconds: float = 0.0) -> None:
         """Let the worker process what is due, for so many seconds."""

@@ -10,8 +10,7 @@ import pytest
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.sweeps.cache import SweepCache
-from mptraining_operator.sweeps.intake import SweepIntake
+from mptraining_operator.sweeps.cache import SweepCache, SweepIntake
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.work_queue import WorkQueue
@@ -61,13 +60,6 @@ def test_a_list_supersedes_what_was_known_before_it_began() -> None:
     assert (cache.key_of("sweep-2"), cache.key_of("sweep-3")) == (KEY, None)
     assert not cache.put(stored(raw(40, uid="sweep-2")), cache.begin_list())
     assert cache.put(stored(raw(41, uid="sweep-2", phase="Running")))
-
-
-def test_the_counts_of_the_metrics() -> None:
-    cache = SweepCache()
-    cache.put(stored(raw(10, phase="Running", running=2, succeeded=5)))
-    assert cache.by_phase() == {"Running": 1}
-    assert cache.trials_by_state() == {"Pending": 0, "Running": 2, "Succeeded": 5, "Stopped": 0, "Failed": 0}
 
 
 @pytest.mark.parametrize(

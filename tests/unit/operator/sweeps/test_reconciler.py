@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from mptraining_api.kubernetes_api import JOBS, SWEEPS, ApiProblem
-from mptraining_operator.leader_election import NotLeading
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.sweeps.cache import StoredSweep
-from mptraining_operator.sweeps.observe import ObservedJobs
 from mptraining_operator.watch import parse as parse_jobs
 from tests.fakes import Clock
 from tests.unit.operator.sweeps.swept import JOB, Bench, document
@@ -40,49 +37,6 @@ def test_a_sweep_runs_its_trials_one_after_the_other_to_its_end(api: Any, clock:
         *("Succeeded", "Complete", "Finished"),
     }
     assert ("lr", "SearchExhausted") in bench.said
-
-
-def test_a_job_that_a_sweep_creates_or_suspends_is_queued(api: Any, clock: Clock) -> None:
-    """The watch reports the job in a version that the cache has already."""
-    bench = Bench(api, clock, document())
-    bench.run()
-    assert bench.queued_jobs == [Key("team", "lr-1")]
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 2}
-    bench.change(spec={**document()["spec"], "runPolicy": {"suspend": True}}, metadata=meta)
-    bench.run(5.0)
-    assert bench.queued_jobs == [Key("team", "lr-1")] * 2
-
-
-def test_a_trial_is_recorded_before_its_job_is_created(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
-    bench.run()
-    written = [call[:2] for call in api.written()]
-    assert written == [("patch", "mptrainingsweeps"), ("create", "mptrainingjobs")]
-    api.calls.clear()
-    bench.succeed("lr-1", 0.5)
-    assert [call[:2] for call in api.written()][:2] == [("patch", "mptrainingsweeps"), ("create", "mptrainingjobs")]
-
-
-@pytest.mark.parametrize("verb", ["patch", "create"])
-def test_a_worker_that_ends_between_two_writes_neither_loses_nor_repeats_a_trial(
-    api: Any, clock: Clock, verb: str
-) -> None:
-    bench = Bench(api, clock, document())
-    for number in (1, 2, 3):
-        # The term ends right before the status is written, or right before the job is created; once for each trial.
-        fences = iter(["the term is over"])
-
-        def end(called: str, plural: str, name: str, fences: Iterator[str] = fences) -> None:
-            if called == verb and plural in ("mptrainingsweeps", "mptrainingjobs") and (over := next(fences, None)):
-                raise NotLeading(over)
-
-        api.before = end
-        bench.run()
-        bench.restarted()
-        bench.run(1.0)
-        bench.succeed(f"lr-{number}", 1 / number)
-    assert bench.made() == ["lr-1", "lr-2", "lr-3"]
-    assert [each["parameters"] for each in bench.status()["trials"]] == [{"training.seed": n} for n in (1, 2, 3)]
 
 
 def test_a_job_that_exists_is_not_created_again_although_the_cache_lacks_it(api: Any, clock: Clock) -> None:
@@ -126,16 +80,6 @@ def test_a_failure_of_a_machine_is_no_trial(api: Any, clock: Clock) -> None:
     assert bench.states()[0] == "Succeeded"
 
 
-def test_a_failure_of_the_program_is_a_failed_trial(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document(trials={"parallel": 1, "maxFailed": 3}))
-    bench.run()
-    bench.job("lr-1", "Failed", "ProgramFailed")
-    bench.run(5.0)
-    assert bench.states()[0] == "Failed"
-    assert bench.status()["failed"] == 1
-    assert ("lr", "TrialFailed") in bench.said
-
-
 def test_a_refused_job_is_tried_again_and_its_trial_says_why(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, document())
     quota = ApiProblem(403, "Forbidden", "exceeded quota: jobs, requested: count/mptrainingjobs.mptraining.dev=1")
@@ -147,21 +91,6 @@ def test_a_refused_job_is_tried_again_and_its_trial_says_why(api: Any, clock: Cl
     assert bench.made() == ["lr-1"] * 3
     assert bench.states() == ["Running"]
     assert [reason for _, reason in bench.said].count("TrialNotCreated") == 1
-
-
-def test_a_refused_job_of_a_suspended_sweep_is_not_tried_again(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
-    api.refuse("create", JOBS, ApiProblem(403, "Forbidden", "exceeded quota"))
-    bench.run(1.0)
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 2}
-    bench.change(spec={**document()["spec"], "runPolicy": {"suspend": True}}, metadata=meta)
-    bench.run(100.0)
-    assert bench.made() == ["lr-1"]
-    assert bench.queue.depth() <= 1
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 3}
-    bench.change(spec=document()["spec"], metadata=meta)
-    bench.run(5.0)
-    assert bench.made() == ["lr-1", "lr-1"]
 
 
 def test_a_job_that_the_api_server_calls_invalid_fails_its_trial(api: Any, clock: Clock) -> None:
@@ -209,16 +138,6 @@ def test_the_next_trial_starts_at_once_when_no_write_was_made_lately(api: Any, c
     assert len(bench.gaps) == 1
 
 
-def test_nothing_is_written_when_nothing_changed(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
-    bench.run(10.0)
-    api.calls.clear()
-    for _ in range(3):
-        bench.queue.add(Key("team", "lr"))
-        bench.run(5.0)
-    assert api.written() == []
-
-
 def test_after_a_conflict_the_sweep_is_read_and_planned_again(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, document())
     # Another client changes the sweep, which the watch has not reported yet.
@@ -229,36 +148,12 @@ def test_after_a_conflict_the_sweep_is_read_and_planned_again(api: Any, clock: C
     assert bench.states() == ["Running"]
 
 
-def test_a_status_that_another_client_writes_right_after_the_operator_is_read(
-    api: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = Bench(api, clock, document())
-    bench.run(5.0)
-    put = bench.sweeps.put
-
-    def put_before_another(written: StoredSweep) -> bool:
-        """Let the watch bring the other client's version before the worker continues."""
-        changed = put(written)
-        monkeypatch.undo()
-        status = bench.status()
-        bench.change(status={**status, "trials": [{**status["trials"][0], "state": "Failed"}]})
-        return changed
-
-    monkeypatch.setattr(bench.sweeps, "put", put_before_another)
-    bench.job("lr-1", "Running")
-    bench.run(5.0)
-    assert bench.sweeps.put == put
-    assert (bench.states(), bench.made()) == (["Failed", "Running"], ["lr-1", "lr-2"])
-
-
 def test_a_suspended_sweep_suspends_its_jobs_and_starts_none_until_it_resumes(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, document())
     bench.run()
     bench.job("lr-1", "Running")
     bench.run(5.0)
-    spec = {**document()["spec"], "runPolicy": {"suspend": True}}
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 2}
-    bench.change(spec=spec, metadata=meta)
+    bench.edit(runPolicy={"suspend": True})
     bench.run(5.0)
     assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": True}
     assert bench.status()["phase"] == "Suspended"
@@ -268,8 +163,7 @@ def test_a_suspended_sweep_suspends_its_jobs_and_starts_none_until_it_resumes(ap
     assert [call for call in api.calls if call[:2] == ("patch", "mptrainingjobs")] == patches
     bench.job("lr-1", "Suspended")
     bench.run(5.0)
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 3}
-    bench.change(spec=document()["spec"], metadata=meta)
+    bench.edit(runPolicy={})
     bench.run(5.0)
     assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": False}
     bench.succeed("lr-1", 0.5)
@@ -285,14 +179,12 @@ def test_a_sweep_whose_job_changed_beyond_use_is_suspended_all_the_same(api: Any
     bench.run()
     bench.job("lr-1", "Running")
     bench.run(5.0)
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 2}
-    bench.change(spec={**spec, "job": {**JOB, "training": {}}, "runPolicy": {"suspend": True}}, metadata=meta)
+    bench.edit(job={**JOB, "training": {}}, runPolicy={"suspend": True})
     bench.run(5.0)
     assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": True}
     bench.job("lr-1", "Suspended")
     bench.run(5.0)
-    meta = {**api.find(SWEEPS, "team", "lr")["metadata"], "generation": 3}
-    bench.change(spec={**spec, "job": {**JOB, "training": {}}}, metadata=meta)
+    bench.edit(runPolicy={})
     bench.run(5.0)
     assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": False}
     assert bench.made() == ["lr-1"]
@@ -372,21 +264,53 @@ def test_a_slow_proposal_ends_the_turn(api: Any, clock: Clock) -> None:
     assert len([name for name in bench.made() if name.startswith("slow")]) == 8
 
 
-def test_the_worker_keeps_no_trials_of_a_finished_sweep(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document(parameters=[{"path": "training.seed", "values": [1]}]))
-    bench.run()
-    bench.succeed("lr-1", 0.5)
-    bench.run(10.0)
-    assert bench.status()["phase"] == "Succeeded"
-    memory = bench.reconciler._memories[Key("team", "lr")]
-    assert (memory.status, memory.observed) == (None, ObservedJobs())
-
-
-def test_the_worker_keeps_nothing_of_a_deleted_sweep(api: Any, clock: Clock) -> None:
+def test_a_job_that_a_sweep_creates_or_suspends_is_queued(api: Any, clock: Clock) -> None:
+    """The watch reports the job in a version that the cache has already."""
     bench = Bench(api, clock, document())
     bench.run()
-    uid = api.find(SWEEPS, "team", "lr")["metadata"]["uid"]
-    assert len(bench.reconciler._memories) == 1
-    bench.intake.forget(SWEEPS, Key("team", "lr"), uid, 10**6)
-    bench.run(1.0)
-    assert bench.reconciler._memories == {}
+    assert bench.queued_jobs == [Key("team", "lr-1")]
+    bench.edit(runPolicy={"suspend": True})
+    bench.run(5.0)
+    assert bench.queued_jobs == [Key("team", "lr-1")] * 2
+
+
+def test_a_trial_is_recorded_before_its_job_is_created(api: Any, clock: Clock) -> None:
+    bench = Bench(api, clock, document())
+    bench.run()
+    written = [call[:2] for call in api.written()]
+    assert written == [("patch", "mptrainingsweeps"), ("create", "mptrainingjobs")]
+    api.calls.clear()
+    bench.succeed("lr-1", 0.5)
+    assert [call[:2] for call in api.written()][:2] == [("patch", "mptrainingsweeps"), ("create", "mptrainingjobs")]
+
+
+def test_nothing_is_written_when_nothing_changed(api: Any, clock: Clock) -> None:
+    bench = Bench(api, clock, document())
+    bench.run(10.0)
+    api.calls.clear()
+    for _ in range(3):
+        bench.queue.add(Key("team", "lr"))
+        bench.run(5.0)
+    assert api.written() == []
+
+
+def test_a_status_that_another_client_writes_right_after_the_operator_is_read(
+    api: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(api, clock, document())
+    bench.run(5.0)
+    put = bench.sweeps.put
+
+    def put_before_another(written: StoredSweep) -> bool:
+        """Let the watch bring the other client's version before the worker continues."""
+        changed = put(written)
+        monkeypatch.undo()
+        status = bench.status()
+        bench.change(status={**status, "trials": [{**status["trials"][0], "state": "Failed"}]})
+        return changed
+
+    monkeypatch.setattr(bench.sweeps, "put", put_before_another)
+    bench.job("lr-1", "Running")
+    bench.run(5.0)
+    assert bench.sweeps.put == put
+    assert (bench.states(), bench.made()) == (["Failed", "Running"], ["lr-1", "lr-2"])

@@ -90,25 +90,6 @@ def test_a_wrong_sweep_creates_nothing_and_names_the_field(
     assert not [each for each in api.written() if each[0] == "create"]
 
 
-def test_events_are_about_the_sweep(api: Any, replica: Replica) -> None:
-    api.put(SWEEPS, document(parameters=[{"path": "training.sede", "values": [1]}]))
-    replica.sweeps._relister.run_once()
-    replica.sweeps.reconciler.reconcile(KEY)
-    while replica.events.write_next():
-        pass
-    (event,) = [raw for (plural, _, _), raw in api.objects.items() if plural == "events"]
-    assert (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == ("MPTrainingSweep", "lr")
-    assert (event["reason"], event["type"]) == ("InvalidSpec", "Warning")
-
-
-def test_a_deleted_sweep_that_no_watch_reported_is_forgotten_by_a_list(api: Any, replica: Replica) -> None:
-    api.put(SWEEPS, document())
-    replica.sweeps._relister.run_once()
-    api.objects.clear()
-    replica.sweeps._relister.run_once()
-    assert replica.sweeps.cache.get(KEY) is None
-
-
 def test_without_the_resource_a_term_begins_when_it_is_installed(
     api: Any, replica: Replica, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,11 +111,3 @@ def test_without_the_resource_a_term_begins_when_it_is_installed(
     replica.sweeps.stop_queue()
     assert replica.sweeps.reconciler.join(30)
     assert api.find(JOBS, "team", "lr-1") is not None
-
-
-def test_no_term_begins_after_its_end(replica: Replica) -> None:
-    term = Term(1, lambda: True)
-    assert term.over
-    replica.sweeps._lead(term)
-    assert replica.sweeps.reconciler.ended_workers() == 0
-    assert replica.sweeps.reconciler._term is None

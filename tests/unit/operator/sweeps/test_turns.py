@@ -61,14 +61,6 @@ def test_a_sweep_that_has_all_nodes_leaves_them_to_another_as_its_trials_end(
     assert share == pytest.approx(second_parallel and min(second_parallel, MOST / 2) / MOST, abs=0.05)
 
 
-def test_a_sweep_of_larger_trials_gets_its_turn_too(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, sweep("small"), sweep("large", nodes=2, parallel=1), most=MOST)
-    bench.run(5.0)
-    had = rounds(bench, 30)
-    assert had["large"] > 0
-    assert had["small"] > 0
-
-
 def put_other(bench: Bench, name: str, nodes: int, *, waits: bool, paused: bool = False) -> None:
     """Let a job outside of sweeps wait for nodes of its namespace, or have them."""
     running = {"type": "Running", "message": "", "lastTransitionTime": ""}
@@ -112,9 +104,3 @@ def test_a_job_that_the_nodes_of_trials_do_not_help_leaves_them_to_sweeps(api: A
     bench.job("one-1", "Succeeded", metrics={"loss": 0.5})
     bench.run(5.0)
     assert (len(bench.made()), bench.woken) == (3, [])
-
-
-def test_without_a_limit_a_sweep_starts_all_that_it_may(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, sweep("one", parallel=9))
-    bench.run(10.0)
-    assert len(live(bench)) == 9

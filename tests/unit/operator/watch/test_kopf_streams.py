@@ -19,20 +19,10 @@ from kopf._core.reactor import orchestration, queueing
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch import kopf_streams
 from mptraining_operator.watch.cache import Cache
-from mptraining_operator.watch.informer import STREAMS, Intake
+from mptraining_operator.watch.informer import Intake
 from mptraining_operator.watch.work_queue import WorkQueue
 
 Make = Callable[..., dict[str, Any]]
-
-
-def test_streams_are_narrow_and_nothing_is_written() -> None:
-    settings = kopf_streams.settings()
-    selectors = {stream.resource.plural: stream.selectors.get("labelSelector") for stream in STREAMS}
-    children = {"jobs": "mptraining.dev/job", "pods": "mptraining.dev/job"}
-    assert selectors == {**children, "mptrainingjobs": None}, "a cluster's events are far too many"
-    assert not settings.posting.enabled
-    assert settings.peering.standalone
-    assert settings.scanning.disabled
 
 
 def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
@@ -153,12 +143,6 @@ def test_events_and_lists_after_the_first_are_counted(clock: Any, raw_job: Make)
         receive(type, raw_job(version=version))
     assert events == ["mptrainingjobs"] * len(types)
     assert restarts == ["mptrainingjobs"]
-
-
-def test_kopf_watches_the_jobs_of_this_project() -> None:
-    handlers = kopf_streams.registry(lambda type, raw: None)
-    found = {handler.id for handler in handlers._watching.get_all_handlers()}
-    assert found == {"mptrainingjobs"}
 
 
 def test_the_stream_begins_when_its_resource_is_served_and_end_on_stop(clock: Any, monkeypatch: Any) -> None:

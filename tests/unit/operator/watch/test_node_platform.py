@@ -59,11 +59,6 @@ def test_openshift_assigns_users() -> None:
     assert found.assigns_users
 
 
-def test_auto_follows_the_nodes() -> None:
-    found = platform(Nodes(EKS)).read()
-    assert (found.node_labels, found.mig_strategy) == ("EKS", "Single")
-
-
 def test_nodes_that_show_nothing_are_gke_s() -> None:
     found = platform(Nodes({"kubernetes.io/hostname": "kind-worker"})).read()
     assert (found.node_labels, found.mig_strategy) == ("GKE", "Mixed")

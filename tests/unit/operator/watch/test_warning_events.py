@@ -111,11 +111,3 @@ class Test_one_list:
         team.problem, team.takes, team.events = None, 0.1, [raw_event(message="policy")]
         clock.now += 120
         assert warnings.newest("team", "batch-1").message == "policy"
-
-    def test_is_read_again_when_the_clock_was_set_back(
-        self, team: Namespace, warnings: WarningEvents, clock: Clock
-    ) -> None:
-        warnings.newest("team", "pod-0")
-        clock.now -= 3600
-        warnings.newest("team", "pod-0")
-        assert team.lists == 2

@@ -15,14 +15,6 @@ from tests.fakes import Clock
 A, B, C = (Key("team", name) for name in "abc")
 
 
-def test_a_key_is_handed_out_once(clock: Clock) -> None:
-    queue = WorkQueue(clock)
-    for key in (A, B, A, A):
-        queue.add(key)
-    assert queue.depth() == 2
-    assert [queue.take(0), queue.take(0), queue.take(0)] == [A, B, None]
-
-
 def test_a_delay_is_kept_and_the_sooner_time_wins(clock: Clock) -> None:
     queue = WorkQueue(clock)
     queue.add(A, 10)
@@ -105,18 +97,6 @@ def test_other_work_waits_in_a_crowd_but_no_longer_than_twenty_seconds(clock: Cl
     assert queue.take(0) == B
 
 
-def test_the_end_of_a_crowd_is_noticed() -> None:
-    crowds = [True]
-    queue = WorkQueue(time.monotonic, crowded=lambda: crowds[0])
-    queue.add(A)
-    found: list[Key | None] = []
-    thread = threading.Thread(target=lambda: found.append(queue.take(15)))
-    thread.start()
-    crowds[0] = False
-    thread.join(60)
-    assert found == [A]
-
-
 def test_a_key_moves_to_its_new_urgency_and_keeps_its_time(clock: Clock) -> None:
     urgency = {A: Urgency.RUN, B: Urgency.RUN}
     queue = WorkQueue(clock, urgency.__getitem__)
@@ -136,16 +116,6 @@ def test_failures_wait_longer_each_time(clock: Clock) -> None:
     assert queue.retry(B, 20) == 20
     queue.forget(A)
     assert queue.retry(A) == 0.25
-
-
-def test_ages(clock: Clock) -> None:
-    queue = WorkQueue(clock)
-    assert queue.oldest_age() == 0
-    queue.add(A, 2)
-    clock.now += 1
-    assert (queue.oldest_age(), queue.depth()) == (0, 0)
-    clock.now += 4
-    assert (queue.oldest_age(), queue.depth()) == (3, 1)
 
 
 def test_stop_wakes_waiting_workers() -> None:
@@ -220,36 +190,11 @@ def test_no_key_is_ever_in_two_threads_and_none_is_lost(steps: list[tuple[str, o
     assert left == owed
 
 
-def test_workers_together_lose_nothing_and_share_nothing() -> None:
-    queue = WorkQueue(time.monotonic)
-    keys = [Key("team", str(number)) for number in range(20)]
-    inside: set[Key] = set()
-    looked: dict[Key, int] = dict.fromkeys(keys, 0)
-    lock = threading.Lock()
-    trouble: list[Key] = []
-
-    def work() -> None:
-        while (key := queue.take()) is not None:
-            with lock:
-                if key in inside:
-                    trouble.append(key)
-                inside.add(key)
-            looked[key] += 1
-            with lock:
-                inside.remove(key)
-            queue.done(key)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(20):
-        for key in keys:
-            queue.add(key)
-    until = time.monotonic() + 60
-    while (queue.depth() or inside) and time.monotonic() < until:
-        time.sleep(0.005)
-    queue.stop()
-    for thread in threads:
-        thread.join(60)
-    assert trouble == []
-    assert all(count >= 1 for count in looked.values())
+def test_ages(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    assert queue.oldest_age() == 0
+    queue.add(A, 2)
+    clock.now += 1
+    assert (queue.oldest_age(), queue.depth()) == (0, 0)
+    clock.now += 4
+    assert (queue.oldest_age(), queue.depth()) == (3, 1)
