@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining_operator.cluster import Cluster
-from mptraining_operator.helm_test import run_checks
-from mptraining_operator.settings import OperatorSettings
 from tests.testbed import ControlPlane, Exit, Refused, Run
 from tests.testbed.binaries import binary, missing
 from tests.testbed.kubernetes.access import may, wait_until_allowed
@@ -111,41 +108,6 @@ def test_a_job_waits_for_the_nodes_of_its_namespace(narrow: Any) -> None:
     assert not narrow.batch_jobs("waits")
     narrow.patch("holds", {"spec": {"runPolicy": {"suspend": True}}})
     narrow.phase("waits", "Succeeded")
-
-
-def test_the_check_of_helm_test_finds_what_works_and_what_does_not(narrow: Any) -> None:
-    kubeconfig = narrow.control_plane.kubeconfig("check", narrow.control_plane.token(SYSTEM, ACCOUNT))
-    cluster = Cluster(narrow.control_plane.client(kubeconfig))
-    chosen = {"namespaces": ["narrow"], "lease": {"name": "operator-narrow", "durationSeconds": 3, "renewSeconds": 1}}
-    settings = OperatorSettings.parse({**chosen, "progress": {"service": "narrow"}})
-    reached: list[str] = []
-
-    def reach(host: str, port: int, certificate: str) -> int:
-        reached.append(f"{host}:{port}")
-        assert certificate.startswith("-----BEGIN CERTIFICATE-----")
-        return 401
-
-    found = list(run_checks(settings, SYSTEM, cluster, probe=reach, wait=narrow_wait(narrow)))
-    assert [each.passed for each in found] == [True, True, True], [str(each) for each in found]
-    assert reached == [f"narrow.{SYSTEM}.svc:8443"]
-    elsewhere = OperatorSettings.parse(
-        {"namespaces": ["default"], "lease": {"name": "nobody"}, "progress": {"service": "no"}}
-    )
-    found = list(run_checks(elsewhere, SYSTEM, cluster, probe=reach, wait=lambda seconds: None))
-    assert [each.passed for each in found] == [False, False, False]
-    assert all("forbidden" in each.text for each in found)
-
-
-def narrow_wait(ns: Any) -> Any:
-    """Wait until the leader has renewed its Lease, rather than for a fixed time."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/operator-narrow"
-
-    def wait(seconds: float) -> None:
-        # Read here, after the check's own read: a renewal between an earlier read and that one would end the wait.
-        before = ns.rest.get(path)["spec"]["renewTime"]
-        ns.wait(lambda: ns.rest.get(path)["spec"]["renewTime"], lambda now: now != before)
-
-    return wait
 
 
 def test_the_folder_of_manifests_is_a_base_for_kustomize(control_plane: ControlPlane) -> None:
