@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ import pytest
 import yaml
 
 from tests.testbed import ControlPlane, Exit, Refused, Run
-from tests.testbed.binaries import binary, missing
+from tests.testbed.binaries import missing
 from tests.testbed.kubernetes.access import may, wait_until_allowed
-from tests.testbed.kubernetes.chart import CHART, REGISTRY, RELEASE, documents, render
-from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, install
-from tests.testbed.kubernetes.operator_namespace import eventually
+from tests.testbed.kubernetes.chart import documents, render
+from tests.testbed.kubernetes.installation import SYSTEM
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 ACCOUNT = "narrow-operator"
@@ -131,34 +129,3 @@ def test_the_api_server_takes_every_example(installed: ControlPlane, namespace: 
         except (RuntimeError, Refused) as refused:
             pytest.fail(f"{file.name}: {refused}")
         assert "mptrainingjob.mptraining.dev/" in done.stdout
-
-
-def test_an_installation_for_some_namespaces_takes_the_rights_of_install_yaml_away(
-    tmp_path: Path, control_plane_servers: None
-) -> None:
-    if absent := missing(["helm"]):
-        pytest.skip(absent)
-    everywhere = may(f"system:serviceaccount:{SYSTEM}:{OPERATOR}", "create", "batch", "jobs", "kube-system")
-    with ControlPlane(tmp_path) as control_plane:
-
-        def helm(*arguments: str) -> None:
-            command = [str(binary("helm")), *arguments, "--namespace", SYSTEM, "--kubeconfig"]
-            done = subprocess.run(
-                [*command, str(control_plane.admin_kubeconfig)], capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stderr
-
-        def allowed() -> bool:
-            path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-            return bool(control_plane.rest.post(path, everywhere)["status"].get("allowed"))
-
-        install(control_plane)
-        eventually(allowed, bool)
-        control_plane.rest.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
-        chart = (str(CHART), "--set", f"crds.install=false,global.imageRegistry={REGISTRY}")
-        helm("install", RELEASE, *chart, "--take-ownership", "--set", "settings.namespaces={team}")
-        eventually(allowed, lambda yes: not yes)
-        helm("upgrade", RELEASE, *chart)
-        eventually(allowed, bool)
-        helm("rollback", RELEASE, "1")
-        eventually(allowed, lambda yes: not yes)
