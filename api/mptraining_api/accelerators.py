@@ -184,9 +184,7 @@ def pods(topology: str, chips_per_pod: int) -> int:
     total = chips(topology)
     if chips_per_pod < 1 or total % chips_per_pod or total == 0:
         raise InvalidSpec(
-            COUNT,
-            f"{chips_per_pod} chips per node",
-            expected=f"a number that divides the {total} chips of {topology}",
+            COUNT, f"{chips_per_pod} chips per node", expected=f"a number that divides the {total} chips of {topology}"
         )
     return total // chips_per_pod
 

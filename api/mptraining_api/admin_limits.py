@@ -134,9 +134,7 @@ def _schema_pattern(pattern: str) -> str:
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 # The patterns are for `helm install`, which checks the JSON schema.
 Image = Annotated[
-    Text,
-    AfterValidator(_checked(parse_image)),
-    Field(json_schema_extra={"pattern": _schema_pattern(IMAGE_PATTERN)}),
+    Text, AfterValidator(_checked(parse_image)), Field(json_schema_extra={"pattern": _schema_pattern(IMAGE_PATTERN)})
 ]
 Location = Annotated[
     Text,

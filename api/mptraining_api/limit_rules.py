@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from mptraining_api.admin_limits import (
-    JobLimits,
-    RuntimeLimits,
-    is_in_registry,
-    matches,
-    parse_image,
-    parse_location,
-)
+from mptraining_api.admin_limits import JobLimits, RuntimeLimits, is_in_registry, matches, parse_image, parse_location
 from mptraining_api.problems import OutsideLimits
 from mptraining_api.resolve.attempt import machines, possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
@@ -205,12 +198,7 @@ LIMIT_RULES = (
         next_step="Fix the name.",
         refused=_no_image,
     ),
-    LimitRule(
-        where="spec.{imageField}",
-        found="'{image}' is outside {imageLimits}",
-        next_step=_ASK,
-        refused=_image,
-    ),
+    LimitRule(where="spec.{imageField}", found="'{image}' is outside {imageLimits}", next_step=_ASK, refused=_image),
     _nodes("nodesPerJob", lambda limits: limits.nodes_per_job),
     _nodes("nodesPerNamespace", lambda limits: limits.nodes_per_namespace),
 )

@@ -196,8 +196,7 @@ class Precision(Model):
     """The precision policy of the model."""
 
     policy: Literal["Auto", "Measure", "float32", "mixed_float16", "mixed_bfloat16"] | None = Field(
-        None,
-        description="Auto follows the accelerator; Measure compares the policies on the job's model and device.",
+        None, description="Auto follows the accelerator; Measure compares the policies on the job's model and device."
     )
     loss_scale: LossScale | None = Field(None, description="Loss scaling under mixed_float16.")
 

@@ -124,8 +124,7 @@ class Attempt(Model):
     outcome: Word | None = Field(None, description="Reason of its end; absent while it runs.")
     message: Message | None = Field(None, description="Cause of its end.")
     machine: NonNegative | None = Field(
-        None,
-        description="Number of its alternative in spec.accelerator.alternatives, from 1; absent: none.",
+        None, description="Number of its alternative in spec.accelerator.alternatives, from 1; absent: none."
     )
     accelerator: Word | None = Field(None, description="Type of its accelerators, of a job with alternatives.")
     precision: Word | None = Field(None, description="Its precision policy, of a job with alternatives.")

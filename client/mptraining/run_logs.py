@@ -43,11 +43,7 @@ def log_lines(folder: str, *, attempt: int | None = None, worker: int | None = N
 
 
 def follow_lines(
-    folder: str,
-    *,
-    attempt: int | None = None,
-    worker: int | None = None,
-    wait: Callable[[float], None],
+    folder: str, *, attempt: int | None = None, worker: int | None = None, wait: Callable[[float], None]
 ) -> Iterator[str]:
     """Yield the lines as `log_lines`, and new ones until worker 0 of the attempt has finished.
 

@@ -145,11 +145,7 @@ def _learning_rate(job: ResolvedJob) -> Iterator[str]:
         update = size * job.replicas * accumulated
         optimizer = job.training.optimizer.class_name if job.training.optimizer else None
         written = scaling_suggestion(
-            optimizer,
-            size,
-            update,
-            steps_per_epoch=job.training.steps_per_epoch,
-            total_steps=job.training.total_steps,
+            optimizer, size, update, steps_per_epoch=job.training.steps_per_epoch, total_steps=job.training.total_steps
         )
         yield (
             f"An update sees {update} examples, and the learning rate stays as written: if it was found for {size} on "

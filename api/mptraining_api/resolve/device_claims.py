@@ -30,5 +30,5 @@ def with_claim(placement: Placement, accelerator: ResolvedAccelerator, classes: 
     # A term without requirements holds for every node.
     affinity = tuple({"matchExpressions": each} for each in kept) if kept and all(kept) else None
     return placement.model_copy(
-        update={"node_selector": selector, "node_affinity": affinity, "resources": {}, "device_class": device_class},
+        update={"node_selector": selector, "node_affinity": affinity, "resources": {}, "device_class": device_class}
     )

@@ -102,9 +102,7 @@ def _tpu(wanted: Machine, type: AcceleratorType, nodes: int | None) -> Devices:
     chips = wanted.count_per_node or options[0]
     if chips not in options:
         raise InvalidSpec(
-            accelerators.COUNT,
-            f"{chips} chips per node for {type.name} {wanted.topology}",
-            expected=_join_or(options),
+            accelerators.COUNT, f"{chips} chips per node for {type.name} {wanted.topology}", expected=_join_or(options)
         )
     pods = accelerators.pods(wanted.topology, chips)
     if pods > 1:

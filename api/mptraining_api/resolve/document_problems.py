@@ -143,8 +143,7 @@ def _problems_of_machine(spec: JobSpec, settings: ClusterSettings) -> Iterator[I
         yield problem
         return
     yield from _refusals(
-        lambda: strategy(spec, wanted),
-        lambda: precision(spec, wanted, wanted, keras_generation(spec, wanted)[0]),
+        lambda: strategy(spec, wanted), lambda: precision(spec, wanted, wanted, keras_generation(spec, wanted)[0])
     )
 
 

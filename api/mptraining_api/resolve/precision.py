@@ -39,10 +39,7 @@ def keras_generation(spec: JobSpec, requested: Devices) -> tuple[Keras, Choice]:
     if spec.keras == "Keras3" and (tpu or (several_hosts and spec.strategy != "None")):
         found = "on a TPU" if tpu else f"for a script on {requested.processes} nodes, where its model.fit fails"
         raise InvalidSpec(
-            "spec.keras",
-            f"'Keras3' {found}",
-            expected="Legacy or Auto",
-            next_step="Write keras: Legacy (tf_keras).",
+            "spec.keras", f"'Keras3' {found}", expected="Legacy or Auto", next_step="Write keras: Legacy (tf_keras)."
         )
     if spec.keras in ("Keras3", "Legacy"):
         picked: Keras = "Keras3" if spec.keras == "Keras3" else "Legacy"

@@ -14,12 +14,7 @@ from mptraining_api.outputs.fields import Tracking
 from mptraining_api.pods.quantity import check_requests
 from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.attempt import divisors
-from mptraining_api.resolve.batch_size import (
-    PREDICTION_BATCH_SIZE,
-    batch_choice,
-    global_batch_size,
-    learning_rate,
-)
+from mptraining_api.resolve.batch_size import PREDICTION_BATCH_SIZE, batch_choice, global_batch_size, learning_rate
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
 from mptraining_api.resolve.device_claims import with_claim
 from mptraining_api.resolve.devices import Devices, check_kernels, requested_devices, strategy, without_accelerators

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mptraining_api.pods.fields import (
-    OTHER_VOLUME_KINDS,
-    VOLUME_KINDS,
-    InitContainer,
-    PodTemplate,
-    Resources,
-)
+from mptraining_api.pods.fields import OTHER_VOLUME_KINDS, VOLUME_KINDS, InitContainer, PodTemplate, Resources
 from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import Scheduling
 from mptraining_api.status import SOURCE_CONTAINER, TRAINER_CONTAINER
@@ -165,10 +159,7 @@ def _cel_no_host(field: str) -> str:
 
 _CONTAINERS = "spec.podTemplate.initContainers"
 _EACH = f"{_CONTAINERS}[]"
-_NO_HOST = (
-    "no host, which would make the kubelet connect to another one than the pod",
-    "Leave the host out.",
-)
+_NO_HOST = ("no host, which would make the kubelet connect to another one than the pod", "Leave the host out.")
 
 POD_RULES: tuple[Rule, ...] = (
     Rule(

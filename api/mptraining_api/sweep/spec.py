@@ -34,10 +34,7 @@ SWEEP_NAME = re.compile(r"[a-z]([-a-z0-9]{0,35}[a-z0-9])?")
 AlgorithmName = Literal["Grid", "Random", "TPE", "CMA-ES", "Hyperband"]
 
 # A path into the job's spec: names of fields, and indices of existing list items.
-ParameterPath = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=253, pattern=patterns.PARAMETER_PATH),
-]
+ParameterPath = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=patterns.PARAMETER_PATH)]
 # Any JSON value. A structural schema has no unions, so that the API server stores the value as it is.
 JsonValue = Annotated[Any, Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 Values = Annotated[list[JsonValue], Field(max_length=MOST_VALUES)]

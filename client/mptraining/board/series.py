@@ -117,9 +117,7 @@ def whole_series(curves: Curves, pixels: int) -> dict[str, dict[str, Any]]:
 
 def _cut(x: Column, y: Column, begin: float | None, end: float | None) -> tuple[Column, Column]:
     """Keep the points in the range and the next one on each side, to which lines lead."""
-    inside = np.flatnonzero(
-        (x >= (-np.inf if begin is None else begin)) & (x <= (np.inf if end is None else end)),
-    )
+    inside = np.flatnonzero((x >= (-np.inf if begin is None else begin)) & (x <= (np.inf if end is None else end)))
     if not len(inside):
         return x[:0], y[:0]
     which = slice(max(0, int(inside[0]) - 1), int(inside[-1]) + 2)

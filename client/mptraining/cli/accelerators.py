@@ -12,9 +12,7 @@ from mptraining.cli.jobs import columns
 _HEADINGS = ("NAME", "SHORT", "KIND", "MEMORY", "AUTO POLICY", "POLICIES", "PER NODE", "NODE LABELS", "WHAT")
 
 
-def accelerators(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def accelerators(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the accelerators: the name for a job file, the short name for --accelerator, memory, precision policies.
 
     MEMORY is that of one device. AUTO POLICY is what precision.policy: Auto chooses. NODE LABELS are the platforms

@@ -45,11 +45,7 @@ def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "
     settings, known = ClusterSettings(node_labels=node_labels), None
     if runtimes is not None:
         known = load(Path(runtimes))
-        settings = replace(
-            settings,
-            runtimes=known.runtimes,
-            default_runtimes=known.default_runtimes,
-        )
+        settings = replace(settings, runtimes=known.runtimes, default_runtimes=known.default_runtimes)
     checked = check_job_file(Path(path), settings=lambda _: settings)
     if known is not None:
         chosen = known.runtimes.get(checked.resolved.runtime.name) if checked.resolved.runtime else None

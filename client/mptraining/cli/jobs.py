@@ -159,12 +159,7 @@ def _sweep_table(documents: Sequence[Mapping[str, Any]], cluster: str, *, everyw
     ]
 
 
-def show_status(
-    name: Name,
-    output: OutputFormat = None,
-    *,
-    where: Where,
-) -> None:
+def show_status(name: Name, output: OutputFormat = None, *, where: Where) -> None:
     """Show a job's phase, its reason, progress, attempts and advice; of a sweep, its best trial."""
     from mptraining.cluster.errors import ClusterProblem
     from mptraining.cluster.job import Job
@@ -195,8 +190,7 @@ def show_status(
 
 def logs(
     name: Annotated[
-        str,
-        typer.Argument(help="The job's name, or a run folder.", metavar="NAME", autocompletion=job_names),
+        str, typer.Argument(help="The job's name, or a run folder.", metavar="NAME", autocompletion=job_names)
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until the job has ended.")] = False,
     worker: Annotated[int | None, typer.Option(help="Only logs of this worker.", metavar="INDEX", min=0)] = None,
@@ -258,11 +252,7 @@ def wait(
     follow_until_ended(job, timeout=timeout, model=model, plain=plain)
 
 
-def cancel(
-    names: Names,
-    *,
-    where: Where,
-) -> None:
+def cancel(names: Names, *, where: Where) -> None:
     """Delete jobs or sweeps: their workers save a checkpoint and exit. Run folders are kept."""
     from mptraining.cluster.job import Job
 
@@ -277,11 +267,7 @@ def cancel(
         typer.echo(f"cancelled: {name}" + (f"; its run folder stays: {folder}" if folder else ""))
 
 
-def suspend(
-    names: Names,
-    *,
-    where: Where,
-) -> None:
+def suspend(names: Names, *, where: Where) -> None:
     """Suspend jobs or sweeps until `mptj resume`. They save a checkpoint and release their machines."""
     for name in names:
         job = job_or_sweep(name, where)
@@ -290,11 +276,7 @@ def suspend(
         typer.echo(f"suspended: {name}; to continue it: {job.server.command('resume', name)}")
 
 
-def resume(
-    names: Names,
-    *,
-    where: Where,
-) -> None:
+def resume(names: Names, *, where: Where) -> None:
     """Resume suspended jobs or sweeps from their last checkpoint."""
     for name in names:
         job = job_or_sweep(name, where)

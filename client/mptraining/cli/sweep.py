@@ -46,9 +46,7 @@ app = typer.Typer(
 Sweep = Annotated[
     str,
     typer.Argument(
-        help="A sweep's folder, its file, or its name on a cluster.",
-        metavar="SWEEP",
-        autocompletion=completion.sweeps,
+        help="A sweep's folder, its file, or its name on a cluster.", metavar="SWEEP", autocompletion=completion.sweeps
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -14,15 +14,7 @@ from urllib.parse import urlencode
 
 from mptraining.cluster.errors import ClusterProblem, Request, cluster_problem, cluster_problems
 from mptraining_api import kubernetes_api
-from mptraining_api.kubernetes_api import (
-    MERGE_PATCH,
-    PODS,
-    READ_SECONDS,
-    ApiProblem,
-    Raw,
-    Resource,
-    api_problem,
-)
+from mptraining_api.kubernetes_api import MERGE_PATCH, PODS, READ_SECONDS, ApiProblem, Raw, Resource, api_problem
 
 # The server ends a watch after this time and the client opens it again, so that a dead connection does not hang.
 WATCH_SECONDS = 60

@@ -168,12 +168,7 @@ def _still_training(wanted: Wanted) -> StillTraining:
 
 
 def _fetch_volume(
-    server: ApiServer,
-    seen: JobView,
-    output: str,
-    wanted: Wanted,
-    display: TransferDisplay,
-    clock: Callable[[], float],
+    server: ApiServer, seen: JobView, output: str, wanted: Wanted, display: TransferDisplay, clock: Callable[[], float]
 ) -> Path:
     """Fetch from a path of the job's pods: by its worker 0 while it runs, else by a pod that mounts the same volume."""
     template = _template(server, seen)

@@ -166,11 +166,7 @@ def _publish_config_map(server: ApiServer, body: Raw, package: Package) -> Raw:
     prefix = body["metadata"].get("name") or body["metadata"]["generateName"].rstrip("-")
     made = server.create(
         CONFIG_MAPS,
-        {
-            "metadata": {"generateName": f"{prefix}-source-"},
-            "binaryData": package.binary_data(),
-            "immutable": True,
-        },
+        {"metadata": {"generateName": f"{prefix}-source-"}, "binaryData": package.binary_data(), "immutable": True},
     )
     body["spec"].setdefault("source", {}).update(package.source(config_map=made["metadata"]["name"]))
     return made

@@ -188,8 +188,7 @@ class Comparison:
             )
         else:
             table = grid(
-                ["", *self.labels],
-                [([row.title, *row.texts], frozenset(at + 1 for at in row.best)) for row in rows],
+                ["", *self.labels], [([row.title, *row.texts], frozenset(at + 1 for at in row.best)) for row in rows]
             )
         legend = f'<div style="font:12px sans-serif;line-height:1.7">{keys}</div>' if panels else ""
         title = f"Comparison of {len(self.runs)} run{'s' if len(self.runs) != 1 else ''}"

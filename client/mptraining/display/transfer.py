@@ -21,10 +21,7 @@ class PlainTransfer:
     """Lines for a pipe, a log or a notebook, at most one every `seconds`."""
 
     def __init__(
-        self,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-        seconds: float = PLAIN_SECONDS,
+        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic, seconds: float = PLAIN_SECONDS
     ) -> None:
         self.say = say
         self._clock = clock

@@ -79,11 +79,7 @@ def run_local(job: str | Path, *, output: str | None = None, display: Display | 
 
 @overload
 def run_local(
-    job: TrainingJob | Mapping[str, Any],
-    *,
-    output: str | None = None,
-    display: Display | None = None,
-    **options: Any,
+    job: TrainingJob | Mapping[str, Any], *, output: str | None = None, display: Display | None = None, **options: Any
 ) -> LocalJob: ...
 
 
@@ -134,7 +130,5 @@ def failed(name: str, folder: str, exit_code: int) -> Problem:
     if exit_code == 128 + signal.SIGINT:
         return InvalidProgram(name, "stopped by you", next_step="The same call resumes it from its last checkpoint.")
     return InvalidProgram(
-        "the job",
-        f"ended with exit code {exit_code}",
-        next_step=f"See the lines above; its files are in {folder}.",
+        "the job", f"ended with exit code {exit_code}", next_step=f"See the lines above; its files are in {folder}."
     )

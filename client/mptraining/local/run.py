@@ -372,14 +372,7 @@ def _workers(
     inherited: Mapping[str, str],
 ) -> list[Worker]:
     hosts = [f"127.0.0.1:{port}" for port in _free_ports(job.processes)]
-    launched = launch(
-        job,
-        hosts=hosts,
-        job_path=str(job_file),
-        attempt=attempt,
-        command=command,
-        job_created=created,
-    )
+    launched = launch(job, hosts=hosts, job_path=str(job_file), attempt=attempt, command=command, job_created=created)
     job_file.write_text(launched.job_file, encoding="utf-8")
     shares_gpus = job.accelerator.kind == "gpu" and job.processes > 1
     return [

@@ -128,11 +128,7 @@ class SweepView:
 def counts(view: SweepView) -> dict[str, int]:
     """Return the number of trials by what became of them; `ended` is the sum of those that have ended."""
     status = view.status
-    ended = {
-        "succeeded": status.succeeded or 0,
-        "stopped": status.stopped or 0,
-        "failed": status.failed or 0,
-    }
+    ended = {"succeeded": status.succeeded or 0, "stopped": status.stopped or 0, "failed": status.failed or 0}
     return {"running": status.running or 0, "pending": status.pending or 0, **ended, "ended": sum(ended.values())}
 
 

@@ -41,12 +41,7 @@ def document(
     template = _pod_template(arguments)
     if template:
         decided["podTemplate"] = template
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": metadata,
-        "spec": merge(decided, spec or {}),
-    }
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": merge(decided, spec or {})}
 
 
 def job_name(stem: str, token: str) -> str:

@@ -128,6 +128,12 @@ class Unkept(keras.callbacks.Callback):
 
 def unkept():
     return program(Unkept())
+
+def rates():
+    optimizers = keras.optimizers
+    slow, fast = optimizers.SGD(0.01), optimizers.SGD(0.1)
+    several = optimizers.MultiOptimizer(lambda variable: slow if "bias" in variable.path else fast)
+    return program(Forgetful()) | dict(optimizer=several)
 """
 
 
@@ -243,3 +249,8 @@ def test_a_state_that_no_checkpoint_can_hold_is_refused_by_its_place(train: Trai
     assert failed.outcome == outcomes.INVALID_PROGRAM
     text = "the program's callbacks[0]: Unkept.get_state(): state['model'] is of Sequential"
     assert failed.finished.message.startswith(text)
+
+
+def test_callbacks_beside_optimizers_of_several_rates(train: Train) -> None:
+    done = train("rates")
+    assert done.outcome == outcomes.SUCCEEDED, done.finished.message

@@ -55,9 +55,17 @@ class Overflow(keras.layers.Layer):
 
 MODELS, ALIVE = [], []
 
+class Counted(keras.layers.Layer):
+    def build(self, shape):
+        self.calls = self.add_weight(name="calls", shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x):
+        self.calls.assign_add(1.0)
+        return x
+
 def averaged(ema=True):
     layers = keras.layers
-    model = keras.Sequential([keras.Input((8,)), layers.Dense(3, kernel_initializer="ones")])
+    model = keras.Sequential([keras.Input((8,)), Counted(), layers.Dense(3, kernel_initializer="ones")])
     stops = keras.callbacks.EarlyStopping("val_loss", mode="max", patience=9, restore_best_weights=True)
     return dict(model=model, metrics=["accuracy"], callbacks=[] if ema else [stops],
                 optimizer=keras.optimizers.SGD(0.5, use_ema=ema, ema_momentum=0.9),
@@ -83,23 +91,33 @@ def program() -> str:
     return PROGRAM
 
 
-def fitted(data: Path, generation: str) -> dict[str, list[float]]:
-    """Return the history of plain Keras' `fit` on the same rows in the same order."""
+def fitted(data: Path, generation: str, build: str, **arguments: Any) -> Any:
+    """Return the model that plain Keras' `fit` trained on the same rows in the same order."""
     keras = load(generation)
     program = sys.modules[f"{'tf_keras' if generation == 'Legacy' else 'keras'}_program"]
     arrays = [np.load(data / f"{name}.npz") for name in ("train", "validation")]
     keras.set_policy("float32")
-    built = program.nan()
+    built = getattr(program, build)(**arguments)
     built["model"].compile(optimizer=built["optimizer"], loss=built["loss"], metrics=built["metrics"])
     (x, y), validation = ((each["x"], each["label"]) for each in arrays)
-    fit = built["model"].fit(x, y, batch_size=20, epochs=3, shuffle=False, validation_data=validation, verbose=0)
-    return dict(fit.history)
+    built["model"].fit(
+        x,
+        y,
+        batch_size=20,
+        epochs=3,
+        shuffle=False,
+        validation_data=validation,
+        validation_batch_size=20,
+        verbose=0,
+        callbacks=built.get("callbacks"),
+    )
+    return built["model"]
 
 
 def test_metrics_that_are_nan_are_shown_as_fit_shows_them(train: Train, data: Path, generation: str) -> None:
     run = train("nan", keras=generation, data=_in_order(data))
     assert run.outcome == outcomes.SUCCEEDED, run.finished.message
-    expected = fitted(data, generation)
+    expected = fitted(data, generation, "nan").history.history
     assert all(math.isnan(expected[name][-1]) for name in ("undefined", "val_undefined", "val_loss"))
     loaded = load_run(run.folder)
     assert set(run.result.metrics) == set(expected)
@@ -154,7 +172,11 @@ def test_the_result_judges_the_weights_that_are_exported(train: Train, data: Pat
     run = train("averaged", keras=generation, arguments={"ema": ema}, data=_in_order(data))
     assert run.outcome == outcomes.SUCCEEDED, run.finished.message
     loaded = load(generation)
-    model = sys.modules[f"{'tf_keras' if generation == 'Legacy' else 'keras'}_program"].averaged()["model"]
+    model = fitted(data, generation, "averaged", ema=ema)
+    (calls,), (expected_calls,) = (
+        [w for w in weights if w.ndim == 0] for weights in (run.weights(), model.get_weights())
+    )
+    assert calls == expected_calls, "the trainer's own validation leaves no trace"
     model.set_weights(run.weights())
     with np.load(data / "validation.npz") as rows:
         expected = float(np.mean(_losses(loaded, rows["label"], model(rows["x"]))))

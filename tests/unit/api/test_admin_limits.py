@@ -57,56 +57,34 @@ def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("limits", "spec", "said"),
     [
-        (
-            {"accelerators": ["v100", "cpu"]},
-            {},
-            "spec.accelerator.type: 'nvidia-tesla-t4' is outside limits.accelerators; expected one of "
-            "nvidia-tesla-v100, cpu. Ask the operator's administrator.",
-        ),
-        (
-            {"registries": ["gcr.io/team"], "images": ["docker.io/team/trainer:1"]},
-            {"podTemplate": {"image": "team/trainer:2"}},
-            "spec.podTemplate.image: 'team/trainer:2' is outside limits.images (docker.io/team/trainer:1) and "
-            "limits.registries (gcr.io/team). Ask the operator's administrator.",
-        ),
-        (
-            {"registries": ["gcr.io"]},
-            {"podTemplate": {"volumes": [{"name": "a", "image": {"reference": "evil.org/data"}}]}},
-            "spec.podTemplate.volumes[0].image.reference: 'evil.org/data' is outside limits.registries (gcr.io). "
-            "Ask the operator's administrator.",
-        ),
-        (
-            {"registries": ["gcr.io"]},
-            {"podTemplate": {"image": "gcr.io/a b"}},
-            "spec.podTemplate.image: 'gcr.io/a b' is no image, such as registry.example.com/team/trainer:1. "
-            "Fix the name.",
-        ),
-        (
-            {"nodesPerJob": 2},
-            {},
-            "spec.nodes: 3 nodes are more than limits.nodesPerJob allows; expected at most 2. "
-            "Ask the operator's administrator.",
-        ),
-        (
-            {"nodesPerNamespace": 2},
-            {},
-            "spec.nodes: 3 nodes are more than limits.nodesPerNamespace allows; expected at most 2. "
-            "Ask the operator's administrator.",
-        ),
-        (
-            {"accelerators": ["t4", "cpu"]},
-            {"accelerator": {"type": "nvidia-tesla-t4", "alternatives": [{"type": "cpu"}, {"type": "nvidia-l4"}]}},
-            "spec.accelerator.alternatives[1].type: 'nvidia-l4' is outside limits.accelerators; expected one of "
-            "nvidia-tesla-t4, cpu. Ask the operator's administrator.",
-        ),
-        (
-            {},
-            {"podTemplate": {"serviceAccountName": "operator"}},
-            "spec.podTemplate.serviceAccountName: 'operator' is the operator's own name. "
-            "Name an account made for this job's data.",
-        ),
+        ({"accelerators": ["v100", "cpu"]}, {},
+         "spec.accelerator.type: 'nvidia-tesla-t4' is outside limits.accelerators; expected one of "
+         "nvidia-tesla-v100, cpu. Ask the operator's administrator."),
+        ({"registries": ["gcr.io/team"], "images": ["docker.io/team/trainer:1"]},
+         {"podTemplate": {"image": "team/trainer:2"}},
+         "spec.podTemplate.image: 'team/trainer:2' is outside limits.images (docker.io/team/trainer:1) and "
+         "limits.registries (gcr.io/team). Ask the operator's administrator."),
+        ({"registries": ["gcr.io"]}, {"podTemplate": {"volumes": [{"name": "a",
+         "image": {"reference": "evil.org/data"}}]}},
+         "spec.podTemplate.volumes[0].image.reference: 'evil.org/data' is outside limits.registries (gcr.io). "
+         "Ask the operator's administrator."),
+        ({"registries": ["gcr.io"]}, {"podTemplate": {"image": "gcr.io/a b"}},
+         "spec.podTemplate.image: 'gcr.io/a b' is no image, such as registry.example.com/team/trainer:1. "
+         "Fix the name."),
+        ({"nodesPerJob": 2}, {}, "spec.nodes: 3 nodes are more than limits.nodesPerJob allows; expected at most 2. "
+         "Ask the operator's administrator."),
+        ({"nodesPerNamespace": 2}, {},
+         "spec.nodes: 3 nodes are more than limits.nodesPerNamespace allows; expected at most 2. "
+         "Ask the operator's administrator."),
+        ({"accelerators": ["t4", "cpu"]}, {"accelerator": {"type": "nvidia-tesla-t4", "alternatives": [{"type": "cpu"},
+         {"type": "nvidia-l4"}]}},
+         "spec.accelerator.alternatives[1].type: 'nvidia-l4' is outside limits.accelerators; expected one of "
+         "nvidia-tesla-t4, cpu. Ask the operator's administrator."),
+        ({}, {"podTemplate": {"serviceAccountName": "operator"}},
+         "spec.podTemplate.serviceAccountName: 'operator' is the operator's own name. "
+         "Name an account made for this job's data."),
     ],
-)
+)  # fmt: skip
 def test_outside_a_limit_that_is_named(limits: dict[str, Any], spec: dict[str, Any], said: str) -> None:
     assert answer(limits, **spec) == said
 

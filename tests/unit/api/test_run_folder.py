@@ -8,7 +8,7 @@ import pytest
 
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.run_folder import difference, events_file
+from mptraining_api.run_folder import difference
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep.actions import CreateJob
 from mptraining_api.sweep.plan import plan
@@ -80,7 +80,3 @@ def test_the_trials_of_a_later_sweep_do_not_resume_those_of_an_earlier_one() -> 
     assert difference(job("digits-1"), job("digits-1", labels={SWEEP_UID: "u-1"})) is not None
     # A user's own job continues what a sweep began.
     assert difference(job("digits-1", labels={SWEEP_UID: "u-1"}), job("digits-1")) is None
-
-
-def test_events_of_attempts_workers_and_parts_are_separate() -> None:
-    assert events_file(2, "uid", 1, 0) == "events/2-uid-1-0.jsonl"

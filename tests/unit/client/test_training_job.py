@@ -123,25 +123,17 @@ def test_editors_see_python_names_and_descriptions() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: mptraining.Accelerator(type="cpu", countPerNode=2),
-            r"Accelerator\(countPerNode=…\): unknown argument. Did you mean 'count_per_node'\?",
-        ),
-        (
-            lambda: mptraining.Accelerator(type="cpu", count_per_node=0),
-            r"Accelerator\(count_per_node=…\): 0 is not valid; expected greater than or equal to 1",
-        ),
+        (lambda: mptraining.Accelerator(type="cpu", countPerNode=2),
+         r"Accelerator\(countPerNode=…\): unknown argument. Did you mean 'count_per_node'\?"),
+        (lambda: mptraining.Accelerator(type="cpu", count_per_node=0),
+         r"Accelerator\(count_per_node=…\): 0 is not valid; expected greater than or equal to 1"),
         (mptraining.Accelerator, r"Accelerator\(type=…\): missing. Give this argument"),
-        (
-            lambda: mptraining.Data(train=["a"], features=[{"name": "x", "dtype": "int"}]),
-            r"Data\(features\[0\].dtype=…\): 'int' is not valid; expected 'int8', 'uint8'",
-        ),
-        (
-            lambda: mptraining.Training(optimizer=object()),
-            r"Training\(optimizer=…\): <object object at .*> is not valid; expected text, a number",
-        ),
+        (lambda: mptraining.Data(train=["a"], features=[{"name": "x", "dtype": "int"}]),
+         r"Data\(features\[0\].dtype=…\): 'int' is not valid; expected 'int8', 'uint8'"),
+        (lambda: mptraining.Training(optimizer=object()),
+         r"Training\(optimizer=…\): <object object at .*> is not valid; expected text, a number"),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_argument_is_named_as_in_python(make: Any, message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
         make()

@@ -13,9 +13,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "run": "Train the job in a file on this machine.",
         "sweep": "Search hyperparameters: `mptj sweep FILE`.",
     },
-    "Data": {
-        "records": "Convert data to TFRecords; index and verify them.",
-    },
+    "Data": {"records": "Convert data to TFRecords; index and verify them."},
     "Look at runs": {
         "compare": "Show runs side by side.",
         "board": "Show runs and jobs in the browser, with live curves.",

@@ -7,14 +7,7 @@ from collections.abc import Iterable, Sequence
 from mptraining_api.problems import InvalidSpec, nearest
 
 # What these do elsewhere is what the command here does. `stop` is the one that keeps the job.
-_ALIASES = {
-    "ls": "list",
-    "ps": "list",
-    "describe": "status",
-    "delete": "cancel",
-    "rm": "cancel",
-    "stop": "suspend",
-}
+_ALIASES = {"ls": "list", "ps": "list", "describe": "status", "delete": "cancel", "rm": "cancel", "stop": "suspend"}
 _HINTS = {
     "train": "Here: `mptj run FILE`. On a cluster: `mptj submit FILE`.",
     "start": "Here: `mptj run FILE`. On a cluster: `mptj submit FILE`.",

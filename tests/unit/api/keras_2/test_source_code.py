@@ -73,26 +73,13 @@ def test_a_text_that_is_no_python_shows_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("line", "older"),
     [
-        ("tensorflow==2.3.0", True),
-        ("tensorflow-gpu==2.4  # for the cluster", True),
-        ("tensorflow~=2.3.0", True),
-        ("tensorflow~=2.3", False),
-        ("tensorflow<2.16", True),
-        ("tensorflow<2.16.0", True),
-        ("tensorflow<2.17", False),
-        ("tensorflow>=2.4,<2.13", True),
-        ("tensorflow<=2.15", True),
-        ("tensorflow<3", False),
-        ("tensorflow==2.*", False),
-        ("tensorflow==2.16.1", False),
-        ("keras<3.0", True),
-        ("keras==2.*", True),
-        ("keras~=2.12", True),
-        ("keras>=3", False),
-        ("tensorflow_datasets==1.0", False),
-        ("-r more.txt", False),
+        ("tensorflow-gpu==2.4  # for the cluster", True), ("tensorflow~=2.3.0", True), ("tensorflow~=2.3", False),
+        ("tensorflow<2.16", True), ("tensorflow<2.16.0", True), ("tensorflow<2.17", False),
+        ("tensorflow>=2.4,<2.13", True), ("tensorflow<=2.15", True), ("tensorflow==2.*", False),
+        ("tensorflow==2.16.1", False), ("keras<3.0", True), ("keras==2.*", True), ("keras~=2.12", True),
+        ("keras>=3", False), ("tensorflow_datasets==1.0", False), ("-r more.txt", False),
     ],
-)
+)  # fmt: skip
 def test_requirements_of_keras_2(line: str, older: bool) -> None:
     assert detect_in_requirements(f"numpy\n{line}\n").needs_legacy is older
 

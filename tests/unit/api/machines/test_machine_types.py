@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mptraining_api.accelerators import catalogue
-from mptraining_api.machines import machine_types as module
 from mptraining_api.machines.machine_types import MachineType, default_requests, machine_types
 from mptraining_api.machines.node_labels import accelerator_terms, platforms
 
@@ -109,12 +108,6 @@ def test_a_part_of_a_device_gets_what_tensorflow_needs(
     accelerator: str, devices: int, part: float, expected: dict[str, str]
 ) -> None:
     assert default_requests(accelerator, devices, "GKE", part=part) == expected
-
-
-def test_a_part_gets_no_more_than_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PART_CPUS", 2.0)
-    monkeypatch.setattr(module, "_PART_MEMORY", 64.0)
-    assert default_requests("nvidia-tesla-t4", 1, "GKE", part=1 / 4) == default_requests("nvidia-tesla-t4", 1, "GKE")
 
 
 def test_every_accelerator_has_machines_where_it_has_nodes() -> None:

@@ -56,10 +56,8 @@ def test_nodes_show_their_mig_strategy(strategies: list[str], found: str | None)
         ({"cloud.google.com/gke-accelerator": "nvidia-b200"}, "nvidia-b200"),
         ({"cloud.google.com/gke-tpu-accelerator": "tpu7x"}, "tpu7x"),
         ({"eks.amazonaws.com/instance-gpu-name": "h200"}, "nvidia-h200-141gb"),
-        (
-            {"karpenter.k8s.aws/instance-gpu-name": "a100", "karpenter.k8s.aws/instance-gpu-memory": "81920"},
-            "nvidia-a100-80gb",
-        ),
+        ({"karpenter.k8s.aws/instance-gpu-name": "a100", "karpenter.k8s.aws/instance-gpu-memory": "81920"},
+         "nvidia-a100-80gb"),
         ({"node.kubernetes.io/instance-type": "g4dn.12xlarge"}, "nvidia-tesla-t4"),
         ({"node.kubernetes.io/instance-type": "Standard_NC24ads_A100_v4"}, "nvidia-a100-80gb"),
         ({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, "nvidia-h100-80gb"),
@@ -69,7 +67,7 @@ def test_nodes_show_their_mig_strategy(strategies: list[str], found: str | None)
         ({"node.kubernetes.io/instance-type": "n2-standard-4"}, None),
         ({}, None),
     ],
-)
+)  # fmt: skip
 def test_a_node_s_labels_name_its_accelerator(labels: dict[str, str], name: str | None) -> None:
     assert accelerator_of(labels) == name
 

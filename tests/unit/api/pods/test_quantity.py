@@ -43,28 +43,16 @@ def in_init_container(resources: dict[str, Any]) -> dict[str, Any]:
     ("runtime", "own", "found"),
     [
         (None, {"resources": of("16Gi", "8Gi")}, "resources.requests.memory: 16Gi, above limits.memory: 8Gi; expected"),
-        (
-            {"resources": of(requests="16Gi")},
-            {"resources": of(limits="8Gi")},
-            "resources.limits.memory: 8Gi, below requests.memory: 16Gi from the runtime large; expected",
-        ),
-        (
-            {"resources": of(limits="8Gi")},
-            {"resources": of(requests="16Gi")},
-            "resources.requests.memory: 16Gi, above limits.memory: 8Gi from the runtime large; expected",
-        ),
-        (
-            {"resources": of("4Gi", "8Gi")},
-            {"resources": of("16Gi", "8Gi")},
-            "resources.requests.memory: 16Gi, above limits.memory: 8Gi; expected",
-        ),
-        (
-            {"initContainers": [{"name": "proxy", "image": "proxy:1"}]},
-            in_init_container(of("16Gi", "8Gi")),
-            "initContainers[0].resources.requests.memory: 16Gi, above limits.memory: 8Gi; expected",
-        ),
+        ({"resources": of(requests="16Gi")}, {"resources": of(limits="8Gi")},
+         "resources.limits.memory: 8Gi, below requests.memory: 16Gi from the runtime large; expected"),
+        ({"resources": of(limits="8Gi")}, {"resources": of(requests="16Gi")},
+         "resources.requests.memory: 16Gi, above limits.memory: 8Gi from the runtime large; expected"),
+        ({"resources": of("4Gi", "8Gi")}, {"resources": of("16Gi", "8Gi")},
+         "resources.requests.memory: 16Gi, above limits.memory: 8Gi; expected"),
+        ({"initContainers": [{"name": "proxy", "image": "proxy:1"}]}, in_init_container(of("16Gi", "8Gi")),
+         "initContainers[0].resources.requests.memory: 16Gi, above limits.memory: 8Gi; expected"),
     ],
-)
+)  # fmt: skip
 def test_a_request_above_its_limit_is_a_mistake_in_what_the_job_has(
     runtime: dict[str, Any] | None, own: dict[str, Any], found: str
 ) -> None:

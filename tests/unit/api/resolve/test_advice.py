@@ -27,57 +27,42 @@ def advice_text(*, settings: ClusterSettings | None = None, **spec: Any) -> str:
     return "\n".join(advise(resolve(job, settings or ClusterSettings())))
 
 
-def test_a_sound_job_needs_no_advice() -> None:
+def test_a_sound_job_needs_no_advice_and_a_fallback_is_no_measurement() -> None:
     assert advice_text() == ""
+    scaling = {"learningRateScaling": {"rule": "None"}}
+    assert advice_text(accelerator={"type": "nvidia-tesla-a100", "countPerNode": 4}, training=scaling) == ""
+    assert "say nothing about it" in advice_text(settings=ClusterSettings(cpu_fallback=True))
 
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
         ({"output": None}, "No output.uri"),
-        (
-            {"output": None, "accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}},
-            "starts again from the beginning",
-        ),
+        ({"output": None, "accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}},
+         "starts again from the beginning"),
         ({"accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}}, "checkpoint.everySteps"),
         ({"program": {"script": {"path": "train.py"}}, "data": None}, "last complete epoch"),
         ({"program": {"application": {"name": "ResNet50", "weights": "imagenet"}}}, "without internet"),
         ({"nodes": 2, "data": {"train": ["/data/t"]}}, "must be mounted in all 2 pods"),
         ({"accelerator": {"type": "nvidia-tesla-t4"}}, "NVIDIA T4 has no bfloat16"),
-        (
-            {"accelerator": {"type": "nvidia-tesla-v100"}, "precision": {"policy": "float32"}},
-            "Tensor Cores of NVIDIA V100 idle",
-        ),
+        ({"accelerator": {"type": "nvidia-tesla-v100"}, "precision": {"policy": "float32"}},
+         "Tensor Cores of NVIDIA V100 idle"),
         ({"precision": {"policy": "float32"}}, "TF32 already"),
         ({"precision": {"lossScale": {"mode": "Fixed", "value": 1024}}}, "is not reduced on overflow"),
         ({"accelerator": {"type": "cpu"}, "precision": {"policy": "mixed_float16"}}, "emulated on a CPU"),
         ({"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 4}}, "learningRateScaling"),
-        (
-            {
-                "training": {
-                    "batchSize": {"perReplica": 256},
-                    "learningRateScaling": {"rule": "Linear", "baseBatchSize": 32},
-                }
-            },
-            "warmupSteps",
-        ),
+        ({"training": {"batchSize": {"perReplica": 256}, "learningRateScaling": {"rule": "Linear",
+         "baseBatchSize": 32}}}, "warmupSteps"),
         ({"training": {"batchSize": {"perReplica": 33}}}, "multiple of 8"),
         ({"program": {"function": {"entryPoint": "m:f"}}}, "multiples of 8 fill"),
-        (
-            {"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4"}, "precision": {"policy": "float32"}},
-            "twice the memory traffic of mixed_bfloat16",
-        ),
-        (
-            {
-                "accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2},
-                "training": {"batchSize": {"perReplica": 8}},
-            },
-            "sees the 8 examples of its own replica only",
-        ),
+        ({"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4"}, "precision": {"policy": "float32"}},
+         "twice the memory traffic of mixed_bfloat16"),
+        ({"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2},
+         "training": {"batchSize": {"perReplica": 8}}}, "sees the 8 examples of its own replica only"),
         ({"data": {"train": ["gs://b/t"]}}, "No data.validation"),
         ({"data": {"train": ["gs://b/t"], "shuffle": {"bufferSize": 0}}}, "in the order"),
     ],
-)
+)  # fmt: skip
 def test_a_sentence_for_each_risk(spec: dict[str, Any], expected: str) -> None:
     assert expected in advice_text(**spec)
 
@@ -106,15 +91,6 @@ def test_the_learning_rate_follows_the_batch_by_the_optimizers_rule() -> None:
     assert "SquareRoot" not in advice_text(**four, training={"learningRateScaling": scaling, "optimizer": momentum})
 
 
-def test_a_learning_rate_that_was_decided_is_not_advised_on() -> None:
-    scaling = {"learningRateScaling": {"rule": "None"}}
-    assert advice_text(accelerator={"type": "nvidia-tesla-a100", "countPerNode": 4}, training=scaling) == ""
-
-
-def test_a_fallback_is_no_measurement() -> None:
-    assert "say nothing about it" in advice_text(settings=ClusterSettings(cpu_fallback=True))
-
-
 # Slices of TPU v3 have several machines, on which TensorFlow cannot train. A job on the others differs from an example
 # in the name of the accelerator alone.
 WITHOUT_EXAMPLE = {
@@ -133,50 +109,31 @@ def test_there_are_examples_for_each_kind_of_accelerator_and_program() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-@pytest.mark.parametrize("cpu_fallback", [False, True])
-def test_an_example_resolves_and_loses_no_work(path: Path, cpu_fallback: bool) -> None:
-    job = resolve(MPTrainingJob.load(path), ClusterSettings(cpu_fallback=cpu_fallback))
-    sentences = advise(job)
-    assert len(sentences) <= 3 < MOST
-    for sentence in sentences:
-        assert len(sentence) <= 200
-        assert sentence.endswith(".")
-        assert "\n" not in sentence
-    for mistake in ("output.uri", "everySteps", "No data.validation", "learningRateScaling"):
-        assert not any(mistake in sentence for sentence in sentences)
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_code_of_an_example_is_beside_it(path: Path) -> None:
-    program = MPTrainingJob.load(path).spec.program
+def test_an_example_resolves_and_loses_no_work(path: Path) -> None:
+    job = MPTrainingJob.load(path)
+    assert without_effect(job.spec, resolve(job, ClusterSettings())) == []
+    for cpu_fallback in (False, True):
+        sentences = advise(resolve(job, ClusterSettings(cpu_fallback=cpu_fallback)))
+        assert len(sentences) <= 3 < MOST
+        for sentence in sentences:
+            assert len(sentence) <= 200
+            assert sentence.endswith(".")
+            assert "\n" not in sentence
+        for mistake in ("output.uri", "everySteps", "No data.validation", "learningRateScaling"):
+            assert not any(mistake in sentence for sentence in sentences)
     source = path.parent / "source"
-    if program.script is not None:
-        compile((source / program.script.path).read_text(encoding="utf-8"), program.script.path, "exec")
-    if program.function is not None:
-        module, _, function = program.function.entry_point.partition(":")
+    if script := job.spec.program.script:
+        compile((source / script.path).read_text(encoding="utf-8"), script.path, "exec")
+    if job.spec.program.function is not None:
+        module, _, function = job.spec.program.function.entry_point.partition(":")
         assert f"def {function}(" in (source / f"{module}.py").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("batch", "most", "expected"),
-    [
-        (
-            840,
-            8,
-            "105 examples per replica with 8 workers, 140 with 6, 210 with 4, 420 with 2: NVIDIA A100 40 GB is fastest",
-        ),
-        (64, 8, "BatchNormalization sees the 8 examples of its own replica only, with 8 workers."),
-    ],
-)
-def test_advice_on_the_batch_of_an_elastic_job_is_for_each_number_of_workers(
-    batch: int, most: int, expected: str
-) -> None:
-    assert expected in advice_text(elastic={"min": 2, "max": most}, training={"batchSize": {"global": batch}})
 
 
 @pytest.mark.parametrize(
     ("least", "most", "batch", "expected"),
     [
+        (2, 8, 840, "105 examples per replica with 8 workers, 140 with 6, 210 with 4, 420 with 2: NVIDIA A100 40 GB"),
+        (2, 8, 64, "BatchNormalization sees the 8 examples of its own replica only, with 8 workers."),
         (3, 4, 64, "elastic: {min: 3, max: 4} has one number of nodes, 4, since the others cannot share 64 examples "
                    "evenly: write nodes: 4, or min: 2."),
         (2, 2, 64, "elastic: {min: 2, max: 2} has one number of nodes: write nodes: 2, or min: 1."),
@@ -184,7 +141,9 @@ def test_advice_on_the_batch_of_an_elastic_job_is_for_each_number_of_workers(
         (2, 4, 64, ""),
     ],
 )  # fmt: skip
-def test_advice_on_an_elastic_job_of_one_size(least: int, most: int, batch: int, expected: str) -> None:
+def test_advice_on_an_elastic_job_is_for_each_number_of_workers(
+    least: int, most: int, batch: int, expected: str
+) -> None:
     text = advice_text(elastic={"min": least, "max": most}, training={"batchSize": {"global": batch}})
     assert expected in text if expected else "one number of nodes" not in text
 
@@ -219,12 +178,6 @@ def test_a_field_without_effect_is_named(spec: dict[str, Any], expected: list[st
     document = base | {"data": {"train": ["gs://b/t"]}} | spec
     job = MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": document})
     assert without_effect(job.spec, resolve(job, ClusterSettings())) == expected
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_no_example_has_a_field_without_effect(path: Path) -> None:
-    job = MPTrainingJob.load(path)
-    assert without_effect(job.spec, resolve(job, ClusterSettings())) == []
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidSpec
-from tests.unit.api.resolve.resolved_jobs import (
-    choice,
-    resolved,
-)
+from tests.unit.api.resolve.resolved_jobs import choice, resolved
 
 
 @pytest.mark.parametrize(
@@ -44,21 +41,11 @@ def test_a_global_batch_is_shared_evenly_or_refused_with_the_nearest(count: int,
 
 @pytest.mark.parametrize(
     ("rule", "accumulation", "factor"),
-    [
-        ("Linear", 1, 4.0),
-        ("SquareRoot", 1, 2.0),
-        ("Linear", 2, 8.0),
-        ("SquareRoot", 4, 4.0),
-        ("None", 1, 1.0),
-    ],
+    [("Linear", 1, 4.0), ("SquareRoot", 1, 2.0), ("Linear", 2, 8.0), ("SquareRoot", 4, 4.0), ("None", 1, 1.0)],
 )
 def test_the_learning_rate_follows_the_examples_of_an_update(rule: str, accumulation: int, factor: float) -> None:
     scaling = {"rule": rule, "warmupSteps": 10} | ({"baseBatchSize": 64} if rule != "None" else {})
-    training = {
-        "batchSize": {"global": 256},
-        "gradientAccumulationSteps": accumulation,
-        "learningRateScaling": scaling,
-    }
+    training = {"batchSize": {"global": 256}, "gradientAccumulationSteps": accumulation, "learningRateScaling": scaling}
     job = resolved(training=training)
     assert math.isclose(job.learning_rate.factor, factor)
     assert job.learning_rate.warmup_steps == 10

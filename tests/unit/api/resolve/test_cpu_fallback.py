@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings
-from tests.unit.api.resolve.resolved_jobs import (
-    NO_ACCELERATORS,
-    SCRIPT,
-    choice,
-    resolved,
-)
+from tests.unit.api.resolve.resolved_jobs import NO_ACCELERATORS, SCRIPT, choice, resolved
 
 
 @given(
@@ -60,17 +55,12 @@ def test_fallback_keeps_the_global_batch_size(
         (4, 1, {"global": 64}, "16 for each of 4 replicas", "32 for each of 2 replicas"),
         (4, 2, {"global": 64}, "8 for each of 8 replicas", "32 for each of 2 replicas"),
         (1, 1, {"perReplica": 16}, "16 on one replica", "8 for each of 2 replicas here; asked for: 16 on one replica"),
-        (
-            4,
-            1,
-            None,
-            "32 (Keras' default) for each of 4 replicas",
-            "64 for each of 2 replicas here; asked for: 32 (Keras' default) for each of 4 replicas",
-        ),
+        (4, 1, None, "32 (Keras' default) for each of 4 replicas",
+         "64 for each of 2 replicas here; asked for: 32 (Keras' default) for each of 4 replicas"),
         (2, 1, {"perReplica": 16}, "16 for each of 2 replicas", "16 for each of 2 replicas"),
         (1, 1, {"global": 15}, "15 on one replica", "15 on one replica"),
     ],
-)
+)  # fmt: skip
 def test_the_batch_is_that_of_the_replicas_that_will_run(
     count: int, nodes: int, batch: dict[str, int] | None, there: str, here: str
 ) -> None:
@@ -81,11 +71,8 @@ def test_the_batch_is_that_of_the_replicas_that_will_run(
         assert (told.because, told.value) == (because, f"global {job.global_batch_size}")
 
 
-def test_fallback_leaves_a_cpu_job_alone() -> None:
-    assert resolved("cpu", settings=NO_ACCELERATORS) == resolved("cpu")
-
-
 def test_fallback_keeps_what_was_asked_for() -> None:
+    assert resolved("cpu", settings=NO_ACCELERATORS) == resolved("cpu")
     job = resolved(settings=NO_ACCELERATORS, precision={"policy": "mixed_float16"}, jitCompile="Always")
     assert (job.precision.policy, job.jit_compile) == ("mixed_float16", "Always")
 

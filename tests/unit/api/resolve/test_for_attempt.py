@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mptraining_api.problems import InvalidSpec
@@ -68,18 +70,9 @@ def test_a_checkpoint_is_of_one_keras_so_that_all_machines_use_the_one_that_the_
 def test_the_job_of_an_attempt_has_no_alternatives_and_is_its_own() -> None:
     attempt = for_attempt(frozen(), machine=1)
     assert (attempt.alternatives, for_attempt(attempt)) == ((), attempt)
-
-
-def test_a_job_without_alternatives_is_the_job_of_all_its_attempts() -> None:
+    assert ResolvedJob.read(frozen().to_json()) == frozen(), "the frozen text keeps every machine"
     job = resolved()
     assert for_attempt(job) is job
-
-
-def test_the_frozen_text_keeps_every_machine() -> None:
-    assert ResolvedJob.read(frozen().to_json()) == frozen()
-
-
-def test_a_machine_that_the_job_does_not_have_is_an_error() -> None:
     with pytest.raises(ValueError, match="machine 3 of a job with 2 alternatives"):
         for_attempt(frozen(), machine=3)
 
@@ -89,13 +82,10 @@ def test_a_cluster_without_accelerators_has_none_of_the_alternatives() -> None:
     assert (job.accelerator.asked_for, job.alternatives) == ("nvidia-tesla-a100", ())
 
 
-def elastic(low: int = 1, high: int = 4, size: int = 24) -> ResolvedJob:
-    return resolved(
-        "nvidia-l4",
-        accelerator={"countPerNode": 2},
-        elastic={"min": low, "max": high},
-        training={"batchSize": {"global": size}},
-    )
+def elastic(high: int = 4, size: int = 24, **accelerator: Any) -> ResolvedJob:
+    machine = {"countPerNode": 2} | accelerator
+    batch = {"batchSize": {"global": size}}
+    return resolved("nvidia-l4", accelerator=machine, elastic={"min": 1, "max": high}, training=batch)
 
 
 def test_an_elastic_job_is_frozen_with_the_most_workers() -> None:
@@ -115,41 +105,25 @@ def test_the_global_batch_is_shared_by_the_workers_of_the_attempt(nodes: int, ex
 
 
 def test_only_sizes_that_divide_the_global_batch_are_possible() -> None:
-    assert possible_nodes(elastic(1, 4, 24)) == (1, 2, 3, 4)
-    assert possible_nodes(elastic(1, 4, 16)) == (1, 2, 4)
+    assert possible_nodes(elastic(4, 24)) == (1, 2, 3, 4)
+    assert possible_nodes(elastic(4, 16)) == (1, 2, 4)
     with pytest.raises(ValueError, match="3 workers"):
-        for_attempt(elastic(1, 4, 16), nodes=3)
-
-
-def test_an_elastic_job_with_alternatives_changes_both() -> None:
-    job = resolved(
-        "nvidia-tesla-a100",
-        accelerator={"countPerNode": 4, "alternatives": [{"type": "nvidia-tesla-t4", "countPerNode": 2}]},
-        elastic={"min": 1, "max": 2},
-        training={"batchSize": {"global": 64}},
-    )
-    attempt = for_attempt(job, machine=1, nodes=1)
-    assert (attempt.accelerator.type, attempt.processes, attempt.replicas) == ("nvidia-tesla-t4", 1, 2)
-
-
-def test_the_sizes_of_an_elastic_job_are_a_choice_with_its_reason() -> None:
-    job = resolved("nvidia-l4", elastic={"min": 1, "max": 8}, training={"batchSize": {"global": 64}})
-    found = choice(job, "spec.elastic")
+        for_attempt(elastic(4, 16), nodes=3)
+    found = choice(elastic(8, 64, countPerNode=1), "spec.elastic")
     assert found.value == "1, 2, 4, 8"
     assert "share 64 examples evenly" in found.because
 
 
-def test_the_machines_of_an_elastic_job_have_the_same_sizes() -> None:
-    def elastic(other: int) -> ResolvedJob:
-        machine = {
-            "type": "nvidia-l4",
-            "countPerNode": 1,
-            "alternatives": [{"type": "nvidia-l4", "countPerNode": other}],
-        }
-        return resolved(
-            "nvidia-l4", accelerator=machine, elastic={"min": 1, "max": 5}, training={"batchSize": {"global": 20}}
-        )
+def test_an_elastic_job_with_alternatives_changes_both() -> None:
+    job = elastic(2, 64, countPerNode=4, alternatives=[{"type": "nvidia-tesla-t4", "countPerNode": 2}])
+    attempt = for_attempt(job, machine=1, nodes=1)
+    assert (attempt.accelerator.type, attempt.processes, attempt.replicas) == ("nvidia-tesla-t4", 1, 2)
 
-    assert possible_nodes(elastic(1)) == (1, 2, 4, 5)
+
+def test_the_machines_of_an_elastic_job_have_the_same_sizes() -> None:
+    def with_other(count: int) -> ResolvedJob:
+        return elastic(5, 20, countPerNode=1, alternatives=[{"type": "nvidia-l4", "countPerNode": count}])
+
+    assert possible_nodes(with_other(1)) == (1, 2, 4, 5)
     with pytest.raises(InvalidSpec, match=r"alternatives\[0\].countPerNode: .* on 1, 5 nodes, .* on 1, 2, 4, 5"):
-        elastic(4)
+        with_other(4)

@@ -50,31 +50,16 @@ def toleration(key: str, value: str) -> dict[str, str]:
     [
         ({}, {}, []),
         ({"provisioning": "Spot"}, {"cloud.google.com/gke-spot": "true"}, [("cloud.google.com/gke-spot", "true")]),
-        (
-            {"provisioning": "FlexStart"},
-            {"cloud.google.com/gke-flex-start": "true"},
-            [("cloud.google.com/gke-flex-start", "true"), ("cloud.google.com/gke-queued", "true")],
-        ),
-        (
-            {"provisioning": "Reservation", "reservation": "team-a100"},
-            {
-                "cloud.google.com/reservation-name": "team-a100",
-                "cloud.google.com/reservation-affinity": "specific",
-            },
-            [],
-        ),
-        (
-            {"provisioning": "Reservation", "reservation": "projects/pool-1/reservations/team-a100"},
-            {
-                "cloud.google.com/reservation-name": "team-a100",
-                "cloud.google.com/reservation-affinity": "specific",
-                "cloud.google.com/reservation-project": "pool-1",
-            },
-            [],
-        ),
+        ({"provisioning": "FlexStart"}, {"cloud.google.com/gke-flex-start": "true"},
+         [("cloud.google.com/gke-flex-start", "true"), ("cloud.google.com/gke-queued", "true")]),
+        ({"provisioning": "Reservation", "reservation": "team-a100"},
+         {"cloud.google.com/reservation-name": "team-a100", "cloud.google.com/reservation-affinity": "specific"}, []),
+        ({"provisioning": "Reservation", "reservation": "projects/pool-1/reservations/team-a100"},
+         {"cloud.google.com/reservation-name": "team-a100", "cloud.google.com/reservation-affinity": "specific",
+         "cloud.google.com/reservation-project": "pool-1"}, []),
         ({"partition": "3g.20gb"}, {"cloud.google.com/gke-gpu-partition-size": "3g.20gb"}, []),
     ],
-)
+)  # fmt: skip
 def test_gke_selects_by_labels_alone(
     wanted: dict[str, Any], labels: dict[str, str], tolerated: list[tuple[str, str]]
 ) -> None:
@@ -95,10 +80,16 @@ def test_a_gpu_without_kernels_in_tensorflow_s_wheels_needs_an_image_of_the_job(
         job({"type": gpu}, settings, podTemplate={})
 
 
-def test_gb200_needs_arm_nodes() -> None:
-    placed = place({"type": "nvidia-gb200"})
-    assert placed.node_selector["kubernetes.io/arch"] == "arm64"
-    assert toleration("kubernetes.io/arch", "arm64") in placed.tolerations
+def test_a_tpu_is_chosen_by_type_and_topology_and_gb200_by_its_architecture() -> None:
+    tpu = place({"type": "tpu-v5-lite-podslice", "topology": "2x4"})
+    assert tpu.node_selector == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": "2x4",
+    }
+    assert tpu.resources == {"google.com/tpu": 8}
+    gb200 = place({"type": "nvidia-gb200"})
+    assert gb200.node_selector["kubernetes.io/arch"] == "arm64"
+    assert toleration("kubernetes.io/arch", "arm64") in gb200.tolerations
 
 
 def test_eks_has_three_kinds_of_nodes() -> None:
@@ -161,29 +152,23 @@ def test_slices_of_one_size_are_told_from_whole_gpus_by_their_product(platform: 
         ({"type": A100, "provisioning": "Reservation", "reservation": "r"}, "AKS", "expected OnDemand, Spot."),
         ({"type": A100, "provisioning": "Spot"}, "NVIDIA", "expected OnDemand."),
         ({"type": "cpu", "provisioning": "Spot"}, "NVIDIA", "expected OnDemand."),
-        (
-            {"type": A100, "provisioning": "Reservation", "reservation": "projects/p/reservations/r"},
-            "EKS",
-            "expected the id of a capacity reservation",
-        ),
+        ({"type": A100, "provisioning": "Reservation", "reservation": "projects/p/reservations/r"}, "EKS",
+         "expected the id of a capacity reservation"),
         ({"type": A100, "partition": "1g.24gb"}, "GKE", "NVIDIA A100 40 GB has no slice '1g.24gb'; expected 1g.5gb,"),
         ({"type": "nvidia-l4", "partition": "1g.5gb"}, "GKE", "NVIDIA L4 has no slices"),
         ({"type": "nvidia-b200", "countPerNode": 2}, "GKE", "no machine has 2 x NVIDIA B200; expected 8"),
         ({"type": "nvidia-b200", "countPerNode": 9}, "NVIDIA", "no machine has 9 x NVIDIA B200; expected 1 to 8"),
     ],
-)
+)  # fmt: skip
 def test_what_the_platform_does_not_have_is_refused(accelerator: dict[str, Any], node_labels: str, found: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         place(accelerator, node_labels)
     assert found in str(caught.value)
 
 
-@pytest.mark.parametrize("node_labels", ["NVIDIA", "EKS", "Auto"])
-def test_a_job_may_use_a_part_of_a_machine_that_is_not_gke_s(node_labels: str) -> None:
-    assert place({"type": "nvidia-b200", "countPerNode": 2}, node_labels).resources == {"nvidia.com/gpu": 2}
-
-
-def test_a_slice_is_one_device_whatever_the_machines_have() -> None:
+def test_a_job_may_use_a_part_of_a_machine_that_is_not_gke_s_and_a_slice_is_one_device() -> None:
+    for node_labels in ("NVIDIA", "EKS", "Auto"):
+        assert place({"type": "nvidia-b200", "countPerNode": 2}, node_labels).resources == {"nvidia.com/gpu": 2}
     resolved = job({"type": "nvidia-b200", "partition": "1g.23gb"}, ClusterSettings())
     assert (resolved.replicas, resolved.accelerator.count_per_node) == (1, 1)
 

@@ -32,14 +32,5 @@ def test_two_changes_are_one(first: int, second: int, third: int) -> None:
 )
 def test_warm_up_is_five_epochs_or_a_tenth(per_epoch: int | None, total: int | None, expected: int | None) -> None:
     assert warmup_steps(per_epoch, total) == expected
-
-
-def test_what_is_advised() -> None:
-    assert scaling_suggestion("Adam", 64, 256, steps_per_epoch=100) == (
-        "learningRateScaling: {rule: SquareRoot, baseBatchSize: 64, warmupSteps: 500} multiplies it by 2, as fits Adam"
-    )
-    assert "{rule: Linear, baseBatchSize: 64, warmupSteps: <five epochs>} multiplies it by 4" in scaling_suggestion(
-        "SGD", 64, 256
-    )
     assert "warmupSteps" not in scaling_suggestion("SGD", 256, 64), "a smaller rate needs no warm-up"
     assert "SquareRoot for Adam" in scaling_suggestion(None, 64, 256)

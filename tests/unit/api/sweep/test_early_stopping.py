@@ -32,15 +32,10 @@ def test_hyperband_has_rungs_by_itself_and_others_where_they_are_asked_for() -> 
 
 def ended(values: list[float], epoch: int = 1) -> list[Trial]:
     return [
-        Trial(
-            number=number,
-            job=f"a-{number}",
-            state=TrialState.STOPPED,
-            parameters={},
-            values=[RungValue(epoch=epoch, value=value)],
-        )
+        Trial(number=number, job=f"a-{number}", state=TrialState.STOPPED, parameters={},
+              values=[RungValue(epoch=epoch, value=value)])
         for number, value in enumerate(values, start=1)
-    ]
+    ]  # fmt: skip
 
 
 def promoted(trials: list[Trial], rungs: Rungs, *, at_least: int = 0) -> set[int]:
@@ -85,13 +80,7 @@ def test_a_trial_continues_later_when_others_turn_out_worse() -> None:
     assert promotable(ended([0.9, 0.8]), rungs) is None
     assert promoted(ended([0.9, 0.8, 0.1]), rungs) == {1}
     assert promoted(ended([0.9, 0.8, 0.1, 0.2, 0.3, 0.4]), rungs) == {1, 2}
-
-
-def test_of_equal_values_the_first_trial_continues() -> None:
-    assert promoted(ended([0.5, 0.5, 0.5]), Rungs((1, 3), 3, maximize=True)) == {1}
-
-
-def test_a_failed_trial_keeps_its_place_and_does_not_continue() -> None:
-    trials = ended([0.9, 0.2, 0.1])
-    trials[0] = trials[0].model_copy(update={"state": TrialState.FAILED, "rung": 1})
-    assert promotable(trials, Rungs((1, 3), 3, maximize=True)) is None
+    assert promoted(ended([0.5, 0.5, 0.5]), rungs) == {1}, "of equal values the first"
+    first, *others = ended([0.9, 0.2, 0.1])
+    failed = first.model_copy(update={"state": TrialState.FAILED, "rung": 1})
+    assert promotable([failed, *others], rungs) is None, "a failed trial keeps its place"

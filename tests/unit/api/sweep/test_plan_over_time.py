@@ -109,11 +109,7 @@ def test_a_new_process_proposes_what_the_old_one_would_have(name: str) -> None:
 @settings(max_examples=20, deadline=None)
 @given(seed=SEEDS)
 def test_successive_halving_trains_its_best_to_the_end(seed: int) -> None:
-    searched = sweep(
-        parameters=[PARAMETER],
-        algorithm={"name": "Hyperband"},
-        trials={"max": 18, "parallel": 4},
-    )
+    searched = sweep(parameters=[PARAMETER], algorithm={"name": "Hyperband"}, trials={"max": 18, "parallel": 4})
     status = FakeCluster(searched, random.Random(seed), score, by_number, kills=0.1).run()
     assert status.phase == SweepPhase.SUCCEEDED
     trials = status.trials or []

@@ -158,12 +158,6 @@ def test_a_grid_is_every_combination_and_ends() -> None:
     assert found[6] is None
 
 
-def test_optuna_is_as_loud_as_before() -> None:
-    optuna.logging.set_verbosity(optuna.logging.DEBUG)
-    propose(spec("Random"), [])
-    assert optuna.logging.get_verbosity() == optuna.logging.DEBUG
-
-
 def test_optuna_is_imported_by_the_first_proposal_alone() -> None:
     """Neither the operator nor `mptj` pays for it before; a grid never does."""
     program = (

@@ -7,7 +7,6 @@ import pytest
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.document_problems import DocumentProblems, document_problems
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.spec import MPTrainingJob
 from mptraining_api.validation.job_text import read_job_text
 from mptraining_api.validation.mistakes import InvalidJobFile
 from mptraining_api.validation.yaml_text import read_yaml
@@ -32,21 +31,21 @@ spec:
 
 
 def found(*changes: tuple[str, str]) -> DocumentProblems:
+    return document_problems(read_job_text(changed(*changes), file="job.yaml").content, ClusterSettings())
+
+
+def changed(*changes: tuple[str, str]) -> str:
     text = JOB
     for old, new in changes:
         assert old in text
         text = text.replace(old, new, 1)
-    return document_problems(read_job_text(text, file="job.yaml").content, ClusterSettings())
+    return text
 
 
 def mistakes(*changes: tuple[str, str]) -> list[str]:
     """Return the lines that `mptj check` prints for the job with these changes."""
-    text = JOB
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new, 1)
     try:
-        written = read_job_text(text, file="job.yaml")
+        written = read_job_text(changed(*changes), file="job.yaml")
         problems = document_problems(written.content, ClusterSettings()).problems
     except InvalidJobFile as error:
         return str(error).splitlines()
@@ -55,10 +54,7 @@ def mistakes(*changes: tuple[str, str]) -> list[str]:
 
 def test_a_learning_rate_in_scientific_notation_is_a_number() -> None:
     assert mistakes() == []
-    training = parsed_job(JOB).spec.training
-    assert training is not None
-    assert training.optimizer is not None
-    assert training.optimizer.config == {"learning_rate": 0.001}
+    assert parsed_job(JOB).to_document()["spec"]["training"]["optimizer"]["config"] == {"learning_rate": 0.001}
 
 
 @pytest.mark.parametrize(
@@ -88,9 +84,6 @@ def test_a_learning_rate_in_scientific_notation_is_a_number() -> None:
         ("  program:", "  precision: {policy: fp16}\n  program:",
          "job.yaml:6: spec.precision.policy: 'fp16' is not valid; expected Auto, Measure, float32, mixed_float16 or "
          "mixed_bfloat16. Write policy: mixed_float16"),
-        ("  program:", "  precision: bf16\n  program:",
-         "job.yaml:6: spec.precision: 'bf16' is not valid; expected the fields policy, lossScale. "
-         "Write precision: {policy: mixed_bfloat16}"),
         ("epochs: 1", "epochs: ten", "job.yaml:12: spec.training.epochs: 'ten' is not valid; expected a whole number"),
         ('["gs://bucket/train-*"]', "gs://bucket/train-*",
          "job.yaml:9: spec.data.train: 'gs://bucket/train-*' is not valid; expected a list: [a, b]. "
@@ -104,9 +97,6 @@ def test_a_learning_rate_in_scientific_notation_is_a_number() -> None:
         ("name: mlp", "name: VGG99",
          "job.yaml:7: spec.program.application.name: there is no application 'VGG99' in Keras VERSION. "
          "Did you mean 'VGG19'?"),
-        ("name: mlp", "name: resnet50",
-         "job.yaml:7: spec.program.application.name: there is no application 'resnet50' in Keras VERSION. "
-         "Did you mean 'ResNet50'?"),
         ("className: Adam", "className: Adamm",
          "job.yaml:14: spec.training.optimizer.className: there is no optimizer 'Adamm' in Keras VERSION. "
          "Did you mean 'Adam'?"),
@@ -153,11 +143,6 @@ def test_all_mistakes_are_listed_at_once_in_the_order_of_their_lines() -> None:
     assert [int(line.split(":")[1]) for line in lines] == [5, 7, 12, 13, 14]
 
 
-def test_a_rule_is_broken_beside_an_invalid_field() -> None:
-    lines = mistakes(("epochs: 1", "epochs: ten"), ("name: mlp", "name: mlp, freezeBase: true"))
-    assert [line.split(":")[1] for line in lines] == ["7", "12"]
-
-
 def test_decisions_that_contradict_the_accelerator_are_listed_together() -> None:
     lines = mistakes(
         ("type: cpu", "type: nvidia-tesla-t4, countPerNode: 4"), ("global: 16", "global: 15"),
@@ -186,13 +171,9 @@ def test_decisions_that_contradict_the_accelerator_are_listed_together() -> None
         ("{type: cpu, partition: 3g.20gb}", ["spec.accelerator.type: 'cpu'; expected a GPU"]),
         ("{type: nvidia-tesla-a100, partition: 3g.20gb, countPerNode: 4}",
          ["spec.accelerator.countPerNode: 4; expected 1 with partition"]),
-        ("{type: nvidia-tesla-t4, alternatives: [{type: nvidia-tesla-t4, partition: 1g.5gb, countPerNode: 2}]}",
-         ["spec.accelerator.alternatives[0].partition: NVIDIA T4 has no slices (MIG)"]),
         ("{type: cpu, alternatives: [{type: nvidia-l4, countPerNode: 3, provisioning: Reservation}]}",
          ["spec.accelerator.alternatives[0].provisioning: 'Reservation'; expected the name of the reservation beside",
           "spec.accelerator.alternatives[0].countPerNode: no machine has 3 x NVIDIA L4"]),
-        ("{type: cpu, provisioning: Reservation}",
-         ["spec.accelerator.provisioning: 'Reservation'; expected the name of the reservation beside"]),
     ],
 )  # fmt: skip
 def test_the_mistakes_of_all_machines_are_listed_beside_broken_rules(accelerator: str, lines: list[str]) -> None:
@@ -229,11 +210,13 @@ def test_the_mistakes_of_several_alternatives_in_what_they_share_with_the_job_ar
     ]
 
 
-def test_a_misspelled_field_of_the_spec_hides_no_machine() -> None:
+def test_a_misspelled_field_hides_no_machine_and_no_broken_rule() -> None:
     lines = mistakes(
         ("  program:", "  nods: 2\n  program:"), ("{type: cpu}", "{type: nvidia-tesla-t4, countPerNode: 3}")
     )
     assert [line.split(": ")[1] for line in lines] == ["spec.accelerator.countPerNode", "spec.nods"]
+    lines = mistakes(("epochs: 1", "epochs: ten"), ("name: mlp", "name: mlp, freezeBase: true"))
+    assert [line.split(":")[1] for line in lines] == ["7", "12"]
 
 
 @pytest.mark.parametrize("name", ["mypackage>MyAdam", "flowers.optimizers:MyAdam"])
@@ -265,7 +248,7 @@ def test_a_file_that_is_no_job_is_called_what_it_is(text: str, kind: str) -> Non
     assert "`mptj init` writes a job file." in str(caught.value)
 
 
-def test_values_that_kubectl_reads_differently_are_noted() -> None:
+def test_values_that_kubectl_reads_differently_are_noted_and_recursion_is_a_mistake() -> None:
     (document,) = read_yaml('a: yes\nb: "no"\nc: [off, 010]\nd: true\n', file="x")
     assert document.content == {"a": "yes", "b": "no", "c": ["off", 10], "d": True}
     assert document.ambiguous == (
@@ -273,13 +256,5 @@ def test_values_that_kubectl_reads_differently_are_noted() -> None:
         (3, 'c[0]: off is text here (YAML 1.2) and false for kubectl; write "off"'),
         (3, "c[1]: 010 is 10 here (YAML 1.2) and 8 for kubectl"),
     )
-
-
-def test_deep_nesting_and_recursion_are_mistakes_and_no_crash() -> None:
     with pytest.raises(InvalidSpec, match="levels of nesting"):
         read_yaml("&a [*a]", file="x")
-
-
-def test_snake_case_is_refused_in_documents_of_python_too() -> None:
-    with pytest.raises(InvalidSpec, match="write it 'batchSize'"):
-        MPTrainingJob.parse(read_job_text(JOB.replace("batchSize", "batch_size"), file="x").content)

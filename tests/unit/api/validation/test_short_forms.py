@@ -25,14 +25,11 @@ def test_a_range_of_nodes_is_refused_with_the_line_to_write() -> None:
         (("spec", "elastic"), "2-8", "Write elastic: {min: 2, max: 8}"),
         (("spec", "elastic"), 4, "Write elastic: {min: 1, max: 4}"),
         (("spec", "elastic"), True, "Write elastic: {min: 1, max: 8}"),
-        (
-            ("spec", "scheduling", "gang"),
-            "Kueue",
-            "Kueue admits all workers of a job that names a queue: write scheduling: {queueName: NAME}, without gang.",
-        ),
+        (("spec", "scheduling", "gang"), "Kueue",
+         "Kueue admits all workers of a job that names a queue: write scheduling: {queueName: NAME}, without gang."),
         (("spec", "scheduling", "gang"), "Slurm", ""),
     ],
-)
+)  # fmt: skip
 def test_a_short_form_gets_the_line_to_write(path: tuple[str | int, ...], value: object, line: str) -> None:
     assert for_value(path, value) == line
 
@@ -40,18 +37,14 @@ def test_a_short_form_gets_the_line_to_write(path: tuple[str | int, ...], value:
 @pytest.mark.parametrize(
     ("spec", "line"),
     [
-        (
-            {"podTemplate": {"sidecars": []}},
-            "spec.podTemplate.sidecars: unknown field. Write initContainers; a container with restartPolicy: Always is "
-            "a sidecar.",
-        ),
-        (
-            {"accelerator": {"type": "nvidia-l4", "deviceClass": "l4"}},
-            "spec.accelerator.deviceClass: unknown field. DeviceClasses are a setting of the operator, deviceClasses, "
-            "which the administrator changes.",
-        ),
+        ({"podTemplate": {"sidecars": []}},
+         "spec.podTemplate.sidecars: unknown field. Write initContainers; a container with restartPolicy: Always is "
+         "a sidecar."),
+        ({"accelerator": {"type": "nvidia-l4", "deviceClass": "l4"}},
+         "spec.accelerator.deviceClass: unknown field. DeviceClasses are a setting of the operator, deviceClasses, "
+         "which the administrator changes."),
     ],
-)
+)  # fmt: skip
 def test_a_field_of_others_is_refused_with_what_is_here(spec: dict[str, object], line: str) -> None:
     base = {"accelerator": {"type": "nvidia-l4"}, "program": {"script": {"path": "train.py"}}}
     with pytest.raises(InvalidSpec) as caught:

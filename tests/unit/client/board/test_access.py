@@ -57,7 +57,6 @@ def test_a_wrong_or_absent_token_sees_nothing(board: Served, path: str) -> None:
     wrong = board.request("/?token=wrong", headers={})
     assert wrong.status == 403
     assert "Set-Cookie" not in wrong.headers
-    assert b"mptj board" in wrong.body
 
 
 def test_a_token_in_the_address_of_another_page_is_not_taken(board: Served) -> None:
@@ -111,7 +110,7 @@ def eventually_answered(served: Served, path: str) -> Answer:
             time.sleep(0.02)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8666", "127.0.0.1.evil.example", "localhost.evil", ""])
+@pytest.mark.parametrize("host", ["evil.example:8666", "127.0.0.1.evil.example"])
 def test_a_name_that_was_made_to_point_here_is_refused(board: Served, host: str) -> None:
     """DNS rebinding: the browser sends the cookie of no name, but a page could also guess the first address."""
     for path in ("/api/runs", f"/?token={TOKEN}"):
@@ -121,9 +120,9 @@ def test_a_name_that_was_made_to_point_here_is_refused(board: Served, host: str)
 @pytest.mark.parametrize(
     ("header", "allowed"),
     [
-        ("localhost", True), ("localhost:8666", True), ("LOCALHOST.:1", True), ("127.0.0.1:8666", True),
-        ("[::1]:8666", True), ("[::1]", True), ("192.168.1.7:8666", True), ("gpu-box:8666", True), ("GPU-Box", True),
-        ("gpu-box.example", False), ("localhost@evil.example", False), ("evil:127.0.0.1", False), ("", False),
+        ("LOCALHOST.:1", True), ("127.0.0.1:8666", True), ("[::1]:8666", True), ("[::1]", True),
+        ("192.168.1.7:8666", True), ("GPU-Box:8666", True), ("gpu-box.example", False),
+        ("localhost@evil.example", False), ("evil:127.0.0.1", False), ("localhost.evil", False), ("", False),
     ],
 )  # fmt: skip
 def test_hosts(header: str, allowed: bool) -> None:

@@ -93,20 +93,19 @@ def test_everything_of_a_run_that_diverged(run_in: RunIn) -> None:
         ({"reason": "Preempted", "exit_code": 75, "message": "spot"}, "Stopped"),
     ],
 )
-def test_the_state_of_a_run_that_has_ended(run_in: RunIn, result: dict[str, Any], state: str) -> None:
-    runs, _ = shown(run_in(result=result))
-    (row,) = runs["runs"]
+def test_the_state_of_a_run_that_has_ended(
+    run_in: RunIn, attempt_events: AttemptEvents, result: dict[str, Any], state: str
+) -> None:
+    folder = run_in(result=result)
+    (row,) = shown(folder)[0]["runs"]
     assert row["state"] == state
     assert row["reason"] == (f"{result['reason']}: {result['message']}" if result else "Succeeded")
     assert row["values"]["outcome"] == result.get("reason", "Succeeded")
     assert row["progress"] == {"step": 30, "totalSteps": 30, "percent": 100}
-
-
-def test_a_result_of_an_earlier_attempt_is_out_of_date(run_in: RunIn, attempt_events: AttemptEvents) -> None:
-    folder = run_in()
-    (folder / events_file(2, "c", 0, 0)).write_text(lines(attempt_events(steps=40, first=30, attempt=2, begin=1990.0)))
-    runs, _ = shown(folder)
-    assert runs["runs"][0]["state"] == "Running"
+    # A result of an earlier attempt is out of date.
+    later = attempt_events(steps=40, first=30, attempt=2, begin=1990.0)
+    (folder / events_file(2, "c", 0, 0)).write_text(lines(later))
+    assert shown(folder)[0]["runs"][0]["state"] == "Running"
 
 
 def test_rows_have_the_values_of_the_comparison(run_in: RunIn) -> None:

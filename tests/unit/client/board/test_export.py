@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mptraining.board.board import Board
-from mptraining.board.export import bundle, data, write_page
+from mptraining.board.export import data, write_page
 from mptraining.board.sources import folder_source
 from mptraining_api.problems import InvalidData
 from tests.testbed.board_runs import write_run
@@ -73,17 +73,6 @@ def test_text_of_a_run_is_never_markup(tmp_path: Path) -> None:
     assert "alert(1)</script>" not in text
     (run,) = found["runs"]["runs"]
     assert run["values"]["program"] == STRANGE
-
-
-def test_modules_are_bundled_behind_what_they_import() -> None:
-    files = {
-        "main.js": 'import { a } from "./x/a.js";\nimport { b } from "./b.js";\nconsole.log(a, b);\n',
-        "x/a.js": 'import { b } from "../b.js";\nexport const a = b + 1;\n',
-        "b.js": "export function b() {}\nexport async function c() {}\nexport class D {}\n",
-    }
-    assert bundle("main.js", files.__getitem__) == (
-        "function b() {}\nasync function c() {}\nclass D {}\n\nconst a = b + 1;\n\nconsole.log(a, b);\n"
-    )
 
 
 def test_no_runs_are_named(tmp_path: Path) -> None:

@@ -80,15 +80,10 @@ def test_a_series_has_only_the_points_that_know_it() -> None:
     values = {"val_loss": np.array([np.nan, 1.0, np.nan, 2.0])}
     curves = Curves(step=x, epoch=np.array([1.0, 1, 2, 2]), seconds=x, values=values, steps_per_epoch=2)
     drawn = chart("val_loss", "epoch", {"a": curves, "b": Curves()}, pixels=100)
-    assert drawn == {
-        "name": "val_loss",
-        "x": "epoch",
-        "unit": "number",
-        "series": [{"run": "a", "x": [0.5, 1.5], "y": [1, 2]}],
-    }
-    assert whole_series(curves, 100) == {
-        "val_loss": {"unit": "number", "step": [1, 3], "epoch": [0.5, 1.5], "seconds": [1, 3], "y": [1, 2]}
-    }
+    series = [{"run": "a", "x": [0.5, 1.5], "y": [1, 2]}]
+    assert drawn == {"name": "val_loss", "x": "epoch", "unit": "number", "series": series}
+    whole = {"unit": "number", "step": [1, 3], "epoch": [0.5, 1.5], "seconds": [1, 3], "y": [1, 2]}
+    assert whole_series(curves, 100) == {"val_loss": whole}
 
 
 def test_numbers_have_seven_digits_and_are_never_nan() -> None:
@@ -101,11 +96,9 @@ def test_numbers_have_seven_digits_and_are_never_nan() -> None:
 def test_groups_and_units() -> None:
     names = ["loss", "deviceMemoryUsedBytes", "val_loss", "lossScale", "gradientNorm", "stepSeconds"]
     assert groups(names) == {
-        "training": ["loss"],
-        "validation": ["val_loss"],
-        "numbers": ["gradientNorm", "lossScale"],
+        "training": ["loss"], "validation": ["val_loss"], "numbers": ["gradientNorm", "lossScale"],
         "system": ["deviceMemoryUsedBytes", "stepSeconds"],
-    }
+    }  # fmt: skip
     # A metric may have the name of a unit.
-    shown = ("deviceMemoryUsedBytes", "stepSeconds", "inputBoundPercent", "examplesPerSecond", "loss", "myBytes")
-    assert [unit(each) for each in shown] == ["bytes", "seconds", "percent", "examples/s", "number", "number"]
+    shown = ("deviceMemoryUsedBytes", "stepSeconds", "inputBoundPercent", "examplesPerSecond", "myBytes")
+    assert [unit(each) for each in shown] == ["bytes", "seconds", "percent", "examples/s", "number"]

@@ -34,12 +34,10 @@ HEAVY = ("tensorflow", "kopf", "kubernetes", "google.cloud.storage", "pyarrow", 
     "code",
     [
         pytest.param("import mptraining", id="import mptraining"),
-        pytest.param(
-            "from mptraining.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass",
-            id="mptj --help",
-        ),
+        pytest.param("from mptraining.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+         id="mptj --help"),
     ],
-)
+)  # fmt: skip
 def test_a_light_start(code: str, environment: Environment) -> None:
     measure = (
         "\nimport os, sys\nspent = os.times()"
@@ -92,11 +90,7 @@ def test_help_and_version(mptj: Mptj) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_exit_code_2(
-    arguments: tuple[str, ...],
-    line: str,
-    mptj: Mptj,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...], line: str, mptj: Mptj, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = mptj(*arguments)

@@ -125,13 +125,11 @@ WRONG = {"runtimes": {"vision": {"images": {"gpu": "BAD IMAGE"}}}}
     [
         (WRONG, "settings.yaml:4: "),
         ({"settings": WRONG, "replicas": 2}, "settings.yaml:6: settings."),
-        (
-            {"kind": "ConfigMap", "data": {"runtimes.yaml": yaml.safe_dump(WRONG)}},
-            "settings.yaml: data['runtimes.yaml']: ",
-        ),
+        ({"kind": "ConfigMap", "data": {"runtimes.yaml": yaml.safe_dump(WRONG)}},
+         "settings.yaml: data['runtimes.yaml']: "),
     ],
     ids=["settings", "values", "ConfigMap"],
-)
+)  # fmt: skip
 def test_a_mistake_is_named_by_its_place_in_that_file(tmp_path: Path, document: object, place: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         load(Path(write(tmp_path, document)))

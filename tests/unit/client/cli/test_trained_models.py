@@ -68,10 +68,7 @@ def test_a_prediction_is_a_job_whose_run_folder_is_deleted_at_the_end(
         "to": str(here / "p.parquet"),
         "evaluate": True,
     }
-    assert document["data"] == {
-        "predict": [str(here / "test-*")],
-        "badRecords": {"action": "Skip", "maxSkipped": 3},
-    }
+    assert document["data"] == {"predict": [str(here / "test-*")], "badRecords": {"action": "Skip", "maxSkipped": 3}}
     assert document["output"]["uri"] == str(here / "p.parquet.run")
     assert not (here / "p.parquet.run").exists()
     printed = capsys.readouterr().out

@@ -17,6 +17,7 @@ from mptraining.cluster.job_view import JobView, view
 from mptraining.cluster.logs import WorkerPod
 from mptraining.display.transfer import PlainTransfer
 from mptraining_api.problems import InvalidData
+from tests.unit.client.cluster.test_job_view import condition
 from tests.unit.client.cluster.test_reader_pod import template
 
 FILES = [RemoteFile("a", 1, "1"), RemoteFile("b", 1, "1"), RemoteFile("model/c", 1, "1")]
@@ -51,12 +52,8 @@ def wanted(to: Path, *, model_only: bool = False) -> Wanted:
 
 @pytest.fixture
 def said() -> list[str]:
+    """The lines that a fetch prints."""
     return []
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "_pause", lambda seconds: None)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, source: Any, pod: WorkerPod | None = POD) -> list[tuple[str, str]]:
@@ -67,6 +64,7 @@ def use(monkeypatch: pytest.MonkeyPatch, source: Any, pod: WorkerPod | None = PO
         read.append((name, path))
         return source
 
+    monkeypatch.setattr(fetch, "_pause", lambda seconds: None)
     monkeypatch.setattr(fetch, "PodFolder", folder)
     monkeypatch.setattr(fetch, "worker_zero", lambda server, uid: pod)
     monkeypatch.setattr(fetch, "exec_output", lambda *_, **__: iter(()))
@@ -94,10 +92,8 @@ def test_the_model_alone(tmp_path: Path, said: list[str], monkeypatch: pytest.Mo
     kept(tmp_path / "m", said.append, model_only=True)
     kept(tmp_path / "all", said.append)
     assert read == [("digits-1-0-x", "model"), ("digits-1-0-x", ".")]
-    assert [default_target("digits", model_only=each) for each in (True, False)] == [
-        Path("digits-model"),
-        Path("digits"),
-    ]
+    targets = [default_target("digits", model_only=each) for each in (True, False)]
+    assert targets == [Path("digits-model"), Path("digits")]
 
 
 def test_files_that_change_meanwhile_are_named(
@@ -153,11 +149,7 @@ class Server:
 
 
 def job(attempt: int | None = 3, *, failed: bool = False) -> JobView:
-    ended = [
-        {"type": each, "status": "True", "reason": "ProgramFailed", "message": "why",
-         "lastTransitionTime": "2026-01-01T00:00:00Z"}
-        for each in ("Finished", "Failed")
-    ]  # fmt: skip
+    ended = [condition(type, "ProgramFailed", "why") for type in ("Finished", "Failed")]
     status = {"currentAttempt": attempt, "conditions": ended if failed else []}
     return view({"metadata": {"name": "digits", "uid": "uid"}, "spec": {}, "status": status})
 
@@ -177,51 +169,34 @@ def test_worker_0_sends_a_folder_of_the_pods_while_it_runs(
     assert read == [("digits-1-0-x", "/runs/digits"), ("digits-1-0-x", "/tmp/runs/relative/model")]
 
 
-def test_a_folder_of_pods_that_have_ended_is_gone(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("seen", "output", "pod", "problem"),
+    [
+        (job(), "runs/digits", None, r"runs/digits was on the disk of its pods, which have ended"),
+        (job(None), "/runs/digits", POD, r"no attempt has been started: it has no run folder yet"),
+        (job(1), "/runs/digits", POD, r"its Indexed Jobs are deleted"),
+        (job(failed=True), "/runs/digits", POD, "there is no model, the job has failed: ProgramFailed: why"),
+        (job(), "/runs/digits", POD, r"there is no model yet\. It is written at the end of training"),
+    ],
+)
+def test_what_there_is_not_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: JobView, output: str, pod: WorkerPod | None, problem: str
 ) -> None:
-    use(monkeypatch, Folder(), None)
-    with pytest.raises(ClusterProblem, match=r"runs/digits was on the disk of its pods, which have ended"):
-        of_volume(job(), "runs/digits", tmp_path / "got", said.append)
+    use(monkeypatch, Folder(files=[]), pod)
+    with pytest.raises(ClusterProblem, match=problem):
+        of_volume(seen, output, tmp_path / "m", print, model_only=True)
 
 
-def test_before_the_first_attempt_there_is_no_folder(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_job_has_a_run_folder(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, Folder())
-    with pytest.raises(ClusterProblem, match=r"no attempt has been started: it has no run folder yet"):
-        of_volume(job(None), "/runs/digits", tmp_path / "got", said.append)
-    with pytest.raises(ClusterProblem, match=r"its Indexed Jobs are deleted"):
-        of_volume(job(1), "/runs/digits", tmp_path / "got", said.append)
+    assert of_volume(job(failed=True), "/runs/digits", tmp_path / "got", said.append) == tmp_path / "got"
 
 
-def test_a_failed_job_has_a_run_folder_and_no_model(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(monkeypatch, Folder())
-    failed = job(failed=True)
-    with pytest.raises(ClusterProblem, match="there is no model, the job has failed: ProgramFailed: why"):
-        of_volume(failed, "/runs/digits", tmp_path / "m", said.append, model_only=True)
-    assert of_volume(failed, "/runs/digits", tmp_path / "got", said.append) == tmp_path / "got"
-
-
-def test_an_existing_folder_is_refused_before_anything_is_asked(tmp_path: Path, said: list[str]) -> None:
+def test_an_existing_folder_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     (tmp_path / "got").mkdir()
+    server: Any = None
     with pytest.raises(InvalidData, match=r"got: exists\. Replace it with --overwrite"):
-        fetch.fetch_output(
-            None,
-            job(),
-            "/runs/digits",
-            wanted(tmp_path / "got"),
-            Quiet(said.append),
-            clock=float,  # type: ignore[arg-type]
-        )
-
-
-def test_an_empty_folder_is_no_model(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, Folder(files=[]))
-    with pytest.raises(ClusterProblem, match=r"there is no model yet\. It is written at the end of training"):
-        of_volume(job(), "/runs/digits", tmp_path / "m", said.append, model_only=True)
+        fetch.fetch_output(server, job(), "/runs/digits", wanted(tmp_path / "got"), Quiet(print), clock=float)
 
 
 def test_a_pipe_shows_a_line_every_few_seconds(said: list[str]) -> None:

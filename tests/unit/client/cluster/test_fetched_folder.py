@@ -23,14 +23,6 @@ def names(folder: Path) -> list[str]:
 
 
 def test_it_is_whole_or_not_there(tmp_path: Path) -> None:
-    with FetchedFolder(tmp_path / "run", overwrite=False) as folder:
-        add(folder, *FILES)
-        assert not (tmp_path / "run").exists()
-        assert folder.publish() == tmp_path / "run"
-    assert names(tmp_path) == ["run/a.txt", "run/sub/b.txt"]
-
-
-def test_an_interrupted_fetch_leaves_nothing(tmp_path: Path) -> None:
     def interrupted() -> None:
         with FetchedFolder(tmp_path / "run", overwrite=False) as folder:
             add(folder, FILES[0])
@@ -41,6 +33,11 @@ def test_an_interrupted_fetch_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert list(tmp_path.iterdir()) == []
+    with FetchedFolder(tmp_path / "run", overwrite=False) as folder:
+        add(folder, *FILES)
+        assert not (tmp_path / "run").exists()
+        assert folder.publish() == tmp_path / "run"
+    assert names(tmp_path) == ["run/a.txt", "run/sub/b.txt"]
 
 
 def test_an_existing_folder_is_replaced_only_if_that_is_asked_for(tmp_path: Path) -> None:

@@ -82,55 +82,38 @@ def test_a_paused_job_says_so_and_how_to_continue() -> None:
     assert not any("paused" in line for line in lines(view(document())))
 
 
-def test_a_success() -> None:
-    done = [condition("Finished", "Succeeded"), condition("Succeeded", "Succeeded", "20 steps")]
-    seen = view(document(phase="Succeeded", conditions=done))
-    assert (seen.exit_code, advice(seen), reason_text(seen)) == (0, None, "Succeeded: 20 steps")
-
-
 def test_under_way() -> None:
-    progress = {
-        "step": 300, "totalSteps": 1000, "percentComplete": 30, "examplesPerSecond": 512.0,
-        "estimatedRemainingSeconds": 90,
-        "metrics": [{"name": "loss", "value": "0.51234"}, {"name": "x", "value": "NaN"}],
-    }  # fmt: skip
+    metrics = [{"name": "loss", "value": "0.51234"}, {"name": "x", "value": "NaN"}]
+    progress = {"step": 300, "totalSteps": 1000, "percentComplete": 30, "examplesPerSecond": 512.0,
+                "estimatedRemainingSeconds": 90, "metrics": metrics}  # fmt: skip
     running = condition("Running", "Running", "all 2 workers run")
     fallback = condition("FellBackToCPU", "FellBackToCPU", "nvidia-tesla-t4 is absent")
-    attempts = [{"number": 1, "outcome": "Preempted", "message": "worker 0"}, {"number": 2}]
+    attempts = [
+        {"number": 1, "workers": 4, "outcome": "Preempted", "message": "worker 0"},
+        {"number": 2, "workers": 8, "accelerator": "nvidia-l4", "precision": "mixed_float16", "outcome": "Resized"},
+        {"number": 3, "workers": 1},
+    ]
     seen = view(
         document(
-            phase="Running", currentAttempt=2, conditions=[running, fallback], progress=progress, attempts=attempts,
+            phase="Running", currentAttempt=3, conditions=[running, fallback], progress=progress, attempts=attempts,
             strategy="MultiWorkerMirrored", precision="mixed_float16", workers=2, replicasInSync=8,
         )
     )  # fmt: skip
     assert lines(seen, more=["look here"]) == [
-        "flowers: Running, attempt 2",
+        "flowers: Running, attempt 3",
         "  why         Running: all 2 workers run",
         "  progress    step 300/1000 (30%)  loss 0.5123  x NaN  512 examples/s  1 min 30 s left",
         "  on the CPU  nvidia-tesla-t4 is absent",
         "  runs as     MultiWorkerMirrored, mixed_float16, 2 workers, 8 replicas",
-        "  attempts    1 Preempted: worker 0",
-        "              2 under way",
+        "  attempts    1 with 4 workers: Preempted: worker 0",
+        "              2 on nvidia-l4, mixed_float16, with 8 workers: Resized",
+        "              3 with 1 worker: under way",
         "  run folder  gs://b/run",
         "  advice      look here",
     ]
     assert row(seen, CREATED + 7200) == (
         "flowers", "Running", "4 x nvidia-tesla-t4", "30%", "loss 0.5123  x NaN", "2 h 0 min",
     )  # fmt: skip
-
-
-def test_an_elastic_job_shows_the_workers_of_each_attempt() -> None:
-    attempts = [
-        {"number": 1, "workers": 4, "outcome": "Resized", "message": "4 more machines"},
-        {"number": 2, "workers": 8, "accelerator": "nvidia-l4", "precision": "mixed_float16", "outcome": "Preempted"},
-        {"number": 3, "workers": 1},
-    ]
-    seen = view(document(phase="Running", currentAttempt=3, attempts=attempts))
-    assert lines(seen)[-4:-1] == [
-        "  attempts    1 with 4 workers: Resized: 4 more machines",
-        "              2 on nvidia-l4, mixed_float16, with 8 workers: Preempted",
-        "              3 with 1 worker: under way",
-    ]
 
 
 def test_a_job_with_alternatives_shows_the_machine_of_each_attempt() -> None:
@@ -210,12 +193,9 @@ def test_a_job_whose_pods_are_gone_is_known_by_its_status() -> None:
     seen = view(document(phase="Failed", currentAttempt=3, progress=STATUS_PROGRESS, conditions=over))
     found = history(with_status([], seen))
     assert found.series("loss") == [(640, 2.434e-21)]
-    assert found.finished
-    assert (found.finished.reason, found.finished.message, found.finished.exit_code) == (
-        "Diverged",
-        "the loss is NaN",
-        3,
-    )
+    end = found.finished
+    assert end
+    assert (end.reason, end.message, end.exit_code) == ("Diverged", "the loss is NaN", 3)
     assert with_status([], view(document())) == []
 
 

@@ -35,17 +35,15 @@ def initializer(**arguments: Any) -> dict[str, Any]:
         (dense(units=None), dense(units=None), []),
         (dense(units=1, gate=False), dense(units=1, gate=False), []),
         (dense(quantization_config={"bits": 4}), dense(quantization_config={"bits": 4}), []),
-        (
-            {"layers": [dense(kernel_initializer=initializer(seed=None, input_axes=None)), dense(other=None)]},
-            {"layers": [dense(kernel_initializer=initializer(seed=None)), dense()]},
-            ["GlorotUniform.input_axes", "Dense.other"],
-        ),
+        ({"layers": [dense(kernel_initializer=initializer(seed=None, input_axes=None)), dense(other=None)]},
+         {"layers": [dense(kernel_initializer=initializer(seed=None)), dense()]}, ["GlorotUniform.input_axes",
+         "Dense.other"]),
         ({**dense(other=None), "module": "flowers"}, {**dense(other=None), "module": "flowers"}, []),
         ({**dense(other=None), "class_name": "Rare"}, {**dense(other=None), "class_name": "Rare"}, []),
         ({"config": {"other": None}}, {"config": {"other": None}}, []),
     ],
     ids=["unused", "known", "false is a value", "used", "nested", "not keras", "unknown class", "no class"],
-)
+)  # fmt: skip
 def test_only_unused_arguments_of_known_classes_are_removed(config: Any, expected: Any, named: list[str]) -> None:
     left_out: dict[str, None] = {}
     assert without_unknown(config, known, left_out) == expected

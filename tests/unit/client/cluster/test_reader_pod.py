@@ -59,7 +59,6 @@ def body(node: str | None = None, *, job: dict[str, Any] = JOB, **pod_template: 
     [
         ("/runs/digits", "team-runs", True),
         ("file:///runs/digits", "team-runs", True),
-        ("/runs", "team-runs", True),
         ("runs/digits", None, False),
         ("/tmp/digits", None, False),
     ],
@@ -68,23 +67,20 @@ def test_the_volume_of_a_run_folder(output: str, claim: str | None, persistent: 
     mounted = volume_of(output, template(output))
     assert mounted is not None
     assert (mounted.claim, mounted.persistent) == (claim, persistent)
-
-
-def test_a_path_on_the_root_file_system_is_on_no_volume() -> None:
-    assert volume_of("/srv/digits", template()) is None
+    assert volume_of("/srv/digits", template()) is None, "a path on the root file system is on no volume"
 
 
 def test_the_innermost_mount_holds_the_folder() -> None:
     mounts = [{"name": "runs", "mountPath": "/runs"}, {"name": "scratch", "mountPath": "/runs/digits/"}]
-    mounted = volume_of(
-        "/runs/digits/a", template(volumes=[CLAIM, {"name": "scratch", "emptyDir": {}}], volumeMounts=mounts)
-    )
+    pods = template(volumes=[CLAIM, {"name": "scratch", "emptyDir": {}}], volumeMounts=mounts)
+    mounted = volume_of("/runs/digits/a", pods)
     assert mounted is not None
     assert (mounted.volume["name"], mounted.persistent) == ("scratch", False)
 
 
 def test_it_mounts_that_volume_alone_read_only_and_is_owned_by_the_job() -> None:
-    pod = body(env=[{"name": "PASSWORD", "value": "secret"}])
+    job = {**JOB, "spec": {"podTemplate": {"nodeSelector": {"zone": "a"}}}}
+    pod = body(job=job, nodeSelector={"zone": "a"}, env=[{"name": "PASSWORD", "value": "secret"}])
     (container,) = pod["spec"]["containers"]
     assert container["volumeMounts"] == [
         {"name": "runs", "mountPath": "/runs", "readOnly": True},
@@ -96,13 +92,8 @@ def test_it_mounts_that_volume_alone_read_only_and_is_owned_by_the_job() -> None
     assert container["command"][-2:] == ["/runs/digits", "21600"]
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "uid-of-digits"
     assert "mptraining.dev/job" not in pod["metadata"]["labels"], "the operator would wait for the end of this pod"
-
-
-def test_it_needs_no_accelerator() -> None:
-    job = {**JOB, "spec": {"podTemplate": {"nodeSelector": {"zone": "a"}}}}
-    pod = body(job=job, nodeSelector={"zone": "a"})
-    assert pod["spec"]["nodeSelector"] == {"zone": "a"}
-    assert "nvidia.com/gpu" not in pod["spec"]["containers"][0]["resources"]["limits"]
+    assert pod["spec"]["nodeSelector"] == {"zone": "a"}, "no accelerator"
+    assert "nvidia.com/gpu" not in container["resources"]["limits"]
 
 
 def test_it_goes_to_the_machine_where_a_claim_for_one_machine_is_mounted() -> None:
@@ -136,25 +127,17 @@ def unscheduled(message: str) -> dict[str, Any]:
         (unscheduled("0/3 nodes are available: 3 Insufficient cpu"), [], None),
         (waiting("ImagePullBackOff", "no such image"), [], "its image cannot be pulled: no such image"),
         (waiting("CreateContainerConfigError", "no uid"), [], "CreateContainerConfigError: no uid"),
-        (
-            unscheduled('persistentvolumeclaim "team-runs" not found'),
-            [],
-            "the claim team-runs does not exist any more, and the run folder with it",
-        ),
-        (
-            waiting("ContainerCreating", ""),
-            [{"reason": "FailedAttachVolume", "message": "Multi-Attach error for volume: already used by pod(s) x"}],
-            "the claim team-runs is ReadWriteOnce and mounted on another machine: Multi-Attach error",
-        ),
-        (
-            waiting("ContainerCreating", ""),
-            [{"reason": "FailedMount", "message": "no such export"}],
-            "its volume cannot be mounted: no such export",
-        ),
+        (unscheduled('persistentvolumeclaim "team-runs" not found'), [],
+         "the claim team-runs does not exist any more, and the run folder with it"),
+        (waiting("ContainerCreating", ""), [{"reason": "FailedAttachVolume",
+         "message": "Multi-Attach error for volume: already used by pod(s) x"}],
+         "the claim team-runs is ReadWriteOnce and mounted on another machine: Multi-Attach error"),
+        (waiting("ContainerCreating", ""), [{"reason": "FailedMount", "message": "no such export"}],
+         "its volume cannot be mounted: no such export"),
         (waiting("ContainerCreating", ""), [{"reason": "FailedScheduling", "message": "later"}], None),
         ({"status": {"phase": "Failed", "message": "Pod was evicted"}}, [], "it ended: Pod was evicted"),
     ],
-)
+)  # fmt: skip
 def test_why_it_does_not_start(pod: dict[str, Any], events: list[dict[str, Any]], problem: str | None) -> None:
     found = start_problem(pod, events, "team-runs")
     assert (found is None) == (problem is None)
@@ -221,24 +204,20 @@ def test_it_is_deleted_at_the_end_and_by_an_interrupt() -> None:
     assert server.pods == []
 
 
-def test_an_interrupt_before_the_answer_to_its_creation_leaves_no_pod() -> None:
+def test_it_is_deleted_if_it_does_not_start_or_an_interrupt_comes_before_the_answer_to_its_creation() -> None:
     class Interrupted(Server):
         def create(self, resource: Any, body: dict[str, Any]) -> dict[str, Any]:
             super().create(resource, body)
             raise KeyboardInterrupt
 
-    server = Interrupted(RUNNING)
+    interrupted = Interrupted(RUNNING)
     with pytest.raises(KeyboardInterrupt):
-        reader(server).__enter__()
-    assert server.pods == []
-
-
-def test_it_is_deleted_if_it_does_not_start() -> None:
+        reader(interrupted).__enter__()
     server = Server(unscheduled("0/3 nodes are available: 3 Insufficient cpu"))
     late = rf"cannot start: it has not started within {START_SECONDS:g} s\. 0/3 nodes are available"
     with pytest.raises(ClusterProblem, match=late):
         reader(server).__enter__()
-    assert server.pods == []
+    assert (interrupted.pods, server.pods) == ([], [])
 
 
 def test_a_claim_that_is_gone_is_named_before_a_pod_is_created() -> None:

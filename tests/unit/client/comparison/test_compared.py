@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mptraining.comparison import Comparison, Row, better_direction, compare
+from mptraining.comparison import Comparison, Row, compare
 from mptraining.runs import Run, load_run
 from mptraining_api.events import Event, Finished
 from mptraining_api.problems import InvalidSpec
@@ -22,26 +22,16 @@ RunIn = Callable[..., Path]
 def comparison(run_in: RunIn) -> Comparison:
     fast = {"precision": "mixed_bfloat16", "step_seconds": 0.002, "examples_per_second": 32000.0}
     worse = {"metrics": {"loss": 0.4, "val_loss": 0.7, "val_accuracy": 0.75}}
-    folders = [
-        run_in("bf16", result=fast | worse),
-        run_in("plain"),
-        run_in("cut", steps=12, done=False),
-    ]
-    return compare([str(each) for each in folders])
+    return compare([run_in("bf16", result=fast | worse), run_in("plain"), run_in("cut", steps=12, done=False)])
 
 
 def row(comparison: Comparison, key: str) -> Row:
     return next(each for each in comparison.rows if each.key == key)
 
 
-def test_labels_are_the_folders_names(comparison: Comparison) -> None:
+def test_labels_grow_until_they_differ(run_in: RunIn, comparison: Comparison) -> None:
     assert comparison.labels == ("bf16", "plain", "cut")
-
-
-def test_labels_grow_until_they_differ(run_in: RunIn, tmp_path: Path) -> None:
-    run_in("a/run")
-    run_in("b/run")
-    runs = [str(tmp_path / "runs" / each / "run") for each in "ab"]
+    runs = [str(run_in(name)) for name in ("a/run", "b/run")]
     assert compare(runs).labels == ("a/run", "b/run")
     assert compare([runs[0], runs[0]]).labels == (f"{runs[0]} (1)", f"{runs[0]} (2)")
 
@@ -92,8 +82,7 @@ def test_notes_explain_the_numbers(run_in: RunIn, comparison: Comparison) -> Non
 
 def test_json_is_for_programs(comparison: Comparison) -> None:
     document = json.loads(json.dumps(comparison.to_document()))
-    assert document["runs"][0]["label"] == "bf16"
-    assert document["runs"][0]["step_seconds"] == 0.002
+    assert (document["runs"][0]["label"], document["runs"][0]["step_seconds"]) == ("bf16", 0.002)
     assert document["runs"][2]["peak_memory_bytes"] is None
     assert document["best"]["val_accuracy"] == ["plain"]
     assert document["notes"] == list(comparison.notes)
@@ -136,9 +125,7 @@ def test_runs_are_sorted_with_the_best_first_and_unknown_values_last(run_in: Run
 
 def test_a_failure_is_explained(run_in: RunIn) -> None:
     failed = run_in("failed", steps=0, done=False)
-    end = Finished(
-        time=1000.0, attempt=1, incarnation="a-b", worker=0, reason="InvalidData", exit_code=2, message="no records"
-    )
+    end = ended("InvalidData", 2, time=1000.0, message="no records")
     (failed / events_file(1, "a-b", 0, 0)).write_text(end.to_json())
     compared = compare([str(failed), str(run_in("plain"))])
     assert row(compared, "outcome").texts == ("InvalidData", "Succeeded")
@@ -149,32 +136,14 @@ def test_a_failure_is_explained(run_in: RunIn) -> None:
 
 def test_the_last_metrics_are_those_of_the_end(run_in: RunIn, attempt_events: Callable[..., list[Event]]) -> None:
     folder = run_in("script", steps=1, done=False)
-    events = [*attempt_events(steps=1), *_ended(step=40, metrics={"loss": 2e-21})]
-    (folder / events_file(1, "a-b", 0, 0)).write_text("\n".join(each.to_json() for each in events))
+    events = [*attempt_events(steps=1), ended(step=40, metrics={"loss": 2e-21})]
+    (folder / events_file(1, "a-b", 0, 0)).write_text("\n".join(event.to_json() for event in events))
     run = load_run(str(folder))
     assert (run.metrics, run.succeeded) == ({"loss": 2e-21}, True)
     assert run.history.series("loss") == [(1, 1.0), (40, 2e-21)]
     assert row(compare(run), "loss").texts == ("2e-21",)
 
 
-def _ended(**fields: Any) -> list[Event]:
-    return [
-        Finished(
-            time=1060.0, attempt=1, incarnation="a-b", worker=0, reason="Succeeded", exit_code=0, message="", **fields
-        )
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "way"),
-    [
-        ("val_sparse_categorical_accuracy", "higher"),
-        ("val_auc", "higher"),
-        ("val_loss", "lower"),
-        ("mean_absolute_error", "lower"),
-        ("sparse_categorical_crossentropy", "lower"),
-        ("val_something", None),
-    ],
-)
-def test_which_way_a_metric_improves(name: str, way: str | None) -> None:
-    assert better_direction(name) == way
+def ended(reason: str = "Succeeded", exit_code: int = 0, **fields: Any) -> Finished:
+    common = {"time": 1060.0, "attempt": 1, "incarnation": "a-b", "worker": 0, "message": ""}
+    return Finished(reason=reason, exit_code=exit_code, **(common | fields))

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from mptraining.display import plot as plotting
 from mptraining.display.curves import (
-    COLOURS,
     MOST_POINTS,
     Curve,
     Panel,
@@ -60,19 +59,6 @@ def test_downsampling_keeps_ends_and_extremes(values: list[float]) -> None:
     assert max(y for _, y in found) == max(values)
 
 
-def luminance(colour: str) -> float:
-    channels = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("colour", COLOURS)
-def test_colours_have_contrast_on_a_light_and_a_dark_page(colour: str) -> None:
-    # WCAG 2.1, 1.4.11: at least 3 to 1 for graphics.
-    assert 1.05 / (luminance(colour) + 0.05) >= 3
-    assert (luminance(colour) + 0.05) / (luminance("#111111") + 0.05) >= 3
-
-
 def test_text_takes_the_colour_of_the_page_and_nothing_is_a_script() -> None:
     html = card(
         "<b>title", lines=["<script>x</script>"], table=grid(["", "<i>"], [(["a", "&"], frozenset({1}))]),
@@ -82,7 +68,7 @@ def test_text_takes_the_colour_of_the_page_and_nothing_is_a_script() -> None:
     assert not any(tag in html for tag in ("<script", "<style", "<link", "<i>", "<s>", "<u>", "<b>title", "http"))
 
 
-def test_training_and_validation_share_a_chart() -> None:
+def test_training_and_validation_share_a_chart_and_gauges_are_drawn_if_they_change() -> None:
     series = {"val_loss": [(1, 2.0)], "loss": [(1, 1.0)], "learning_rate": [(1, 0.1), (2, 0.2)]}
     found = panels(series)
     assert [(panel.title, [curve.label for curve in panel.curves]) for panel in found] == [
@@ -90,9 +76,6 @@ def test_training_and_validation_share_a_chart() -> None:
         ("learning rate", ["learning_rate"]),
     ]
     assert "<b>2</b>" in legend(found[0].curves)
-
-
-def test_gauges_are_drawn_if_they_change() -> None:
     gauges = {"learning_rate": [(1, 0.1), (2, 0.1)], "gradient_norm": [(1, 0.1), (2, 0.2)]}
     assert shown_by_default(["accuracy", "loss"], gauges) == ["loss", "accuracy", "gradient_norm"]
 

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptraining.display.curves import MOST_POINTS
-from mptraining.display.notebook import LINES_KEPT, LiveCurves, NotebookDisplay, is_notebook, page
+from mptraining.display.notebook import LINES_KEPT, LiveCurves, NotebookDisplay, page
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered
 
 
@@ -121,7 +120,3 @@ def test_a_long_run_stays_small() -> None:
     assert len(panel.curves[0].points) <= 2 * MOST_POINTS
     assert panel.curves[0].points[-1][0] == 19_999
     assert {y for _, y in panel.curves[0].points} >= {0.0, 99.0}, "the extremes stay"
-
-
-def test_a_test_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not is_notebook()

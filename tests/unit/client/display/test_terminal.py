@@ -28,6 +28,10 @@ def test_the_bar_is_two_lines_at_any_width() -> None:
     assert first.rstrip().endswith("25%")
     assert second.split() == ["loss", "0.5", "1,234", "examples/s"]
     assert len(drawn(event, width=30)) == 2
+    metrics = {"loss": 0.5, "accuracy": 0.25, "val_loss": 0.75}
+    more = {"metrics": metrics, "step_seconds": 0.1, "estimated_remaining_seconds": 121.0}
+    first, _ = drawn(event.model_copy(update=more), width=60)
+    assert first.rstrip().endswith("2 min 1 s left  25%"), "the time left is whole"
 
 
 def test_lines_are_kept_above_the_bar_and_markup_is_no_markup() -> None:
@@ -86,25 +90,11 @@ def test_an_epoch_leaves_one_line_and_a_checkpoint_none() -> None:
     def step(number: int, epoch: int, **metrics: float) -> Progress:
         return Progress(step=number, total_steps=9, epoch=epoch, metrics=metrics, **COMMON)
 
+    resumed = Notice(topic="Resumed", message="resuming from the checkpoint of step 2", **COMMON)
     saved = Saved(step=3, uri="x", bytes=1, seconds=0.1, **COMMON)
     end = Finished(reason="Succeeded", exit_code=0, message="", **COMMON)
     # The events after a validation repeat its metrics.
     second = (step(4, 2, loss=1.5, val_loss=1.0), step(5, 2, loss=1.0))
-    with_validation = shown(step(2, 1, loss=2.0), step(3, 1, val_loss=1.0), saved, *second, end)
+    with_validation = shown(resumed, step(2, 1, loss=2.0), step(3, 1, val_loss=1.0), saved, *second, end)
     permanent = [line for line in with_validation if "━" not in line and "╸" not in line and "╺" not in line]
     assert permanent == ["step 3/9  epoch 1  val_loss 1", "step 5/9  epoch 2  loss 1"]
-    assert not any("starting TensorFlow" in line for line in permanent)
-
-
-def test_the_bar_keeps_the_time_left_whole_on_a_narrow_terminal() -> None:
-    event = Progress(
-        step=50, total_steps=200, epoch=2, metrics={"loss": 0.5, "accuracy": 0.25, "val_loss": 0.75},
-        examples_per_second=1234.0, step_seconds=0.1, estimated_remaining_seconds=121.0, **COMMON,
-    )  # fmt: skip
-    first, _ = drawn(event, width=60)
-    assert first.rstrip().endswith("2 min 1 s left  25%")
-
-
-def test_the_notice_that_repeats_the_resumed_step_is_not_shown() -> None:
-    notice = Notice(topic="Resumed", message="resuming from the checkpoint of step 220", **COMMON)
-    assert not any("resuming" in line for line in shown(notice))

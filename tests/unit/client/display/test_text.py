@@ -69,23 +69,13 @@ def test_lines(event: Event, text: str) -> None:
     assert event_lines(event) == [text]
 
 
-def test_the_end_is_not_printed_twice() -> None:
-    assert event_lines(Finished(reason="Succeeded", exit_code=0, message="", **COMMON)) == []
-
-
 def test_plain_progress_comes_every_ten_seconds_and_at_ends(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     display = PlainDisplay(clock=lambda: now[0])
     told = [
-        (0.0, progress(1)),
-        (9.9, progress(2)),
-        (10.0, progress(3)),
-        (11.0, progress(4, metrics={"val_loss": 1.0})),
-        (12.0, progress(5)),
-        (13.0, progress(6, epoch=2)),
-        (14.0, progress(7, epoch=2)),
-        (15.0, progress(100, epoch=2)),
-    ]
+        (0.0, progress(1)), (9.9, progress(2)), (10.0, progress(3)), (11.0, progress(4, metrics={"val_loss": 1.0})),
+        (12.0, progress(5)), (13.0, progress(6, epoch=2)), (14.0, progress(7, epoch=2)), (15.0, progress(100, epoch=2)),
+    ]  # fmt: skip
     for now[0], event in told:
         display.event(0, event)
     shown = [line.split()[1].partition("/")[0] for line in capsys.readouterr().out.splitlines()]
@@ -115,18 +105,8 @@ def test_numbers_for_people() -> None:
     assert [duration(each) for each in (0.0086, 0.84, 9.96, 59.4, 59.6, 200, 3599.7, 7500)] == [
         "9 ms", "0.8 s", "10 s", "59 s", "1 min 0 s", "3 min 20 s", "1 h 0 min", "2 h 5 min",
     ]  # fmt: skip
-    assert [short_time(each) for each in (82e-6, 0.00125, 0.0321, 3.21)] == [
-        "82 µs",
-        "1.25 ms",
-        "32.1 ms",
-        "3.21 s",
-    ]
-    assert [size(each) for each in (512, 1500, 123_456_789, 12.3e9)] == [
-        "512 B",
-        "1.5 kB",
-        "123 MB",
-        "12.3 GB",
-    ]
+    assert [short_time(each) for each in (82e-6, 0.00125, 0.0321, 3.21)] == ["82 µs", "1.25 ms", "32.1 ms", "3.21 s"]
+    assert [size(each) for each in (512, 1500, 123_456_789, 12.3e9)] == ["512 B", "1.5 kB", "123 MB", "12.3 GB"]
 
 
 def test_a_cpu_job_hides_that_tensorflow_finds_no_gpu_and_a_gpu_job_shows_it() -> None:
@@ -137,16 +117,11 @@ def test_a_cpu_job_hides_that_tensorflow_finds_no_gpu_and_a_gpu_job_shows_it() -
 
 
 def test_a_prediction_starts_as_one_and_has_no_epoch_and_no_run_to_compare() -> None:
-    begin = BEGIN.model_copy(update={"purpose": "Prediction", "train_examples": 64})
-    (line,) = event_lines(begin)
+    (line,) = event_lines(BEGIN.model_copy(update={"purpose": "Prediction", "train_examples": 64}))
     assert line.startswith("prediction starts: Mirrored on")
     assert "64 records" in line
     assert event_lines(Progress(step=1, total_steps=1, epoch=0, metrics={}, **COMMON)) == ["step 1/1"]
-    done = Finished(
-        reason="Succeeded", exit_code=0, message="predicted 64 records: p.parquet", metrics={"loss": 0.5}, **COMMON
-    )
-    assert success_lines(done, "p.parquet.run", predicts=True) == (
-        "Succeeded",
-        "  metrics     loss 0.5",
-        "  result      predicted 64 records: p.parquet",
-    )
+    done = Finished(reason="Succeeded", exit_code=0, message="predicted 64 records", metrics={"loss": 0.5}, **COMMON)
+    lines = ("Succeeded", "  metrics     loss 0.5", "  result      predicted 64 records")
+    assert success_lines(done, "p.parquet.run", predicts=True) == lines
+    assert event_lines(done) == [], "the end is not printed twice"

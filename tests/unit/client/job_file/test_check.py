@@ -199,17 +199,15 @@ class Test_entry_point:
     @pytest.mark.parametrize(
         ("entry_point", "said"),
         [
-            (
-                "segg:build",
-                r"^\d+: spec.program.function.entryPoint: no module 'segg' .*project\). Did you mean 'seg'\?",
-            ),
+            ("segg:build",
+             r"^\d+: spec.program.function.entryPoint: no module 'segg' .*project\). Did you mean 'seg'\?"),
             ("seg:biuld", r"module 'seg' has no 'biuld'. Did you mean 'build'\?"),
             ("seg:inner", r"module 'seg' has no 'inner'. It has build\."),
             ("nets.unat:build", r"no module 'nets.unat' .*nets\). Did you mean 'unet'\?"),
             ("nets.unet:build", r"'nets.unet' cannot be imported: .* \(at unet.py:1\)"),
             ("seg.unet:build", r"'seg' is not a package, but \S*seg.py; expected a folder \S*project/seg$"),
         ],
-    )
+    )  # fmt: skip
     def test_mistakes_have_the_line_of_the_job_file(self, of: Callable[..., Path], entry_point: str, said: str) -> None:
         (found,) = mistakes(of(entry_point), here=True)
         assert re.search(said, found)
@@ -236,13 +234,11 @@ class Test_entry_point:
         ("entry_point", "said"),
         [
             ("segg:build", "no module 'segg' (searched "),
-            (
-                "seg:biuld",
-                "module 'seg' has no 'biuld', which is no mistake if the image has it. Did you mean 'build'?",
-            ),
+            ("seg:biuld",
+             "module 'seg' has no 'biuld', which is no mistake if the image has it. Did you mean 'build'?"),
             ("nets.unet:build", "'nets.unet' cannot be imported: "),
         ],
-    )
+    )  # fmt: skip
     def test_code_beside_a_job_for_a_cluster_is_worth_a_note(
         self, of: Callable[..., Path], entry_point: str, said: str
     ) -> None:

@@ -53,22 +53,17 @@ def test_relative_paths_count_from_the_job_files_folder(path: str, expected: str
 
 
 def test_a_local_run_makes_every_path_of_the_job_absolute() -> None:
-    spec = with_absolute_paths(JOB, folder=HOME, output="/tmp/runs/flowers").spec
-    assert spec.data
-    assert spec.data.train == ["/home/ada/project/records/train-*", "gs://bucket/more-*"]
-    assert spec.data.validation == ["/data/val-*"]
-    assert spec.program.application
-    assert spec.program.application.weights == "/home/ada/project/start.h5"
-    assert spec.output
-    assert spec.output.uri == "/tmp/runs/flowers"
+    spec = with_absolute_paths(JOB, folder=HOME, output="/tmp/runs/flowers").spec.to_document()
+    assert spec["data"]["train"] == ["/home/ada/project/records/train-*", "gs://bucket/more-*"]
+    assert spec["data"]["validation"] == ["/data/val-*"]
+    assert spec["program"]["application"]["weights"] == "/home/ada/project/start.h5"
+    assert spec["output"]["uri"] == "/tmp/runs/flowers"
 
 
 def test_the_jobs_own_output_counts_before_the_default_and_the_option_before_both() -> None:
-    own = with_output(JOB, "out")
-    placed = with_absolute_paths(own, folder=HOME, output="/default")
-    assert placed.spec.output
-    assert placed.spec.output.uri == "/home/ada/project/out"
-    assert with_output(placed, "/chosen").spec.output != placed.spec.output
+    placed = with_absolute_paths(with_output(JOB, "out"), folder=HOME, output="/default")
+    assert placed.to_document()["spec"]["output"] == {"uri": "/home/ada/project/out"}
+    assert with_output(placed, "/chosen").to_document()["spec"]["output"] == {"uri": "/chosen"}
 
 
 @pytest.mark.parametrize(
@@ -90,17 +85,16 @@ def test_where_the_programs_code_is(tmp_path: Path, source: bool, folders: list[
 
 
 @pytest.mark.parametrize(
-    ("machine", "kind", "lacks"),
+    ("gpu", "tpu", "kind", "lacks"),
     [
-        (Machine(gpu=False, tpu=False), "cpu", False),
-        (Machine(gpu=False, tpu=False), "gpu", True),
-        (Machine(gpu=True, tpu=False), "gpu", False),
-        (Machine(gpu=True, tpu=False), "tpu", True),
-        (Machine(gpu=False, tpu=True), "tpu", False),
+        (False, False, "cpu", False),
+        (False, False, "gpu", True),
+        (True, False, "gpu", False),
+        (True, False, "tpu", True),
     ],
 )
-def test_what_a_machine_lacks(machine: Machine, kind: Any, lacks: bool) -> None:
-    assert machine.lacks(kind) is lacks
+def test_what_a_machine_lacks(gpu: bool, tpu: bool, kind: Any, lacks: bool) -> None:
+    assert Machine(gpu=gpu, tpu=tpu).lacks(kind) is lacks
 
 
 def test_latest_attempt() -> None:
@@ -144,32 +138,15 @@ def test_already_finished(
 
 
 def test_environment_of_a_worker() -> None:
-    launch = Launch(
-        command=("x",),
-        environment={"MPTRAINING_ATTEMPT": "2"},
-        job_file="{}",
-        hosts=("127.0.0.1:1", "127.0.0.1:2"),
-    )
-    environment = worker_environment(
-        launch,
-        1,
-        inherited={"HOME": "/home/ada", "no_proxy": "local"},
-        incarnation="a-b",
-        folder=HOME,
-        gpus=2,
-    )
+    hosts = ("127.0.0.1:1", "127.0.0.1:2")
+    launch = Launch(command=("x",), environment={"MPTRAINING_ATTEMPT": "2"}, job_file="{}", hosts=hosts)
+    inherited = {"HOME": "/home/ada", "no_proxy": "local"}
+    environment = worker_environment(launch, 1, inherited=inherited, incarnation="a-b", folder=HOME, gpus=2)
     assert environment == {
-        "HOME": "/home/ada",
-        "JOB_COMPLETION_INDEX": "1",
-        "MPTRAINING_ATTEMPT": "2",
-        "MPTRAINING_INCARNATION": "a-b",
-        "MPTRAINING_OUTPUT_KEPT": "1",
-        "MPTRAINING_PROGRESS_SECONDS": "0.5",
-        "MPTRAINING_SOURCE_FOLDER": str(HOME),
-        "no_proxy": "local,127.0.0.1",
-        "no_grpc_proxy": "127.0.0.1",
-        "CUDA_VISIBLE_DEVICES": "2,3",
-    }
+        "HOME": "/home/ada", "JOB_COMPLETION_INDEX": "1", "MPTRAINING_ATTEMPT": "2", "MPTRAINING_INCARNATION": "a-b",
+        "MPTRAINING_OUTPUT_KEPT": "1", "MPTRAINING_PROGRESS_SECONDS": "0.5", "MPTRAINING_SOURCE_FOLDER": str(HOME),
+        "no_proxy": "local,127.0.0.1", "no_grpc_proxy": "127.0.0.1", "CUDA_VISIBLE_DEVICES": "2,3",
+    }  # fmt: skip
 
 
 def test_what_workers_inherit() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mptraining.local.outcome import GangEnd, Timeouts
+from mptraining.local.outcome import End, GangEnd, Timeouts
 from mptraining.local.processes import Stream, Worker, run_gang
 
 Seen = list[tuple[int, Stream, str]]
@@ -97,12 +97,11 @@ sys.exit(3)
     assert [(each.worker, each.code, each.signalled) for each in end.ends] == [(1, 3, False), (0, 76, False)]
 
 
-def test_the_others_are_ended_when_one_fails() -> None:
+def test_the_others_are_ended_when_one_fails_and_handlers_are_restored() -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     end = gang("time.sleep(600)", "sys.exit(1)", timeouts=Timeouts(stop=60, peers=0.3))
-    assert [(each.worker, each.code, each.signalled) for each in end.ends] == [
-        (1, 1, False),
-        (0, -signal.SIGTERM, True),
-    ]
+    assert end.ends == (End(1, 1, signalled=False), End(0, -signal.SIGTERM, signalled=True))
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
@@ -131,12 +130,6 @@ def test_an_error_of_the_reader_leaves_no_worker_behind() -> None:
     with pytest.raises(BrokenPipeError):
         run_gang([worker], on_line=read, on_stop=lambda number: None, timeouts=QUICK)
     assert not is_alive(pids[0])
-
-
-def test_handlers_are_restored() -> None:
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    gang("pass")
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
 def test_workers_end_when_the_starter_is_killed() -> None:

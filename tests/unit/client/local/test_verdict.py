@@ -45,11 +45,7 @@ def test_verdict(
     ],
 )
 def test_due(
-    now: float,
-    interrupts: int,
-    failed_at: float | None,
-    told_at: float | None,
-    expected: signal.Signals | None,
+    now: float, interrupts: int, failed_at: float | None, told_at: float | None, expected: signal.Signals | None
 ) -> None:
     timeouts = Timeouts(stop=20, peers=15)
     assert (

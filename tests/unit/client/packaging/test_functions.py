@@ -32,34 +32,24 @@ def build(size=SIZE) -> np.ndarray:
 """
 
 
-def test_what_is_needed_is_kept_on_its_line() -> None:
+def test_what_is_needed_is_kept_on_its_line_and_runs() -> None:
     lines = extract_function(PROGRAM, "build", "p.py").split("\n")
     kept = {number for number, line in enumerate(lines, start=1) if line}
     # Neither the model, which is a variable of helper's own, nor the code that creates it.
     assert kept == {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 18, 19}
     assert len(lines) == len(PROGRAM.split("\n"))
-
-
-def test_what_is_cut_runs() -> None:
     space: dict[str, object] = {}
     exec(extract_function(PROGRAM.replace("@functools.cache\n", "\n"), "build", "p.py"), space)
     assert space["build"]() == "121"  # type: ignore[operator]
     assert "Unused" not in space
 
 
-def test_a_function_alone_needs_nothing() -> None:
-    assert extract_function("import os\ndef f():\n    return 1\n", "f", "p.py") == "\ndef f():\n    return 1\n"
-
-
-def test_two_functions_that_call_each_other() -> None:
-    text = "def even(n): return n == 0 or odd(n - 1)\ndef odd(n): return n > 0 and even(n - 1)\nx = 1"
-    assert extract_function(text, "even", "p.py") == text.removesuffix("x = 1")
-
-
 def test_names_inside_lambdas_classes_and_comprehensions_count() -> None:
     body = "    class K:\n        x = A\n    return [B for _ in K.x] + (lambda: C)()\n"
     text = f"A = 1\nB = 2\nC = 3\nD = 4\ndef f():\n{body}"
     assert extract_function(text, "f", "p.py") == text.replace("D = 4", "")
+    recursive = "def even(n): return n == 0 or odd(n - 1)\ndef odd(n): return n > 0 and even(n - 1)\nx = 1"
+    assert extract_function(recursive, "even", "p.py") == recursive.removesuffix("x = 1")
 
 
 def test_a_function_that_is_not_there() -> None:

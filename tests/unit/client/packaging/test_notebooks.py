@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,19 +37,13 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_cells_become_one_program_in_their_order(tmp_path: Path) -> None:
-    text = made("x = 1", "", "print(x + 1)").text
-    assert (
-        text
-        == "# %% train.ipynb, cell 1\nx = 1\n\n# %% train.ipynb, cell 2\n\n\n# %% train.ipynb, cell 3\nprint(x + 1)\n"
-    )
-    assert run(text, tmp_path).stdout == "2\n"
-
-
-def test_the_content_of_a_string_is_unchanged(tmp_path: Path) -> None:
+def test_cells_become_one_program_in_their_order_with_strings_unchanged(tmp_path: Path) -> None:
     # tensorflow-cloud deletes lines that begin with #, % or !, anywhere.
     source = "text = '''\n# title\n%percent\n!shout\n'''\nprint(text)"
-    assert run(made(source).text, tmp_path).stdout == "\n# title\n%percent\n!shout\n\n"
+    text = made("x = 1", "", source).text
+    first = "# %% train.ipynb, cell 1\nx = 1\n\n# %% train.ipynb, cell 2\n\n\n# %% train.ipynb, cell 3\ntext = "
+    assert text.startswith(first)
+    assert run(text, tmp_path).stdout == "\n# title\n%percent\n!shout\n\n"
 
 
 def test_shell_commands_are_run_in_their_place(tmp_path: Path) -> None:
@@ -79,23 +72,21 @@ def test_written_files_are_files_and_not_code(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("red 3\n", "")
 
 
-@pytest.mark.parametrize(
-    "source",
-    ["%%time\nx = 2", "%time x = 2", "%%capture out\nx = 2", "x = %time 1 + 1", "%timeit x = 2", "\n\n%%time\nx = 2"],
-)
-def test_timed_code_is_code(source: str, tmp_path: Path) -> None:
-    assert run(made(source, "print(x)").text, tmp_path).stdout == "2\n"
+def test_timed_code_is_code(tmp_path: Path) -> None:
+    timed = (
+        "%%time\na = 2",
+        "%time b = 2",
+        "%%capture out\nc = 2",
+        "d = %time 1 + 1",
+        "%timeit e = 2",
+        "\n%%time\nf = 2",
+    )
+    assert run(made(*timed, "print(a, b, c, d, e, f)").text, tmp_path).stdout == "2 2 2 2 2 2\n"
 
 
 def test_display_magics_are_ignored(tmp_path: Path) -> None:
-    sources = (
-        "%matplotlib inline",
-        "%load_ext tensorboard\n%tensorboard --logdir logs",
-        "?print",
-        "print?",
-        "%%html\n<b>",
-    )
-    found = made(*sources, "print(1)")
+    display = ("%matplotlib inline", "%load_ext tensorboard\n%tensorboard --logdir logs", "?print", "%%html\n<b>")
+    found = made(*display, "from __future__ import annotations\nprint(1)")
     assert found.notes == ()
     done = run(found.text, tmp_path)
     assert (done.stdout, done.stderr) == ("1\n", "")
@@ -148,8 +139,6 @@ def test_installed_packages_become_requirements(tmp_path: Path) -> None:
         (["", "x = 1\n\n  y = 2"], "train.ipynb, cell 2, line 3: unexpected indent: y = 2"),
         (["\n\nfor"], "train.ipynb, cell 1, line 3: invalid syntax: for"),
         (["await f()"], "train.ipynb, cell 1, line 1: 'await' outside function"),
-        (["return 3"], "train.ipynb, cell 1, line 1: 'return' outside function"),
-        (["x = '\0'"], "train.ipynb, cell 1: source code string cannot contain null bytes"),
     ],
 )
 def test_a_mistake_names_its_cell_and_line(sources: list[str], told: str) -> None:
@@ -163,10 +152,6 @@ def test_a_notebook_s_await_has_a_next_step() -> None:
         made("import asyncio\nawait asyncio.sleep(0)")
 
 
-def test_an_odd_escape_is_no_mistake() -> None:
-    assert "\\d" in made("x = '\\d'").text
-
-
 def test_the_place_of_an_error_is_its_cell(tmp_path: Path) -> None:
     text = made("x = 1\n", "!true", "\n\nx = 2\nprint(1 / 0)").text
     done = run(text, tmp_path)
@@ -174,12 +159,6 @@ def test_the_place_of_an_error_is_its_cell(tmp_path: Path) -> None:
     assert source_location(str(tmp_path / "program.py"), line) == "train.ipynb, cell 3, line 4"
     assert source_location(str(tmp_path / "program.py"), 1) == f"{tmp_path / 'program.py'}:1"
     assert source_location(str(tmp_path / "nowhere.py"), 3) == f"{tmp_path / 'nowhere.py'}:3"
-
-
-def test_future_imports_come_first(tmp_path: Path) -> None:
-    text = made("x = 1", "from __future__ import annotations\ndef f(a: Unknown): return a\nprint(f(x))").text
-    assert text.startswith("from __future__ import annotations\n")
-    assert run(text, tmp_path).stdout == "1\n"
 
 
 def test_without_ipython_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,14 +170,9 @@ def test_without_ipython_the_error_names_the_package(monkeypatch: pytest.MonkeyP
 # The file.
 
 
-def ipynb(*cells: tuple[str, Any]) -> dict[str, Any]:
-    return {"nbformat": 4, "cells": [{"cell_type": kind, "source": source} for kind, source in cells]}
-
-
 def test_a_file_s_code_cells_are_counted(tmp_path: Path) -> None:
-    document = ipynb(
-        ("markdown", "# Title"), ("code", ["x = 1\n", "y = 2"]), ("code", []), ("raw", "raw"), ("code", "z")
-    )
+    cells = (("markdown", "# Title"), ("code", ["x = 1\n", "y = 2"]), ("code", []), ("raw", "raw"), ("code", "z"))
+    document = {"nbformat": 4, "cells": [{"cell_type": kind, "source": source} for kind, source in cells]}
     (tmp_path / "a.ipynb").write_text(json.dumps(document))
     assert read_notebook(tmp_path / "a.ipynb").cells == (Cell(1, "x = 1\ny = 2"), Cell(2, ""), Cell(3, "z"))
     assert code_cells({"cells": [{"cell_type": "code"}]}, "a") == (Cell(1, ""),)
@@ -208,12 +182,10 @@ def test_a_file_s_code_cells_are_counted(tmp_path: Path) -> None:
     ("content", "told"),
     [
         ("not json", "not a notebook"),
-        ("[]", "it has no list of cells; expected a notebook of format 4. Open it in Jupyter and save it"),
-        ('{"worksheets": [], "nbformat": 3}', "it has no list of cells"),
+        ('{"worksheets": [], "nbformat": 3}', "it has no list of cells; expected a notebook of format 4. Open it in"),
     ],
 )
 def test_what_is_no_notebook(content: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "a.ipynb").write_text(content)
-    with pytest.raises(InvalidProgram) as caught:
+    with pytest.raises(InvalidProgram, match=told):
         read_notebook(tmp_path / "a.ipynb")
-    assert told in str(caught.value)

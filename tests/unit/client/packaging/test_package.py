@@ -120,12 +120,16 @@ def test_what_is_no_program_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
         build_package([SourceFile("a", b""), SourceFile("b", b"")], program=SCRIPT)
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", ""])
-def test_no_path_leads_out(path: str) -> None:
-    with pytest.raises(InvalidProgram, match="is outside of it"):
-        build_package([SourceFile(path, b"")], program=SCRIPT)
-
-
-def test_two_files_of_one_path() -> None:
-    with pytest.raises(InvalidProgram, match="two files have the path 'a'"):
-        build_package([SourceFile("a", b""), SourceFile("a", b"x")], program=SCRIPT)
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        (["/etc/passwd"], "is outside of it"),
+        (["../a"], "is outside of it"),
+        (["a/../../b"], "is outside of it"),
+        ([""], "is outside of it"),
+        (["a", "a"], "two files have the path 'a'"),
+    ],
+)
+def test_no_path_leads_out_or_is_that_of_two_files(paths: list[str], said: str) -> None:
+    with pytest.raises(InvalidProgram, match=said):
+        build_package([SourceFile(path, b"") for path in paths], program=SCRIPT)

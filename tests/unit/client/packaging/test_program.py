@@ -95,18 +95,17 @@ def test_an_entry_point_with_the_folder_it_is_imported_from(here: Path) -> None:
 # Requirements.
 
 
-def test_a_requirements_file_inside_is_used_as_it_is(here: Path) -> None:
-    write(here / "train.py")
-    made = program.ship_file(Path("train.py"), requirements=write(here / "deps" / "reqs.txt", "einops\n-r more.txt\n"))
-    assert made.requirements == "deps/reqs.txt"
-    assert text(made, "deps/reqs.txt") == "einops\n-r more.txt\n"
-
-
-def test_a_requirements_file_of_elsewhere_is_shipped_too(here: Path) -> None:
-    write(here / "code" / "train.py")
-    made = program.ship_file(Path("code/train.py"), requirements=write(here / "reqs.txt", "einops\n"))
-    assert made.requirements == "requirements-of-the-job.txt"
-    assert text(made, "requirements-of-the-job.txt") == "einops\n"
+def test_a_requirements_file_is_shipped_from_wherever_it_is(here: Path) -> None:
+    script = write(here / "code" / "train.py")
+    inside = program.ship_file(script, requirements=write(here / "code" / "deps" / "reqs.txt", "einops\n-r more.txt\n"))
+    assert inside.requirements == "deps/reqs.txt"
+    assert text(inside, "deps/reqs.txt") == "einops\n-r more.txt\n"
+    outside = program.ship_file(script, requirements=write(here / "reqs.txt", "einops\n"))
+    assert outside.requirements == "requirements-of-the-job.txt"
+    assert text(outside, "requirements-of-the-job.txt") == "einops\n"
+    write(here / "code" / ".mptrainingignore", "*.txt")
+    ignored = program.ship_file(script, requirements=write(here / "code" / "reqs.txt", "einops\n"))
+    assert (ignored.requirements, paths(ignored)) == ("reqs.txt", ["reqs.txt", "train.py"])
 
 
 def test_a_file_that_a_notebook_s_pip_reads_is_shipped(running: Any, here: Path) -> None:
@@ -115,13 +114,6 @@ def test_a_file_that_a_notebook_s_pip_reads_is_shipped(running: Any, here: Path)
     made = program.ship_running_notebook()
     assert paths(made) == ["notebook_program.py", "reqs.txt", "requirements-of-the-job.txt"]
     assert text(made, "requirements-of-the-job.txt") == "-r reqs.txt\n"
-
-
-def test_an_ignored_requirements_file_is_shipped_all_the_same(here: Path) -> None:
-    write(here / ".mptrainingignore", "*.txt")
-    write(here / "train.py")
-    made = program.ship_file(Path("train.py"), requirements=write(here / "reqs.txt", "einops\n"))
-    assert (made.requirements, paths(made)) == ("reqs.txt", ["reqs.txt", "train.py"])
 
 
 def test_tensorflow_cloud_itself_is_never_installed(here: Path) -> None:
@@ -250,13 +242,15 @@ def test_the_running_notebook_by_its_file(here: Path, running: Any, how: str) ->
 
 
 def test_a_notebook_that_was_not_saved(here: Path, running: Any) -> None:
+    with pytest.raises(InvalidProgram, match="no notebook is running here"):
+        running_notebook({})
     file = str(write(here / "a.ipynb", ipynb("x = 1")))
     running("x = 1", "tfc.run()")
     with pytest.raises(InvalidProgram, match=r"does not hold the cell that is running.*Save the notebook"):
         running_notebook({"JPY_SESSION_NAME": file})
 
 
-def test_colab_hands_the_notebook_out(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colab_and_kaggle_hand_the_notebook_out(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     class Message:
@@ -266,7 +260,7 @@ def test_colab_hands_the_notebook_out(running: Any, monkeypatch: pytest.MonkeyPa
             asked.append((kind, request, timeout_sec))
             return self.answer
 
-    colab = ModuleType("google.colab")
+    colab, session = ModuleType("google.colab"), ModuleType("kaggle_session")
     colab._message = Message()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "google.colab", colab)
     running("tfc.run()")
@@ -275,17 +269,8 @@ def test_colab_hands_the_notebook_out(running: Any, monkeypatch: pytest.MonkeyPa
     Message.answer = None
     with pytest.raises(InvalidProgram, match="Colab did not return it within 60 s"):
         running_notebook({})
-
-
-def test_kaggle_hands_the_notebook_out(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = ModuleType("kaggle_session")
     session.UserSessionClient = lambda: session  # type: ignore[attr-defined]
     session.get_exportable_ipynb = lambda: {"source": ipynb("x = 1")}  # type: ignore[attr-defined]
+    monkeypatch.delitem(sys.modules, "google.colab")
     monkeypatch.setitem(sys.modules, "kaggle_session", session)
-    running("tfc.run()")
     assert running_notebook({"KAGGLE_CONTAINER_NAME": "k"}).cells[0].source == "x = 1"
-
-
-def test_outside_a_notebook() -> None:
-    with pytest.raises(InvalidProgram, match="no notebook is running here"):
-        running_notebook({})

@@ -69,26 +69,20 @@ def test_a_huge_ignored_folder_is_not_read(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_link_to_a_file_is_the_file(tmp_path: Path) -> None:
     write(tmp_path, "elsewhere/shared.py", "code/train.py")
-    (tmp_path / "code" / "shared.py").symlink_to("../elsewhere/shared.py")
-    (tmp_path / "code" / "all").symlink_to("../elsewhere")
-    (tmp_path / "code" / "gone").symlink_to("nowhere")
+    for name, target in (("shared.py", "../elsewhere/shared.py"), ("all", "../elsewhere"), ("gone", "nowhere")):
+        (tmp_path / "code" / name).symlink_to(target)
+    (tmp_path / "code" / "train.py").chmod(0o755)
+    os.mkfifo(tmp_path / "code" / "pipe")
     files, notes = read_folder(tmp_path / "code")
-    assert {file.path: file.content for file in files} == {
-        "shared.py": b"elsewhere/shared.py",
-        "train.py": b"code/train.py",
-    }
-    assert notes == ["all/ is a link to a folder, which is not followed", "gone is no file, and is not shipped"]
-
-
-def test_an_executable_stays_executable(tmp_path: Path) -> None:
-    write(tmp_path, "run.sh", "train.py")
-    (tmp_path / "run.sh").chmod(0o755)
-    assert [file.executable for file in read_folder(tmp_path)[0]] == [True, False]
-
-
-def test_a_pipe_is_ignored(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert read_folder(tmp_path) == ([], ["pipe is no file, and is not shipped"])
+    assert [(file.path, file.content, file.executable) for file in files] == [
+        ("shared.py", b"elsewhere/shared.py", False),
+        ("train.py", b"code/train.py", True),
+    ]
+    assert notes == [
+        "all/ is a link to a folder, which is not followed",
+        "gone is no file, and is not shipped",
+        "pipe is no file, and is not shipped",
+    ]
 
 
 def test_too_much_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,34 +20,19 @@ ARGUMENTS = "program.function.arguments"
 @pytest.mark.parametrize(
     ("reported", "values"),
     [
-        pytest.param(
-            {"kind": "int", "low": 32, "high": 512, "step": 32, "sampling": "linear"},
-            {"int": {"low": 32, "high": 512, "step": 32}},
-            id="an integer",
-        ),
-        pytest.param(
-            {"kind": "int", "low": 8, "high": 64, "step": 2, "sampling": "log"},
-            {"values": [8, 16, 32, 64]},
-            id="a factor",
-        ),
-        pytest.param(
-            {"kind": "int", "low": 1, "high": 8, "step": 2, "sampling": "reverse_log"},
-            {"values": [8, 7, 5, 1]},
-            id="a factor from the upper end",
-        ),
-        pytest.param(
-            {"kind": "float", "low": 1e-5, "high": 0.1, "step": None, "sampling": "log"},
-            {"logUniform": {"low": 1e-5, "high": 0.1}},
-            id="a logarithmic number",
-        ),
-        pytest.param(
-            {"kind": "float", "low": 0.0, "high": 0.5, "step": 0.25, "sampling": "linear"},
-            {"values": [0.0, 0.25, 0.5]},
-            id="steps of a number",
-        ),
+        pytest.param({"kind": "int", "low": 32, "high": 512, "step": 32, "sampling": "linear"}, {"int": {"low": 32,
+         "high": 512, "step": 32}}, id="an integer"),
+        pytest.param({"kind": "int", "low": 8, "high": 64, "step": 2, "sampling": "log"}, {"values": [8, 16, 32, 64]},
+         id="a factor"),
+        pytest.param({"kind": "int", "low": 1, "high": 8, "step": 2, "sampling": "reverse_log"}, {"values": [8, 7, 5,
+         1]}, id="a factor from the upper end"),
+        pytest.param({"kind": "float", "low": 1e-5, "high": 0.1, "step": None, "sampling": "log"},
+         {"logUniform": {"low": 1e-5, "high": 0.1}}, id="a logarithmic number"),
+        pytest.param({"kind": "float", "low": 0.0, "high": 0.5, "step": 0.25, "sampling": "linear"}, {"values": [0.0,
+         0.25, 0.5]}, id="steps of a number"),
         pytest.param({"kind": "boolean", "values": [False, True]}, {"values": [False, True]}, id="a boolean"),
     ],
-)
+)  # fmt: skip
 def test_the_values_of_a_hyperparameter(reported: dict[str, Any], values: dict[str, Any]) -> None:
     parameters, notes = parameters_of([{"path": f"{ARGUMENTS}.x", **reported}])
     assert parameters == [{"path": f"{ARGUMENTS}.x", **values}]

@@ -136,14 +136,11 @@ def test_a_command_line_names_its_python_file(
 @pytest.mark.parametrize(
     ("selector", "devices", "expected"),
     [
-        (
-            {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100", "cloud.google.com/gke-spot": "true"},
-            {"nvidia.com/gpu": 2},
-            {"type": "nvidia-tesla-a100", "countPerNode": 2, "provisioning": "Spot"},
-        ),
+        ({"cloud.google.com/gke-accelerator": "nvidia-tesla-a100", "cloud.google.com/gke-spot": "true"},
+         {"nvidia.com/gpu": 2}, {"type": "nvidia-tesla-a100", "countPerNode": 2, "provisioning": "Spot"}),
         ({"nvidia.com/gpu.product": "Tesla-T4"}, {"nvidia.com/gpu": 1}, {"type": "nvidia-tesla-t4", "countPerNode": 1}),
     ],
-)
+)  # fmt: skip
 def test_labels_of_nodes_name_the_accelerator(
     selector: dict[str, str], devices: dict[str, int], expected: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -159,16 +156,12 @@ def test_labels_of_nodes_name_the_accelerator(
     ("tfjob", "expected"),
     [
         (_tfjob(Worker=_replica(), Evaluator=_replica()), "Evaluator: has no counterpart. Let `model.fit` evaluate"),
-        (
-            _tfjob(Chief=_replica(), Worker=_replica(_container(args=["-x"]))),
-            "Worker: differs: spec.program.script.arg",
-        ),
+        (_tfjob(Chief=_replica(), Worker=_replica(_container(args=["-x"]))),
+         "Worker: differs: spec.program.script.arg"),
         (_tfjob(Worker=_replica(hostNetwork=True)), "hostNetwork: has no counterpart"),
         (_tfjob(Worker=_replica(_container(resouces={}))), ""),
-        (
-            _tfjob(Worker=_replica(_container(resouces={"a": 1}))),
-            "resouces: has no counterpart. Did you mean 'resources'?",
-        ),
+        (_tfjob(Worker=_replica(_container(resouces={"a": 1}))),
+         "resouces: has no counterpart. Did you mean 'resources'?"),
         (_tfjob(spec={"enableDynamicWorker": True}), "`elastic: {min, max}` in place of nodes"),
         (_tfjob(Worker=_replica(volumes=[{"name": "a", "nfs": {}}])), "volumes[0]"),
         (_tfjob(spec={"runPolicy": {"backoffLimit": "3"}}), "spec.runPolicy.backoffLimit"),
@@ -178,7 +171,7 @@ def test_labels_of_nodes_name_the_accelerator(
         (_tfjob(Worker=_replica(nodeSelector=["x"])), "nodeSelector: ['x']; expected labels of nodes"),
         (_tfjob(Worker=_replica(_container(resources={"limits": {"nvidia.com/gpu": 1}}))), "--accelerator t4"),
     ],
-)
+)  # fmt: skip
 def test_refusals_name_the_field_and_the_next_step(tfjob: dict[str, Any], expected: str, tmp_path: Path) -> None:
     if not expected:
         _convert(tmp_path, tfjob)
