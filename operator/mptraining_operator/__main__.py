@@ -61,11 +61,6 @@ def set_up(level: str, style: str, stream: TextIO | None = None) -> None:
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(formats[style])
     logging.getLogger().handlers[:] = [handler]
-    set_level(level)
-
-
-def set_level(level: str) -> None:
-    """Set the level of all logs, as in the settings."""
     threshold = logging.getLevelNamesMapping()[level]
     logging.getLogger().setLevel(threshold)
     for name in _WARNINGS_ONLY:

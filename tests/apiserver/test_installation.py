@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining_operator.cluster import Cluster
-from mptraining_operator.helm_test import run_checks
-from mptraining_operator.settings import OperatorSettings
 from tests.testbed import ControlPlane, Exit, Refused, Run
-from tests.testbed.binaries import binary, missing
+from tests.testbed.binaries import missing
 from tests.testbed.kubernetes.access import may, wait_until_allowed
-from tests.testbed.kubernetes.chart import CHART, REGISTRY, RELEASE, documents, render
-from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, install
-from tests.testbed.kubernetes.operator_namespace import eventually
+from tests.testbed.kubernetes.chart import documents, render
+from tests.testbed.kubernetes.installation import SYSTEM
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 ACCOUNT = "narrow-operator"
@@ -113,41 +108,6 @@ def test_a_job_waits_for_the_nodes_of_its_namespace(narrow: Any) -> None:
     narrow.phase("waits", "Succeeded")
 
 
-def test_the_check_of_helm_test_finds_what_works_and_what_does_not(narrow: Any) -> None:
-    kubeconfig = narrow.control_plane.kubeconfig("check", narrow.control_plane.token(SYSTEM, ACCOUNT))
-    cluster = Cluster(narrow.control_plane.client(kubeconfig))
-    chosen = {"namespaces": ["narrow"], "lease": {"name": "operator-narrow", "durationSeconds": 3, "renewSeconds": 1}}
-    settings = OperatorSettings.parse({**chosen, "progress": {"service": "narrow"}})
-    reached: list[str] = []
-
-    def reach(host: str, port: int, certificate: str) -> int:
-        reached.append(f"{host}:{port}")
-        assert certificate.startswith("-----BEGIN CERTIFICATE-----")
-        return 401
-
-    found = list(run_checks(settings, SYSTEM, cluster, probe=reach, wait=narrow_wait(narrow)))
-    assert [each.passed for each in found] == [True, True, True], [str(each) for each in found]
-    assert reached == [f"narrow.{SYSTEM}.svc:8443"]
-    elsewhere = OperatorSettings.parse(
-        {"namespaces": ["default"], "lease": {"name": "nobody"}, "progress": {"service": "no"}}
-    )
-    found = list(run_checks(elsewhere, SYSTEM, cluster, probe=reach, wait=lambda seconds: None))
-    assert [each.passed for each in found] == [False, False, False]
-    assert all("forbidden" in each.text for each in found)
-
-
-def narrow_wait(ns: Any) -> Any:
-    """Wait until the leader has renewed its Lease, rather than for a fixed time."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/operator-narrow"
-
-    def wait(seconds: float) -> None:
-        # Read here, after the check's own read: a renewal between an earlier read and that one would end the wait.
-        before = ns.rest.get(path)["spec"]["renewTime"]
-        ns.wait(lambda: ns.rest.get(path)["spec"]["renewTime"], lambda now: now != before)
-
-    return wait
-
-
 def test_the_folder_of_manifests_is_a_base_for_kustomize(control_plane: ControlPlane) -> None:
     built = documents(control_plane.kubectl("kustomize", str(EXAMPLES.parent)).stdout)
     plain = documents((EXAMPLES.parent / "install.yaml").read_text(encoding="utf-8"))
@@ -169,34 +129,3 @@ def test_the_api_server_takes_every_example(installed: ControlPlane, namespace: 
         except (RuntimeError, Refused) as refused:
             pytest.fail(f"{file.name}: {refused}")
         assert "mptrainingjob.mptraining.dev/" in done.stdout
-
-
-def test_an_installation_for_some_namespaces_takes_the_rights_of_install_yaml_away(
-    tmp_path: Path, control_plane_servers: None
-) -> None:
-    if absent := missing(["helm"]):
-        pytest.skip(absent)
-    everywhere = may(f"system:serviceaccount:{SYSTEM}:{OPERATOR}", "create", "batch", "jobs", "kube-system")
-    with ControlPlane(tmp_path) as control_plane:
-
-        def helm(*arguments: str) -> None:
-            command = [str(binary("helm")), *arguments, "--namespace", SYSTEM, "--kubeconfig"]
-            done = subprocess.run(
-                [*command, str(control_plane.admin_kubeconfig)], capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stderr
-
-        def allowed() -> bool:
-            path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-            return bool(control_plane.rest.post(path, everywhere)["status"].get("allowed"))
-
-        install(control_plane)
-        eventually(allowed, bool)
-        control_plane.rest.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
-        chart = (str(CHART), "--set", f"crds.install=false,global.imageRegistry={REGISTRY}")
-        helm("install", RELEASE, *chart, "--take-ownership", "--set", "settings.namespaces={team}")
-        eventually(allowed, lambda yes: not yes)
-        helm("upgrade", RELEASE, *chart)
-        eventually(allowed, bool)
-        helm("rollback", RELEASE, "1")
-        eventually(allowed, lambda yes: not yes)

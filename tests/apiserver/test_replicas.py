@@ -34,19 +34,3 @@ def test_the_second_replica_takes_over_within_fifteen_seconds(alone: Any) -> Non
     alone.phase("handed-over", "Succeeded")
     assert third.server.exit_code is None
     assert [each["metadata"]["name"] for each in alone.batch_jobs("before")] == ["before-1"]
-
-
-def test_settled_jobs_are_not_written_to_after_a_restart(alone: Any) -> None:
-    operator = alone.operator()
-    for number in range(5):
-        alone.create(f"settled-{number}", lambda pod: Exit(0))
-    versions = {}
-    for number in range(5):
-        alone.phase(f"settled-{number}", "Succeeded")
-        versions[number] = alone.get(f"settled-{number}")["metadata"]["resourceVersion"]
-    operator.stop()
-    alone.operator()
-    alone.create("last", lambda pod: Exit(0))
-    alone.phase("last", "Succeeded")
-    for number, version in versions.items():
-        assert alone.get(f"settled-{number}")["metadata"]["resourceVersion"] == version

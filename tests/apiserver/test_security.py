@@ -19,52 +19,13 @@ from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM
 
 STRICT = {"fieldValidation": "Strict"}
 JOBS = "mptraining.dev/v1alpha1"
+# tests/apiserver/test_children_on_the_api_server.py has the others.
 PROGRAMS: dict[str, dict[str, Any]] = {
     "application": {},
     "function": {"program": {"function": {"entryPoint": "flowers:build"}}, "source": {"configMap": {"name": "code"}}},
-    "script": {
-        "program": {"script": {"path": "train.py"}},
-        "source": {"configMap": {"name": "code"}},
-        **{"data": None, "training": None, "nodes": 1},
-    },
     "archive": {
         "program": {"function": {"entryPoint": "flowers:build"}},
         "source": {"archive": {"uri": "gs://bucket/code.tgz", "sha256": "0" * 64}, "requirements": "requirements.txt"},
-    },
-    # All fields of a podTemplate except account and placement. Image volumes need a feature gate in 1.34.
-    "template": {
-        "podTemplate": {
-            "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "token", "key": "t"}}}],
-            "envFrom": [{"secretRef": {"name": "more", "optional": True}}],
-            "resources": {"requests": {"cpu": "100m"}, "limits": {"memory": "1Gi"}},
-            "volumes": [
-                {"name": "a", "configMap": {"name": "code"}},
-                {"name": "b", "secret": {"secretName": "token"}},
-                {"name": "c", "emptyDir": {}},
-                {"name": "d", "projected": {"sources": [{"secret": {"name": "token"}}]}},
-                {"name": "e", "persistentVolumeClaim": {"claimName": "data"}},
-                {"name": "f", "downwardAPI": {"items": [{"path": "l", "fieldRef": {"fieldPath": "metadata.labels"}}]}},
-                {"name": "g", "csi": {"driver": "gcsfuse.csi.storage.gke.io"}},
-            ],
-            "volumeMounts": [{"name": name, "mountPath": f"/mnt/{name}"} for name in "abcdefg"],
-            "tolerations": [{"operator": "Exists"}],
-            "labels": {"team": "a"},
-            "annotations": {"gke-gcsfuse/volumes": "true"},
-            "initContainers": [
-                {
-                    **{"name": "proxy", "image": "proxy", "restartPolicy": "Always"},
-                    "startupProbe": {"httpGet": {"path": "/", "port": 80}},
-                    "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
-                },
-                {"name": "fetch", "image": "fetch", "volumeMounts": [{"name": "c", "mountPath": "/mnt/c"}]},
-            ],
-            "affinity": {"podAntiAffinity": {}},
-            "topologySpreadConstraints": [
-                {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
-            ],
-            "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
-            "lifecycle": {"postStart": {"exec": {"command": ["true"]}}},
-        }
     },
 }
 

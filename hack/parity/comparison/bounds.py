@@ -106,10 +106,7 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
         lambda p, v: p.optimizer in _ADAPTIVE and _reordered(p, v),
         Bound(5e-4, 2e-4, "sums in another order, divided by the root of a mean of squares that may be nearly zero"),
     ),
-    (
-        _reordered,
-        Bound(2e-6, 5e-6, "float32, sums in another order"),
-    ),
+    (_reordered, Bound(2e-6, 5e-6, "float32, sums in another order")),
     (
         lambda p, _: p.outputs == "one" and p.ema == "none" and not {"l2", "activity", "add_loss"} & {*p.extras},
         Bound(0.0, 1e-6, "the same operations on the same batch; metrics are added up in another order"),

@@ -11,14 +11,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import PAUSED, MPTrainingJob
 from mptraining_api.sweep import defaults
-from mptraining_api.sweep.actions import Refusal, SweepPlan, TrialJob
+from mptraining_api.sweep.actions import SweepPlan, TrialJob
 from mptraining_api.sweep.early_stopping import early_stopping
+from mptraining_api.sweep.plan import plan
 from mptraining_api.sweep.proposals import Propose
 from mptraining_api.sweep.search_space import max_trials
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec
@@ -43,23 +44,6 @@ _MOST_SAVED = 3.0
 _PROPOSING_SECONDS = 0.25
 _FIRST_PROPOSAL_SECONDS = 0.05
 _UNDECIDED = (TrialState.PROPOSED, TrialState.RUNNING)
-
-
-class Planner(Protocol):
-    """`mptraining_api.sweep.plan.plan`."""
-
-    def __call__(
-        self,
-        sweep: MPTrainingSweep,
-        status: SweepStatus | None,
-        jobs: Mapping[str, TrialJob],
-        now: float,
-        *,
-        propose: Propose,
-        new_trials: int | None,
-        refusals: Mapping[str, Refusal],
-        invalid: str | None,
-    ) -> SweepPlan: ...
 
 
 @dataclass(slots=True)
@@ -104,7 +88,6 @@ class SweepReconciler(TermWorkers):
         turns: Turns,
         cluster: Cluster,
         *,
-        plan: Planner,
         propose: Propose,
         check: Callable[[dict[str, Any], ClusterSettings], str | None],
         settings: ClusterSettings,
@@ -120,7 +103,6 @@ class SweepReconciler(TermWorkers):
         self._applier = applier
         self._turns = turns
         self._cluster = cluster
-        self._plan = plan
         self._propose = propose
         self._check = check
         self._settings = settings
@@ -162,7 +144,7 @@ class SweepReconciler(TermWorkers):
         now = self._clock()
         jobs = self._look(stored, memory, status)
         most = self._most_new_trials(stored, memory, sweep.spec, status, jobs)
-        plan = self._plan(
+        found = plan(
             sweep,
             status,
             jobs,
@@ -175,35 +157,35 @@ class SweepReconciler(TermWorkers):
             if not (status.start_time or status.completion_time)
             else None,
         )
-        changed = plan.status != status
-        ends = plan.status.completion_time is not None
-        urgent = bool(plan.actions) or ends
+        changed = found.status != status
+        ends = found.status.completion_time is not None
+        urgent = bool(found.actions) or ends
         if changed and not urgent and memory.tokens < _MOST_SAVED - 1:
             self._queue.add(stored.key, (_MOST_SAVED - 1 - memory.tokens) / _WRITES_PER_SECOND)
             return
         if changed:
             memory.tokens -= 1
-            written = self._applier.write_status(stored, status, plan.status)
+            written = self._applier.write_status(stored, status, found.status)
             if written is None:
                 self._queue.add(stored.key)
                 return
             # The watch may have brought a later version already, whose status another client has written.
-            memory.status = written.version, plan.status
+            memory.status = written.version, found.status
             # A trial may fail by the plan itself, which no job reports.
             self._queue.add(stored.key, COALESCE)
         before = {each.number: each for each in status.trials or ()}
-        self._count_ends(memory, before, plan.status, jobs)
-        acted = self._applier.act(plan, stored, memory.refusals)
-        self._count_creations(stored, memory, acted.created, before, plan)
+        self._count_ends(memory, before, found.status, jobs)
+        acted = self._applier.act(found, stored, memory.refusals)
+        self._count_creations(stored, memory, acted.created, before, found)
         if acted.refused:
             self._queue.add(stored.key)
-        memory.refusals.keep({each.job for each in plan.status.trials or () if each.state in _UNDECIDED})
+        memory.refusals.keep({each.job for each in found.status.trials or () if each.state in _UNDECIDED})
         if ends:
             memory.ends.clear()
             self._turns.leave(stored.uid)
             # A finished sweep may stay for months, and the status of a large one has megabytes when parsed.
             memory.status, memory.observed = None, ObservedJobs()
-        self._requeue(stored, memory, plan, _started(before, plan.status), most, now)
+        self._requeue(stored, memory, found, _started(before, found.status), most, now)
 
     def _requeue(
         self, stored: StoredSweep, memory: _Memory, plan: SweepPlan, added: int, most: int, now: float

@@ -13,7 +13,6 @@ from typing import Any
 
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.sweep.check import sweep_problems
-from mptraining_api.sweep.plan import plan
 from mptraining_api.sweep.proposals import propose
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_operator.cluster import Cluster
@@ -100,7 +99,6 @@ class Sweeps:
             SweepApplier(leader, cache, jobs, wake_job=wake_job, record_event=self._record, clock=clock),
             turns,
             cluster,
-            plan=plan,
             propose=propose,
             check=_mistakes,
             settings=settings,

@@ -47,20 +47,6 @@ class Stall(_Frozen):
     after: int = 0
 
 
-class Delay(_Frozen):
-    """The response begins so many seconds later."""
-
-    kind: Literal["Delay"] = "Delay"
-    seconds: float
-
-
-class Drip(_Frozen):
-    """The response's body comes at so many bytes a second."""
-
-    kind: Literal["Drip"] = "Drip"
-    rate: float
-
-
 class WrongRange(_Frozen):
     """206, with the range that begins `shift` bytes further on; its Content-Range says so."""
 
@@ -88,7 +74,7 @@ class Drop(_Frozen):
     forwarded: bool = False
 
 
-Fault = Refuse | Cut | Stall | Delay | Drip | WrongRange | WholeObject | Flip | Drop
+Fault = Refuse | Cut | Stall | WrongRange | WholeObject | Flip | Drop
 
 
 class Rule(_Frozen):

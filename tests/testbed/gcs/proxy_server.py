@@ -23,8 +23,6 @@ from urllib.parse import parse_qs, urlsplit
 from tests.testbed.gcs.faults import (
     Asked,
     Cut,
-    Delay,
-    Drip,
     Drop,
     Fault,
     Flip,
@@ -122,7 +120,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if body is None:
             self._hang_up(request, fault)
             return
-        time.sleep(self.books.shape.latency + (fault.seconds if isinstance(fault, Delay) else 0))
+        time.sleep(self.books.shape.latency)
         if isinstance(fault, Refuse):
             more = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
             self._answer(request, fault, fault.status, more, memoryview(b"the storage proxy says no"))
@@ -243,7 +241,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "Content-Length" not in headers and status not in (204, 304):
             self.send_header("Content-Length", str(length))
         self.end_headers()
-        rate = fault.rate if isinstance(fault, Drip) else self.books.shape.stream_rate
+        rate = self.books.shape.stream_rate
         sent, began = 0, time.monotonic()
         for piece in _pieces(body, min(most, length), fault):
             if isinstance(fault, Stall) and sent == fault.after:
@@ -284,7 +282,7 @@ def _pieces(body: memoryview | http.client.HTTPResponse, most: int, fault: Fault
     position = fault.after if isinstance(fault, Stall) else fault.at if isinstance(fault, Flip) else None
     at = 0
     while at < most:
-        end = min(most, at + (_PIECE if not isinstance(fault, Drip) else max(1, int(fault.rate / 20))))
+        end = min(most, at + _PIECE)
         if position is not None and at < position < end:
             end = position
         piece = body[at:end] if isinstance(body, memoryview) else memoryview(body.read(end - at))

@@ -95,6 +95,16 @@ def test_a_silent_leader_is_replaced_after_the_duration(api: Any, clock: Clock) 
     assert a.lost()
 
 
+def test_a_released_lease_is_taken_at_once(api: Any, clock: Clock) -> None:
+    a, b = election(api, "a", clock), election(api, "b", clock)
+    a.step()
+    b.step()
+    a.release()
+    assert not a.leading
+    b.step()
+    assert b.leading
+
+
 def test_of_two_that_take_it_one_gets_it(api: Any, clock: Clock) -> None:
     a, b, c = (election(api, name, clock) for name in "abc")
     a.step()

@@ -391,10 +391,10 @@ class Callbacks:
                     counter.assign(step)
 
     def _rate(self) -> float | None:
-        """Return the current learning rate, None if it is a schedule."""
+        """Return the current learning rate, None if it is a schedule or there is no single one."""
         if callable(getattr(self._optimizer, "_learning_rate", None)):
             return None
-        return float(np.asarray(self._keras.variables_of([self._optimizer.learning_rate])[0]))
+        return self._keras.learning_rate(self._optimizer)
 
     def _restore_rate(self, kept: JsonValue) -> None:
         if not isinstance(kept, Mapping) or self._job_rate is None:

@@ -133,16 +133,10 @@ def test_until_when_a_model_is_kept_is_counted_from_the_first_report_of_the_end(
 
 
 def test_metrics_fit_the_schema() -> None:
-    many = {f"m{number}": 1.0 for number in range(200)} | {"x" * 64: 1.0, "": 1.0, "loss": 2.0}
+    many = {f"m{number}": 1.0 for number in range(200)} | {"x" * 64: 1.0, "": 1.0, "loss": math.nan}
     found = to_status(progress_report(1, metrics=many), None, NOW).metrics or []
     assert len(found) == MOST_METRICS
-    assert found[0] == Metric(name="loss", value="2")
-
-
-def test_a_metric_that_is_nan_is_shown() -> None:
-    report = progress_report(1, metrics={"loss": math.nan, "accuracy": 0.5, "worst": -math.inf})
-    shown = {each.name: each.value for each in to_status(report, None, NOW).metrics or ()}
-    assert shown == {"loss": "NaN", "accuracy": "0.5", "worst": "-inf"}
+    assert found[0] == Metric(name="loss", value="NaN")
 
 
 _WILD = st.integers(-(10**20), 10**20) | st.floats(allow_nan=True, allow_infinity=True)
@@ -309,18 +303,6 @@ def writing(server: ApiServer, per_second: float = 1000) -> Iterator[tuple[Progr
         yield writer, clock
     finally:
         writer.stop(60)
-
-
-def test_all_jobs_together_keep_the_rate() -> None:
-    server, began = ApiServer(), time.monotonic()
-    with writing(server, per_second=20) as (writer, _):
-        for number in range(10):
-            writer.offer(Key("n", f"{number}"), f"{number}", progress_report(number), None)
-        server.wait(written=10)
-    assert [(key.name, uid, progress["step"]) for key, uid, progress in server.written] == [
-        (f"{number}", f"{number}", number) for number in range(10)
-    ]
-    assert time.monotonic() - began >= 9 / 20
 
 
 @pytest.mark.parametrize("problem", [*map(Problem, (0, 408, 409, 429, 500, 503)), ConnectionError("no answer")])

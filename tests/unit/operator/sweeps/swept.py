@@ -11,7 +11,6 @@ import msgspec
 
 from mptraining_api.kubernetes_api import JOBS, PODS, SWEEPS
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.sweep.plan import plan
 from mptraining_api.sweep.proposals import propose
 from mptraining_api.sweep.spec import SweepSpec
 from mptraining_api.sweep.status import Trial
@@ -103,7 +102,6 @@ class Bench:
             applier,
             turns,
             self.api,
-            plan=plan,
             propose=self._propose,
             check=self._check,
             settings=ClusterSettings(),

@@ -144,6 +144,7 @@ def test_after_a_conflict_the_sweep_is_read_and_planned_again(api: Any, clock: C
     raw = api.find(SWEEPS, "team", "lr")
     api.put(SWEEPS, {**raw, "metadata": {**raw["metadata"], "annotations": {"a": "b"}}})
     bench.run(5.0)
+    assert [call[:2] for call in api.written()][:3] == [*[("patch", SWEEPS.plural)] * 2, ("create", JOBS.plural)]
     assert bench.made() == ["lr-1"]
     assert bench.states() == ["Running"]
 
