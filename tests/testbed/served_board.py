@@ -43,7 +43,7 @@ class Served:
         return {"Cookie": f"{access.cookie_name(self.port)}={TOKEN}"}
 
     def request(self, path: str, *, method: str = "GET", headers: dict[str, str] | None = None) -> Answer:
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
             connection.request(method, path, headers=self.headers if headers is None else headers)
             answer = connection.getresponse()
             return Answer(answer.status, answer.headers, answer.read())

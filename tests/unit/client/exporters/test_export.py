@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -201,7 +203,9 @@ def test_parameters_are_the_jobs_settings(run_in: RunIn) -> None:
     assert max(map(len, found.values())) <= 500
 
 
-def test_mptj_export_writes_tensorboards_files(run_in: RunIn, tmp_path: Path) -> None:
+def test_mptj_export_writes_tensorboards_files(run_in: RunIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # TensorBoard reads without TensorFlow, whose import takes seconds, if this module exists.
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("notf"))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     to = tmp_path / "board"
