@@ -89,11 +89,10 @@ def test_every_section_of_the_resource_has_its_class() -> None:
 
 
 def test_editors_see_python_names_and_descriptions() -> None:
-    signature = inspect.signature(mptraining.Accelerator)
-    names = list(signature.parameters)
-    assert (names[:4], names[-1]) == (["type", "count_per_node", "topology", "provisioning"], "try_for_seconds")
-    assert signature.parameters["type"].default is inspect.Parameter.empty
-    assert signature.parameters["topology"].default is None
+    parameters = inspect.signature(mptraining.Accelerator).parameters
+    assert list(parameters)[:4] == ["type", "count_per_node", "topology", "provisioning"]
+    assert parameters["type"].default is inspect.Parameter.empty
+    assert parameters["topology"].default is None
     documented = inspect.getdoc(mptraining.Accelerator) or ""
     assert documented.startswith("The accelerator of each node, and those that the job takes instead")
     assert "count_per_node: Accelerators on each node" in documented

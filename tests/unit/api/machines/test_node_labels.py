@@ -17,10 +17,6 @@ DISCOVERED = {"nvidia.com/gpu.product": "NVIDIA-L4"}
 KIND = {"kubernetes.io/hostname": "kind-worker"}
 
 
-def test_the_file_has_the_platforms_of_the_setting() -> None:
-    assert {"Auto", *platforms()} == set(get_args(NodeLabels))
-
-
 @pytest.mark.parametrize(
     ("nodes", "platform"),
     [
@@ -43,11 +39,12 @@ def test_nodes_show_their_platform_even_without_accelerators(nodes: list[dict[st
     assert recognize(nodes)[0] == platform
 
 
-@pytest.mark.parametrize(
-    ("strategies", "found"), [([], None), (["single"], "Single"), (["mixed"], "Mixed"), (["single", "mixed"], "Mixed")]
-)
-def test_nodes_show_their_mig_strategy(strategies: list[str], found: str | None) -> None:
-    assert recognize([KIND, *({"nvidia.com/mig.strategy": each} for each in strategies)])[1] == found
+def test_nodes_show_their_mig_strategy_and_tpus_are_gke_s_alone() -> None:
+    for strategies, found in (([], None), (["single"], "Single"), (["single", "mixed"], "Mixed")):
+        assert recognize([KIND, *({"nvidia.com/mig.strategy": each} for each in strategies)])[1] == found
+    tpu = lookup("tpu7x")
+    assert [name for name, platform in platforms().items() if accelerator_terms(tpu, platform)] == ["GKE"]
+    assert {"Auto", *platforms()} == set(get_args(NodeLabels))
 
 
 @pytest.mark.parametrize(
@@ -81,8 +78,3 @@ def test_one_label_value_names_one_accelerator_of_a_platform() -> None:
                 for value in term[key]:
                     found = ((key, value), *((other, term[other][0]) for other in others))
                     assert seen.setdefault(found, accelerator.name) == accelerator.name
-
-
-def test_tpus_are_gke_s_alone() -> None:
-    tpu = lookup("tpu7x")
-    assert [name for name, platform in platforms().items() if accelerator_terms(tpu, platform)] == ["GKE"]

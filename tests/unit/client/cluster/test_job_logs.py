@@ -19,17 +19,12 @@ PODS = [
 ]
 
 
-def problem(
-    found: list[WorkerPod], *, current: int | None, attempt: int | None = None, worker: int | None = None,
-    workers: int | None = None, **spec: Any,
-) -> str:  # fmt: skip
-    status = {
-        "currentAttempt": current,
-        "workers": workers,
-        "conditions": [{**WAITS, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
-    }
-    document = {"metadata": {"name": "flowers"}, "spec": spec, "status": status}
-    return str(explain_no_logs(found, view(document), attempt=attempt, worker=worker))
+def problem(found: list[WorkerPod], *, current: int | None, workers: int | None = None, **asked: Any) -> str:
+    conditions = [{**WAITS, "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    status = {"currentAttempt": current, "workers": workers, "conditions": conditions}
+    spec = {"output": asked.pop("output")} if "output" in asked else {}
+    asked = {"attempt": None, "worker": None} | asked
+    return str(explain_no_logs(found, view({"metadata": {"name": "flowers"}, "spec": spec, "status": status}), **asked))
 
 
 @pytest.mark.parametrize(

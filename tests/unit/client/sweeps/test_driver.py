@@ -55,16 +55,6 @@ def test_another_search_in_the_same_folder_is_refused(sweep_file: SweepFile, tra
         open_sweep(sweep_file(trials=1, parameter="logUniform: {low: 1e-3, high: 1e-1}"))
 
 
-def test_trials_share_the_gpus_of_the_user_by_the_largest_trial() -> None:
-    spec = view_of([]).sweep.spec
-    job = spec.job | {"accelerator": {"type": "nvidia-tesla-t4"}}
-    searched = Parameter.parse({"path": "accelerator.countPerNode", "values": [1, 2]})
-    found = spec.model_copy(update={"job": job, "parameters": [searched]})
-    gpus = visible_gpus({"CUDA_VISIBLE_DEVICES": "4,5,6,7,-1,0"})
-    assert gpus_of_slots(found, 2, gpus) == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
-
-
 def test_parallel_trials_do_not_share_a_gpu() -> None:
     spec = view_of([]).sweep.spec
     job = spec.job | {"accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 2}}
@@ -74,6 +64,13 @@ def test_parallel_trials_do_not_share_a_gpu() -> None:
     assert gpus_of_slots(spec, 3, list("0123")) == [{}, {}, {}], "a CPU job"
     with pytest.raises(InvalidSpec, match="each trial needs 2 GPUs, and this machine has 4; expected at most 2"):
         gpus_of_slots(on_gpus, 3, list("0123"))
+    # By the largest trial, of the GPUs of the user.
+    searched = Parameter.parse({"path": "accelerator.countPerNode", "values": [1, 2]})
+    job = spec.job | {"accelerator": {"type": "nvidia-tesla-t4"}}
+    gpus = visible_gpus({"CUDA_VISIBLE_DEVICES": "4,5,6,7,-1,0"})
+    found = gpus_of_slots(spec.model_copy(update={"job": job, "parameters": [searched]}), 2, gpus)
+    assert found == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
 
 
 def test_a_sweep_without_optuna_is_refused_before_its_first_line(
