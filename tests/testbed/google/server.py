@@ -62,6 +62,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.secure = False
         super().setup()
 
+    def finish(self) -> None:
+        super().finish()
+        # The tunnel's, which the server does not know.
+        self.connection.close()
+
     def do_CONNECT(self) -> None:
         if self.path.partition(":")[0] not in HOSTS:
             self.send_error(403)

@@ -12,7 +12,7 @@ import yaml
 ROOT = Path(__file__).parents[3]
 LOCKS = sorted(each for each in (ROOT / "hack" / "images").glob("*.lock"))
 _ALLOWED = re.compile(
-    r"pip --python /opt/venv/bin/python install "
+    r"pip --python /opt/venv/bin/python install (--no-compile )?"
     r"(--require-hashes( -r /opt/[\w${}-]+\.lock)+|--no-index /opt/mptraining-\*\.whl)"
 )
 # Other ways for something from elsewhere into an image.
