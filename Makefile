@@ -53,7 +53,7 @@ test: $(INSTALLED) ## lint and unit tests, then training and the API server: wha
 	$(call side_by_side,lint unit)
 	$(call side_by_side,training apiserver)
 
-test-all: export MPTRAINING_ALL_GENERATIONS = 1
+test-all: export MPTRAINING_TEST_ALL = 1
 test-all: $(INSTALLED) ## every test but soak's: also both generations of Keras, kills, notebooks, the board in Chromium, kind
 	$(call side_by_side,lint unit)
 	$(call side_by_side,training apiserver)

@@ -65,8 +65,12 @@ servers: control-plane build/bin/fake-gcs-server build/bin/kwok build/kwok-stage
   build/bin/helm
 control-plane:
 	@$(call unless_impossible,$(PYTHON) hack/cluster/binaries.py,the tests against a Kubernetes API server)
+# Debian's; without a font it draws boxes.
+CHROMIUM := apt-get install -y -qq --no-install-recommends chromium fonts-liberation
 chromium:
-	@$(call unless_impossible,$(PYTHON) hack/chromium.py,the tests of the board in a browser)
+	@command -v chromium >/dev/null || $(call unless_impossible,\
+	  ( { command -v apt-get && test "$$(id -u)" = 0; } >/dev/null || { echo "no chromium command. As root: $(CHROMIUM)" >&2; exit 3; }; \
+	  export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && $(CHROMIUM) >/dev/null ),the tests of the board in a browser)
 
 # Environments beside .venv, from their locks. What they lack comes from .venv; an older Keras must lack what it lacks.
 ENVIRONMENTS := $(patsubst %,build/env/%/.installed,keras-older tracking)

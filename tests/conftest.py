@@ -39,6 +39,13 @@ settings.load_profile("short")
 gc.disable()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to `make test-all` what has its marker: tests, and rows of their tables."""
+    if not os.environ.get("MPTRAINING_TEST_ALL"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("test_all")])
+        items[:] = [item for item in items if not item.get_closest_marker("test_all")]
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.validation.job_text import read_job_text
 
@@ -27,3 +29,14 @@ def two_workers(**spec: Any) -> MPTrainingJob:
             },
         }
     )
+
+
+def resolved_job(name: str = "numbers", **spec: Any) -> ResolvedJob:
+    """Return the resolved job of an application `mlp` on a CPU; `spec` adds fields, or replaces these."""
+    document = {
+        "accelerator": {"type": "cpu"},
+        "program": {"application": {"name": "mlp", "classes": 3}},
+        "data": {"train": ["a.tfrecord"]},
+        **spec,
+    }
+    return resolve(MPTrainingJob.parse({"metadata": {"name": name}, "spec": document}), ClusterSettings())

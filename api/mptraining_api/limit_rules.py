@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from mptraining_api.admin_limits import JobLimits, RuntimeLimits, is_in_registry, matches, parse_image, parse_location
+from mptraining_api.admin_limits import JobLimits, RuntimeLimits
+from mptraining_api.pods.images import is_in_registry, matches, parse_image, parse_location
 from mptraining_api.problems import OutsideLimits
 from mptraining_api.resolve.attempt import machines, possible_nodes
 from mptraining_api.resolved_job import ResolvedJob

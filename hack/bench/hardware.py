@@ -1,7 +1,6 @@
 """Step time, examples per second and peak memory of jobs on this machine's devices, by precision policy.
 
     python hack/bench/hardware.py job.yaml …          each job with each policy, three rounds, by `mptj run`
-    python hack/bench/hardware.py --quick             the digits on this CPU, one round, about a minute
     python hack/bench/hardware.py --runs gs://b/run … the table of runs that exist, such as those of `mptj submit`
 
 Rounds interleave the policies, so that a machine that gets slower does so for all; the table has medians.
@@ -25,29 +24,6 @@ from mptraining.runs import Run, load_run
 
 ROOT = Path(__file__).parents[2]
 POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
-QUICK = {
-    "apiVersion": "mptraining.dev/v1alpha1",
-    "kind": "MPTrainingJob",
-    "metadata": {"name": "digits"},
-    "spec": {
-        "accelerator": {"type": "cpu", "countPerNode": 1},
-        "program": {"application": {"name": "cnn", "classes": 10}},
-        "data": {"train": ["records/train-*.tfrecord"]},
-        "training": {"epochs": 2, "batchSize": {"global": 64}, "seed": 7},
-    },
-}
-
-
-def quick_job(folder: Path) -> Path:
-    """Write the digits and their job into the folder; return the job file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "records").exists():
-        subprocess.run([sys.executable, str(ROOT / "examples" / "demo" / "digits.py"), str(folder)], check=True)
-        convert = (str(folder / "train.npz"), str(folder / "records"), "--name", "train")
-        subprocess.run([sys.executable, "-m", "mptraining", "records", "convert", *convert], check=True)
-    file = folder / "digits.yaml"
-    file.write_text(yaml.safe_dump(QUICK), encoding="utf-8")
-    return file
 
 
 def with_policy(file: Path, policy: str) -> Path:
@@ -98,16 +74,13 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", default=POLICIES, help="default: all three")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "hardware", help="where the runs are kept")
-    parser.add_argument("--quick", action="store_true", help="the digits, float32 and mixed_bfloat16, one round")
     parser.add_argument("--runs", nargs="+", metavar="RUN", help="run folders that exist; train nothing")
     given = parser.parse_args()
     if given.runs:
         print(table(row(each.name, [each]) for each in map(load_run, given.runs)))
         return
-    if given.quick:
-        given.jobs, given.policies, given.rounds = [quick_job(given.folder / "quick")], ("float32", "mixed_bfloat16"), 1
     if not given.jobs:
-        parser.error("expected job files, --quick or --runs")
+        parser.error("expected job files or --runs")
     found: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for number in range(given.rounds):
         for file in given.jobs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -14,7 +14,6 @@ from hack.cluster.kubectl import kubectl
 
 SYSTEM, OPERATOR = "mptraining-system", "mptraining-operator"
 _FILE = "/etc/mptraining/settings.yaml"
-PROGRAM = ("python", "-m", "mptraining_operator", "run", "--settings", _FILE)
 # The operator's image has no shell and no `cat`.
 _READ = ("python", "-c", f"print(open({_FILE!r}).read(), end='')")
 # What a replica may take to leave after SIGTERM, twice.
@@ -28,13 +27,11 @@ def install() -> None:
     kubectl("apply", "-f", "-", text=text.replace("registry.invalid/", "docker.io/"))
 
 
-def configure(settings: Mapping[str, Any], *, program: Sequence[str] = PROGRAM) -> None:
+def configure(settings: Mapping[str, Any]) -> None:
     """Restarts all replicas with these settings; afterwards no replica decides by others. Raises Failed."""
     text = yaml.safe_dump(dict(settings))
     data = json.dumps({"data": {"settings.yaml": text}})
     kubectl("patch", "configmap", OPERATOR, "-n", SYSTEM, "--type=merge", "-p", data)
-    command = [{"op": "replace", "path": "/spec/template/spec/containers/0/command", "value": list(program)}]
-    kubectl("patch", f"deployment/{OPERATOR}", "-n", SYSTEM, "--type=json", "-p", json.dumps(command))
     kubectl("rollout", "restart", f"deployment/{OPERATOR}", "-n", SYSTEM)
     until = time.monotonic() + _TO_LEAVE
     while True:

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from hack.parity.programs.named import named_programs, single_choices
 from hack.parity.programs.program import Program
@@ -78,16 +78,14 @@ def _run(programs: list[Program], results: Results, folder: Path, *, processes: 
     }
     pairs = [program for program in programs if program.workers and results.get(program, workers=True) is None]
     lock = threading.Lock()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("programs", total=sum(map(len, queues.values())) + len(pairs))
-        waiting = [0]
+    total = sum(map(len, queues.values())) + len(pairs)
+    with Progress(transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("programs", total=total)
 
         def report_finished() -> None:
             bar.advance(task)
-            waiting[0] += 1
-            if bar.disable and waiting[0] % 50 == 0:
-                print(f"{waiting[0]} programs", file=sys.stderr, flush=True)
+            if bar.disable and not bar.tasks[0].completed % 50:
+                print(f"{bar.tasks[0].completed:.0f} of {total} programs", file=sys.stderr, flush=True)
 
         def work(first: str) -> None:
             for generation in (first, *({"Keras3", "Legacy"} - {first})):

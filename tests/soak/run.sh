@@ -6,13 +6,8 @@ python=.venv/bin/python
 
 $python -m pytest -q tests/unit --hypothesis-profile=soak --timeout=7200
 $python -m tests.soak.fuzz --minutes "${FUZZ_MINUTES:-60}"
-for script in matrix elastic preemption; do
-  $python -m tests.soak.kill_and_resume.$script
-done
-$python -m tests.soak.chaos --on servers --kills 200
-if [ -e build/cluster/kubeconfig ]; then
-  $python -m tests.soak.chaos --on kind --kills 200
-fi
+$python -m tests.soak.kill_and_resume.matrix
+$python -m tests.soak.chaos --kills 200
 $python -m pytest -q tests/soak --durations=20
 $python -m hack.parity --programs 2000 --seed 1
 
@@ -21,7 +16,7 @@ for release in $($python -c 'from hack.cluster.binaries import OTHERS; print(*OT
   $python hack/cluster/binaries.py --kubernetes "$release"
   export MPTRAINING_KUBERNETES=$release
   $python -m pytest -q tests/apiserver -n 2 --dist loadfile --durations=10
-  $python -m tests.soak.chaos --on servers --kills 40
+  $python -m tests.soak.chaos --kills 40
 done
 if [ -e build/cluster-1.36/kubeconfig ]; then
   MPTRAINING_KUBERNETES=1.36 make --no-print-directory kind

@@ -25,7 +25,6 @@ from tests.testbed.nodes.pods import Pod
 
 # Two workers of a quarter of a core each.
 ONE_JOB = {"cpu": "500m", "memory": "1Gi"}
-TWO_JOBS = {"cpu": "1", "memory": "2Gi"}
 PREEMPTION = {"withinClusterQueue": "LowerPriority"}
 PREEMPTIONS = 8
 
@@ -108,16 +107,6 @@ def test_a_restart_keeps_quota_and_place(kueue: Kueue, ns: Any) -> None:
     assert len(kueue.workloads(ns.namespace)) >= 2
     for each in ("again", "behind"):
         ns.delete(each)
-
-
-def test_a_job_that_fails_gives_its_quota_to_the_next(kueue: Kueue, ns: Any) -> None:
-    kueue.queue(ns.namespace, "failures", ONE_JOB, flavors=["east"])
-    ns.create("hopeless", lambda pod: Exit(2, after=0.2), scheduling=queued("failures"))
-    ns.phase("hopeless", "Failed")
-    ns.wait(lambda: the_workload(kueue, ns, "hopeless"), lambda found: holds(found, "Finished"))
-    ns.create("next", saves, scheduling=queued("failures"))
-    ns.running("next")
-    ns.delete("next")
 
 
 def test_a_higher_workload_priority_preempts_once_the_workers_have_left(kueue: Kueue, ns: Any) -> None:
@@ -206,27 +195,6 @@ def test_a_suspended_job_leaves_the_queue_and_a_deleted_one_frees_its_quota(kueu
     )
 
 
-@pytest.mark.parametrize(("policy", "runs_on"), [("Hold", True), ("HoldAndDrain", False)])
-def test_a_stopped_queue(kueue: Kueue, ns: Any, policy: str, runs_on: bool) -> None:
-    """[Should allow to suspend ... when the ClusterQueue is stopped with the HoldAndDrain policy]"""
-    name = f"stopped-{policy.lower()}"
-    kueue.queue(ns.namespace, name, TWO_JOBS, flavors=["east"])
-    ns.create(f"{name}-1", saves, scheduling=queued(name))
-    ns.running(f"{name}-1")
-    kueue.set(name, stopPolicy=policy)
-    ns.create(f"{name}-2", saves, scheduling=queued(name))
-    ns.phase(f"{name}-2", "Queued")
-    if not runs_on:
-        status = ns.phase(f"{name}-1", "Queued")
-        assert [each["outcome"] for each in status["attempts"]] == ["QueuePreempted"]
-    assert ns.status(f"{name}-1")["phase"] == ("Running" if runs_on else "Queued")
-    kueue.set(name, stopPolicy="None")
-    ns.running(f"{name}-1", attempt=1 if runs_on else 2)
-    ns.running(f"{name}-2")
-    for each in (1, 2):
-        ns.delete(f"{name}-{each}")
-
-
 def test_a_cohort_takes_back_what_it_lent(kueue: Kueue, ns: Any) -> None:
     """[Should preempt Workloads in the cohort borrowing quota, when the ClusterQueue is using less than nominal]"""
     for name in ("owner", "borrower"):
@@ -263,23 +231,6 @@ def test_an_elastic_job_has_the_workers_that_fit(kueue: Kueue, ns: Any) -> None:
     ns.delete("shrinks")
 
 
-def test_a_preempted_job_continues_in_another_flavor(kueue: Kueue, ns: Any) -> None:
-    """[Should readmit preempted job with workloadPriorityClass into a separate flavor]"""
-    kueue.queue(ns.namespace, "moves", ONE_JOB, flavors=["east", "west"], preemption=PREEMPTION)
-    kueue.set_quota("moves", "west", {"cpu": 0, "memory": 0})
-    ns.create("mover", saves, scheduling=queued("moves", "low"))
-    ns.running("mover")
-    ns.create("stayer", saves, scheduling=queued("moves", "high"))
-    ns.running("stayer")
-    kueue.set_quota("moves", "west", ONE_JOB)
-    ns.running("mover", attempt=2)
-    pods = {name: ns.control_plane.pods.of_job(ns.namespace, name) for name in ("stayer-1", "mover-2")}
-    pools = {name: {pod.whole["spec"]["nodeSelector"]["pool"] for pod in found} for name, found in pods.items()}
-    assert pools == {"stayer-1": {"east"}, "mover-2": {"west"}}
-    for name in ("mover", "stayer"):
-        ns.delete(name)
-
-
 def test_an_admission_check_decides_and_adds_annotations(kueue: Kueue, ns: Any) -> None:
     """[Should unsuspend a job only after all checks are cleared; labels and annotations should be propagated from
     admission check to job; Should suspend a job when its checks become invalid]
@@ -301,16 +252,6 @@ def test_an_admission_check_decides_and_adds_annotations(kueue: Kueue, ns: Any) 
     status = ns.phase("booked", "Queued")
     assert status["attempts"][0]["outcome"] == "QueuePreempted"
     ns.delete("booked")
-
-
-def test_a_job_waits_for_a_queue_that_is_created_later(kueue: Kueue, ns: Any) -> None:
-    """[Should stay in suspended; Should unsuspend job iff localQueue is in the same namespace]"""
-    ns.create("early", saves, scheduling=queued("later"))
-    ns.phase("early", "Queued")
-    the_workload(kueue, ns, "early")
-    kueue.queue(ns.namespace, "later", ONE_JOB, flavors=["east"])
-    ns.running("early")
-    ns.delete("early")
 
 
 def test_preemptions_of_two_workers_charge_nothing(kueue: Kueue, ns: Any) -> None:

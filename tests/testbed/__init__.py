@@ -19,7 +19,7 @@ tests/conftest.py. Start several seconds of servers only where a test stops or s
 
 Folders: `kubernetes` (the servers, namespaces and rights, the operator's installation, a queue that acts as Kueue),
 `nodes` (the kubelet, simulated by hand or by script, and KWOK's thousands of pods), `faults` (a proxy in front of the
-API server), `gcs` (buckets, and a slow network that fails on demand), `google` (sign-in, metadata server, DNS, GKE).
+API server), `gcs` (buckets, and a slow network that fails on demand), `google` (sign-in, metadata server, GKE).
 All use `processes`, `binaries` and `credentials`.
 """
 

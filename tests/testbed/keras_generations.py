@@ -14,6 +14,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import tensorflow as tf
 
 from mptraining_trainer.keras_backend import Keras, load
+from tests.left_out import first_of
 from tests.testbed.forks import Forks
 
 _CPU = tf.config.list_physical_devices("CPU")[0]
@@ -34,16 +35,21 @@ def _numbered(self: Any, *arguments: Any, **named: Any) -> None:
 tf.distribute.MirroredStrategy.__init__ = _numbered
 
 
+# Values of a parameter or a fixture: `make test` runs Keras 3, `make test-all` both.
+GENERATIONS = first_of("Keras3", "Legacy")
+# A test of what the two generations do differently: `make test` runs both.
+BOTH_GENERATIONS = pytest.mark.parametrize("keras", ["Keras3", "Legacy"], indirect=True)
+
+
 def _names(given: str | Sequence[str]) -> Sequence[str]:
     return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
 
 
-def in_generations(metafunc: pytest.Metafunc, *, both: bool) -> None:
-    """Run a test with the fixture `keras` under Keras 3; with `both`, or in `make test-all`, under tf_keras too."""
+def in_generations(metafunc: pytest.Metafunc, generations: Sequence[Any] = GENERATIONS) -> None:
+    """Run a test with the fixture `keras` under these generations, unless it names its own."""
     chosen = any("keras" in _names(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize"))
     if "keras" in metafunc.fixturenames and not chosen:
-        legacy = both or bool(os.environ.get("MPTRAINING_ALL_GENERATIONS"))
-        metafunc.parametrize("keras", ["Keras3", "Legacy"] if legacy else ["Keras3"], indirect=True)
+        metafunc.parametrize("keras", generations, indirect=True)
 
 
 @pytest.fixture

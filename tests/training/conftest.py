@@ -9,4 +9,4 @@ from tests.training.callback_runs import data, generation, train  # noqa: F401
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    in_generations(metafunc, both=metafunc.definition.get_closest_marker("both_generations") is not None)
+    in_generations(metafunc)

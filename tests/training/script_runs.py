@@ -13,21 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_api import events
-from mptraining_api.events import Event
-from mptraining_api.launch import SOURCE_FOLDER, WorkerIdentity
-from mptraining_api.outcomes import Outcome
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.run_folder import Result
-from mptraining_api.spec import MPTrainingJob
+from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_trainer import train
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.keras_backend import Keras, load
-from mptraining_trainer.run import run
+from tests.training.runs import Run, start
 
 PROGRAMS = Path(__file__).parent / "tutorials" / "programs"
 
@@ -46,43 +39,15 @@ class InProcess(Preemption):
         return self._after()
 
 
-@dataclass
-class ScriptRun:
-    """One attempt: its end, its messages, the script's output."""
+@dataclass(frozen=True)
+class ScriptRun(Run):
+    """One attempt, and the script's output."""
 
-    outcome: Outcome
-    folder: Path
-    attempt: int
     printed: str
-
-    @property
-    def events(self) -> list[Event]:
-        (file,) = (self.folder / "events").glob(f"{self.attempt}-*.jsonl")
-        return [event for line in file.read_text().splitlines() if (event := events.parse(line)) is not None]
-
-    def all(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    @property
-    def notices(self) -> dict[str, str]:
-        return {event.topic: event.message for event in self.all(events.Notice)}
-
-    @property
-    def message(self) -> str:
-        return str(self.all(events.Finished)[-1].message)
-
-    @property
-    def result(self) -> Result:
-        return Result.read((self.folder / "result.json").read_bytes())
 
     @property
     def losses(self) -> list[float]:
         return losses(self.printed)
-
-    @property
-    def weights(self) -> list[Any]:
-        with np.load(self.folder / "model" / "weights.npz") as arrays:
-            return [arrays[name] for name in sorted(arrays)]
 
 
 def losses(printed: str) -> list[float]:
@@ -123,21 +88,22 @@ def through_us(
         "keras": generation,
         "precision": {"policy": policy},
         "program": {"script": {"path": "train.py"}},
-        "output": {"uri": str(folder / "run")},
     } | spec
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "script"}, "spec": document}), ClusterSettings())
-    if replicas > 1 and job.strategy != "None":
-        # conftest has created the logical devices.
+    if replicas > 1:
         strategy = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
         monkeypatch.setattr(train, "make_strategy", lambda *_: strategy)
-    elif replicas > 1:
-        monkeypatch.setattr(train, "make_strategy", lambda *_: tf.distribute.get_strategy())
-    identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=attempt, incarnation="a")
     environment = dict(os.environ) | {SOURCE_FOLDER: str(source)}
     capsys.readouterr()
-    with _tf_keras_of(load(job.keras), "float32"):
-        outcome = run(job, identity, str(folder / "run"), preemption or InProcess(), environment)
-    return ScriptRun(outcome, folder / "run", attempt, capsys.readouterr().out)
+    with _tf_keras_of(load("Legacy" if generation == "Legacy" else "Keras3"), "float32"):
+        done = start(
+            document,
+            folder / "run",
+            name="script",
+            attempt=attempt,
+            preemption=preemption or InProcess(),
+            environment=environment,
+        )
+    return ScriptRun(**vars(done), printed=capsys.readouterr().out)
 
 
 @contextmanager

@@ -13,14 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mptraining_api import events, outcomes
-from mptraining_api.launch import SECRET_VARIABLES, WorkerIdentity
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
+from mptraining_api.launch import SECRET_VARIABLES
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.example import encode
-from mptraining_trainer.distribution.preemption import Preemption
-from mptraining_trainer.run import run
+from tests.training.runs import Run, start
 
 MODELS = """
 import keras
@@ -54,23 +50,7 @@ def failing_preprocess(inputs, labels):
 """
 
 
-class Rejected:
-    """The end of a run that must not work."""
-
-    def __init__(self, folder: Path, attempt: int, exit_code: int) -> None:
-        self.exit_code = exit_code
-        self.folder = folder
-        lines = [line for file in folder.glob(f"events/{attempt}-*") for line in file.read_text().splitlines()]
-        self.events = [events.parse(line) for line in lines]
-
-    @property
-    def message(self) -> str:
-        last = self.events[-1]
-        assert isinstance(last, events.Finished)
-        return last.message
-
-
-Attempt = Callable[..., Rejected]
+Attempt = Callable[..., Run]
 
 
 def records(*rows: dict[str, Any]) -> bytes:
@@ -92,28 +72,22 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
 
     def run_one(
         function: str = "bad_models:good", *, environment: dict[str, str] | None = None, **sections: Any
-    ) -> Rejected:
-        spec: dict[str, Any] = {
-            "accelerator": {"type": "cpu"},
+    ) -> Run:
+        spec = {
             "strategy": "None",
             "program": {"function": {"entryPoint": function}},
             "data": {"train": [f"{tmp_path}/data.tfrecord"]} | sections.pop("data", {}),
             "training": {"batchSize": {"global": 8}, "epochs": 1, "seed": 7} | sections.pop("training", {}),
-            "output": {"uri": f"{tmp_path}/run"},
-            **sections,
-        }
-        job = resolve(MPTrainingJob.parse({"metadata": {"name": "small"}, "spec": spec}), ClusterSettings())
-        identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=next(attempts), incarnation="a")
-        outcome = run(job, identity, f"{tmp_path}/run", Preemption(lambda: None), environment or {})
-        return Rejected(tmp_path / "run", identity.attempt, outcome.exit_code)
+        } | sections
+        return start(spec, tmp_path / "run", name="small", attempt=next(attempts), environment=environment)
 
     return run_one
 
 
 def test_the_small_job_works_until_something_is_wrong(attempt: Attempt) -> None:
     fine = attempt()
-    assert fine.exit_code == outcomes.SUCCEEDED.exit_code
-    assert (fine.folder / "model" / "model.json").exists()
+    assert fine.outcome.exit_code == 0
+    assert Path(fine.folder, "model", "model.json").exists()
 
 
 def image(height: int, width: int) -> bytes:
@@ -150,7 +124,7 @@ def test_a_program_that_is_none(
 
 
 def test_a_fixed_batch_size_works_with_batches_of_this_size(attempt: Attempt) -> None:
-    assert attempt("bad_models:fixed_size").exit_code == outcomes.SUCCEEDED.exit_code
+    assert attempt("bad_models:fixed_size").outcome.exit_code == 0
 
 
 @pytest.mark.parametrize("training", [{"batchSize": {"global": 16}}, {"gradientAccumulationSteps": 2}])
@@ -168,14 +142,14 @@ def test_an_error_with_a_secret_does_not_print_it(attempt: Attempt, capfd: pytes
     assert all("no such layer" not in each.to_json() for each in found.events)
 
 
-def expect(found: Rejected, message: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert found.exit_code == 2, found.message
+def expect(found: Run, message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert found.outcome.exit_code == 2, found.message
     assert re.search(message, found.message), found.message
     assert "\n" not in found.message
     assert "Traceback" not in capfd.readouterr().err
-    assert not (found.folder / "model").exists()
-    assert not list((found.folder / "checkpoints").glob("step-*"))
-    assert not (found.folder / "result.json").exists()
+    assert not Path(found.folder, "model").exists()
+    assert not list(Path(found.folder, "checkpoints").glob("step-*"))
+    assert not Path(found.folder, "result.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -245,20 +219,22 @@ def test_a_damaged_record_in_mid_training(
     content[-10] ^= 0xFF
     (tmp_path / "data.tfrecord").write_bytes(content)
     found = attempt(data={"cache": cache, "shuffle": {"bufferSize": 0}})
-    assert (found.exit_code, (found.folder / "model").exists()) == (2, False)
+    assert (found.outcome.exit_code, Path(found.folder, "model").exists()) == (2, False)
     assert re.search(r"data\.tfrecord: record 63 at byte .*badRecords\.action: Skip", found.message)
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_run_folder_of_another_job(attempt: Attempt, capfd: pytest.CaptureFixture[str]) -> None:
     first = attempt()
-    before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in Path(first.folder).rglob("*")}
     other = attempt("bad_models:wide")
-    assert other.exit_code == 2
+    assert other.outcome.exit_code == 2
     printed = capfd.readouterr()
     assert "the run folder of another job: spec.program is another one. Give another output folder" in printed.out
     assert "Traceback" not in printed.err
-    assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} == before, "nothing of it is touched"
+    assert {path: path.stat().st_mtime_ns for path in Path(first.folder).rglob("*")} == before, (
+        "nothing of it is touched"
+    )
 
 
 def test_a_checkpoint_of_another_model(
@@ -269,15 +245,15 @@ def test_a_checkpoint_of_another_model(
     import bad_models
 
     monkeypatch.setattr(bad_models, "good", bad_models.wide)
-    weights = (first.folder / "model" / "weights.npz").read_bytes()
+    weights = Path(first.folder, "model", "weights.npz").read_bytes()
     other = attempt(training={"epochs": 2})
-    assert other.exit_code == 2
+    assert other.outcome.exit_code == 2
     assert re.search(
         r"step-0+8: a checkpoint of another model: 2 variables where this model has 4\. Give another output",
         other.message,
     )
     assert "Traceback" not in capfd.readouterr().err
-    assert (first.folder / "model" / "weights.npz").read_bytes() == weights
+    assert Path(first.folder, "model", "weights.npz").read_bytes() == weights
 
 
 def test_a_bucket_that_never_answers(
@@ -289,13 +265,13 @@ def test_a_bucket_that_never_answers(
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{closed.getsockname()[1]}")
         monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "0.2")
         first = attempt(data={"train": ["gs://bucket/data.tfrecord"]})
-        assert (first.exit_code, first.events[-1].reason) == (2, "InvalidData")
+        assert (first.outcome.exit_code, first.finished.reason) == (2, "InvalidData")
         assert re.search(
             r"^spec\.data\.train: gs://bucket/data\.tfrecord: the bucket cannot be reached \(Connection refused\)\. It",
             first.message,
         )
         later = attempt(data={"train": ["gs://bucket/data.tfrecord"]})
-        assert (later.exit_code, later.events[-1].reason) == (75, "StorageUnavailable")
+        assert (later.outcome.exit_code, later.finished.reason) == (75, "StorageUnavailable")
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -307,8 +283,8 @@ def test_a_bucket_that_does_not_exist(attempt: Attempt, bucket: str, capfd: pyte
 
 
 def test_a_job_that_was_refused_may_be_corrected_in_the_same_folder(attempt: Attempt) -> None:
-    assert attempt("bad_models:raises").exit_code == 2
-    assert attempt("bad_models:good").exit_code == 0
+    assert attempt("bad_models:raises").outcome.exit_code == 2
+    assert attempt("bad_models:good").outcome.exit_code == 0
 
 
 def test_a_promised_gpu_that_is_not_there(attempt: Attempt, capfd: pytest.CaptureFixture[str]) -> None:

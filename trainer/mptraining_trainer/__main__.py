@@ -1,7 +1,7 @@
 """`python -m mptraining_trainer VERB`: one worker of a launch, from its environment to its exit code.
 
-`train` trains. `source` prepares the source code in an init container. `inspect` reports the facts of the model,
-`hyperparameters` the search space of a function that takes KerasTuner's HyperParameters.
+`train` trains. `source` prepares the source code in an init container. `hyperparameters` reports the search space of a
+function that takes KerasTuner's HyperParameters.
 `keep`, `files`, `send` and `fetched` serve a folder to `mptj fetch`.
 """
 
@@ -11,18 +11,14 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import InvalidSpec, Preempted, Problem
 from mptraining_api.resolved_job import ResolvedJob
-
-if TYPE_CHECKING:
-    from mptraining_trainer.reporting.telemetry import Telemetry
 
 _NOISE = (b"absl::InitializeLog()", b"oneDNN custom operations are on", b"could not find cuda drivers")
 _USAGE = (
@@ -121,36 +117,28 @@ def _source(environment: MutableMapping[str, str]) -> int:
 
 
 def _hyperparameters(environment: MutableMapping[str, str]) -> int:
-    def space(job: ResolvedJob, telemetry: Telemetry) -> None:
-        from mptraining_trainer.keras_backend import load
-        from mptraining_trainer.model.hyperparameters import search_space
-
-        function = job.program.function
-        if function is None:
-            raise InvalidSpec("spec.program", "has no function", expected="a function such as build(hp)")
-        load(job.keras)
-        if source := environment.get(launch.SOURCE_FOLDER):
-            sys.path.insert(0, source)
-        telemetry.emit(events.SearchSpace, hyperparameters=search_space(function))
-
-    return _answer(environment, space)
-
-
-def _answer(environment: Mapping[str, str], answer: Callable[[ResolvedJob, Telemetry], None]) -> int:
-    """Answer a question about the job in Events, without training; return the exit code."""
+    """Report the search space of the job's function, without training; return the exit code."""
     try:
         job = _job(environment)
     except Problem as problem:
         return _failed(environment, problem).exit_code
     with _quiet_start():
         from mptraining_trainer.forked_child import user_code
+        from mptraining_trainer.keras_backend import load
+        from mptraining_trainer.model.hyperparameters import search_space
         from mptraining_trainer.reporting.errors import to_problem
         from mptraining_trainer.reporting.telemetry import Telemetry
 
     telemetry = Telemetry(launch.WorkerIdentity.from_environment({}), None)
     try:
         with user_code():
-            answer(job, telemetry)
+            function = job.program.function
+            if function is None:
+                raise InvalidSpec("spec.program", "has no function", expected="a function such as build(hp)")
+            load(job.keras)
+            if source := environment.get(launch.SOURCE_FOLDER):
+                sys.path.insert(0, source)
+            telemetry.emit(events.SearchSpace, hyperparameters=search_space(function))
     except Exception as error:
         if environment.get(launch.DEBUG):
             raise

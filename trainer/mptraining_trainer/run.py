@@ -52,11 +52,7 @@ def run(
     outbox = Outbox()
     output = ProgramOutput(identity, folder, secrets, environment, outbox)
     telemetry = Telemetry(
-        identity,
-        folder,
-        termination_log=environment.get(launch.TERMINATION_LOG),
-        secrets=secrets,
-        outbox=outbox,
+        identity, folder, termination_log=environment.get(launch.TERMINATION_LOG), secrets=secrets, outbox=outbox
     )
     reporter = _reporter(identity, telemetry, environment)
     oom_watch = OomWatch(telemetry, identity, report=reporter.on_event if reporter else None)

@@ -375,9 +375,7 @@ def _check_resume(worker: Worker, loaded: LoadedCheckpoint | None, fingerprint: 
     if loaded is None:
         if job.training.resume == "Required":
             raise ResumeRefused(
-                worker.folder,
-                "no checkpoint",
-                next_step="training.resume: Required needs one; Auto begins without.",
+                worker.folder, "no checkpoint", next_step="training.resume: Required needs one; Auto begins without."
             )
         return
     if loaded.state.fingerprint != fingerprint and job.data.on_change == "Refuse":

@@ -26,21 +26,13 @@ VOLUME_KINDS = (
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image"),
     *("persistentVolumeClaim", "projected", "secret"),
 )
-# The rest of Kubernetes' VolumeSource (core/v1, 1.34).
-OTHER_VOLUME_KINDS = (
-    *("hostPath", "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "fc", "flexVolume", "flocker"),
-    *("gcePersistentDisk", "gitRepo", "glusterfs", "iscsi", "nfs", "photonPersistentDisk", "portworxVolume"),
-    *("quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume"),
-)
 _OBJECT = {"type": "object", "additionalProperties": True, "maxProperties": 64}
-# CEL rules can read only the fields that the schema names. The API server drops or refuses a volume type that is not
-# named, so that no such volume is created.
+# The API server drops or refuses a kind that is not named, and a rule refuses a volume without a kind.
 _VOLUME = {
     "additionalProperties": False,
     "properties": {
         "name": {"type": "string", "maxLength": 63, "description": "For volumeMounts."},
         **{kind: {**_OBJECT, "description": "As in a pod."} for kind in VOLUME_KINDS},
-        **{kind: {**_OBJECT, "description": "Refused."} for kind in OTHER_VOLUME_KINDS},
     },
 }
 _NAME = {"properties": {"name": {"type": "string", "maxLength": 253, "description": "Name of the variable."}}}

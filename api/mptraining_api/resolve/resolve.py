@@ -16,9 +16,8 @@ from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.attempt import divisors
 from mptraining_api.resolve.batch_size import PREDICTION_BATCH_SIZE, batch_choice, global_batch_size, learning_rate
 from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_training
-from mptraining_api.resolve.device_claims import with_claim
 from mptraining_api.resolve.devices import Devices, check_kernels, requested_devices, strategy, without_accelerators
-from mptraining_api.resolve.placement import placement
+from mptraining_api.resolve.placement import placement, with_claim
 from mptraining_api.resolve.precision import Keras, jit_compile, precision
 from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.resolve.runtimes import Chosen, Runtimes, with_runtime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mptraining_api.pods.fields import OTHER_VOLUME_KINDS, VOLUME_KINDS, InitContainer, PodTemplate, Resources
+from mptraining_api.pods.fields import VOLUME_KINDS, InitContainer, PodTemplate, Resources
 from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import Scheduling
 from mptraining_api.status import SOURCE_CONTAINER, TRAINER_CONTAINER
@@ -238,7 +238,7 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.podTemplate.volumes",
         "spec.podTemplate.volumes",
-        f"self.all(v, {_cel_has(VOLUME_KINDS)}.exists_one(x, x) && !{_cel_has(OTHER_VOLUME_KINDS)}.exists(x, x))",
+        f"self.all(v, {_cel_has(VOLUME_KINDS)}.exists_one(x, x))",
         f"one of {', '.join(VOLUME_KINDS)} in each volume, since hostPath and others would open the machine or its "
         "network to the job",
         "Take a persistentVolumeClaim: its volume may be of any kind.",

@@ -3,22 +3,111 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mptraining_api.problems import InvalidSpec, nearest
+from mptraining_api.resolve.defaults import METRICS
 from mptraining_api.resolve.document_problems import DocumentProblems, document_problems
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import API_VERSION, KIND
 from mptraining_api.sweep.defaults import parallel
-from mptraining_api.sweep.early_stopping import early_stopping
+from mptraining_api.sweep.early_stopping import early_stopping, job_epochs, rungs
+from mptraining_api.sweep.parameters import parameter_problems
 from mptraining_api.sweep.search_space import integers, is_active, max_trials, path_parts, trial_spec
 from mptraining_api.sweep.spec import MOST_TRIALS, SWEEP_KIND, SWEEP_NAME, MPTrainingSweep, Parameter, SweepSpec
-from mptraining_api.sweep.validation.parameters import parameter_problems
-from mptraining_api.sweep.validation.reported_metrics import has_validation, reported_metrics
-from mptraining_api.sweep.validation.rungs import rung_problems
 from mptraining_api.validation.api_versions import is_served
-from mptraining_api.validation.mistakes import value_at
+from mptraining_api.validation.mistakes import FieldPath, field_text, value_at
+
+# Parameters that would give the trials other rungs.
+_OF_RUNGS = ("training", "training.epochs", "training.totalSteps", "training.validationFreq")
+
+
+def rung_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
+    """Yield every mistake of early stopping; none without it."""
+    if not early_stopping(spec):
+        return
+    if value_at(spec.job, ("program", "script")) is not None:
+        found = "a script decides itself how long it trains"
+        yield InvalidSpec("spec.job.program.script", found, next_step="Remove stop.earlyStopping, or use a function.")
+        return
+    if value_at(spec.job, ("output", "uri")) is None:
+        found = "missing: a trial continues from its checkpoint in the run folder"
+        yield InvalidSpec("spec.job.output.uri", found, next_step="Add a folder; trials get folders below it.")
+    for path, why in _CONFLICTS.items():
+        value = value_at(spec.job, path)
+        if value is not None and (path[-1] != "resume" or value == "Never"):
+            where = field_text(path, "spec.job")
+            yield InvalidSpec(where, f"{value!r} with early stopping", next_step=why)
+    for number, each in enumerate(spec.parameters):
+        if each.path in _OF_RUNGS:
+            found = f"{each.path!r} decides the rungs of early stopping, which all trials share"
+            yield InvalidSpec(f"spec.parameters[{number}].path", found, next_step="Set it in spec.job.")
+    try:
+        epochs = job_epochs(spec.job)
+    except ValueError:
+        found = "missing: early stopping counts epochs"
+        yield InvalidSpec("spec.job.training.epochs", found, next_step="Add the epochs of a trial that is not stopped.")
+        return
+    yield from _epoch_problems(spec, epochs)
+
+
+_CONFLICTS: dict[FieldPath, str] = {
+    ("training", "totalSteps"): "Give training.epochs instead: rungs count epochs.",
+    ("training", "initialEpoch"): "Remove it: rungs count all epochs.",
+    ("training", "resume"): "Remove it: a trial continues in its next rung.",
+}
+
+
+def _epoch_problems(spec: SweepSpec, epochs: int) -> Iterator[InvalidSpec]:
+    written = spec.stop.early_stopping if spec.stop else None
+    minimum = written.min_epochs if written else None
+    if minimum is not None and minimum > epochs:
+        found = f"{minimum}, and the job trains for {epochs}"
+        yield InvalidSpec("spec.stop.earlyStopping.minEpochs", found, expected=f"at most {epochs}")
+        return
+    every = value_at(spec.job, ("training", "validationFreq"))
+    found_rungs = rungs(spec)
+    if not isinstance(every, int) or found_rungs is None or not spec.objective.metric.startswith("val_"):
+        return
+    without = [epoch for epoch in found_rungs.epochs if epoch % every]
+    if without:
+        found = f"{every}: no validation after epoch {without[0]}, where trials are compared"
+        yield InvalidSpec("spec.job.training.validationFreq", found, next_step="Remove it, or change minEpochs.")
+
+
+def reported_metrics(job: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Return the names that a job with this spec reports for certain, and whether its program may report others."""
+    spec = dict(job)
+    written = value_at(spec, ("training", "metrics"))
+    application = isinstance(value_at(spec, ("program", "application")), Mapping)
+    if isinstance(written, Sequence) and not isinstance(written, str):
+        names = [_name(each) for each in written if isinstance(each, Mapping)]
+    else:
+        names = (
+            [_name({"className": each.class_name, "config": each.config}) for each in METRICS] if application else []
+        )
+    trained = ["loss", *names]
+    validated = [f"val_{each}" for each in trained] if has_validation(spec) else []
+    return [*trained, *validated], not application
+
+
+def has_validation(job: Mapping[str, Any]) -> bool:
+    """Return whether the job has validation data."""
+    return bool(value_at(dict(job), ("data", "validation")))
+
+
+def _name(metric: Mapping[str, Any]) -> str:
+    """Return the name under which Keras reports the metric."""
+    config = metric.get("config")
+    if isinstance(config, Mapping) and isinstance(config.get("name"), str):
+        return str(config["name"])
+    name = str(metric.get("className", ""))
+    # As keras.src.utils.naming.to_snake_case.
+    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+
 
 # Of 1 MiB; the rest is for the spec, the conditions and Kubernetes' own fields.
 _MOST_STATUS_BYTES = 900_000

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from mptraining.board import rows
+from mptraining.board import sweep_answers as answers
 from mptraining.board.rows import JobFacts, RunFacts
 from mptraining.board.run_reader import RunReader
 from mptraining.board.series import groups
 from mptraining.board.sources import JobSource, Source
-from mptraining.board.sweeps import answers
-from mptraining.board.sweeps.shown import ShownSweep
+from mptraining.board.sweep_answers import ShownSweep
 from mptraining_api.problems import Problem
 from mptraining_records.storage import storage
 

@@ -15,7 +15,7 @@ from mptraining.board.listing import MemoryFiles
 from mptraining.board.rows import JobFacts
 from mptraining.board.run_reader import RunReader, run_id
 from mptraining.board.sources import Source, folder_source
-from mptraining.board.sweeps.shown import ShownSweep, cluster_sweep
+from mptraining.board.sweep_answers import ShownSweep, cluster_sweep
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotFound
 from mptraining.cluster.job import Job, job_events

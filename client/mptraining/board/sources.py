@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from mptraining.board.listing import BucketFiles, LocalFiles, bucket_run_folders, local_run_folders
 from mptraining.board.rows import JobFacts
 from mptraining.board.run_reader import RunReader
-from mptraining.board.sweeps.shown import ShownSweep, read_sweep
+from mptraining.board.sweep_answers import ShownSweep, read_sweep
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_records.storage import storage
 

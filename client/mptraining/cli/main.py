@@ -209,7 +209,7 @@ def compare(
 ) -> None:
     """Show finished and unfinished runs side by side: a column per run, or a row per run if they are many.
 
-    Green marks the best values; values within 3 % of the best one are ties.
+    Green marks the best values; values within 1 % of the best one are ties.
     """
     from mptraining.comparison import TEXT_WIDTH, table
 

@@ -1,6 +1,6 @@
 """Comparison of runs: their results, the best of them, and the settings in which they differ.
 
-`values` reads one quantity of one run, `settings` its configuration, `best` marks the best values; `compared` puts
+`values` reads one quantity of one run, `settings` its configuration; `compared` marks the best values and puts
 them side by side, and `text_table` prints that.
 """
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from mptraining.comparison.best import best
 from mptraining.comparison.settings import batch_size, named_settings, other_settings, setting_text
 from mptraining.comparison.values import (
     Better,
@@ -29,6 +29,20 @@ from mptraining.display.text import duration, number, short_time, size
 from mptraining.runs import Run, load_run
 from mptraining_api.model import json_value
 from mptraining_api.problems import InvalidSpec, nearest
+
+# The same job run twice differs by as much in speed and memory.
+TIE = 0.01
+
+
+def best(values: Sequence[Value], direction: Better, *, able: Sequence[int]) -> tuple[int, ...]:
+    """Return the indices of the best value and of its ties; empty if all runs that are `able` to be best are ties."""
+    numbers = {at: float(value) for at in able if isinstance(value := values[at], int | float) and math.isfinite(value)}
+    if direction is None or len(numbers) < 2:
+        return ()
+    top = (max if direction == "higher" else min)(numbers.values())
+    ties = tuple(at for at, value in numbers.items() if abs(value - top) <= TIE * max(abs(value), abs(top)))
+    return () if len(ties) == len(numbers) else ties
+
 
 if TYPE_CHECKING:
     from mptraining.display.curves import Panel

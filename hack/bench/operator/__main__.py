@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from hack.bench.figures import figure, progress, publish
 from hack.bench.operator.many_jobs import (
@@ -23,117 +22,67 @@ from hack.bench.operator.many_jobs import (
     Mass,
     calls_of_a_life,
     measure,
-    names,
     percentile,
-    to_the_end,
 )
 
-
-@dataclass(frozen=True)
-class Effort:
-    """The number of jobs and rounds. Goals are set for FULL's numbers of jobs."""
-
-    few: int
-    many: int
-    rounds: int
-    life: int
-    lives: int
-
-
-FULL = Effort(few=100, many=1000, rounds=3, life=100, lives=10_000)
-# Tests that every kind of figure is produced, not its value.
-QUICK = Effort(few=4, many=6, rounds=1, life=3, lives=6)
-
-FIGURES = ("few", "many", "calls", "lives")
-# Each contender's cluster takes seconds to start; these produce every kind of figure.
-QUICK_FIGURES = ("many", "calls", "lives")
+ROUNDS = 3
+# Goals are set for these numbers of jobs.
+FEW, MANY, LIFE = 100, 1000, 100
 ABSOLUTE = "1"
 
 
 def main() -> None:
+    figures = {"few": _few, "many": _many, "calls": _calls}
     parser = argparse.ArgumentParser(prog="python -m hack.bench.operator", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a handful of jobs, one round: a test of the benchmark")
-    parser.add_argument("--only", choices=FIGURES, action="append", help="these figures alone; repeatable")
-    parser.add_argument("--others", action="store_true", help="the other contenders alone, which makes no figures")
-    parser.add_argument("--rounds", type=int, help="instead of 3, of each contender")
+    parser.add_argument("--only", choices=figures, action="append", help="these figures alone; repeatable")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters and their folders are removed
-    effort, began = QUICK if arguments.quick else FULL, time.monotonic()
-    if arguments.rounds:
-        effort = replace(effort, rounds=arguments.rounds)
-    for name in arguments.only or (QUICK_FIGURES if arguments.quick else FIGURES):
-        _figures(name, effort, ours=not arguments.others)
+    began = time.monotonic()
+    for name in arguments.only or figures:
+        figures[name]()
         progress(f"{time.monotonic() - began:.0f} s so far")
 
 
-def _figures(name: str, effort: Effort, *, ours: bool) -> None:
-    if name == "few":
-        _few(effort, ours)
-    elif name == "many":
-        _many(effort, ours)
-    elif name == "calls":
-        _calls(effort, ours)
-    elif name == "lives" and ours:
-        _lives(effort.lives)
-
-
-def _few(effort: Effort, ours: bool) -> None:
+def _few() -> None:
     """Compare with the defaults of a cluster."""
-    measured = _interleaved([*([OURS] if ours else []), PEER, PEER_RAISED, BY_HAND], effort.few, effort.rounds)
-    if not ours:
-        return
+    measured = _interleaved([OURS, PEER, PEER_RAISED, BY_HAND], FEW)
     for percent in (50, 99):
         for against in (PEER, PEER_RAISED):
             most = 0.2 if against is PEER else 1.0
-            _publish_times("to_child", percent, effort.few, measured, against, most)
+            _publish_times("to_child", percent, FEW, measured, against, most)
         for against, most in ((PEER, 0.2), (PEER_RAISED, 1.0), (BY_HAND, 1.5)):
-            _publish_times("to_pods", percent, effort.few, measured, against, most)
+            _publish_times("to_pods", percent, FEW, measured, against, most)
 
 
-def _many(effort: Effort, with_ours: bool) -> None:
+def _many() -> None:
     """Compare with Kubernetes itself, and with a peer without its rate limits."""
-    measured = _interleaved([*([OURS] if with_ours else []), PEER_RAISED, BY_HAND], effort.many, effort.rounds)
-    if not with_ours:
-        return
+    measured = _interleaved([OURS, PEER_RAISED, BY_HAND], MANY)
     ours = measured[OURS.name]
     for percent in (50, 99):
-        _publish_times("to_child", percent, effort.many, measured, PEER_RAISED, 1.0)
-        _publish_times("to_pods", percent, effort.many, measured, PEER_RAISED, 1.0)
-        _publish_times("to_pods", percent, effort.many, measured, BY_HAND, 1.25)
-    _publish_absolute(
-        "created_to_child_p99_seconds", effort.many, [percentile(one.to_child, 99) for one in ours], "s", 10
-    )
+        _publish_times("to_child", percent, MANY, measured, PEER_RAISED, 1.0)
+        _publish_times("to_pods", percent, MANY, measured, PEER_RAISED, 1.0)
+        _publish_times("to_pods", percent, MANY, measured, BY_HAND, 1.25)
+    _publish_absolute("created_to_child_p99_seconds", MANY, [percentile(one.to_child, 99) for one in ours], "s", 10)
     spent = [1000 * one.whole_cpu_seconds / one.jobs for one in ours]
-    _publish_absolute("cpu_ms_per_job", effort.many, spent, "ms", 8)
-    _publish_absolute("resident_mib", effort.many, [one.resident for one in ours], "MiB", 200)
+    _publish_absolute("cpu_ms_per_job", MANY, spent, "ms", 8)
+    _publish_absolute("resident_mib", MANY, [one.resident for one in ours], "MiB", 200)
 
 
-def _calls(effort: Effort, ours: bool) -> None:
+def _calls() -> None:
     """Count the calls of whole lives of jobs, from creation to Succeeded."""
-    for contender in (PEER_RAISED, *([OURS] if ours else [])):
-        calls = calls_of_a_life(contender, effort.life)
+    for contender in (PEER_RAISED, OURS):
+        calls = calls_of_a_life(contender, LIFE)
         total = sum(calls.values())
         by_verb = ", ".join(f"{name} {count:.2f}" for name, count in sorted(calls.items()))
         progress(f"  {contender.name}: {total:.2f} calls a job: {by_verb}")
         if contender is OURS:
-            _publish_absolute("api_calls_per_job", effort.life, [total], "calls", 7)
+            _publish_absolute("api_calls_per_job", LIFE, [total], "calls", 7)
 
 
-def _lives(jobs: int) -> None:
-    """Run jobs to their end, and count those with another number of children than one."""
-    lives = to_the_end(OURS, jobs)
-    wrong = [name for name in names(jobs) if lives.children[name] != 1]
-    progress(f"  {1000 * lives.cpu_seconds / jobs:.1f} CPU ms a job, {lives.resident:.0f} MiB at the end")
-    for name in wrong[:20]:
-        progress(f"  {name} had {lives.children[name]} children")
-    _publish_absolute("jobs_without_one_child", jobs, [len(wrong)], "jobs", 0)
-    _publish_absolute("seconds_until_all_succeeded", jobs, [lives.seconds], "s", 3600)
-
-
-def _interleaved(contenders: Sequence[Contender], jobs: int, rounds: int) -> dict[str, list[Mass]]:
+def _interleaved(contenders: Sequence[Contender], jobs: int) -> dict[str, list[Mass]]:
     """Run A B C A B C …, so that another process on the machine disturbs all contenders alike."""
     measured: dict[str, list[Mass]] = {each.name: [] for each in contenders}
-    for number in range(rounds):
+    for number in range(ROUNDS):
         for contender in contenders:
             one = measure(contender, jobs)
             measured[contender.name].append(one)

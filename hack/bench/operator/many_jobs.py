@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from hack.bench.figures import progress
 from hack.bench.operator import peer
 from hack.bench.operator.fleet import NAMESPACE, WORKERS, cpu_seconds, create, fleet, number_of, resident_mib, wait_for
 from hack.bench.operator.own_operator import USER as OWN_USER
@@ -119,43 +118,6 @@ def calls_of_a_life(contender: Contender, jobs: int, *, seconds: float = 300) ->
         wait_for(quiet(contender, control_plane), "no more calls", of=server, seconds=30, every=1)
         asked = calls(contender, control_plane.requests()[done:])
         return {name: count / jobs for name, count in asked.items()}
-
-
-@dataclass(frozen=True)
-class Lives:
-    """Whole lives of many jobs: seconds from the first creation until each has succeeded, children for each job, memory
-    in MiB at the end, and the operator's CPU seconds.
-    """
-
-    seconds: float
-    children: Counter[str]
-    resident: float
-    cpu_seconds: float
-
-
-def to_the_end(contender: Contender, jobs: int, *, seconds: float = 3600) -> Lives:
-    """Create that many jobs and wait until all have succeeded. Raises TimeoutError after `seconds`."""
-    assert contender.start is not None
-    with fleet(complete=True) as control_plane, contender.start(control_plane) as server:
-        warm_up(contender, control_plane, server)
-        done, computed = len(control_plane.requests()), cpu_seconds(server)
-        create(control_plane, contender.path, [contender.job(name) for name in names(jobs)])
-
-        def ended() -> bool:
-            count = succeeded(contender, control_plane) - 1
-            progress(f"  {count} of {jobs} jobs have succeeded")
-            return count >= jobs
-
-        # A list of all jobs costs the API server seconds, for which the contender waits.
-        wait_for(ended, f"{jobs} jobs succeeded", of=server, seconds=seconds, every=60)
-        requests = control_plane.requests()[done:]
-        began = min(each.ended for each in made(requests, contender.resource))
-        return Lives(
-            seconds=max(each.ended for each in requests if each.user == contender.user) - began,
-            children=Counter({name: len(times) for name, times in arrivals(requests, contender.child).items()}),
-            resident=resident_mib(server),
-            cpu_seconds=cpu_seconds(server) - computed,
-        )
 
 
 def names(count: int) -> list[str]:

@@ -66,9 +66,7 @@ class Bench:
     @property
     def _store(self) -> GCSStore:
         return GCSStore(
-            BUCKET,
-            config={"base_url": self.proxy.http, "skip_signature": True},
-            client_options={"allow_http": True},
+            BUCKET, config={"base_url": self.proxy.http, "skip_signature": True}, client_options={"allow_http": True}
         )
 
     def run(self, task: Task) -> Outcome:

@@ -127,7 +127,7 @@ def _framed(file: Any) -> Iterator[bytes]:
     while header := file.read(framing.HEADER):
         length, _ = framing.header_format.unpack(header)
         body = file.read(length + framing.FOOTER)
-        if not framing.is_payload(body[:length], body[length:]):
+        if body[length:] != framing.footer_format.pack(framing.masked_crc(body[:length])):
             raise ValueError("a damaged record")
         yield body[:length]
 

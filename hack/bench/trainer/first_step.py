@@ -25,12 +25,12 @@ _BATCH = 64
 _MOST = 1.5
 
 
-def measure(*, rounds: int, examples: int = _EXAMPLES) -> Figure:
+def measure(*, rounds: int) -> Figure:
     """Measure seconds to the first step on the same records, in turn, after one round of each that does not count."""
-    progress(f"time to the first step, {examples} records")
+    progress(f"time to the first step, {_EXAMPLES} records")
     with tempfile.TemporaryDirectory(prefix="mptraining-bench-") as name:
         folder = Path(name)
-        pattern = records(folder, examples)
+        pattern = _records(folder)
         job = folder / "job.yaml"
         written = document("first-step", train=pattern, batch=_BATCH, training={"totalSteps": 1, "seed": 7})
         job.write_text(yaml.safe_dump(written), encoding="utf-8")
@@ -52,11 +52,11 @@ def measure(*, rounds: int, examples: int = _EXAMPLES) -> Figure:
     )
 
 
-def records(folder: Path, examples: int) -> str:
+def _records(folder: Path) -> str:
     """Write random images as TFRecords; return their pattern."""
     numbers = np.random.default_rng(7)
-    images = numbers.integers(0, 256, (examples, 28, 28, 1)).astype(np.uint8)
-    np.savez(folder / "train.npz", image=images, label=numbers.integers(0, 10, examples))
+    images = numbers.integers(0, 256, (_EXAMPLES, 28, 28, 1)).astype(np.uint8)
+    np.savez(folder / "train.npz", image=images, label=numbers.integers(0, 10, _EXAMPLES))
     convert(str(folder / "train.npz"), str(folder / "records"), keep_order=True)
     return str(folder / "records" / "train-*.tfrecord")
 

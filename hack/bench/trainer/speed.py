@@ -23,10 +23,6 @@ _FUSED_WIDE = 8
 _LEAST = {"wide-mlp": 1.5, "wide-resnet": 1.2}
 
 
-# The part for a test of the benchmark: every kind of contender, and no more processes than that takes.
-_FEW = ("loop", "bare tf.function", "fit")
-
-
 def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
     """Return settings of `bench.trainer.contenders` by their names in a figure.
 
@@ -52,15 +48,12 @@ def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float, few: bool = False) -> list[Figure]:
+def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float) -> list[Figure]:
     """Measure one task: over `fit`'s default, over the best `fit` (of all, and on the same generation of Keras),
-    beside the bare tf.function. `few` skips contenders whose result follows from others.
+    beside the bare tf.function.
     """
     progress(f"{task}, {replicas} replica(s): steps per second")
-    settings = contenders(task, replicas)
-    if few:
-        settings = {name: settings[name] for name in _FEW}
-    measured = interleaved(settings, rounds=rounds, seconds=seconds)
+    measured = interleaved(contenders(task, replicas), rounds=rounds, seconds=seconds)
     _table(measured)
     speeds = {name: [each.speed for each in all_rounds] for name, all_rounds in measured.items()}
     cpu = {name: [each.cpu_per_step for each in all_rounds] for name, all_rounds in measured.items()}
@@ -76,10 +69,10 @@ def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float, few: 
         ("loop", "fit", 3.0 if (task, replicas) == ("mlp", 1) else 1.0),
         ("loop", best(""), 1.0),
         ("loop", "bare tf.function", _OVER_BARE),
+        ("loop, auto", best(""), 1.0),
+        ("loop", best("fit"), 1.0),
+        ("loop, tf_keras", best("tf_keras"), 1.0),
     ]
-    if not few:
-        goals += [("loop, auto", best(""), 1.0), ("loop", best("fit"), 1.0)]
-        goals += [("loop, tf_keras", best("tf_keras"), 1.0)]
     return [
         figure(
             name + ours.removeprefix("loop").replace(", ", "."),

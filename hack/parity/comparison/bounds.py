@@ -71,6 +71,18 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
         ),
     ),
     (
+        lambda p, _: (
+            p.policy == "mixed_float16"
+            and p.override in ("train_step", "both_steps")
+            and bool({"dropout", "dropouts"} & {*p.extras})
+        ),
+        Bound(None, None, "a step of the user's trains under another policy, and masks are drawn in the policy's type"),
+    ),
+    (
+        lambda p, v: v != ONE and "float8" in p.extras and p.remainder == "PadAndMask",
+        Bound(None, None, "the ranges of FP8 cover a replica's padded rows, which repeat others of the data"),
+    ),
+    (
         lambda p, v: "float8" in p.extras and _reordered(p, v),
         Bound(1e-1, 1e-1, "2 or 3 bits of mantissa: a last digit of float32 turns a rounding"),
     ),
@@ -106,10 +118,7 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
         lambda p, v: p.optimizer in _ADAPTIVE and _reordered(p, v),
         Bound(5e-4, 2e-4, "sums in another order, divided by the root of a mean of squares that may be nearly zero"),
     ),
-    (
-        _reordered,
-        Bound(2e-6, 5e-6, "float32, sums in another order"),
-    ),
+    (_reordered, Bound(2e-6, 5e-6, "float32, sums in another order")),
     (
         lambda p, _: p.outputs == "one" and p.ema == "none" and not {"l2", "activity", "add_loss"} & {*p.extras},
         Bound(0.0, 1e-6, "the same operations on the same batch; metrics are added up in another order"),

@@ -83,10 +83,7 @@ def apart(one: Numbers, other: Numbers) -> tuple[float, float]:
     different shapes.
     """
     weights, (metrics, _) = _weights_apart(one.weights, other.weights), _metrics_apart(one.epochs, other.epochs)
-    return (
-        weights if isinstance(weights, float) else math.inf,
-        metrics if isinstance(metrics, float) else math.inf,
-    )
+    return (weights if isinstance(weights, float) else math.inf, metrics if isinstance(metrics, float) else math.inf)
 
 
 def reason(refusal: str) -> str:

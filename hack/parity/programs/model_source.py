@@ -74,10 +74,7 @@ def _head_layers(p: Program) -> list[str]:
         return [f'keras.layers.Conv2D(1, 3, padding="same"{activation}{float32})']
     units = {"regression": 1, "binary": 1, "unlabelled": WIDTH}.get(p.task, CLASSES)
     if p.head == "rank1":
-        return [
-            f"keras.layers.Dense({units}{activation}{float32})",
-            f"keras.layers.Reshape((){float32}{name})",
-        ]
+        return [f"keras.layers.Dense({units}{activation}{float32})", f"keras.layers.Reshape((){float32}{name})"]
     return [f"keras.layers.Dense({units}{activation}{float32}{name})"]
 
 

@@ -13,19 +13,12 @@ _CLASSES = replace(_TWO_EPOCHS, task="classes", loss="sparse_categorical_crossen
 _BINARY = replace(_TWO_EPOCHS, task="binary", loss="binary_crossentropy", dtype="int64", rank="B")
 _SCALAR = replace(_TWO_EPOCHS, rank="B")
 
+# Each choice alone is in `single_choices`.
 _CASES: dict[str, Program] = {
-    "mse as a string, labels of shape (B,)": _SCALAR,
-    "mse as a string, AdamW, labels of shape (B,)": replace(_SCALAR, optimizer="AdamW"),
-    "Huber, labels of shape (B,)": replace(_SCALAR, loss="huber", loss_form="class"),
-    "own loss function of rows": replace(_SCALAR, loss_form="function"),
-    "own loss function that returns a scalar": replace(_SCALAR, loss_form="scalar_function"),
+    "AdamW, labels of shape (B,)": replace(_SCALAR, optimizer="AdamW"),
     "own loss function that returns a scalar, of images": replace(
         _TWO_EPOCHS, inputs="image", task="image", dtype="uint8", loss_form="scalar_function"
     ),
-    "own loss class with an argument, without get_config": replace(_SCALAR, loss_form="subclass_kwargs"),
-    "own loss class without **kwargs": replace(_SCALAR, loss_form="subclass_bare"),
-    "MeanSquaredError(reduction='sum')": replace(_SCALAR, loss_form="class", reduction="sum"),
-    "a model that overrides compute_loss": replace(_SCALAR, override="compute_loss"),
     "Embedding(mask_zero=True) to logits of tokens": replace(
         _TWO_EPOCHS,
         inputs="tokens_lstm",
@@ -46,11 +39,7 @@ _CASES: dict[str, Program] = {
         dtype="int64",
         extras=("activity",),
     ),
-    "SGD(use_ema=True)": replace(_SCALAR, ema="ema"),
-    "SGD(use_ema=True, ema_overwrite_frequency=2)": replace(_SCALAR, ema="overwrite"),
-    "binary_crossentropy as a string, labels 0 and 1": _BINARY,
     "own loss function, integer labels": replace(_SCALAR, loss_form="function", dtype="int64"),
-    "own Metric class": replace(_CLASSES, metrics=("own_metric",), validation="each"),
 }
 
 

@@ -20,14 +20,14 @@ _SETTINGS: dict[str, Any] = {"deadline": None, "database": None, "suppress_healt
 _APART, _COMPARED = 3, 30
 
 
-def drawn(count: int, number: int, generation: str | None = None) -> list[Program]:
+def drawn(count: int, number: int) -> list[Program]:
     """Return so many different programs; the same ones for the same seed `number`."""
     found: dict[str, Program] = {}
     while len(found) < count:
 
         @seed(number)
         @settings(max_examples=2 * count, phases=[Phase.generate], derandomize=False, **_SETTINGS)
-        @given(_programs(generation))
+        @given(_programs())
         def collect(program: Program) -> None:
             # Hypothesis also changes one choice of an example that it drew before: those programs would show the same
             # difference.
@@ -51,8 +51,8 @@ def _rarely(values: Sequence[T], simple: int) -> st.SearchStrategy[T]:
 
 
 @st.composite
-def _programs(draw: st.DrawFn, generation: str | None) -> Program:
-    p: dict[str, Any] = {"generation": generation or draw(st.sampled_from(["Keras3", "Legacy"]))}
+def _programs(draw: st.DrawFn) -> Program:
+    p: dict[str, Any] = {"generation": draw(st.sampled_from(["Keras3", "Legacy"]))}
     p["form"] = draw(st.sampled_from(choices.FORMS))
     p["inputs"] = draw(_rarely(choices.INPUTS, 3))
     if (p["inputs"] == "several" and p["form"] == "sequential") or p["inputs"] == "several_list":
@@ -157,10 +157,7 @@ def _metrics(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
     drawn_from = st.sampled_from([*known, *known, *OWN_METRICS])
     metrics = draw(st.lists(drawn_from, max_size=2, unique=True)) if draw(_one_in(2)) else []
     weighted = draw(st.lists(drawn_from, max_size=2, unique=True)) if draw(_one_in(4)) else []
-    return {
-        "metrics": tuple(metrics),
-        "weighted_metrics": tuple(name for name in weighted if name not in metrics),
-    }
+    return {"metrics": tuple(metrics), "weighted_metrics": tuple(name for name in weighted if name not in metrics)}
 
 
 @st.composite

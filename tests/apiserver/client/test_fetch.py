@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 import mptraining
-from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.reader_pod import READER_OF
 from mptraining_api.problems import InvalidData
-from tests.testbed import Exit, NodeServer, Run, Waiting
+from tests.testbed import Exit, NodeServer, Waiting
 
 CLAIM = {"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}
 
@@ -130,39 +129,3 @@ def test_an_interrupt_deletes_the_pod(restricted: Any, run: Any, tmp_path: Path)
     assert "Stopped. Nothing is kept; to fetch again: mptj fetch stopped --to got" in errors
     assert readers(restricted, "stopped") == []
     assert not (tmp_path / "got").exists()
-
-
-def test_a_claim_that_is_gone(restricted: Any, run: Any, tmp_path: Path) -> None:
-    job = run("lost", claim="deleted")
-    gone = "deleted: the claim with the run folder .* does not exist any more, and the folder with it"
-    with pytest.raises(ClusterProblem, match=gone):
-        job.fetch(tmp_path / "got")
-    assert readers(restricted, "lost") == []
-
-
-def test_a_user_who_may_not_create_pods(
-    restricted: Any, run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    run("viewed")
-    every = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}
-    token = restricted.control_plane.service_account(restricted.namespace, "viewer", rules=[every])
-    kubeconfig = restricted.control_plane.kubeconfig("viewer", token, namespace=restricted.namespace)
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    with pytest.raises(ClusterProblem, match=r"may not create pods in namespace 'fetched.*--clusterrole=edit"):
-        mptraining.attach("viewed").fetch(tmp_path / "got")
-
-
-def test_while_worker_0_runs_it_sends_the_folder_itself(
-    restricted: Any, volume: Path, run: Any, node_server: NodeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    del run
-    monkeypatch.setattr(node_server, "commands", AnyPod())
-    template = {"volumes": [CLAIM], "volumeMounts": [{"name": "runs", "mountPath": str(volume)}]}
-    restricted.create(
-        "running", lambda pod: Run(), nodes=1, output={"uri": f"{volume}/digits"},
-        podTemplate={"image": "trainer:1", **template},
-    )  # fmt: skip
-    restricted.running("running")
-    folder = mptraining.attach("running").fetch(tmp_path / "got")
-    assert (folder / "model" / "weights.npz").stat().st_size == 300_000
-    assert readers(restricted, "running") == []

@@ -232,7 +232,6 @@ def test_wait_has_a_timeout_and_ctrl_c_ends_only_the_wait(ns: Any, mptj: Mptj) -
         ["env", "--default-signal=INT", sys.executable, "-m", "mptraining", "wait", "endless"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
-    assert process.stdout is not None
     assert process.stdout.readline().startswith("Running: Running: ")
     process.send_signal(signal.SIGINT)
     try:
@@ -283,7 +282,6 @@ def test_a_job_that_goes_while_it_is_followed_ends_the_waiting(ns: Any, mptj: Mp
     waiting = subprocess.Popen(
         [sys.executable, "-m", "mptraining", "wait", "goes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert waiting.stdout is not None
     waiting.stdout.readline()
     ns.delete("goes")
     try:
@@ -380,20 +378,13 @@ def test_kubectl_mptj_is_the_same_program(ns: Any, mptj: Mptj) -> None:
     ns.create("completed", lambda pod: Run())
     folder = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    kubectl = Path(__file__).parents[3] / "build" / "bin" / "kubectl"
-    listed = subprocess.run([kubectl, "mptj", "list"], env=environment, capture_output=True, text=True, check=True)
-    assert "completed" in listed.stdout
-    done = subprocess.run(
-        [folder / "kubectl_complete-mptj", "status", "comp"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "completed\n:4\n"
-    command = [folder / "kubectl_complete-mptj", "sus"]
-    verbs = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert verbs.stdout == "suspend\n:4\n"
+
+    def output(*command: Any) -> str:
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert "completed" in output(Path(__file__).parents[3] / "build" / "bin" / "kubectl", "mptj", "list")
+    assert output(folder / "kubectl_complete-mptj", "status", "comp") == "completed\n:4\n"
+    assert output(folder / "kubectl_complete-mptj", "sus") == "suspend\n:4\n"
 
 
 def test_progress_comes_from_the_status_where_logs_may_not_be_read(

@@ -17,7 +17,7 @@ from tests.testbed.kubernetes.access import may, wait_until, wait_until_allowed
 from tests.testbed.kubernetes.installation import install
 
 Refusal = Callable[..., str]
-VERBS = ("submit", "list", "status", "logs", "wait", "cancel", "suspend", "resume")
+VERBS = ("submit", "list", "logs", "cancel")
 
 
 @pytest.fixture
@@ -134,14 +134,6 @@ def test_no_accelerator_nodes_says_which_there_are(
         assert "no node has" not in refused("submit", t4, code=0)
     finally:
         control_plane.nodes.remove("t4")
-
-
-def test_status_says_it_too(refused: Refusal, document: Any, tmp_path: Path, capsys: Any) -> None:
-    v100 = job_file(tmp_path, document, "waits", accelerator={"type": "nvidia-tesla-v100"})
-    refused("submit", v100, code=0)
-    with pytest.raises(SystemExit):
-        main(["status", "waits"])
-    assert "no node has nvidia-tesla-v100 now: no node of the cluster has an accelerator" in capsys.readouterr().out
 
 
 def test_names_that_are_taken_or_unknown(refused: Refusal, document: Any, tmp_path: Path, namespace: str) -> None:

@@ -116,8 +116,4 @@ def test_waiting_for_a_sweep_has_a_time_limit(mptj: Mptj, sweep_file: str) -> No
     code, _, err = mptj("wait", "mpts/flowers", "--timeout", "0.1")
     assert code == 124
     assert "still Pending after 0.1 s" in err
-
-
-def test_a_sweep_that_the_api_server_refuses(mptj: Mptj, sweep_file: str) -> None:
-    mptj("submit", sweep_file)
     assert mptj("sweep", "status", "mpts/roses")[2].startswith("mptj: roses: no sweep of this name in namespace")

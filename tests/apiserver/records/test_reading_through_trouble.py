@@ -104,13 +104,7 @@ NOISE = [
 
 
 class Test_with_some_requests_failing:
-    @pytest.mark.parametrize(
-        ("seed", "shuffled"),
-        [
-            (0, False),
-            (1, True),
-        ],
-    )
+    @pytest.mark.parametrize(("seed", "shuffled"), [(0, False), (1, True)])
     def test_a_stream_brings_each_record_in_its_place(
         self, dataset: DatasetIndex, records: list[bytes], proxy: StorageProxy, seed: int, shuffled: bool
     ) -> None:

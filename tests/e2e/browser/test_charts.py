@@ -6,26 +6,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import expect
 
-from tests.e2e.browser.conftest import SEEN, Opened, Served, picture, wait_for_another_picture
-from tests.testbed.run_folders import RunFolder
-
-
-def test_points_of_a_run_appear_without_a_reload(
-    training: RunFolder, serve_board: Callable[..., Served], open_page: Callable[..., Opened]
-) -> None:
-    opened = open_page(serve_board(training.folder.parent).address)
-    opened.open_run("training")
-    chart = opened.drawn("loss")
-    before = int(chart.get_attribute("data-points"))
-    opened.page.evaluate("window.sameDocument = true")
-    training.advance(900)
-    opened.page.wait_for_function(
-        "([figure, before]) => Number(figure.dataset.points) > before",
-        arg=[chart.element_handle(), before],
-        timeout=SEEN,
-    )
-    expect(opened.page.locator(".log")).to_contain_text("epoch 3/12")
-    assert opened.page.evaluate("window.sameDocument") is True
+from tests.e2e.browser.conftest import Opened, picture, wait_for_another_picture
 
 
 def test_dragging_zooms_all_charts_and_reset_shows_everything(board: Callable[..., Opened]) -> None:
@@ -55,14 +36,6 @@ def test_one_cursor_shows_the_values_of_all_charts(board: Callable[..., Opened])
     expect(loss.locator(".readout")).to_be_visible()
     expect(loss.locator(".readout .row b").first).not_to_be_empty()
     expect(opened.chart("accuracy").locator(".cursor-line")).to_be_visible()
-
-
-def test_a_validation_is_one_point_although_each_progress_repeats_it(board: Callable[..., Opened]) -> None:
-    opened = board()
-    opened.go("#/compare")
-    chart = opened.drawn("validation loss")
-    assert chart.get_attribute("data-points") == "12", "one a validation"
-    assert int(opened.drawn("loss").get_attribute("data-points")) == 60
 
 
 def test_a_diverged_run_does_not_flatten_the_others(board: Callable[..., Opened]) -> None:

@@ -125,16 +125,6 @@ def test_a_stopped_server_is_reported_and_the_page_reconnects(
     expect(opened.page.locator(".progress-text")).to_contain_text("50%")
 
 
-def test_a_wrong_token_is_told_how_to_get_the_right_one(
-    stories: Path, serve_board: Callable[..., Served], open_page: Callable[..., Opened]
-) -> None:
-    served = serve_board(stories)
-    opened = open_page(f"http://127.0.0.1:{served.port}/?token=wrong")
-    opened.allowed = ["403"]
-    expect(opened.page.locator("body")).to_contain_text("mptj board")
-    assert opened.page.locator("tr[data-run]").count() == 0
-
-
 def test_an_exported_page_needs_no_server(stories: Path, tmp_path: Path, open_page: Callable[..., Opened]) -> None:
     page = write_page(tmp_path / "page.html", Board([folder_source(str(stories))]))
     opened = open_page(page.as_uri())

@@ -57,15 +57,6 @@ def test_runs_are_grouped_and_columns_and_runs_hidden(board: Callable[..., Opene
     assert len(opened.names()) == 12
 
 
-def test_selected_runs_are_compared(board: Callable[..., Opened]) -> None:
-    opened = board()
-    for name in ("fp16-xla", "float32"):
-        opened.page.get_by_role("checkbox", name=f"Select {name}", exact=True).check()
-    opened.page.get_by_role("link", name="Compare 2 selected").click()
-    expect(opened.page.get_by_role("heading", name="Compare 2 runs")).to_be_visible()
-    assert opened.page.locator(".legend li a").all_inner_texts() == ["fp16-xla", "float32"]
-
-
 def test_a_run_appears_and_advances_without_a_reload_and_keeps_the_readers_choices(
     training: RunFolder, serve_board: Callable[..., Served], open_page: Callable[..., Opened]
 ) -> None:

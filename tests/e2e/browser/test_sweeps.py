@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from mptraining.board.board import Board
-from mptraining.board.export import write_page
-from mptraining.board.sources import folder_source
 from tests.e2e.browser.conftest import SEEN, Opened, Served
 from tests.testbed.run_folders import Story, write_story
 from tests.testbed.sweep_folders import write_sweep
@@ -55,17 +51,9 @@ def test_the_page_of_a_sweep_shows_its_best_its_plots_and_its_trials(
     page.get_by_role("button", name="trial", exact=True).click()
     expect(rows.first).to_contain_text("trial 1")
     expect(page.locator("h2", has_text="Importance")).to_be_visible()
-
-
-def test_a_trial_leads_to_its_run(
-    sweep: Path, serve_board: Callable[..., Served], open_page: Callable[..., Opened]
-) -> None:
-    opened = open_page(serve_board(sweep.parent).address)
-    open_sweep(opened)
-    expect(opened.page.locator("table.trials a")).to_have_count(1)
-    opened.page.locator("table.trials a").click()
-    opened.page.wait_for_url(re.compile(r"#/run/"))
-    expect(opened.page.get_by_role("heading", name="digits/trials/1")).to_be_visible()
+    expect(page.locator("table.trials a")).to_have_count(1)
+    page.locator("table.trials a").click()
+    expect(page.get_by_role("heading", name="digits/trials/1")).to_be_visible()
 
 
 def test_a_trial_that_ends_appears_without_a_reload(
@@ -78,14 +66,6 @@ def test_a_trial_that_ends_appears_without_a_reload(
     expect(opened.page.locator(".facts")).to_contain_text("25 of 30", timeout=SEEN)
     expect(opened.page.locator("svg[data-points]")).to_have_attribute("data-points", "24")
     assert opened.page.evaluate("window.sameDocument") is True
-
-
-def test_the_exported_page_has_the_sweep(sweep: Path, tmp_path: Path, open_page: Callable[..., Opened]) -> None:
-    file = write_page(tmp_path / "page.html", Board([folder_source(str(sweep.parent))]))
-    opened = open_page(file.as_uri())
-    open_sweep(opened)
-    expect(opened.page.locator(".parallel-line")).to_have_count(21)
-    expect(opened.page.locator("table.trials tbody tr")).to_have_count(24)
 
 
 def test_a_board_without_sweeps_says_how_to_run_one(board: Callable[..., Opened]) -> None:

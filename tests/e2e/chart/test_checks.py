@@ -1,4 +1,4 @@
-"""Other people's checks of the chart: helm lint, kube-score."""
+"""kube-score's checks of the chart."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from tests.testbed.binaries import binary
-from tests.testbed.kubernetes.chart import CHART, EVERYTHING, KUBERNETES, render
+from tests.testbed.kubernetes.chart import EVERYTHING, render
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,16 +19,6 @@ ROOT = Path(__file__).parents[3]
 @functools.cache
 def rendered(everything: bool) -> str:
     return render(EVERYTHING if everything else {}, tests=True)
-
-
-@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
-def test_helm_has_nothing_against_the_chart(values: dict[str, Any], tmp_path: Path) -> None:
-    file = tmp_path / "values.yaml"
-    file.write_text(yaml.safe_dump(values))
-    command = [str(binary("helm")), "lint", "--strict", "--kube-version", KUBERNETES, "--values", str(file), str(CHART)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stdout
-    assert "[WARNING]" not in done.stdout
 
 
 def exceptions() -> dict[str, str]:

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
 
 import mptraining
 from hack.cluster.images import VERSION
 from hack.cluster.installation import configure
 from hack.cluster.release import NAME
-from tests.testbed.nodes.pods import RESTRICTED
 
 EXAMPLES = Path(__file__).parents[3] / "manifests" / "examples"
 
@@ -25,39 +25,12 @@ CLAIM = {
     "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
     "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
 }
-# The pod below prints a run folder's result, and whether plain Keras loads its model.
-READ = """
-import json, sys, keras
-result = json.load(open(f"{sys.argv[1]}/result.json"))
-model = keras.models.load_model(f"{sys.argv[1]}/model/model.keras")
-print(json.dumps({**result, "parameters": model.count_params(), "dtype": model.dtype_policy.name}))
-"""
 
 
-def read_run(kind: Any, folder: str) -> dict[str, Any]:
-    """Return the result in a run folder on the claim, read by a separate pod."""
-    name = f"read-{folder.strip('/').replace('/', '-')}"
-    container = {
-        "name": "read",
-        "image": image(kind),
-        "command": ["python", "-c", READ, folder],
-        "volumeMounts": CLAIM["volumeMounts"],
-        "securityContext": RESTRICTED,
-    }
-    pod = {"restartPolicy": "Never", "volumes": CLAIM["volumes"], "containers": [container]}
-    kind.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod})
-    kind.kubectl(
-        "wait", "-n", kind.namespace, f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=300s"
-    )
-    lines = kind.kubectl("logs", "-n", kind.namespace, name).splitlines()
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
-
-
-def image(kind: Any) -> str:
-    """Return the trainer image that the operator gives to jobs."""
-    jobs = kind.get("jobs", "-l", "mptraining.dev/job")["items"]
-    return str(jobs[0]["spec"]["template"]["spec"]["containers"][0]["image"])
+def fetched(kind: Any, job: str, into: Path) -> Path:
+    """Fetch the run folder by a pod that mounts the claim, as a real kubelet runs it."""
+    where = mptraining.Where(kubeconfig=str(kind.kubeconfig), namespace=kind.namespace)
+    return Path(mptraining.attach(job, where).fetch(into / job))
 
 
 def events(log: str, word: str) -> list[dict[str, Any]]:
@@ -79,17 +52,15 @@ def test_the_digits_example_trains_and_exports_its_model(kind: Any, claim: None,
     assert (progress["percentComplete"], progress["step"], progress["totalSteps"]) == (100, 330, 330)
     metrics = {each["name"]: float(each["value"]) for each in progress["metrics"]}
     assert metrics["val_accuracy"] > 0.97
-    result = read_run(kind, "/runs/digits")
-    assert (result["reason"], result["step"], result["dtype"]) == ("Succeeded", 330, "float32")
-    assert result["parameters"] > 1000
-    # By a pod that mounts the claim, as a real kubelet runs it.
-    job = mptraining.attach("digits", mptraining.Where(kubeconfig=str(kind.kubeconfig), namespace=kind.namespace))
-    folder = job.fetch(tmp_path / "digits")
+    folder = fetched(kind, "digits", tmp_path)
     assert {"model.json", "weights.npz"} <= {path.name for path in (folder / "model").iterdir()}
     assert mptraining.load_run(str(folder)).succeeded
+    assert json.loads((folder / "result.json").read_text())["step"] == 330
+    model = keras.models.load_model(folder / "model" / "model.keras")
+    assert (model.dtype_policy.name, model.count_params() > 1000) == ("float32", True)
 
 
-def test_two_workers_train_together_and_a_restarted_gang_resumes(kind: Any, claim: None) -> None:
+def test_two_workers_train_together_and_a_restarted_gang_resumes(kind: Any, claim: None, tmp_path: Path) -> None:
     """The job requests T4s and trains on CPUs; a worker is evicted, and the second attempt resumes from the first one's
     checkpoint.
     """
@@ -124,7 +95,7 @@ def test_two_workers_train_together_and_a_restarted_gang_resumes(kind: Any, clai
     started = events(kind.logs("pair", attempt=2), "Started")
     assert {each["worker"] for each in started} == {0, 1}
     assert all(each["firstStep"] >= 100 for each in started)
-    result = read_run(kind, "/runs/pair")
+    result = json.loads((fetched(kind, "pair", tmp_path) / "result.json").read_text())
     assert (result["reason"], result["attempt"], result["workers"]) == ("Succeeded", 2, 2)
     assert result["metrics"]["val_accuracy"] > 0.9
 

@@ -15,7 +15,6 @@ import mptraining
 from hack.cluster.images import engine_of_cluster
 from hack.cluster.installation import SYSTEM
 from hack.cluster.kubectl import KUBECONFIG
-from tests.soak.chaos.replicas import container, kill
 from tests.testbed.binaries import binary
 from tests.testbed.kind_cluster import Kind
 from tests.testbed.kubernetes.chart import CHART, RELEASE
@@ -70,7 +69,9 @@ def test_a_killed_job_ends_with_the_weights_of_an_undisturbed_one(cluster: Kind,
         assert time.monotonic() < deadline, cluster.logs("killed")[-3000:]
         time.sleep(0.5)
     (pod,) = cluster.get("pods", "-l", "mptraining.dev/job=killed")["items"]
-    kill(engine_of_cluster(), pod["spec"]["nodeName"], container(pod))
+    container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+    kill = ("ctr", "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", container)
+    engine_of_cluster()("exec", pod["spec"]["nodeName"], *kill)
     assert [each["outcome"] for each in cluster.finished("undisturbed")["attempts"]] == ["Succeeded"]
     attempts = cluster.finished("killed")["attempts"]
     assert len(attempts) == 2

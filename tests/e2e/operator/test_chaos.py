@@ -1,7 +1,7 @@
 """A short chaos run without containers: killed operators, a restarted API server, cut watches, wrong clocks, deleted
 pods.
 
-`make soak` runs much more of it, and on real nodes. The test has servers of its own, because it stops them.
+`make soak` runs much more of it. The test has servers of its own, because it stops them.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ def test_every_job_ends_as_it_is_written_whatever_happens(control_plane_servers:
     assert len(made) == len(set(made)), "no Indexed Job was made twice"
     assert set(made) <= children
     assert "Traceback" not in logs
-    table = report.table([ran], seed=SEED, where="servers")
+    table = report.table([ran], seed=SEED)
     assert f"| operator killed (SIGKILL) | {KILLS} |" in table
     assert "| jobs | 20: 6 Failed, 14 Succeeded |" in table

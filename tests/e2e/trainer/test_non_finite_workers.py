@@ -75,14 +75,3 @@ def test_two_workers_recover_together_and_change_their_policy_together(start: St
     result = json.loads((gang.folder / "result.json").read_text())
     assert (result["precision"], result["recoveries"], result["skippedSteps"]) == ("float32", 2, 2)
     assert all(np.isfinite(array).all() for array in gang.weights())
-
-
-def test_two_workers_report_the_same_first_step(start: Start, tmp_path: Path) -> None:
-    spec = TWO_WORKERS | {"program": {"application": {"name": "mlp", "classes": 3}}}
-    data = poisoned(tmp_path, [65])
-    gang = start(spec, data=data, batchSize={"global": 32}, stepsPerExecution=2, onNonFinite="Fail")
-    assert gang.wait() == [3, 3], gang.errors()
-    assert gang.finished(0).message == gang.finished(1).message
-    assert "step 3: " in gang.finished(0).message
-    assert "among examples 64 to 95 of pass 1)" in gang.finished(0).message
-    assert "it began with the input 'x' (record 65 of " in gang.finished(0).message

@@ -238,14 +238,6 @@ def test_a_server_that_is_killed_has_no_effect_and_the_export_completes_it(
     assert_complete(mlflow, folder, "killed")
 
 
-def test_a_server_that_is_absent(data: Path, tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    folder = train(tmp_path / "run", data, f"http://127.0.0.1:{port}")
-    alone = train(tmp_path / "alone", data, None)
-    for ours, theirs in zip(weights(folder), weights(alone), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_weights_and_biases_offline(data: Path, tmp_path: Path) -> None:
     """Its file is read with W&B's own messages."""
     folder = train(tmp_path / "run", data, None)

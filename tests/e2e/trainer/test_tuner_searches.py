@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -66,15 +65,3 @@ def test_each_of_two_searches_in_one_directory_keeps_its_state(
     ]
     assert len(list((tmp_path / "run" / "tuner").glob("d*/p/trial_*"))) == 5
     assert not again.all(events.Progress), "nothing is left to train"
-
-
-def test_a_directory_elsewhere_is_kept_and_reported(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    # pytest's folder is below the temporary directory, whose tuners are in the run folder.
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-    text = tuner_script(trials=1).replace('"my_dir"', repr(str(elsewhere)))
-    done = through_us(text, tmp_path, capsys, monkeypatch)
-    assert done.outcome.reason == "Succeeded", done.message
-    assert (elsewhere / "hello" / "oracle.json").exists()
-    assert str(elsewhere) in done.notices["TunerDirectory"]

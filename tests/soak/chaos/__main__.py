@@ -1,7 +1,6 @@
-"""Jobs run while operators are killed, API servers restarted, pods and nodes removed: each must end as planned.
+"""Jobs run while operators are killed, API servers restarted, pods removed: each must end as planned.
 
-python -m tests.soak.chaos --on servers --seed 3 --kills 20     operators as processes, simulated pods; no cluster
-python -m tests.soak.chaos --on kind --kills 200
+python -m tests.soak.chaos --seed 3 --kills 200     operators as processes, simulated pods; no cluster
 """
 
 from __future__ import annotations
@@ -11,32 +10,18 @@ import random
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tests.soak.chaos import report
 from tests.soak.chaos.control_plane import Servers
-from tests.soak.chaos.kind_cluster import KindCluster
-from tests.soak.chaos.run import Place, Ran, run
-
-PLACES = {
-    "servers": "etcd, API server and controller manager, pods that are played",
-    "kind": "kind with two workers, Kubernetes 1.34",
-}
-
+from tests.soak.chaos.run import Ran, run
 
 # Kills.
 _A_ROUND = 20
 
 
-def place(on: str, folder: Path) -> AbstractContextManager[Place, None]:
-    """Return the place of the chaos run; its files are below `folder`."""
-    return KindCluster() if on == "kind" else Servers(folder)
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.chaos", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--on", choices=PLACES, default="kind", help="where (kind)")
     parser.add_argument("--kills", type=int, default=20, help="times that an operator is killed (20)")
     parser.add_argument("--seed", type=int, help="another draw; one is made up and printed, the next round adds one")
     given = parser.parse_args(arguments)
@@ -44,14 +29,13 @@ def main(arguments: Sequence[str]) -> int:
     print(f"seed {seed}", flush=True)
     rounds: list[Ran] = []
     for number, kills in enumerate(in_rounds(given.kills)):
-        with tempfile.TemporaryDirectory() as folder, place(given.on, Path(folder)) as there:
-            ran = run(there, seed=seed + number, kills=kills, say=lambda line: print(line, flush=True))
+        with tempfile.TemporaryDirectory() as folder, Servers(Path(folder)) as servers:
+            ran = run(servers, seed=seed + number, kills=kills, say=lambda line: print(line, flush=True))
             if ran.complaints:
-                print(there.logs(), *ran.complaints, sep="\n", file=sys.stderr, flush=True)
+                print(servers.logs(), *ran.complaints, sep="\n", file=sys.stderr, flush=True)
         rounds.append(ran)
-        text = report.table(rounds, seed=seed, where=PLACES[given.on])
-        print(text, flush=True)
-    return int(any(each.complaints for each in rounds))
+        print(report.table(rounds, seed=seed), flush=True)
+    return int(any(ran.complaints for ran in rounds))
 
 
 def in_rounds(kills: int) -> list[int]:

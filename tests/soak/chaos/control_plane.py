@@ -230,13 +230,6 @@ class Servers:
     def restarts(self) -> int:
         return self.counted.restarts + sum(each.restarts for each in self._replicas)
 
-    def train(self) -> tuple[str, ...]:
-        """Train nothing: no pod has a container here."""
-        return ()
-
-    def digests(self) -> dict[str, tuple[str, str]]:
-        return {}
-
     def logs(self) -> str:
         """Return the logs of all replicas, also of those that have ended."""
         return "\n".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("chaos-*.log")))

@@ -6,7 +6,6 @@ the end: an attempt that a fault hit is charged to the infrastructure, and the n
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,7 +81,7 @@ class Stub:
         judged = self.behaviour.outcomes
         return judged[min(attempt, len(judged)) - 1]
 
-    def document(self, **pod_template: Any) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return the MPTrainingJob; its program is never run."""
         policy = {
             "backoffLimit": self.behaviour.backoff_limit,
@@ -96,8 +95,6 @@ class Stub:
             "training": {"epochs": 1, "batchSize": {"global": 64}},
             "runPolicy": policy,
         }
-        if pod_template:
-            spec["podTemplate"] = pod_template
         return {
             "apiVersion": "mptraining.dev/v1alpha1",
             "kind": "MPTrainingJob",
@@ -121,30 +118,3 @@ def draw(seed: int, seconds: tuple[float, float]) -> tuple[Stub, ...]:
         )
         for number, kind in enumerate(kinds)
     )
-
-
-# Python runs this module at its start if it is on PYTHONPATH: it turns the trainer's image into a worker that waits.
-SITE = """
-import json, os, signal, sys, time
-
-def _stub(told):
-    # The first process of a container ignores SIGTERM unless it says otherwise.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
-    attempt, worker = int(os.environ["MPTRAINING_ATTEMPT"]), int(os.environ["JOB_COMPLETION_INDEX"])
-    codes = told["codes"]
-    code = codes[min(attempt, len(codes)) - 1][worker]
-    print(f"attempt {attempt}, worker {worker}: {code} after {told['seconds']} s", flush=True)
-    time.sleep(told["seconds"] if code is not None else 10**6)
-    os._exit(code)
-
-if "STUB" in os.environ:
-    _stub(json.loads(os.environ["STUB"]))
-"""
-
-
-def environment(stub: Stub) -> dict[str, str]:
-    """Return the variables that `SITE` reads, and the path of its mount at /stub."""
-    return {
-        "PYTHONPATH": "/stub",
-        "STUB": json.dumps({"codes": stub.behaviour.codes, "seconds": stub.seconds}),
-    }

@@ -11,18 +11,15 @@ from tests.soak.chaos.schedule import Kind
 from tests.soak.chaos.verdict import doubled
 
 
-def table(rounds: Sequence[Ran], *, seed: int, where: str) -> str:
+def table(rounds: Sequence[Ran], *, seed: int) -> str:
     """Return faults by kind, then the jobs' outcomes, then the complaints; all rounds together."""
     done = Counter(fault.kind for ran in rounds for fault in ran.faults)
     jobs = [job for ran in rounds for job in _last(ran).values()]
     reasons = Counter(outcome for ran in rounds for outcome in _outcomes(ran).values())
     offsets = [offset for ran in rounds for offset in ran.offsets]
-    same = sum(one == other != "" for ran in rounds for one, other in ran.evidence.digests.values())
-    trained = sum(len(ran.evidence.trained) for ran in rounds)
-    again = sum(_last(ran)[name].attempt - 1 for ran in rounds for name in ran.evidence.trained if name in _last(ran))
     complaints = [line for ran in rounds for line in ran.complaints]
     lines = [
-        f"Seed {seed}, {where}: {len(rounds)} round{'s' if len(rounds) > 1 else ''}, "
+        f"Seed {seed}: {len(rounds)} round{'s' if len(rounds) > 1 else ''}, "
         f"{sum(ran.seconds for ran in rounds):.0f} s.",
         "",
         "| fault | times |",
@@ -34,8 +31,6 @@ def table(rounds: Sequence[Ran], *, seed: int, where: str) -> str:
         "|---|---|",
         f"| jobs | {len(jobs)}: {_listed(Counter(job.phase for job in jobs))} |",
         f"| attempts | {sum(job.attempt for job in jobs)}: {_listed(reasons)} |",
-        *([f"| jobs that really trained | {trained}, restarted {again} times |"] if trained else []),
-        *([f"| of these with the weights of an undisturbed run | {same} |"] if trained else []),
         f"| restarts, as the operators' metrics count them | {sum(ran.evidence.counted for ran in rounds)} |",
         f"| attempts with a worker that Kubernetes made twice | {sum(len(doubled(ran.evidence)) for ran in rounds)} |",
         f"| times the record had to list again | {sum(ran.gaps for ran in rounds)} |",

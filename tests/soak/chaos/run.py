@@ -1,4 +1,4 @@
-"""One chaos run on any place: creates jobs, injects faults, waits for the ends, collects evidence and judges it."""
+"""One chaos run: creates jobs, injects faults, waits for the ends, collects evidence and judges it."""
 
 from __future__ import annotations
 
@@ -43,45 +43,24 @@ class Counted:
 
 
 class Place(Protocol):
-    """The place of a chaos run: `control_plane.Servers` or `kind_cluster.KindCluster`."""
+    """The place of a chaos run: `control_plane.Servers`."""
 
-    @property
-    def counted(self) -> Counted:
-        """The counts of replicas that have ended."""
-
-    @property
-    def offsets(self) -> list[int]:
-        """The seconds by which the clock of each replica that was started is wrong."""
-
-    @property
-    def rest(self) -> Rest: ...
-
-    @property
-    def namespace(self) -> str: ...
-
-    @property
-    def pace(self) -> Pace:
-        """The time between faults."""
-
-    @property
-    def seconds(self) -> tuple[float, float]:
-        """The duration of a stub's workers."""
-
-    @property
-    def kinds(self) -> Mapping[Kind, float]:
-        """The number of faults of each kind for one kill."""
-
-    @property
-    def own(self) -> frozenset[str]:
-        """Names of objects in the namespace that belong to no job."""
+    # The counts of replicas that have ended, and the seconds by which the clock of each that was started is wrong.
+    counted: Counted
+    offsets: list[int]
+    rest: Rest
+    namespace: str
+    # The time between faults, the duration of a stub's workers, and the faults of each kind for one kill.
+    pace: Pace
+    seconds: tuple[float, float]
+    kinds: Mapping[Kind, float]
+    # Names of objects in the namespace that belong to no job.
+    own: frozenset[str]
 
     def create(self, stub: Stub) -> None: ...
 
-    def train(self) -> tuple[str, ...]:
-        """Start the jobs that really train; return their names."""
-
     def inject(self, fault: Fault) -> InjectedFault:
-        """Inject one fault; return the pods and nodes that it may have hit."""
+        """Inject one fault; return the pods that it may have hit."""
 
     def revive(self) -> None:
         """Between two faults: restart what ended by itself, and read the counts of the others."""
@@ -91,11 +70,6 @@ class Place(Protocol):
 
     def restarts(self) -> int:
         """Return the restarts that all replicas counted, also those that still run."""
-
-    def digests(self) -> dict[str, tuple[str, str]]:
-        """Return, by job, the digests of its exported weights and of an undisturbed run's with the same seed."""
-
-    def logs(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -126,7 +100,6 @@ def run(place: Place, *, seed: int, kills: int, say: Callable[[str], None]) -> R
     faults = draw(seed, counts(place.kinds, kills), place.pace)
     injected = []
     with Recorder(place.rest, place.namespace, clock=time.monotonic) as recorder:
-        trained = place.train()
         made = 0
         for number, fault in enumerate(faults, start=1):
             due = min(len(stubs), -(-number * len(stubs) // max(1, int(len(faults) * _MADE_WITHIN))))
@@ -137,19 +110,16 @@ def run(place: Place, *, seed: int, kills: int, say: Callable[[str], None]) -> R
             place.revive()
             injected.append(place.inject(fault))
             say(f"{time.monotonic() - began:6.1f} s  {number} of {len(faults)}: {fault.kind}")
-        _wait_for_ends(place, recorder, {*(each.name for each in stubs), *trained})
+        _wait_for_ends(place, recorder, {stub.name for stub in stubs})
         say(f"{time.monotonic() - began:6.1f} s  all jobs have ended, or were waited for long enough")
-        digests = place.digests()
         phases = _heard(place, recorder)
         steps = recorder.steps
         left = tuple(_there(place))
         remains = _without_jobs(place)
         evidence = Evidence(
             planned=stubs,
-            trained=trained,
             steps=steps,
             injected=tuple(injected),
-            digests=digests,
             left=left,
             remains=remains,
             counted=place.restarts(),

@@ -19,8 +19,6 @@ class Kind(StrEnum):
     CUT = "watches cut"
     API = "API server killed and started again"
     DELETE = "pod deleted"
-    DRAIN = "node drained"
-    PAUSE = "node paused"
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Pace:
-    """The seconds between two faults, and the duration of outages, drains and pauses (from, to)."""
+    """The seconds between two faults, and the duration of outages (from, to)."""
 
     wait: tuple[float, float]
     lasts: tuple[float, float]

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import google_crc32c
 import msgspec
@@ -36,6 +35,7 @@ from mptraining_operator.progress.auth import JobForProgress, Refused, check_rep
 from mptraining_operator.progress.status import to_status
 from mptraining_operator.watch import api_objects, parse
 from mptraining_records.index import compressed, dataset_index, scanner, sidecar
+from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.storage import storage
 from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import example, features, framing, manifest, record_check
@@ -65,32 +65,26 @@ def records(content: bytes, folder: Path) -> None:
     path = _file(folder, "a.tfrecord", content)
     found = storage.stat(str(path))
     shard = dataset_index.index_local_file(found)
-    _check_frames(shard.lengths, shard.damaged, found.size)
     if content[:2] in (b"\x1f\x8b",) or shard.readable != found:
         return
+    if _covered(shard) != found.size:
+        raise Wrong("records and damage do not cover the file")
     for check in (False, True):
-        walk = scanner.FrameWalk(found, check_payloads=check)
+        walk = scanner.FrameWalk(found, content_fault=(lambda _: None) if check else None)
         for begin in range(0, len(content), 7):
             walk.feed(content[begin : begin + 7])
         if not np.array_equal(walk.finish().lengths, shard.lengths):
             raise Wrong("pieces of 7 bytes give other records than the whole file")
     at = 0
-    damaged = {each.offset: each.length for each in shard.damaged}
     for length in shard.lengths.tolist():
-        while at in damaged:
-            at += damaged.pop(at)
         if int.from_bytes(content[at : at + 8], "little") != length:
             raise Wrong(f"the record at byte {at} has another length")
         at += length + framing.OVERHEAD
 
 
-def _check_frames(lengths: Any, damaged: Any, size: int) -> None:
-    covered = int(np.sum(lengths + framing.OVERHEAD)) + sum(each.length for each in damaged)
-    if damaged and damaged[-1].length == 0:
-        # The end of a compressed stream, behind all records.
-        return
-    if covered != size and not damaged and not len(lengths) and size:
-        raise Wrong("neither records nor damage")
+def _covered(shard: ShardIndex) -> int:
+    """Return the number of bytes in records and in the damaged end."""
+    return int(np.sum(shard.lengths + framing.OVERHEAD)) + (shard.damage.length if shard.damage else 0)
 
 
 def compressed_records(content: bytes, folder: Path) -> None:
@@ -132,14 +126,13 @@ def index_sidecar(content: bytes, folder: Path) -> None:
         fields = json.loads(header)
         repaired = {"version": "1", "size": size, "checksum": 5, **fields}
         repaired["lengths_crc32c"] = google_crc32c.value(lengths)
-        place.write_bytes(b"MPTX1\n" + json.dumps(repaired).encode() + b"\n" + lengths)
+        place.write_bytes(b"MPTX2\n" + json.dumps(repaired).encode() + b"\n" + lengths)
     except (ValueError, TypeError, RecursionError):
         pass
     found.append(sidecar.load(object_))
     for shard in found:
         if shard is not None:
-            covered = int(np.sum(shard.lengths + framing.OVERHEAD)) + sum(each.length for each in shard.damaged)
-            if covered != size or (shard.lengths < 0).any():
+            if _covered(shard) != size or (shard.lengths < 0).any():
                 raise Wrong("the sidecar describes another object")
             _ = [shard.bad_record(row) for row in range(shard.count)]
 

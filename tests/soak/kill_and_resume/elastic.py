@@ -1,20 +1,11 @@
-"""Runs whose number of workers changes at every attempt, and what of them may differ from a run of one size.
-
-python -m tests.soak.kill_and_resume.elastic      # every order of 1, 2, 3 and 4 workers
-"""
+"""Runs whose number of workers changes at every attempt."""
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import os
-import random
 import shutil
 import signal
-import sys
-import tempfile
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,8 +29,6 @@ SIZES = (2, 3, 4, 1)
 # In the middle of an epoch, and no multiples of the checkpoints' steps.
 KILLED_AT = (27, 48, 73)
 PATIENCE = 600.0
-# The metrics whose values after training are compared.
-COMPARED = ("val_accuracy", "val_loss")
 
 
 @dataclass
@@ -142,75 +131,3 @@ def _attempt(
         for index in range(size)
     ]
     return [forks.wait(process, PATIENCE) for process in processes]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One order of sizes against undisturbed runs; `ends` are the metrics of `COMPARED` after training."""
-
-    sizes: Sequence[int]
-    killed_at: Sequence[int]
-    every_record_once: bool
-    same_order: bool
-    ends: Sequence[float]
-    within: bool
-
-    @property
-    def as_expected(self) -> bool:
-        return self.every_record_once and self.same_order and self.within
-
-
-# Runs of one size without a fault, by the number of workers; the first of each has the seed of the compared runs.
-Undisturbed = Mapping[int, Sequence[ElasticRun]]
-
-
-def compare(one: ElasticRun, undisturbed: Undisturbed, sizes: Sequence[int], killed_at: Sequence[int]) -> Row:
-    """Compare a run with those of one size: its ends must be between the least and the most of all sizes and seeds."""
-    ended = [metrics for of_epoch in one.epochs.values() for metrics in of_epoch]
-    ends = [one.curve(metric)[-1] for metric in COMPARED]
-    fixed = [[each.curve(metric)[-1] for seeds in undisturbed.values() for each in seeds] for metric in COMPARED]
-    return Row(
-        sizes,
-        killed_at,
-        len(one.epochs) == EPOCHS and all(metrics["once"] == RECORDS for metrics in ended),
-        one.curve("order") == undisturbed[1][0].curve("order"),
-        ends,
-        all(min(each) <= end <= max(each) for end, each in zip(ends, fixed, strict=True)),
-    )
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.kill_and_resume.elastic")
-    parser.add_argument("--program", choices=("plain", "random"), default="random")
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each size without a fault (5)")
-    parser.add_argument("--seed", type=int, default=5, help="of the steps at which workers are killed (5)")
-    given = parser.parse_args(arguments)
-    draw = random.Random(given.seed)
-    failed = False
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as name, Forks() as forks:
-        folder = Path(name)
-        make_data(folder)
-        undisturbed = {
-            size: [
-                run(forks, folder, folder / f"{size}-seed-{seed}", (size,), program=given.program, seed=7 + seed)
-                for seed in range(given.seeds)
-            ]
-            for size in sorted(SIZES)
-        }
-        for sizes in itertools.permutations(SIZES):
-            killed_at = sorted(draw.sample(range(SAVE_EVERY + 1, STEPS_PER_EPOCH * (EPOCHS - 1)), 3))
-            where = folder / "-".join(map(str, sizes))
-            try:
-                one = run(forks, folder, where, sizes, killed_at, program=given.program, seed=7)
-            except (AssertionError, TimeoutError):
-                traceback.print_exc()
-                failed = True
-                continue
-            rows.append(compare(one, undisturbed, sizes, killed_at))
-            print(rows[-1], flush=True)
-    return int(failed or not all(each.as_expected for each in rows))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,5 @@
-"""An emulator of Google on one machine: `server` in a process of its own, in front of an object server, and the
-environment that points clients at it.
+"""An emulator of Google on one machine: `server` in front of an object server, and the environment that points the
+processes of clients at it.
 
     with ObjectServer() as server, Google(server.address, realm, folder) as google:
         environment = google.environment()        # neither STORAGE_EMULATOR_HOST nor credentials in it
@@ -10,9 +10,9 @@ environment that points clients at it.
 
 from __future__ import annotations
 
-import http.client
-import sys
-from contextlib import ExitStack
+import json
+import ssl
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,61 +21,41 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.testbed.credentials import create_server_keys
-from tests.testbed.google.identity import JWT, TOKEN_URL, Realm
-from tests.testbed.google.server import HOSTS
-from tests.testbed.processes import Server, free_ports
+from tests.testbed.google.identity import JWT, TOKEN_URL, KubernetesAccount, Realm
+from tests.testbed.google.server import HOSTS, Port, State
 
 
 class Google:
-    """A context manager. Keys, realm and log are in `folder`; `authority` is the certificate to trust, `accounts` the
-    file that maps addresses to the accounts of the pods that call the metadata server.
+    """A context manager. Its keys are in `folder`; `authority` is the certificate to trust, `accounts` the file that
+    maps addresses to the accounts of the pods that call the metadata server.
     """
 
     def __init__(self, objects: str, realm: Realm, folder: Path) -> None:
-        self._objects = objects.removeprefix("http://")
-        self._realm = realm
-        self._folder = folder
+        keys = create_server_keys(folder, *HOSTS)
+        self.authority = keys.authority
         self.accounts = folder / "accounts.json"
-        self._ends = ExitStack()
+        self.accounts.write_text("{}", encoding="utf-8")
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(keys.certificate, keys.key)
+        self._port = Port(("127.0.0.1", 0), State(realm, objects.removeprefix("http://"), self._who_asks, tls))
 
     def __enter__(self) -> Self:
-        with self._ends as starting:
-            keys = create_server_keys(self._folder, *HOSTS)
-            self.authority = keys.authority
-            realm = self._folder / "realm.json"
-            realm.write_text(self._realm.model_dump_json(), encoding="utf-8")
-            self.accounts.write_text("{}", encoding="utf-8")
-            (self._port,) = free_ports(1)
-            command = [
-                sys.executable,
-                "-m",
-                "tests.testbed.google.server",
-                str(realm),
-                f"--http=127.0.0.1:{self._port}",
-            ]
-            command += [f"--objects={self._objects}", f"--keys={self._folder}", f"--accounts={self.accounts}"]
-            root = str(Path(__file__).resolve().parents[3])
-            server = Server(command, log=self._folder / "google.log", environment={"PYTHONPATH": root})
-            starting.enter_context(server)
-            server.wait_until(self._answers, seconds=120)
-            self._ends = starting.pop_all()
+        threading.Thread(target=self._port.serve_forever, args=(0.05,), daemon=True).start()
         return self
-
-    def _answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
-        connection.request("GET", "/")
-        connection.getresponse().read()
-        connection.close()
-        return True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ends.close()
+        self._port.shutdown()
+        self._port.server_close()
+
+    def _who_asks(self, address: str) -> KubernetesAccount | None:
+        account = json.loads(self.accounts.read_text(encoding="utf-8")).get(address)
+        return KubernetesAccount.model_validate(account) if account else None
 
     def environment(self) -> dict[str, str]:
         """Return the environment of a process that uses this emulator as Google."""
-        here = f"127.0.0.1:{self._port}"
+        here = f"127.0.0.1:{self._port.server_port}"
         proxy = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), f"http://{here}")
         trusted = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(self.authority))
         return {**proxy, **trusted, "NO_PROXY": "", "no_proxy": "", "GCE_METADATA_HOST": here, "GCE_METADATA_IP": here}

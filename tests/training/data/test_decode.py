@@ -64,13 +64,6 @@ def test_text_stays_bytes() -> None:
     assert decoded(column("string", (2,)), ["a", "bc"]).tolist() == [[b"a", b"bc"]]
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
-def test_raw_bytes_are_an_array_in_c_order(dtype: str) -> None:
-    arrays = [np.arange(6).reshape(2, 3).astype(dtype) * (number + 1) for number in range(3)]
-    found = decoded(column(dtype, (2, 3), "raw"), *(array.tobytes() for array in arrays))
-    assert np.array_equal(found, np.stack(arrays))
-
-
 def test_a_png_comes_back_exactly() -> None:
     numbers = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)
     assert np.array_equal(decoded(column("uint8", (6, 4, 3), "png"), picture(numbers, "PNG"))[0], numbers)

@@ -139,15 +139,6 @@ def test_padding_changes_neither_the_order_nor_a_resume(file: Path) -> None:
         assert all(np.array_equal(one, other) for one, other in zip(before[:2], after[:2], strict=True))
 
 
-def test_two_workers_have_the_rows_of_one(file: Path) -> None:
-    whole = [int(label) for _, labels, _ in batches(split(file)) for label in labels]
-    parts = [
-        [int(label) for _, labels, _ in batches(split(file), share=Share(worker, 2)) for label in labels]
-        for worker in range(2)
-    ]
-    assert [label for pair in zip(*parts, strict=True) for label in pair] == whole
-
-
 def test_preprocessing_gets_each_example_without_padding(file: Path) -> None:
     def tail(tokens: Any, label: Any) -> Any:
         return tokens[-2:], tf.size(tokens, tf.int64)

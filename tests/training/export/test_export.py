@@ -25,6 +25,7 @@ from mptraining_trainer.export.export import load, take_snapshot
 from mptraining_trainer.export.float32_model import replace_mixed_policies
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.program import Program, build
+from tests.left_out import TEST_ALL
 
 LABEL = TensorSpec("label", "int64", ())
 PHOTO = ExampleSpec((TensorSpec("image", "uint8", (32, 32, 3)),), (LABEL,), ("daisy", "rose", "tulip"))
@@ -70,15 +71,11 @@ SUBCLASSED = {"function": {"entryPoint": "blooms:subclassed", "arguments": {"uni
 FUNCTIONAL = {"function": {"entryPoint": "blooms:functional"}}
 
 PROGRAMS = [
-    pytest.param(MLP, TABLE, id="mlp"),
-    pytest.param(CNN, PHOTO, id="cnn"),
     pytest.param(FUNCTIONAL, TABLE, id="functional"),
     pytest.param(SUBCLASSED, TABLE, id="subclassed"),
-    pytest.param(
-        MOBILE,
-        PHOTO,
-        id="MobileNetV2",
-    ),
+    pytest.param(MLP, TABLE, id="mlp", marks=TEST_ALL),
+    pytest.param(CNN, PHOTO, id="cnn", marks=TEST_ALL),
+    pytest.param(MOBILE, PHOTO, id="MobileNetV2", marks=TEST_ALL),
 ]
 
 
@@ -143,11 +140,10 @@ def run_plainly(python: Path | str, folder: Path, code: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def answers(python: Path | str, folder: Path, load_code: str) -> Any:
-    """Return the results of the model, loaded by that code in a separate process, for the inputs that
-    `expected` kept.
-    """
-    return pytest.approx(json.loads(run_plainly(python, folder, ANSWER.format(load=load_code))), rel=1e-4)
+def answers(python: Path | str, folder: Path, *loads: str) -> list[Any]:
+    """Return the results of the model for the inputs that `expected` kept, loaded in each way in a separate process."""
+    printed = run_plainly(python, folder, ANSWER.format(loads=loads))
+    return [pytest.approx(outputs, rel=1e-4) for outputs in json.loads(printed)]
 
 
 def main_file(keras: Keras, program: dict[str, Any]) -> str:
@@ -159,11 +155,15 @@ def main_file(keras: Keras, program: dict[str, Any]) -> str:
 
 ANSWER = """
 import json, sys, numpy as np
-{load}
-assert "mptraining_trainer" not in sys.modules
 inputs = np.load("../inputs.npz")
 batch = dict(inputs) if len(inputs.files) > 1 else inputs[inputs.files[0]]
-print(json.dumps(np.asarray(model(batch), "float64").ravel().tolist()))
+outputs = []
+for load in {loads}:
+    names = dict()
+    exec(load, names)
+    outputs.append(np.asarray(names["model"](batch), "float64").ravel().tolist())
+assert "mptraining_trainer" not in sys.modules
+print(json.dumps(outputs))
 """
 REBUILD = "from rebuild import load_model; model = load_model()"
 OPEN = "import {package}; model = {package}.models.load_model('model.keras')"
@@ -182,7 +182,6 @@ def expected(folder: Path, example: ExampleSpec) -> list[float]:
 
 
 @pytest.mark.parametrize(("program", "example"), PROGRAMS)
-@pytest.mark.both_generations
 def test_the_copy_is_float32_and_has_the_trained_weights(
     keras: Keras, tmp_path: Path, source: Path, program: dict[str, Any], example: ExampleSpec
 ) -> None:
@@ -225,25 +224,24 @@ def test_given_weights_are_exported_instead_of_the_models_own(keras: Keras, tmp_
 
 
 @pytest.mark.parametrize(("program", "example"), PROGRAMS)
-@pytest.mark.both_generations
 def test_a_plain_process_opens_it_and_rebuilds_it(
     keras: Keras, tmp_path: Path, source: Path, program: dict[str, Any], example: ExampleSpec
 ) -> None:
     folder = tmp_path / "model"
     export(trained(keras, job(program), example), keras, job(program), example, folder, 1)
     outputs = expected(folder, example)
-    assert outputs == answers(sys.executable, folder, REBUILD)
     # A custom class opens only through rebuild.py.
-    if program is not SUBCLASSED:
-        assert outputs == answers(sys.executable, folder, OPEN.format(package="tf_keras" if keras.legacy else "keras"))
+    opens = [OPEN.format(package="tf_keras" if keras.legacy else "keras")] * (program is not SUBCLASSED)
+    for found in answers(sys.executable, folder, REBUILD, *opens):
+        assert found == outputs
 
 
-@pytest.mark.both_generations
+@TEST_ALL
 def test_a_saved_model_serves(keras: Keras, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     resolved, folder = job(CNN, "saved_model"), tmp_path / "model"
     assert export(trained(keras, resolved, PHOTO), keras, resolved, PHOTO, folder, 1)["main"] == "saved_model"
     assert capsys.readouterr().out == ""
-    assert expected(folder, PHOTO) == answers(sys.executable, folder, SERVE)
+    assert answers(sys.executable, folder, SERVE) == [expected(folder, PHOTO)]
 
 
 def test_a_scripts_model_that_keras_cannot_load_again_is_served_as_it_is(

@@ -19,6 +19,7 @@ from mptraining_trainer.export.export import load, load_model, take_snapshot
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.program import Program
 from tests.fakes import Notices
+from tests.left_out import first_of
 from tests.training.export.test_export import MLP, TABLE, job, run_plainly, trained
 
 # Each function returns a model and inputs; `adapt` is a part of the program, so that a rebuild repeats it.
@@ -200,8 +201,7 @@ def exported(keras: Keras, folder: Path, name: str, policy: str, builder: str = 
     return export.export(program, keras, job(MLP, "saved_model"), None, folder / "model", 1, snapshot)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.both_generations
+@pytest.mark.parametrize("policy", first_of("mixed_bfloat16", "float32"))
 def test_state_of_twelve_layers_is_in_every_form(keras: Keras, tmp_path: Path, source: Path, policy: str) -> None:
     for name in STATE:
         about = exported(keras, tmp_path / name, name, policy)
@@ -222,7 +222,7 @@ def test_state_of_twelve_layers_is_in_every_form(keras: Keras, tmp_path: Path, s
             np.testing.assert_allclose(answer, answers[name][0], rtol=0, atol=1e-4 * bound + 1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("policy", first_of("mixed_float16", "float32"))
 def test_a_form_that_differs_is_left_out(keras: Keras, tmp_path: Path, source: Path, policy: str) -> None:
     about = exported(keras, tmp_path / "run", "forgetful", policy)
     assert about["leftOut"]["model.keras"].startswith("its outputs differ by ")

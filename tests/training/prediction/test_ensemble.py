@@ -16,27 +16,22 @@ import pytest
 
 from mptraining_api import outcomes
 from mptraining_trainer.keras_backend import load
-from tests.training.prediction.test_prediction import GENERATIONS, LABELLED, model_of, softmax
-from tests.training.prediction.trained_runs import Ended, Trained, predict, run_job, stacked
+from tests.training.prediction.test_prediction import IN_GENERATIONS, LABELLED, model_of, softmax
+from tests.training.prediction.trained_runs import Trained, predict, stacked
+from tests.training.runs import Run, start
 
 
-def average(
-    members: list[Path], records: str, folder: Path, *, weights: list[float] | None = None, **data: Any
-) -> Ended:
-    ensemble: dict[str, Any] = {"members": [str(each) for each in members]}
-    if weights is not None:
-        ensemble["weights"] = weights
-    return run_job(
-        {
-            "strategy": "None",
-            "program": {"ensemble": ensemble},
-            "data": {"train": [records], "validation": [records], **data},
-        },
-        folder,
-    )
+def average(members: list[Path], records: str, folder: Path, *, weights: list[float] | None = None, **data: Any) -> Run:
+    ensemble = {"members": [str(member) for member in members]} | ({"weights": weights} if weights else {})
+    spec = {
+        "strategy": "None",
+        "program": {"ensemble": ensemble},
+        "data": {"train": [records], "validation": [records], **data},
+    }
+    return start(spec, folder, name=folder.name)
 
 
-@GENERATIONS
+@IN_GENERATIONS
 def test_an_ensemble_is_the_weighted_mean_of_outputs(
     generation: str, trained: Trained, numbers: Path, tmp_path: Path
 ) -> None:
@@ -92,7 +87,7 @@ def test_an_ensemble_is_predicted_with_and_rebuilt_as_any_model(
     np.testing.assert_allclose(json.loads(printed.stdout.splitlines()[-1]), wanted, atol=1e-6)
 
 
-@GENERATIONS
+@IN_GENERATIONS
 def test_several_outputs_are_averaged_one_by_one_and_keep_the_programs_preprocessing(
     generation: str, sentences: tuple[Path, Callable[[str], Path]], tmp_path: Path
 ) -> None:
@@ -105,10 +100,10 @@ def test_several_outputs_are_averaged_one_by_one_and_keep_the_programs_preproces
     predict(member, records, tmp_path / "member")
 
     mean = pq.read_table(tmp_path / "mean" / "predictions.parquet").to_pydict()
-    one = pq.read_table(tmp_path / "member" / "predictions.parquet").to_pydict()
-    np.testing.assert_allclose(mean["topic"], one["topic"], atol=1e-5)
-    np.testing.assert_allclose(mean["length"], one["length"], atol=1e-5)
-    assert mean["topic_class"] == one["topic_class"]
+    alone = pq.read_table(tmp_path / "member" / "predictions.parquet").to_pydict()
+    np.testing.assert_allclose(mean["topic"], alone["topic"], atol=1e-5)
+    np.testing.assert_allclose(mean["length"], alone["length"], atol=1e-5)
+    assert mean["topic_class"] == alone["topic_class"]
 
 
 def test_members_that_differ_are_refused_with_the_difference(

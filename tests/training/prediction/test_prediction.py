@@ -17,13 +17,14 @@ from mptraining_records.tfrecord import example
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.prediction import run_prediction
+from tests.testbed.keras_generations import GENERATIONS
 from tests.training.prediction.trained_runs import BATCH, ROWS, Trained, dataset, predict, stacked, write_records
 
 X = {"x": tf.io.FixedLenFeature([8], tf.float32)}
 LABELLED = {**X, "label": tf.io.FixedLenFeature([], tf.int64)}
 TOPIC = {"topic": tf.io.FixedLenFeature([], tf.int64)}
 LENGTH = {"length": tf.io.FixedLenFeature([], tf.float32)}
-GENERATIONS = pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
+IN_GENERATIONS = pytest.mark.parametrize("generation", GENERATIONS)
 
 
 def table(folder: Path) -> dict[str, list[Any]]:
@@ -41,7 +42,7 @@ def softmax(logits: Any) -> Any:
     return values / values.sum(axis=1, keepdims=True)
 
 
-@GENERATIONS
+@IN_GENERATIONS
 def test_records_without_labels_get_what_keras_predicts_in_the_order_of_the_files(
     generation: str, trained: Trained, numbers: Path, tmp_path: Path
 ) -> None:
@@ -61,7 +62,7 @@ def test_records_without_labels_get_what_keras_predicts_in_the_order_of_the_file
     assert ended.result.reason == "Succeeded"
 
 
-@GENERATIONS
+@IN_GENERATIONS
 def test_evaluation_is_that_of_keras(generation: str, trained: Trained, numbers: Path, tmp_path: Path) -> None:
     records = f"{numbers}/validation-*.tfrecord"
     ended = predict(trained(generation), records, tmp_path / "p", evaluate=True)
@@ -76,7 +77,7 @@ def test_evaluation_is_that_of_keras(generation: str, trained: Trained, numbers:
     assert len(table(tmp_path / "p")["class"]) == ROWS
 
 
-@GENERATIONS
+@IN_GENERATIONS
 def test_two_outputs_over_sequences_are_columns_by_name(
     generation: str, sentences: tuple[Path, Callable[[str], Path]], tmp_path: Path
 ) -> None:
@@ -128,7 +129,7 @@ def test_two_replicas_predict_what_one_does(
     ended = predict(trained(), records, tmp_path / "two")
 
     assert ended.outcome == outcomes.SUCCEEDED, ended.message
-    assert [each.replicas_in_sync for each in ended.said if isinstance(each, events.Started)] == [2]
+    assert ended.started.replicas_in_sync == 2
     one, two = table(tmp_path / "one"), table(tmp_path / "two")
     np.testing.assert_allclose(two.pop("output"), one.pop("output"), atol=1e-6)
     assert two["class"] == one["class"]
@@ -160,7 +161,7 @@ def test_a_restart_keeps_complete_parts_and_gives_the_same_file(
     again = predict(trained(), records, tmp_path / "p", key="id", attempt=2)
 
     assert again.outcome == outcomes.SUCCEEDED, again.message
-    assert "3 of 6 parts are complete already" in [each.message for each in again.said if hasattr(each, "topic")]
+    assert "3 of 6 parts are complete already" in [notice.message for notice in again.all(events.Notice)]
     assert (tmp_path / "p" / "predictions.parquet").read_bytes() == (
         tmp_path / "whole" / "predictions.parquet"
     ).read_bytes()
@@ -217,7 +218,7 @@ def test_a_bad_record_that_may_be_skipped_has_a_row_with_the_cause(
     assert list((tmp_path / "p" / "quarantine").iterdir())
 
 
-@GENERATIONS
+@IN_GENERATIONS
 def test_a_keras_file_and_a_saved_model_are_predicted_with(
     generation: str, trained: Trained, numbers: Path, tmp_path: Path
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mptraining_api import events
-from mptraining_api.launch import WorkerIdentity
-from mptraining_api.outcomes import Outcome
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.run_folder import Result
-from mptraining_api.spec import MPTrainingJob
-from mptraining_records.convert.convert import convert
 from mptraining_records.tfrecord import example
-from mptraining_trainer.distribution.preemption import Preemption
-from mptraining_trainer.prediction.location import with_keras_of_models
-from mptraining_trainer.run import run
+from tests.training import runs
+from tests.training.runs import Run, start
 
 ROWS, BATCH = 44, 8
 # A program with two outputs over inputs of varying length, which are scaled by its own preprocessing.
@@ -52,47 +43,16 @@ def preprocess(words, labels):
 """
 
 
-@dataclass(frozen=True)
-class Ended:
-    """One attempt: its end and its run folder."""
-
-    outcome: Outcome
-    folder: Path
-    said: tuple[Any, ...]
-
-    @property
-    def message(self) -> str:
-        return str(self.said[-1].message)
-
-    @property
-    def result(self) -> Result:
-        return Result.read((self.folder / "result.json").read_bytes())
-
-
-def run_job(
-    spec: dict[str, Any], folder: Path, *, worker: int = 0, attempt: int = 1, preemption: Preemption | None = None
-) -> Ended:
-    """Run one worker of the job in this process."""
-    document = {"metadata": {"name": folder.name}, "spec": {"accelerator": {"type": "cpu"}, **spec}}
-    document["spec"]["output"] = {"uri": str(folder)}
-    job = with_keras_of_models(resolve(MPTrainingJob.parse(document), ClusterSettings()))
-    hosts = tuple(f"localhost:{number}" for number in range(job.processes))
-    identity = WorkerIdentity(index=worker, hosts=hosts, attempt=attempt, incarnation="a")
-    outcome = run(job, identity, str(folder), preemption or Preemption(lambda: None), {})
-    (file,) = (folder / "events").glob(f"{attempt}-a-{worker}-*.jsonl")
-    return Ended(outcome, folder, tuple(map(events.parse, file.read_text().splitlines())))
-
-
-def predict(model: Path | str, records: str, folder: Path, **more: Any) -> Ended:
-    """Run a prediction; `more` are fields of `program.prediction`, `data` and `nodes`, and arguments of `run_job`."""
-    run_arguments = {name: more.pop(name) for name in ("worker", "attempt", "preemption") if name in more}
+def predict(model: Path | str, records: str, folder: Path, **more: Any) -> Run:
+    """Run a prediction; `more` are fields of `program.prediction`, `data` and `nodes`, and arguments of `start`."""
+    arguments = {name: more.pop(name) for name in ("worker", "attempt", "preemption") if name in more}
     spec = {
         "strategy": more.pop("strategy", "None"),
         "data": {"predict": [records], **more.pop("data", {})},
         "nodes": more.pop("nodes", None),
+        "program": {"prediction": {"model": str(model), "batchSize": BATCH, **more}},
     }
-    spec["program"] = {"prediction": {"model": str(model), "batchSize": BATCH, **more}}
-    return run_job({name: value for name, value in spec.items() if value is not None}, folder, **run_arguments)
+    return start(spec, folder, name=folder.name, **arguments)
 
 
 def dataset(pattern: str, features: dict[str, Any], batch: int = BATCH) -> Any:
@@ -122,16 +82,14 @@ def write_records(folder: Path, name: str, rows: list[dict[str, Any]], shards: i
     return f"{folder}/{name}-*.tfrecord"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three classes, the largest of the first three of eight numbers; `unlabelled` has three shards and an id."""
     folder = tmp_path_factory.mktemp("numbers")
-    generator = np.random.default_rng(3)
-    for name, count in (("train", 80), ("validation", ROWS)):
-        x = generator.normal(size=(count, 8)).astype(np.float32)
-        np.savez(folder / f"{name}.npz", x=x, label=x[:, :3].argmax(axis=1))
-        convert(str(folder / f"{name}.npz"), str(folder), name=name, keep_order=True)
-    rows = generator.normal(size=(ROWS, 8)).astype(np.float32)
+    x, label = runs.numbers(80 + 2 * ROWS)
+    runs.write_rows(folder, "train", x[:80], label[:80])
+    runs.write_rows(folder, "validation", x[80 : 80 + ROWS], label[80 : 80 + ROWS])
+    rows = x[80 + ROWS :]
     write_records(folder / "test", "test", [{"x": row, "id": f"row {i}"} for i, row in enumerate(rows)], 3)
     return folder
 
@@ -139,14 +97,14 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Trained = Callable[..., Path]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def trained(numbers: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Return a function from generation and seed to the run folder of an mlp, trained once."""
-    found: dict[tuple[str, int], Path] = {}
+    kept: dict[tuple[str, int], Path] = {}
 
     def run_once(generation: str = "Keras3", seed: int = 1, **training: Any) -> Path:
         key = (generation, seed)
-        if key not in found:
+        if key not in kept:
             folder = tmp_path_factory.mktemp("runs") / f"mlp-{generation.lower()}-{seed}"
             spec = {
                 "strategy": "None",
@@ -158,15 +116,15 @@ def trained(numbers: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
                 },
                 "training": {"batchSize": {"global": 20}, "epochs": seed, "seed": seed, **training},
             }
-            ended = run_job(spec, folder)
+            ended = start(spec, folder, name=folder.name)
             assert ended.outcome.exit_code == 0, ended.message
-            found[key] = folder
-        return found[key]
+            kept[key] = folder
+        return kept[key]
 
     return run_once
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def sentences(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Callable[[str], Path]]]:
     """Records of 1 to 9 words in two shards, and a function from the generation to a run of SENTENCES."""
     folder = tmp_path_factory.mktemp("sentences")
@@ -180,10 +138,15 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
     write_records(folder / "unlabelled", "text", unlabelled, 2)
     sys.path.insert(0, str(folder))
 
+    kept: dict[str, Path] = {}
+
     def run_once(generation: str) -> Path:
         module = f"sentences_{generation.lower()}"
+        if module in kept:
+            return kept[module]
         (folder / f"{module}.py").write_text(SENTENCES.format(keras="keras" if generation == "Keras3" else "tf_keras"))
         importlib.invalidate_caches()
+        features = [("words", "int32", [0]), ("topic", "int64", []), ("length", "float32", [])]
         spec = {
             "strategy": "None",
             "keras": generation,
@@ -192,18 +155,14 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
                 "train": [records],
                 "validation": [records],
                 "labels": ["topic", "length"],
-                "features": [
-                    {"name": "words", "dtype": "int32", "shape": [0]},
-                    {"name": "topic", "dtype": "int64", "shape": []},
-                    {"name": "length", "dtype": "float32", "shape": []},
-                ],
+                "features": [{"name": name, "dtype": dtype, "shape": shape} for name, dtype, shape in features],
             },
             "training": {"batchSize": {"global": 11}, "epochs": 1},
         }
-        run_folder = folder / "runs" / module.replace("_", "-")
-        ended = run_job(spec, run_folder)
+        kept[module] = folder / "runs" / module.replace("_", "-")
+        ended = start(spec, kept[module], name=kept[module].name)
         assert ended.outcome.exit_code == 0, ended.message
-        return run_folder
+        return kept[module]
 
     yield folder, run_once
     sys.path.remove(str(folder))

@@ -1,3 +1,5 @@
+"""Examples of this project beside TensorFlow's own."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -6,11 +8,11 @@ import sys
 
 import pytest
 
-# Written by TensorFlow 2.21: b = [b"x", b"y"], f = [1.5], i = [-1, 2].
+from tests.left_out import first_of
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
-@pytest.mark.parametrize("first", ["ours", "theirs"])
+@pytest.mark.parametrize("first", first_of("ours", "theirs"))
 def test_it_lives_beside_tensorflow_in_one_process(first: str) -> None:
     ours = "from mptraining_records.tfrecord import example; record = example.encode({'x': [1, 2]})"
     theirs = "import tensorflow as tf"

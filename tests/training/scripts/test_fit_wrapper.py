@@ -20,6 +20,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.checkpoints.state import FitState
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.scripts.fit_wrapper import Addition, run_script
+from tests.testbed.keras_generations import BOTH_GENERATIONS
 
 # Four batches an epoch, two fits: 3 epochs, then 2 more of the same model.
 TRAIN = """
@@ -185,7 +186,7 @@ def test_the_script_has_the_environment_that_it_has_alone(keras: Keras, folder: 
     assert (list(sys.argv), list(sys.path), Path.cwd(), keras.module.Model.fit) == before
 
 
-@pytest.mark.both_generations
+@BOTH_GENERATIONS
 def test_progress_and_checkpoints_come_with_every_epoch(keras: Keras, folder: Path) -> None:
     context = Recorder()
     run(keras, folder, "train.py", context)
@@ -209,7 +210,6 @@ def test_progress_and_checkpoints_come_with_every_epoch(keras: Keras, folder: Pa
         ([1, 1], [[1, 2]], [False, True]),
     ],
 )
-@pytest.mark.both_generations
 def test_a_restart_continues_after_the_epochs_that_are_done(
     keras: Keras, folder: Path, done: list[int], saved: list[list[int]], restored: list[bool]
 ) -> None:
@@ -234,12 +234,6 @@ def test_a_stop_ends_the_script_after_the_batch_at_hand(keras: Keras, folder: Pa
     assert not (folder / "seen.json").exists()
 
 
-def test_the_model_of_the_last_fit_is_returned(keras: Keras, folder: Path) -> None:
-    assert isinstance(run(keras, folder, "fine.py"), keras.module.Model)
-    assert run(keras, folder, "no_fit.py") is None
-
-
-@pytest.mark.both_generations
 def test_a_loaded_model_is_compiled_as_it_is_alone(keras: Keras, folder: Path) -> None:
     assert run(keras, folder, "loads.py").optimizer is not None
 
@@ -250,9 +244,11 @@ def test_an_embedding_in_a_layer_of_the_script_trains_without_a_warning(keras: K
     assert not context.failures
 
 
-@pytest.mark.parametrize("script", ["leaves.py", "leaves_0.py"])
-def test_exit_code_0_is_a_success(keras: Keras, folder: Path, script: str) -> None:
-    assert run(keras, folder, script) is not None
+@pytest.mark.parametrize(("script", "trains"), [("no_fit.py", False), ("leaves.py", True), ("leaves_0.py", True)])
+def test_exit_code_0_is_a_success_with_the_model_of_the_last_fit(
+    keras: Keras, folder: Path, script: str, trains: bool
+) -> None:
+    assert isinstance(run(keras, folder, script), keras.module.Model) is trains
 
 
 @pytest.mark.parametrize(("script", "code"), [("leaves_2.py", "2"), ("leaves_with_words.py", "'out of cheese'")])
@@ -281,7 +277,7 @@ def test_a_missing_script_is_named_with_those_that_are_there(keras: Keras, folde
         run(keras, folder, "trian.py")
 
 
-@pytest.mark.both_generations
+@BOTH_GENERATIONS
 def test_the_script_trains_inside_the_jobs_strategy(keras: Keras, folder: Path) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     model = run(keras, folder, "fine.py", strategy=strategy)

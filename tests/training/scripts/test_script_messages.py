@@ -30,7 +30,6 @@ STEPS_TO = {
         {},
         ["The job connects to its TPU before the script starts: delete TPUClusterResolver", "accelerator: {type: tpu"],
     ),
-    "own_strategy": (PROGRAMS / "book_multi_gpu.py", {"replicas": 2}, ["Set strategy: None"]),
     "old_policy": (
         "import tensorflow as tf\ntf.keras.mixed_precision.experimental.set_policy('mixed_float16')\n",
         {},
@@ -93,7 +92,13 @@ STEPS_TO = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS_TO)
+# Those that take the longest, and say what another row says.
+LONG = ("legacy_custom_loop", "top_5", "own_policy")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.test_all] * (name in LONG)) for name in STEPS_TO]
+)
 def test_what_cannot_run_ends_with_what_to_change(
     name: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_step_with_its_own_scaling_is_unchanged(tmp_path: Path, capsys: Captur
         assert "LossScaled" not in done.notices
 
 
+@pytest.mark.test_all
 def test_tf_keras_scales_an_own_train_step_itself(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     program = PROGRAMS / "legacy_own_train_step.py"
     expected = alone(program, "Legacy", capsys, "mixed_float16")
@@ -102,7 +103,7 @@ def test_the_policy_that_is_reported_is_that_of_the_layers(tmp_path: Path, capsy
     assert done.outcome.reason == "Succeeded", done.message
     assert done.result.precision == "mixed_float16"
     assert {event.precision for event in done.all(events.Progress)} == {"mixed_float16"}
-    assert json.loads((done.folder / "model" / "model.json").read_text())["trainedUnder"] == "mixed_float16"
+    assert json.loads(done.read("model/model.json"))["trainedUnder"] == "mixed_float16"
     assert (
         "compute under mixed_float16, which the script sets; the job's policy is float32" in done.notices["OwnPolicy"]
     )

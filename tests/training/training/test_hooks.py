@@ -7,7 +7,6 @@ the callbacks of the epoch's end.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,14 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from mptraining_api import events, outcomes
-from mptraining_records.convert.convert import convert
+from mptraining_api import outcomes
 from mptraining_records.storage import storage
 from mptraining_trainer import train as training
 from mptraining_trainer.training import policy_trials
-from tests.training.callback_runs import Run, Train, same, until
+from tests.testbed.keras_generations import GENERATIONS
+from tests.training import runs
+from tests.training.callback_runs import Train, in_order, module_of, until
+from tests.training.runs import same
 
 EPOCH = 5
 BEST = {"export": {"checkpoint": "Best", "monitor": "val_loss"}}
@@ -126,30 +127,9 @@ def program() -> str:
     return PROGRAM
 
 
-# The same as under fit
-
-
-def test_their_calls_are_those_of_fit(train: Train, generation: str) -> None:
-    """With batches one by one; a learning rate that a callback sets is used."""
-    done = train("telling", keras=generation, training={"epochs": 2, "stepsPerExecution": 1})
-    assert done.outcome == outcomes.SUCCEEDED, done.finished.message
-    program = sys.modules["tf_keras_program" if generation == "Legacy" else "keras_program"]
-    trained = ["accuracy", "loss"]
-    validated = [*trained, "val_accuracy", "val_loss"]
-    batches = [("batch ends", number, trained) for number in range(EPOCH)]
-    expected: list[Any] = [("training begins",)]
-    for epoch in (0, 1):
-        expected += [("epoch begins", epoch, []), *batches, ("epoch ends", epoch, validated)]
-    assert [*expected, ("training ends", validated)] == program.TOLD
-    if generation == "Keras3":
-        once = train("telling", "once", training={"epochs": 1})
-        trainable = [0, 1, 2, 3, -2, -1]
-        assert all(np.array_equal(done.weights()[n], once.weights()[n]) for n in trainable)
-
-
 def test_fused_steps_report_the_number_of_the_last_batch(train: Train) -> None:
     done = train("telling", training={"epochs": 3, "stepsPerExecution": 3})
-    told = [each[1] for each in sys.modules["keras_program"].TOLD if each[0] == "batch ends"]
+    told = [call[1] for call in module_of("Keras3").TOLD if call[0] == "batch ends"]
     # The first executions are single steps, until their duration is known.
     assert told[-2:] == [2, 4]
     assert told.count(EPOCH - 1) == 3
@@ -199,21 +179,9 @@ def test_a_resume_is_exact_with_their_state(train: Train, generation: str) -> No
         rest = train("remembering", f"cut-{cut}", **long)
         assert (rest.finished.step, rest.finished.metrics) == (whole.finished.step, whole.finished.metrics)
         assert same(rest, whole)
-        assert rest.state() == whole.state()
+        assert rest.state()["callbacks"] == whole.state()["callbacks"]
         assert rest.read("callbacks/log.csv") == whole.read("callbacks/log.csv")
         assert rest.names("callbacks") == whole.names("callbacks")
-
-
-def test_without_their_state_it_would_be_another_training(train: Train) -> None:
-    """Shows that the test above detects it: the learning rate and EarlyStopping's counter are reset."""
-    cut = train("remembering", **until(EPOCH + 2))
-    (state,) = Path(cut.folder).glob(f"checkpoints/step-*{EPOCH + 2}/state.json")
-    kept = json.loads(state.read_text())
-    assert kept["callbacks"]["EarlyStopping"]["best"] is not None
-    assert kept["callbacks"]["learning_rate"]["now"] == pytest.approx(0.081)
-    state.write_text(json.dumps(kept | {"callbacks": {}}))
-    rest = train("remembering", training={"epochs": 8})
-    assert rest.finished.step > 4 * EPOCH
 
 
 # Numbers that are not finite
@@ -227,21 +195,15 @@ def data_with(tmp_path: Path) -> Data:
     """Return the data's section, in index order, with this value as an input of the third step of every epoch."""
 
     def written(value: float) -> dict[str, Any]:
-        numbers, folder = np.random.default_rng(4), tmp_path / "records"
-        for name, count in (("train", 100), ("other", 40)):
-            x = numbers.normal(size=(count, 8)).astype(np.float32)
-            label = x[:, :3].argmax(axis=1)
-            x[min(41, count - 1), 7] = value if name == "train" else 0.0
-            np.savez(tmp_path / f"{name}.npz", x=x, label=label)
-            convert(str(tmp_path / f"{name}.npz"), str(folder), name=name, overwrite=True, keep_order=True)
-        paths = {"train": [f"{folder}/train-*.tfrecord"], "validation": [f"{folder}/other-*.tfrecord"]}
-        return {"data": paths | {"shuffle": {"bufferSize": 0}, "onChange": "Accept"}}
+        folder = tmp_path / "records"
+        folder.mkdir(exist_ok=True)
+        x, label = runs.numbers(140, seed=4)
+        x[41, 7] = value
+        runs.write_rows(folder, "train", x[:100], label[:100])
+        runs.write_rows(folder, "validation", x[100:], label[100:])
+        return {"data": in_order(folder) | {"onChange": "Accept"}}
 
     return written
-
-
-def ways_back(done: Run) -> list[tuple[int, int]]:
-    return [(event.from_step, event.to_step) for event in done.events if isinstance(event, events.Recovered)]
 
 
 def test_a_recovery_begins_with_their_state_in_its_checkpoint(train: Train, data_with: Data) -> None:
@@ -256,10 +218,10 @@ def test_a_recovery_begins_with_their_state_in_its_checkpoint(train: Train, data
         ended.append(train("remembering", folder, training={"epochs": 4}, **BEST, **data_with(np.inf)))
     back, straight = ended
     assert back.outcome == outcomes.SUCCEEDED, back.finished.message
-    assert ways_back(back) == [(EPOCH + 3, EPOCH)]
-    assert ways_back(straight) == []
+    assert [way[:2] for way in back.ways_back] == [(EPOCH + 3, EPOCH)]
+    assert straight.ways_back == []
     assert same(back, straight)
-    assert back.state() == straight.state()
+    assert back.state()["callbacks"] == straight.state()["callbacks"]
     assert back.result.best == straight.result.best
     assert back.read("callbacks/log.csv") == straight.read("callbacks/log.csv")
     assert [row[:2] for row in back.read("callbacks/log.csv").decode().splitlines()[1:]] == ["0,", "1,", "2,", "3,"]
@@ -273,9 +235,9 @@ def test_without_a_checkpoint_they_start_again_and_trials_do_not_call_them(
     once = {"precision": {"policy": "Measure"}, "training": {"epochs": 1, "stepsPerExecution": 1}}
     done = train("telling", **once, **data_with(np.inf))
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
-    assert ways_back(done) == [(3, 0)]
+    assert [way[:2] for way in done.ways_back] == [(3, 0)]
     assert len(done.result.measured) == 2
-    told = [each[:2] for each in sys.modules["keras_program"].TOLD]
+    told = [call[:2] for call in module_of("Keras3").TOLD]
     begun = [("training begins",), ("epoch begins", 0), ("batch ends", 0), ("batch ends", 1)]
     rest = [("batch ends", 2), ("batch ends", 3), ("batch ends", 4), ("epoch ends", 0)]
     assert told[:-1] == [*begun, *begun, *rest]
@@ -309,7 +271,7 @@ def test_their_files_are_in_the_run_folder_of_a_bucket(train: Train, bucket: str
     assert any("kernel/histogram" in tag for tag in tags["train"])
 
 
-@pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_model_checkpoint_s_file_equals_the_live_model(train: Train, generation: str) -> None:
     """Also in the state that is in neither the weights nor the configuration, as plain Keras opens it."""
     once = {"keras": generation, "training": {"epochs": 1}, "precision": {"policy": "mixed_bfloat16"}}
@@ -318,18 +280,19 @@ def test_model_checkpoint_s_file_equals_the_live_model(train: Train, generation:
     assert "ModelCheckpoint" not in done.notices
     package = tf_keras if generation == "Legacy" else keras3
     kept = package.models.load_model(f"{done.folder}/callbacks/kept.keras", compile=False)
-    ran = sys.modules[f"{package.__name__}_program"]
+    ran = module_of(generation)
     (expected,) = (np.asarray(outputs) for outputs in ran.OUTPUTS)
     np.testing.assert_allclose(np.asarray(kept(ran.ROWS)), expected, rtol=0, atol=0.02 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_a_file_of_model_checkpoint_that_differs_is_named(train: Train, generation: str) -> None:
     done = train("keeping", keras=generation, training={"epochs": 1}, arguments={"forgetful": True})
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
     assert done.notices["ModelCheckpoint"].startswith("its files have the model as it is: its outputs differ by ")
 
 
+@pytest.mark.test_all
 def test_those_of_tf_keras_write_too(train: Train) -> None:
     done = train("writing", keras="Legacy", training={"epochs": 1, "stepsPerExecution": 1})
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
@@ -362,6 +325,7 @@ def test_the_best_weights_are_exported_and_named_and_outlive_a_restart(train: Tr
         assert same(rest, whole)
 
 
+@pytest.mark.test_all
 def test_a_training_metric_is_read_when_epochs_end(train: Train) -> None:
     """In tf_keras, whose metrics do not have a direction."""
     monitored = {"export": {"checkpoint": "Best", "monitor": "accuracy"}}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mptraining_api import events, outcomes
+from mptraining_api import outcomes
 from mptraining_trainer.keras_backend import load
-from tests.training.callback_runs import Train, until
+from tests.training.callback_runs import Train, in_order, module_of, until
+from tests.training.runs import same
 
 EPOCH, BATCH = 5, 20
 
@@ -142,11 +142,6 @@ def program() -> str:
     return PROGRAM
 
 
-def calls_of(generation: str) -> list[Any]:
-    name = "tf_keras_program" if generation == "Legacy" else "keras_program"
-    return list(sys.modules[name].TOLD)
-
-
 def examples(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     with np.load(folder / f"{name}.npz") as found:
         return found["x"], found["label"]
@@ -186,16 +181,14 @@ def test_calls_and_logs_are_those_of_fit(
     train: Train, generation: str, data: Path, tmp_path: Path, name: str, stop: int | None, batch: int
 ) -> None:
     """Each step is an execution of its own, and each batch of validation, without a setting of the job."""
-    paths = {"train": [f"{data}/train-*.tfrecord"], "validation": [f"{data}/validation-*.tfrecord"]}
-    job = {"training": {"epochs": 2, "batchSize": {"global": batch}}, "data": paths | {"shuffle": {"bufferSize": 0}}}
+    job = {"training": {"epochs": 2, "batchSize": {"global": batch}}, "data": in_order(data)}
     arguments: dict[str, Any] = {"stop": stop} if name == "recording" else {"to": str(tmp_path)}
     done = train(name, keras=generation, arguments=arguments, **job)
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
     assert done.finished.step == (stop or 2 * 100 // batch)
-    (started,) = [event for event in done.events if isinstance(event, events.Started)]
-    assert started.steps_per_execution == 1
-    ours, theirs = calls_of(generation), plain(generation, data, name, batch=batch, **arguments)
-    assert [each[:2] for each in ours] == [each[:2] for each in theirs]
+    assert done.started.steps_per_execution == 1
+    ours, theirs = module_of(generation).TOLD, plain(generation, data, name, batch=batch, **arguments)
+    assert [call[:2] for call in ours] == [call[:2] for call in theirs]
     for (name, numbers, logs, step, params), (_, _, expected, expected_step, expected_params) in zip(
         ours, theirs, strict=True
     ):
@@ -206,27 +199,24 @@ def test_calls_and_logs_are_those_of_fit(
 
 def test_validation_of_averaged_weights_is_that_of_fit(train: Train, data: Path) -> None:
     """SwapEMAWeights exchanges weights and averages around validation."""
-    paths = {"train": [f"{data}/train-*.tfrecord"], "validation": [f"{data}/validation-*.tfrecord"]}
-    done = train(
-        "swapping", training={"epochs": 2, "stepsPerExecution": 1}, data=paths | {"shuffle": {"bufferSize": 0}}
-    )
+    done = train("swapping", training={"epochs": 2, "stepsPerExecution": 1}, data=in_order(data))
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
     ours, theirs = (
-        [each[2] for each in some if each[0] == "on_epoch_end"]
-        for some in (calls_of("Keras3"), plain("Keras3", data, "swapping"))
+        [call[2] for call in calls if call[0] == "on_epoch_end"]
+        for calls in (module_of("Keras3").TOLD, plain("Keras3", data, "swapping"))
     )
-    assert [each["val_loss"] for each in ours] == pytest.approx([each["val_loss"] for each in theirs], rel=1e-5)
+    assert [logs["val_loss"] for logs in ours] == pytest.approx([logs["val_loss"] for logs in theirs], rel=1e-5)
 
 
 def test_declared_state_is_exact_over_a_restart_in_mid_epoch(train: Train, generation: str) -> None:
     long = {"keras": generation, "training": {"epochs": 3, "stepsPerExecution": 1}}
     whole = train("averaged", "whole", **long)
     assert whole.outcome == outcomes.SUCCEEDED, whole.finished.message
-    kept = sys.modules["tf_keras_program" if generation == "Legacy" else "keras_program"].KEPT
+    kept = module_of(generation).KEPT
     train("averaged", "cut", keras=generation, **until(EPOCH + 2))
     rest = train("averaged", "cut", **long)
     assert rest.outcome == outcomes.SUCCEEDED, rest.finished.message
-    assert all(np.array_equal(a, b) for a, b in zip(rest.weights(), whole.weights(), strict=True))
+    assert same(rest, whole)
     first, _, last = kept
     assert (last["losses"], last["best"]) == (first["losses"], np.inf)
     assert np.array_equal(last["average"], first["average"])
@@ -241,7 +231,7 @@ def test_others_run_with_a_warning_and_those_of_the_trainer_are_not_called(train
     assert [text.split()[0] for text in texts] == ["TerminateOnNaN", "BackupAndRestore", "History"]
     rest = train("forgetful", keras=generation, training={"epochs": 2})
     assert rest.outcome == outcomes.SUCCEEDED, "the epoch under way was begun for it again"
-    assert done.state()["own.Patient"]["best"] is not None, "what Keras' part of it keeps is exact"
+    assert done.state()["callbacks"]["own.Patient"]["best"] is not None, "what Keras' part of it keeps is exact"
 
 
 def test_a_state_that_no_checkpoint_can_hold_is_refused_by_its_place(train: Train) -> None:

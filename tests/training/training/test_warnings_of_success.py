@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from mptraining.display.text import event_lines
 from mptraining.runs import load_run
 from mptraining_api import events, outcomes
 from mptraining_trainer.keras_backend import Keras, load
-from tests.training.callback_runs import Train
+from tests.left_out import first_of
+from tests.training.callback_runs import Train, in_order, module_of
 
 PROGRAM = """
 import weakref
@@ -94,10 +94,9 @@ def program() -> str:
 def fitted(data: Path, generation: str, build: str, **arguments: Any) -> Any:
     """Return the model that plain Keras' `fit` trained on the same rows in the same order."""
     keras = load(generation)
-    program = sys.modules[f"{'tf_keras' if generation == 'Legacy' else 'keras'}_program"]
     arrays = [np.load(data / f"{name}.npz") for name in ("train", "validation")]
     keras.set_policy("float32")
-    built = getattr(program, build)(**arguments)
+    built = getattr(module_of(generation), build)(**arguments)
     built["model"].compile(optimizer=built["optimizer"], loss=built["loss"], metrics=built["metrics"])
     (x, y), validation = ((each["x"], each["label"]) for each in arrays)
     built["model"].fit(
@@ -115,7 +114,7 @@ def fitted(data: Path, generation: str, build: str, **arguments: Any) -> Any:
 
 
 def test_metrics_that_are_nan_are_shown_as_fit_shows_them(train: Train, data: Path, generation: str) -> None:
-    run = train("nan", keras=generation, data=_in_order(data))
+    run = train("nan", keras=generation, data=in_order(data))
     assert run.outcome == outcomes.SUCCEEDED, run.finished.message
     expected = fitted(data, generation, "nan").history.history
     assert all(math.isnan(expected[name][-1]) for name in ("undefined", "val_undefined", "val_loss"))
@@ -126,7 +125,7 @@ def test_metrics_that_are_nan_are_shown_as_fit_shows_them(train: Train, data: Pa
     # JSON has no NaN: what other programs read is strict.
     assert json.loads(run.read("result.json"), parse_constant=pytest.fail)["metrics"]["val_loss"] == "NaN"
     json.loads(run.read("model/model.json"), parse_constant=pytest.fail)
-    shown = [line for event in run.events if isinstance(event, events.Progress) for line in event_lines(event)]
+    shown = [line for event in run.all(events.Progress) for line in event_lines(event)]
     assert "val_loss NaN" in shown[-1]
     (warning,) = run.result.warnings
     assert "val_loss" in warning
@@ -139,20 +138,20 @@ def test_metrics_that_are_nan_are_shown_as_fit_shows_them(train: Train, data: Pa
     json.loads(json.dumps(table.to_document()), parse_constant=pytest.fail)
 
 
-@pytest.mark.parametrize(("stop", "keras"), [(False, "Keras3"), (True, "Legacy")])
+@pytest.mark.parametrize(("stop", "keras"), first_of((False, "Keras3"), (True, "Legacy")))
 def test_a_policy_that_skips_most_steps_is_replaced_from_the_beginning(
     train: Train, data: Path, stop: bool, keras: str
 ) -> None:
     """Also in a run of 5 or 15 steps; the weights are those of a job with the safer policy."""
-    job: dict[str, Any] = {"keras": keras, "arguments": {"stop": stop}, "data": _in_order(data)}
+    job: dict[str, Any] = {"keras": keras, "arguments": {"stop": stop}, "data": in_order(data)}
     run = train("overflow", precision={"policy": "mixed_float16"}, **job)
     assert run.outcome == outcomes.SUCCEEDED, run.finished.message
-    (recovered,) = [event for event in run.events if isinstance(event, events.Recovered)]
+    (recovered,) = run.all(events.Recovered)
     steps = 5 if stop else 15
     assert (recovered.from_step, recovered.to_step) == (steps, 0)
     assert f"{steps} of {steps} steps were skipped under mixed_float16" in recovered.message
     assert (run.result.step, run.result.skipped_steps, run.result.warnings) == (steps, 0, ())
-    alive = sys.modules["tf_keras_program" if keras == "Legacy" else "keras_program"].ALIVE
+    alive = module_of(keras).ALIVE
     # The third model is built for the export.
     assert alive[:2] == [0, 0], "two models need twice the memory of the device"
     direct = train("overflow", "direct", precision={"policy": recovered.precision}, **job)
@@ -161,15 +160,15 @@ def test_a_policy_that_skips_most_steps_is_replaced_from_the_beginning(
 
 
 def test_a_training_without_a_finite_step_has_diverged(train: Train, data: Path) -> None:
-    run = train("overflow", arguments={"factor": 1e30}, data=_in_order(data))
+    run = train("overflow", arguments={"factor": 1e30}, data=in_order(data))
     assert run.outcome == outcomes.DIVERGED
     assert "15 of 15 steps were skipped under float32" in run.finished.message
 
 
-@pytest.mark.parametrize("ema", [True, False], ids=["averaged", "restored"])
+@pytest.mark.parametrize("ema", first_of(True, False), ids=["averaged", "restored"])
 def test_the_result_judges_the_weights_that_are_exported(train: Train, data: Path, generation: str, ema: bool) -> None:
     """By plain Keras' evaluation of the exported model; `fit` has validated others last."""
-    run = train("averaged", keras=generation, arguments={"ema": ema}, data=_in_order(data))
+    run = train("averaged", keras=generation, arguments={"ema": ema}, data=in_order(data))
     assert run.outcome == outcomes.SUCCEEDED, run.finished.message
     loaded = load(generation)
     model = fitted(data, generation, "averaged", ema=ema)
@@ -181,17 +180,9 @@ def test_the_result_judges_the_weights_that_are_exported(train: Train, data: Pat
     with np.load(data / "validation.npz") as rows:
         expected = float(np.mean(_losses(loaded, rows["label"], model(rows["x"]))))
     assert run.result.metrics["val_loss"] == pytest.approx(expected, rel=1e-5)
-    last = [event for event in run.events if isinstance(event, events.Progress)][-1]
+    last = run.all(events.Progress)[-1]
     assert last.metrics["val_loss"] != pytest.approx(expected, rel=1e-3)
 
 
 def _losses(keras: Keras, labels: np.ndarray, outputs: Any) -> Any:
     return keras.module.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
-
-
-def _in_order(data: Path) -> dict[str, Any]:
-    return {
-        "train": [f"{data}/train-*.tfrecord"],
-        "validation": [f"{data}/validation-*.tfrecord"],
-        "shuffle": {"bufferSize": 0},
-    }

@@ -39,17 +39,19 @@ def test_compute_capability_decides_about_bfloat16(name: str, capability: float)
 
 def test_a_p100_has_no_tensor_cores_and_gets_float32_alone() -> None:
     accelerator = lookup("nvidia-tesla-p100")
-    assert accelerator.compute_capability == 6.0
-    assert accelerator.policies == ("float32",)
+    assert (accelerator.compute_capability, accelerator.policies) == (6.0, ("float32",))
     assert automatic_policy(accelerator)[0] == "float32"
 
 
-def test_a_tpu7x_comes_with_one_chip_or_four_on_a_machine() -> None:
+def test_chips_of_a_topology() -> None:
     tpu = lookup("tpu7x")
-    assert chips_per_pod(tpu, "1x1x1") == (1,)
-    assert chips_per_pod(tpu, "2x2x1") == (4,)
+    assert (chips_per_pod(tpu, "1x1x1"), chips_per_pod(tpu, "2x2x1")) == ((1,), (4,))
     assert pods("4x8x8", 4) == 64
     assert tpu.replicas_per_device == 2
+    assert chips_per_pod(lookup("tpu-v5-lite-podslice"), "2x4") == (8, 4)
+    assert chips_per_pod(lookup("tpu-v5-lite-device"), "2x4") == (8,)
+    with pytest.raises(InvalidSpec, match="2x2, 2x4, 4x4"):
+        chips_per_pod(lookup("tpu-v6e-slice"), "3x3")
 
 
 def test_every_tpu_wants_multiples_of_128_and_no_float16() -> None:
@@ -131,16 +133,6 @@ def test_cuboids_follow_the_rule_of_gke(sides: list[int]) -> None:
     large = total > 64 and ordered and all(side % 4 == 0 for side in sides)
     exists = "x".join(map(str, sides)) in lookup("tpu-v4-podslice").topologies
     assert exists == (sides == [2, 2, 1] or small or large)
-
-
-def test_2x4_comes_in_one_pod_or_two() -> None:
-    assert chips_per_pod(lookup("tpu-v5-lite-podslice"), "2x4") == (8, 4)
-    assert chips_per_pod(lookup("tpu-v5-lite-device"), "2x4") == (8,)
-
-
-def test_an_unknown_topology_is_answered_with_those_that_exist() -> None:
-    with pytest.raises(InvalidSpec, match="2x2, 2x4, 4x4"):
-        chips_per_pod(lookup("tpu-v6e-slice"), "3x3")
 
 
 def test_importing_the_catalogue_reads_nothing() -> None:

@@ -92,6 +92,9 @@ def test_outside_a_limit_that_is_named(limits: dict[str, Any], spec: dict[str, A
 def test_what_was_asked_for_counts_when_a_job_falls_back_to_the_cpu() -> None:
     assert answer({"accelerators": ["t4"]}, cpu_fallback=True) == ""
     assert "'nvidia-tesla-t4' is outside" in answer({"accelerators": ["cpu"]}, cpu_fallback=True)
+    batch = {"batchSize": {"global": 64}}
+    refused = answer({"nodesPerJob": 3}, nodes=None, elastic={"min": 3, "max": 8}, training=batch)
+    assert refused.startswith("spec.elastic.min: 4 nodes are more than limits.nodesPerJob allows")
 
 
 def test_the_operators_own_namespace_is_refused_whatever_the_limits() -> None:
@@ -115,10 +118,3 @@ def test_an_empty_limit_is_named(limits: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         JobLimits.parse(limits)
     assert caught.value.where == field
-
-
-def test_an_elastic_job_whose_smallest_size_is_too_large() -> None:
-    refused = answer(
-        {"nodesPerJob": 3}, nodes=None, elastic={"min": 3, "max": 8}, training={"batchSize": {"global": 64}}
-    )
-    assert refused.startswith("spec.elastic.min: 4 nodes are more than limits.nodesPerJob allows")

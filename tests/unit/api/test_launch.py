@@ -66,21 +66,15 @@ def test_the_job_of_an_attempt_is_read_from_the_frozen_job_and_the_environment()
     assert attempt_job(frozen, first.environment) == for_attempt(frozen)
 
 
-def test_hosts_and_processes_agree() -> None:
-    with pytest.raises(ValueError, match="1 hosts for 2 processes"):
-        launch(job(), hosts=("a:1",), job_path="j", attempt=1)
-
-
 def test_a_seat_is_read_from_the_environment() -> None:
     environment = {HOSTS: ",".join(TWO_HOSTS), ATTEMPT: "2", INCARNATION: "uid", INDEX: "1"}
     identity = WorkerIdentity.from_environment(environment)
     assert (identity.index, identity.is_chief, identity.attempt, identity.incarnation) == (1, False, 2, "uid")
     config = json.loads(tf_config(identity))
     assert config == {"cluster": {"worker": list(TWO_HOSTS)}, "task": {"type": "worker", "index": 1}}
-
-
-def test_alone_without_an_environment() -> None:
     assert WorkerIdentity.from_environment({}).is_chief
+    with pytest.raises(ValueError, match="1 hosts for 2 processes"):
+        launch(job(), hosts=("a:1",), job_path="j", attempt=1)
 
 
 @pytest.mark.parametrize(("index", "said"), [("2", "at most 1"), ("one", "'one' is not a number")])

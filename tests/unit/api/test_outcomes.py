@@ -14,25 +14,13 @@ def test_a_reason_finds_its_outcome(outcome: Outcome) -> None:
     assert by_exit_code(outcome.exit_code).budget == outcome.budget, "one exit code, one budget"
 
 
-@pytest.mark.parametrize(
-    ("code", "budget"),
-    [
-        (0, Budget.NONE),
-        (1, Budget.BACKOFF_LIMIT),
-        (2, Budget.NEVER_RETRY),
-        (3, Budget.NEVER_RETRY),
-        (75, Budget.INFRASTRUCTURE_RETRIES),
-        (76, Budget.UNDECIDED),
-        (137, Budget.BACKOFF_LIMIT),
-        (-9, Budget.BACKOFF_LIMIT),
-    ],
-)
-def test_an_exit_code_is_charged_to_one_budget(code: int, budget: Budget) -> None:
-    assert by_exit_code(code).budget is budget
-
-
-def test_a_reason_of_a_newer_version_counts_as_a_failed_program() -> None:
-    assert by_reason("MeteorStrike") == PROGRAM_FAILED
+def test_an_exit_code_is_charged_to_one_budget() -> None:
+    budgets = {
+        0: Budget.NONE, 1: Budget.BACKOFF_LIMIT, 2: Budget.NEVER_RETRY, 3: Budget.NEVER_RETRY,
+        75: Budget.INFRASTRUCTURE_RETRIES, 76: Budget.UNDECIDED, 137: Budget.BACKOFF_LIMIT, -9: Budget.BACKOFF_LIMIT,
+    }  # fmt: skip
+    assert {code: by_exit_code(code).budget for code in budgets} == budgets
+    assert by_reason("MeteorStrike") == PROGRAM_FAILED, "a reason of a newer version"
 
 
 def test_every_problem_has_an_outcome() -> None:

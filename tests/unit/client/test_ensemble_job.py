@@ -56,6 +56,11 @@ def test_the_value_of_a_run_is_that_of_the_exported_weights(capsys: pytest.Captu
     others = [run("c", val_accuracy=0.3), run("d", val_accuracy=0.2)]
     assert folders([*runs, *others], "val_accuracy", None) == ["runs/c", "runs/d"]
     assert "note: runs/b has no val_accuracy of its exported weights" in capsys.readouterr().err
+    # A metric of unknown direction needs a mode.
+    scored = [run("a", val_score=0.5), run("b", val_score=0.4)]
+    with pytest.raises(InvalidSpec, match=r"--mode.*expected min or max"):
+        choose(scored, "val_score", None)
+    assert folders(scored, "val_score", "min") == ["runs/b", "runs/a"]
 
 
 def test_runs_that_cannot_be_members_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,21 +75,12 @@ def test_runs_that_cannot_be_members_are_named(capsys: pytest.CaptureFixture[str
         choose(runs, "val_los", None)
 
 
-def test_a_metric_of_unknown_direction_needs_a_mode() -> None:
-    runs = [run("a", val_score=0.5), run("b", val_score=0.4)]
-    with pytest.raises(InvalidSpec, match=r"--mode.*expected min or max"):
-        choose(runs, "val_score", None)
-    assert folders(runs, "val_score", "min") == ["runs/b", "runs/a"]
-
-
 def test_the_document_is_a_valid_job_over_the_records_of_the_best_member() -> None:
     members, better = choose([run("a", val_loss=0.1), run("b", val_loss=0.4)], "val_loss", None)
     job = MPTrainingJob.parse(job_document("both", members, "score", better, "runs/both"))
     assert violations(job) == []
-    assert job.spec.program.ensemble is not None
     assert job.spec.program.ensemble.members == ["runs/a", "runs/b"]
     assert job.spec.program.ensemble.weights == pytest.approx([10, 2.5])
-    assert job.spec.data is not None
     assert (job.spec.data.validation, job.spec.data.label) == (["/data/validation-*"], "kind")
     assert job_document("both", members, "equal", better, "r")["spec"]["program"]["ensemble"].keys() == {"members"}
     with pytest.raises(InvalidSpec, match="--weights: score with a value that is not above 0"):

@@ -163,9 +163,7 @@ def test_any_number_of_tuners_is_one_job_on_one_node(here: Path, capsys: pytest.
 def test_a_removed_name_has_a_replacement_in_its_error(
     monkeypatch: pytest.MonkeyPatch, module: Any, line: str, said: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "tensorflow_cloud", module)
-    for name in [name for name in sys.modules if name.startswith("tensorflow_cloud.")]:
-        monkeypatch.delitem(sys.modules, name)
+    stand_in(monkeypatch, module)
     for root in (module.__name__, "tensorflow_cloud"):
         with pytest.raises(ImportError, match=said):
             exec(line.format(root), {})
@@ -183,15 +181,20 @@ def test_a_removed_name_is_no_attribute() -> None:
 
 @pytest.mark.parametrize("module", [tfc, inside_job])
 def test_the_submodules_that_are_there(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
-    monkeypatch.setitem(sys.modules, "tensorflow_cloud", module)
-    for name in [name for name in sys.modules if name.startswith("tensorflow_cloud.")]:
-        monkeypatch.delitem(sys.modules, name)
+    stand_in(monkeypatch, module)
     for name, names in tensorflow_cloud_package.SUBMODULES.items():
         found = importlib.import_module(f"tensorflow_cloud.{name}")
         assert all(getattr(found, each) is getattr(module, each) for each in names)
     assert module.core.run.run is module.run
     assert module.core.machine_config.is_tpu_config(module.COMMON_MACHINE_CONFIGS["TPU"])
     assert module.__version__ == "0.1.16"
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+    """Let `tensorflow_cloud` be this module, none of whose submodules is imported."""
+    monkeypatch.setitem(sys.modules, "tensorflow_cloud", module)
+    for name in [name for name in sys.modules if name.startswith("tensorflow_cloud.")]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 # Inside the job.
@@ -356,11 +359,3 @@ def test_a_mistake_in_a_script_that_submits_itself(environment: Environment, tmp
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.rstrip().endswith("Received: requirments.txt. Did you mean 'requirements.txt'?")
-
-
-def test_the_job_s_own_process_trains_on(environment: Environment, tmp_path: Path) -> None:
-    script = "import mptraining.colab\nimport tensorflow_cloud as tfc\njob = tfc.run()\nprint('trained')\n"
-    script += "job.wait()\nprint('not reached')\n"
-    done = python(script, {**environment(), "TF_KERAS_RUNNING_REMOTELY": "1"}, tmp_path)
-    assert (done.returncode, done.stdout) == (0, "trained\n")
-    assert "for the notebook" in done.stderr

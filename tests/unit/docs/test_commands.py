@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import shlex
 from typing import Any
 
 import pytest
@@ -16,10 +15,9 @@ from typer.main import get_command
 
 from hack.helm_chart import ChartValues
 from mptraining.cli.main import app
-from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import KIND, PAUSED, MPTrainingJob
 from mptraining_api.status import CONDITION_TYPES, JobStatus
-from tests.unit.docs.blocks import ALL, ROOT, SECTIONS, Block, of
+from tests.unit.docs.blocks import ROOT, SECTIONS, Block, of
 from tests.unit.docs.model_fields import find_field
 
 # kubectl's verbs in the documents, and the kinds of their arguments.
@@ -148,32 +146,3 @@ def _jobs(text: str) -> set[str]:
 
 def _merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     return {**base, **{key: {**base.get(key, {}), **value} for key, value in patch.items()}}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "apply -f manifests/nowhere.yaml",
-        "annotate mptj digits a=b",
-        "describe mptj nobody",
-        "wait --for=condition=Done mptj/digits",
-        "explain mptj.spec.runPolicy.backoffs",
-        "get mptj digits --output=jsonpath={.status.percent}",
-        """patch mptj digits --patch '{"spec":{"runPolicy":{"suspended":true}}}'""",
-    ],
-)
-def test_mistakes_in_kubectl_are_noticed(line: str) -> None:
-    block = next(block for block in ALL if block.on_a_cluster)
-    with pytest.raises((AssertionError, InvalidSpec)):
-        _look_at_kubectl(block, shlex.split(line))
-
-
-def test_mistakes_in_helm_are_noticed() -> None:
-    for line in ("install mptraining charts/nowhere", "install mptraining --set=settings.cpuFalback=true"):
-        with pytest.raises(AssertionError):
-            _look_at_helm(line.split())
-
-
-def test_unknown_options_are_noticed() -> None:
-    with pytest.raises(Exception, match="No such option"):
-        _parse(["check", "job.yaml", "--deeply"])

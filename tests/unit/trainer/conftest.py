@@ -8,4 +8,4 @@ from tests.testbed.keras_generations import forks, in_generations, keras, keras3
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    in_generations(metafunc, both=True)
+    in_generations(metafunc, ("Keras3", "Legacy"))

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from mptraining_api.launch import EPHEMERAL_STORAGE
-from mptraining_trainer.host import Cgroup, available_disk, available_memory
+from mptraining_trainer.host import Cgroup, available_disk, available_memory, native_bfloat16
 
 # Less than any machine that runs these tests has left.
 LIMIT = 1 << 20
@@ -42,19 +42,22 @@ def machine() -> float:
 
 
 class Test_memory:
-    def test_is_what_the_limit_leaves(self, tmp_path: Path) -> None:
-        assert available_memory(cgroup(tmp_path, max=LIMIT, current=300_000)) == LIMIT - 300_000
-
-    def test_counts_what_the_kernel_keeps_of_files_as_free(self, tmp_path: Path) -> None:
-        stat = "anon 100000\nfile 250000\ninactive_file 150000\nactive_file 50000\nshmem 50000"
-        assert available_memory(cgroup(tmp_path, max=LIMIT, current=300_000, stat=stat)) == LIMIT - 100_000
-
-    @pytest.mark.parametrize("stat", ["", "not a number of lines", "inactive_file"])
-    def test_takes_all_as_used_where_the_kernel_says_less(self, tmp_path: Path, stat: str) -> None:
-        assert available_memory(cgroup(tmp_path, max=LIMIT, current=300_000, stat=stat)) == LIMIT - 300_000
-
-    def test_is_never_less_than_none(self, tmp_path: Path) -> None:
-        assert available_memory(cgroup(tmp_path, max=LIMIT, current=LIMIT + 5000)) == 0
+    @pytest.mark.parametrize(
+        ("current", "stat", "available"),
+        [
+            # The kernel frees what it keeps of files.
+            (
+                300_000,
+                "anon 100000\nfile 250000\ninactive_file 150000\nactive_file 50000\nshmem 50000",
+                LIMIT - 100_000,
+            ),
+            (300_000, "", LIMIT - 300_000),
+            (300_000, "inactive_file", LIMIT - 300_000),
+            (LIMIT + 5000, "", 0),
+        ],
+    )
+    def test_is_what_the_limit_leaves(self, tmp_path: Path, current: int, stat: str, available: int) -> None:
+        assert available_memory(cgroup(tmp_path, max=LIMIT, current=current, stat=stat)) == available
 
     def test_is_the_machine_s_without_a_limit(self, tmp_path: Path) -> None:
         assert available_memory(Cgroup(tmp_path, tmp_path / "absent")) == machine()
@@ -121,3 +124,12 @@ class Test_disk:
 
     def test_is_the_pod_s_limit_where_that_is_lower(self, tmp_path: Path) -> None:
         assert available_disk(tmp_path, {EPHEMERAL_STORAGE: str(LIMIT)}) == LIMIT
+
+
+@pytest.mark.parametrize(
+    ("flags", "native"), [("fpu avx512f", False), ("fpu avx512f avx512_bf16", True), ("amx_bf16 amx_tile", True)]
+)
+def test_native_bfloat16_is_read_from_the_flags_of_the_cpu(tmp_path: Path, flags: str, native: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: none\n")
+    assert native_bfloat16(tmp_path / "cpuinfo") is native
+    assert native_bfloat16(tmp_path / "missing") is False

@@ -10,16 +10,10 @@ import pytest
 from mptraining_api import events, launch, outcomes
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import Preempted
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer import run as running
 from mptraining_trainer.distribution.preemption import Preemption
+from tests.jobs import resolved_job
 
-JOB = {
-    "accelerator": {"type": "cpu"},
-    "program": {"application": {"name": "mlp", "classes": 3}},
-    "data": {"train": ["x.tfrecord"]},
-}
 SAVED = Preempted("step 40", "this machine is being preempted; saved")
 UNSAVED = Preempted("", "stopped after 2 epochs and 0 steps")
 
@@ -48,10 +42,9 @@ def test_the_last_event_names_who_stopped_the_run(
     file = tmp_path / "stopped-by-user"
     if stopped_by_user:
         file.touch()
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "small"}, "spec": JOB}), ClusterSettings())
     identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="a")
     environment = {launch.STOPPED_BY_USER_FILE: str(file)}
-    outcome = running.run(job, identity, str(tmp_path / "run"), Preemption(lambda: None), environment)
+    outcome = running.run(resolved_job(), identity, str(tmp_path / "run"), Preemption(lambda: None), environment)
     assert (outcome.reason, outcome.exit_code) == (reason, outcomes.PREEMPTED.exit_code)
     (written,) = (tmp_path / "run" / "events").iterdir()
     last = events.parse(written.read_text().splitlines()[-1])

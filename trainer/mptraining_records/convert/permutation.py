@@ -52,11 +52,7 @@ def encoded_rows(
 
 
 def _through_files(
-    source: Source,
-    seed: int,
-    scratch: Path,
-    progress: Callable[[int, int], None],
-    on_row: Callable[[int, Row], None],
+    source: Source, seed: int, scratch: Path, progress: Callable[[int, int], None], on_row: Callable[[int, Row], None]
 ) -> Iterator[tuple[int, bytes]]:
     """Distribute the records to files by their place in the new order, then sort one file after the other."""
     ranks = np.empty(source.count, np.int64)

@@ -38,9 +38,7 @@ class TfdsFolder:
     def __init__(self, uri: str, request: Request) -> None:
         if request.image_size:
             raise InvalidData(
-                "--image-size",
-                "not possible for TensorFlow Datasets",
-                expected="resize in data.features of the job",
+                "--image-size", "not possible for TensorFlow Datasets", expected="resize in data.features of the job"
             )
         self._uri = uri
         self._request = request

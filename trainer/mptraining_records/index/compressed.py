@@ -43,11 +43,9 @@ def scan(object: StoredObject, folder: Path | None = None, traffic: Traffic | No
     if damage and not expanded.size:
         raise InvalidData(object.uri, f"neither a TFRecord file nor a readable GZIP or ZLIB file: {damage}")
     shard = scanner.scan(object, expanded=expanded)
-    ends = [each.offset + each.length for each in shard.damaged]
-    if not damage or expanded.size in ends:
+    if not damage or shard.damage is not None:
         return shard
-    rest = BadRecord(object.uri, shard.count + len(ends), expanded.size, damage, 0)
-    return replace(shard, damaged=(*shard.damaged, rest))
+    return replace(shard, damage=BadRecord(object.uri, shard.count, expanded.size, damage, 0))
 
 
 def _expand(object: StoredObject, path: Path, traffic: Traffic) -> str:

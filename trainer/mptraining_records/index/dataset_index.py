@@ -111,8 +111,9 @@ def build(
     )
     shards = tuple(known[object.uri] for object in objects)
     policy = bad_records or BadRecords()
-    for bad in (bad for shard in shards for bad in shard.damaged):
-        policy.add(bad)
+    for shard in shards:
+        if shard.damage is not None:
+            policy.add(shard.damage)
     if not any(shard.count for shard in shards):
         raise InvalidData(" ".join(patterns), f"no record in {len(shards)} files, they are empty or damaged")
     expanded = [shard.expanded for shard in shards if shard.expanded]
@@ -188,15 +189,12 @@ class IndexReport:
 
     @property
     def damaged(self) -> tuple[BadRecord, ...]:
-        """Damaged frames; payloads are not verified."""
-        return tuple(bad for each in self.shards for bad in each.shard.damaged)
+        """Damaged ends of shards; payloads are not verified."""
+        return tuple(each.shard.damage for each in self.shards if each.shard.damage is not None)
 
 
 def publish(
-    patterns: Sequence[str],
-    *,
-    force: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    patterns: Sequence[str], *, force: bool = False, progress: Callable[[int, int], None] | None = None
 ) -> IndexReport:
     """Write the sidecar of every matching remote shard without a valid one; with `force`, of every one.
 

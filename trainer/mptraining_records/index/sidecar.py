@@ -1,9 +1,9 @@
 """Sidecar files: the index of a remote shard, stored in `.index/` of its folder, so that only one reader scans it.
 
-A sidecar has the payload lengths and the damaged ranges (offsets follow from them) and the version of its object; a
-sidecar of another version is ignored. Local files have none: a scan is cheap, and a modification time is unreliable.
+A sidecar has the payload lengths (offsets follow from them), the damaged end and the version of its object; a sidecar
+of another version is ignored. Local files have none: a scan is cheap, and a modification time is unreliable.
 
-    b"MPTX1\\n" | JSON header | b"\\n" | payload lengths, int64 little-endian
+    b"MPTX2\\n" | JSON header | b"\\n" | payload lengths, int64 little-endian
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
 
-_MAGIC = b"MPTX1\n"
+_MAGIC = b"MPTX2\n"
 _THREADS = 16
 
 
@@ -35,13 +35,12 @@ def uri_of(shard_uri: str) -> str:
 
 def save(shard: ShardIndex) -> None:
     """Write the sidecar of one shard, which must not be compressed."""
-    damaged = [[each.record, each.offset, each.cause, each.length] for each in shard.damaged]
     lengths = shard.lengths.astype("<i8").tobytes()
     header = {
         "version": shard.object.version,
         "size": shard.object.size,
         "checksum": shard.checksum,
-        "damaged": damaged,
+        "damage": shard.damage and shard.damage.cause,
         "lengths_crc32c": google_crc32c.value(lengths),
     }
     storage.write(uri_of(shard.object.uri), b"".join((_MAGIC, json.dumps(header).encode(), b"\n", lengths)))
@@ -57,24 +56,22 @@ def load(object: StoredObject) -> ShardIndex | None:
     header, _, lengths = content.removeprefix(_MAGIC).partition(b"\n")
     try:
         fields = json.loads(header)
-        if not content.startswith(_MAGIC) or fields["version"] != object.version or fields["size"] != object.size:
-            return None
-        if fields["lengths_crc32c"] != google_crc32c.value(lengths):
-            return None
-        damaged = [
-            BadRecord(object.uri, int(record), int(offset), str(cause), int(length))
-            for record, offset, cause, length in fields.get("damaged", ())
-        ]
         sizes = np.frombuffer(lengths, "<i8").astype(np.int64)
-        # A sidecar may have invalid lengths with a correct sum, such as a huge one and its negative.
-        bounds = [sizes.min(initial=0), sizes.max(initial=0), *(each.length for each in damaged)]
-        if min(bounds) < 0 or max(bounds) > object.size:
+        end, cause = int(np.sum(sizes + framing.OVERHEAD)), fields["damage"]
+        is_valid = (
+            content.startswith(_MAGIC)
+            and (fields["version"], fields["size"]) == (object.version, object.size)
+            and fields["lengths_crc32c"] == google_crc32c.value(lengths)
+            # A sidecar may have invalid lengths with a correct sum, such as a huge one and its negative.
+            and 0 <= sizes.min(initial=0) <= sizes.max(initial=0) <= object.size
+            and (end < object.size if cause else end == object.size)
+        )
+        if not is_valid:
             return None
-        shard = shard_index.from_lengths(object, sizes, fields["checksum"], damaged)
+        damage = BadRecord(object.uri, len(sizes), end, str(cause), object.size - end) if cause else None
+        return shard_index.from_lengths(object, sizes, fields["checksum"], damage)
     except (ValueError, LookupError, TypeError):
         return None
-    covered = int(np.sum(shard.lengths + framing.OVERHEAD)) + sum(each.length for each in damaged)
-    return shard if covered == object.size else None
 
 
 def load_all(objects: Sequence[StoredObject]) -> dict[str, ShardIndex]:

@@ -13,14 +13,7 @@ import select
 import ssl
 import urllib.request
 import weakref
-from http.client import (
-    HTTPConnection,
-    HTTPException,
-    HTTPResponse,
-    HTTPSConnection,
-    LineTooLong,
-    UnknownProtocol,
-)
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, LineTooLong, UnknownProtocol
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 

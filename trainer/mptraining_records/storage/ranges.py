@@ -56,13 +56,7 @@ class Traffic:
 
 
 def fetch(
-    uri: str,
-    start: int,
-    length: int,
-    *,
-    version: str | None,
-    traffic: Traffic,
-    into: memoryview | None = None,
+    uri: str, start: int, length: int, *, version: str | None, traffic: Traffic, into: memoryview | None = None
 ) -> memoryview:
     """Read bytes start … start + length - 1 of a remote object, which must have that many, into `into` if given.
 
@@ -99,13 +93,7 @@ def fetch_whole(uri: str) -> bytes:
     return gcs.retry(uri, lambda: gcs.receive_whole(uri))
 
 
-def _fill(
-    uri: str,
-    start: int,
-    into: memoryview,
-    version: str | None,
-    traffic: Traffic,
-) -> None:
+def _fill(uri: str, start: int, into: memoryview, version: str | None, traffic: Traffic) -> None:
     endpoint = gcs_clients.endpoint()
 
     def report(cause: str) -> None:

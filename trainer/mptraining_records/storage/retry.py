@@ -97,14 +97,7 @@ def retry_policy(seconds: float, on_retry: Callable[[str], None], *, may_renew_t
     def may_retry(error: Exception) -> bool:
         return not _given_up.is_set() and (_is_transient(error) or (may_renew_token and status_of(error) == 401))
 
-    return Retry(
-        predicate=may_retry,
-        initial=0.5,
-        multiplier=2.0,
-        maximum=3.0,
-        timeout=seconds,
-        on_error=failed,
-    )
+    return Retry(predicate=may_retry, initial=0.5, multiplier=2.0, maximum=3.0, timeout=seconds, on_error=failed)
 
 
 def cause_of(error: BaseException) -> str:

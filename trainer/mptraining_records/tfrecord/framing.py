@@ -22,7 +22,7 @@ OVERHEAD = HEADER + FOOTER
 header_format = struct.Struct("<QI")
 footer_format = struct.Struct("<I")
 
-BAD_LENGTH = "the length's checksum is wrong"
+BAD_LENGTH = "the length's checksum is wrong, so that no record behind it can be found"
 BAD_PAYLOAD = "the payload's checksum is wrong"
 TRUNCATED = "the file ends inside the record"
 
@@ -41,7 +41,7 @@ class BadRecord:
     """One damaged record: its number within the object, the offset of its first byte, and the cause.
 
     `length` is its number of bytes in the object, frame included. If the frame cannot be followed, these are all bytes
-    up to the next valid frame, which count as one record. Offsets and lengths in a compressed file count decompressed
+    up to the end of the object, which count as one record. Offsets and lengths in a compressed file count decompressed
     bytes.
     """
 
@@ -84,24 +84,12 @@ def unmask_footers(content: NDArray[np.uint8], footers: NDArray[np.int64]) -> ND
 def encode(record: bytes) -> bytes:
     """Return the record with its frame, `len(record) + 16` bytes."""
     length = struct.pack("<Q", len(record))
-    return b"".join(
-        (
-            length,
-            footer_format.pack(masked_crc(length)),
-            record,
-            footer_format.pack(masked_crc(record)),
-        )
-    )
+    return b"".join((length, footer_format.pack(masked_crc(length)), record, footer_format.pack(masked_crc(record))))
 
 
 def is_header(header: bytes) -> bool:
     """Return whether these 12 bytes are a length with a valid checksum."""
     return len(header) == HEADER and header_format.unpack(header)[1] == masked_crc(header[:8])
-
-
-def is_payload(payload: bytes, footer: bytes) -> bool:
-    """Return whether the 4 bytes after a payload are its checksum."""
-    return len(footer) == FOOTER and footer_format.unpack(footer)[0] == masked_crc(payload)
 
 
 def refuse_foreign(uri: str, head: bytes) -> None:
@@ -131,9 +119,7 @@ def refuse_known(uri: str, head: bytes) -> None:
 
 def _foreign(uri: str, kind: str) -> InvalidData:
     return InvalidData(
-        uri,
-        f"not a TFRecord file: {kind}",
-        next_step="Make TFRecords of it with `mptj records convert`",
+        uri, f"not a TFRecord file: {kind}", next_step="Make TFRecords of it with `mptj records convert`"
     )
 
 

@@ -72,9 +72,7 @@ def load_newest(folder: str, notice: Notify) -> LoadedCheckpoint | None:
             )
     if damaged:
         raise ResumeRefused(
-            damaged[0],
-            "no checkpoint of this run is whole",
-            next_step="Restore it, or set training.resume: Never.",
+            damaged[0], "no checkpoint of this run is whole", next_step="Restore it, or set training.resume: Never."
         )
     return None
 

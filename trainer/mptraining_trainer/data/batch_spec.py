@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_trainer.data.schema import TensorSpec
+from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 
 # A variable size; it is large enough for several pooling layers.
 _ANY_SIZE = 32
@@ -17,6 +17,20 @@ def batch_spec(one: TensorSpec, rows: int) -> Any:
     if one.ragged:
         return tf.RaggedTensorSpec([rows, *one.shape], one.dtype, ragged_rank=1)
     return tf.TensorSpec([rows, *(_ANY_SIZE if size is None else size for size in one.shape)], one.dtype)
+
+
+def example_specs(example: ExampleSpec, rows: int) -> tuple[Any, Any, Any]:
+    """Return the specs of a batch of such examples: inputs, labels, weights."""
+    inputs, labels = (
+        one_or_dict({one.name: batch_spec(one, rows) for one in tensors})
+        for tensors in (example.inputs, example.labels)
+    )
+    return inputs, labels, tf.TensorSpec([rows], tf.float32) if example.weighted else ()
+
+
+def one_or_dict(tensors: dict[str, Any]) -> Any:
+    """Return the only tensor, several by name, or an empty tuple, as a model and a loss take them."""
+    return next(iter(tensors.values())) if len(tensors) == 1 else tensors or ()
 
 
 def zeros(one: TensorSpec, rows: int) -> Any:

@@ -153,10 +153,7 @@ def validation_pieces(count: int, examples_per_step: int, share: Share) -> Itera
         for first in range(0, steps, max(1, _POSITIONS_AT_ONCE // examples_per_step)):
             last = min(steps, first + max(1, _POSITIONS_AT_ONCE // examples_per_step))
             positions = np.arange(
-                first * examples_per_step + share.worker,
-                last * examples_per_step,
-                share.workers,
-                dtype=np.int64,
+                first * examples_per_step + share.worker, last * examples_per_step, share.workers, dtype=np.int64
             )
             yield _piece(order, 0, positions)
 

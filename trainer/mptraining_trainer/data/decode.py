@@ -11,6 +11,7 @@ import tensorflow as tf
 from mptraining_records.tfrecord import record_check
 from mptraining_records.tfrecord.features import IMAGES
 from mptraining_trainer.data import stored_tensors
+from mptraining_trainer.data.batch_spec import one_or_dict
 from mptraining_trainer.data.padding import pad
 from mptraining_trainer.data.schema import Column, Columns
 
@@ -32,7 +33,7 @@ def decoder(columns: Columns) -> Callable[[Any], tuple[Any, Any, Any]]:
                 tensors[column.length_name] = tf.cast(tensor.row_lengths(), tf.int32)
         labels = {name: tensors.pop(name) for name in columns.labels}
         weights = tf.cast(tensors.pop(columns.weight), tf.float32) if columns.weight else ()
-        return _single_or_dict(tensors), _single_or_dict(labels) if labels else (), weights
+        return one_or_dict(tensors), one_or_dict(labels), weights
 
     return decode
 
@@ -97,10 +98,6 @@ def bytes_per_example(columns: Sequence[Column]) -> int:
         # An element of a string tensor is a pointer and, for short text, little more.
         total += elements * (64 if column.dtype == "string" else tf.as_dtype(column.dtype).size)
     return round(total)
-
-
-def _single_or_dict(tensors: dict[str, Any]) -> Any:
-    return next(iter(tensors.values())) if len(tensors) == 1 else tensors
 
 
 def _first_line(error: Exception) -> str:

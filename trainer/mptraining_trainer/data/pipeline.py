@@ -122,14 +122,7 @@ class Split:
                 yield Piece(0, np.where(positions < end, positions, -1), positions)
 
         return self._pipeline(
-            pieces,
-            seed=0,
-            together=None,
-            batch=batch,
-            masked=True,
-            preprocess=preprocess,
-            training=False,
-            taken=taken,
+            pieces, seed=0, together=None, batch=batch, masked=True, preprocess=preprocess, training=False, taken=taken
         )
 
     def _pipeline(
@@ -185,11 +178,7 @@ class Split:
         def numbers() -> Iterator[tuple[Any, ...]]:
             for piece in pieces():
                 there = (piece.records >= 0) & ~np.isin(piece.records, damaged)
-                yield (
-                    np.where(there, piece.records, filler),
-                    there.astype(np.float32),
-                    _seeds(seed, piece),
-                )
+                yield (np.where(there, piece.records, filler), there.astype(np.float32), _seeds(seed, piece))
 
         def gather(records: Any, mask: Any, seeds: Any) -> tuple[Any, ...]:
             gathered = tf.nest.map_structure(lambda each: tf.gather(each, records), self.cached)

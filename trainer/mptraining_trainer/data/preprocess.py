@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
+from mptraining_trainer.data.batch_spec import one_or_dict
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.reporting.error_text import describe_error, problem_in
 
@@ -55,7 +56,10 @@ class Preprocess:
         """Return the spec of one example after the per-example function. Raises InvalidProgram if it fails."""
         if self.per_example is None:
             return example
-        inputs, labels = _specs(example.inputs), _specs(example.labels)
+        inputs, labels = (
+            one_or_dict({each.name: tf.TensorSpec(each.shape, each.dtype) for each in tensors})
+            for tensors in (example.inputs, example.labels)
+        )
         call = _caller(self.per_example, training=True)
         seed = tf.TensorSpec([2], tf.int64)
         try:
@@ -111,11 +115,6 @@ def scoped(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Call the function in a name scope of the field, by which `reporting.errors` knows its errors in a graph."""
     with tf.name_scope(FIELD):
         return function(*arguments, **named)
-
-
-def _specs(tensors: Sequence[TensorSpec]) -> Any:
-    specs = {each.name: tf.TensorSpec(each.shape, each.dtype) for each in tensors}
-    return next(iter(specs.values())) if len(specs) == 1 else specs or ()
 
 
 def _named(outputs: Any, before: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

@@ -144,10 +144,7 @@ def to_features(columns: Sequence[Column]) -> tuple[JobFeature, ...]:
 
 
 def decide_columns(
-    data: ResolvedData,
-    manifest: Manifest | None,
-    first_records: Sequence[bytes],
-    infer_notice: Callable[[str], None],
+    data: ResolvedData, manifest: Manifest | None, first_records: Sequence[bytes], infer_notice: Callable[[str], None]
 ) -> Columns:
     """Return the columns of the training data.
 

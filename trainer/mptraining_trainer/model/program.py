@@ -10,7 +10,7 @@ from typing import Any
 from mptraining_api.problems import InvalidProgram, nearest
 from mptraining_api.programs.fields import Function
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_trainer.data.batch_spec import zeros
+from mptraining_trainer.data.batch_spec import one_or_dict, zeros
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
@@ -177,7 +177,7 @@ def _build_variables(keras: Keras, model: Any, example: ExampleSpec) -> None:
     if not (model.built and model.variables):
         batch = {one.name: zeros(one, 1) for one in example.inputs}
         try:
-            model(batch if len(batch) > 1 else next(iter(batch.values())))
+            model(one_or_dict(batch))
         except Exception as error:
             shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in batch.items())
             raise InvalidProgram(

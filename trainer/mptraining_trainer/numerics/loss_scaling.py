@@ -74,10 +74,7 @@ class LossScaler:
 
     def state(self) -> ScalerState:
         return ScalerState(
-            float(self._scale.numpy()),
-            int(self._good.numpy()),
-            int(self._skipped.numpy()),
-            int(self._in_a_row.numpy()),
+            float(self._scale.numpy()), int(self._good.numpy()), int(self._skipped.numpy()), int(self._in_a_row.numpy())
         )
 
     def restore(self, state: ScalerState) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.data import pipeline, schema
 from mptraining_trainer.data.dataset import SkippedRecords, in_field, open_data
+from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.distribution.strategy import make_strategy, started_fields
 from mptraining_trainer.export import export, float32_model
 from mptraining_trainer.keras_backend import Keras, load
@@ -33,12 +33,9 @@ from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
 _FIELD = "spec.program.ensemble"
-# Metrics of the best member, beside those of the ensemble, which are named as in training.
-BEST_MEMBER = "best_member_"
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A run's exported model: `path` is its local copy, `about` the content of its model.json."""
 
     uri: str
@@ -60,7 +57,7 @@ def average(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
     if source := environment.get(SOURCE_FOLDER):
         sys.path.insert(0, source)
     scratch = Path(worker.exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="mptraining-")))
-    members = [_load(uri, number, scratch / str(number)) for number, uri in enumerate(wanted.members)]
+    members = [_load(uri, f"{_FIELD}.members[{at}]", scratch / str(at)) for at, uri in enumerate(wanted.members)]
     best = members[0]
     for number, member in enumerate(members):
         _require_agreement(best, member, f"{_FIELD}.members[{number}]")
@@ -73,43 +70,45 @@ def average(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
         split = open_data(data.validation, data, training_columns=columns, notice=telemetry.notice, now=telemetry.now)
     worker.exit_stack.callback(split.reader.close)
     preprocess = trained_model.preprocess_of(best.about, data, keras)
-    own = best.about.get("preprocess") == trained_model.OWN
-    example = split.columns.example_spec() if own else preprocess.example_after(split.columns.example_spec())
+    example = split.columns.example_spec()
+    if best.about.get("preprocess") != trained_model.OWN:
+        example = preprocess.example_after(example)
 
     # Two programs of the best member: metrics are objects with a state, which ensemble and member do not share.
     program, another = (evaluator.build_program(best.job, best.path, keras, example) for _ in range(2))
     assert program.compiled is not None
     seen = example_of(program, example)
     weights = wanted.weights or [1.0] * len(members)
-    ensemble = _build(members, [weight / sum(weights) for weight in weights], keras)
-    compiled = _compile(ensemble.model, another, keras, [label.name for label in seen.labels], seen.inputs)
+    model, rebuild = _build(members, [weight / sum(weights) for weight in weights], keras)
+    compiled = _compile(model, another, keras, seen)
     worker = claim_folder(worker)
     telemetry.emit(
         events.Started,
         **started_fields(job, keras, strategy),
         validation_examples=split.count,
-        parameters=int(sum(np.prod(weight.shape) for weight in ensemble.model.trainable_weights)),
+        parameters=int(sum(np.prod(weight.shape) for weight in model.trainable_weights)),
         features=split.columns.describe(),
         start_up_seconds=telemetry.process_seconds(),
     )
     began = telemetry.now()
-    judges = [Evaluator(compiled, seen), Evaluator(program.compiled, seen)]
+    # Metrics of the best member stand beside those of the ensemble, which are named as in training.
+    judges = {"val_": Evaluator(compiled, seen), "best_member_val_": Evaluator(program.compiled, seen)}
     skipped = SkippedRecords(worker, [split.reader])
     with skipped.publish_at_end(), pipeline.raise_reading_problems(split):
-        ranges = [(0, split.count)]
         for inputs, labels, sample_weights, mask in split.prediction(
-            ranges=ranges, batch=PREDICTION_BATCH_SIZE, preprocess=preprocess, taken=lambda _: None
+            ranges=[(0, split.count)], batch=PREDICTION_BATCH_SIZE, preprocess=preprocess, taken=lambda _: None
         ):
             if worker.preemption.stop_requested():
                 raise Preempted("", "this machine is being preempted")
-            for judge in judges:
+            for judge in judges.values():
                 judge.add(inputs, labels, sample_weights, np.asarray(mask) > 0)
-    of_ensemble, of_best = (judge.metrics([judge.sums]) for judge in judges)
-    metrics = {f"val_{name}": value for name, value in of_ensemble.items()}
-    metrics |= {f"{BEST_MEMBER}val_{name}": value for name, value in of_best.items()}
-
-    built = Program(ensemble.model, compiled, None, None, (), ensemble.rebuild)
-    snapshot = export.take_snapshot(ensemble.model, keras, scratch, policy="float32")
+    metrics = {
+        f"{prefix}{name}": value
+        for prefix, judge in judges.items()
+        for name, value in judge.metrics([judge.sums]).items()
+    }
+    built = Program(model, compiled, rebuild=rebuild)
+    snapshot = export.take_snapshot(model, keras, scratch, policy="float32")
     return TrainingResult(
         step=None,
         metrics=metrics,
@@ -124,14 +123,13 @@ def average(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
     )
 
 
-def _load(uri: str, number: int, scratch: Path) -> Member:
-    field = f"{_FIELD}.members[{number}]"
+def _load(uri: str, field: str, scratch: Path) -> Member:
     location = locate(uri, field)
     job = location.job()
     if location.kind != "export" or job is None or not job.program.is_trained_here:
         expected = "the folder of a run of an application or a function, with job.json and model/"
         raise InvalidSpec(field, f"{uri!r} cannot be a member", expected=expected)
-    if any(each.get("ragged") for each in location.about.get("inputs") or ()):
+    if any(spec.get("ragged") for spec in location.about.get("inputs") or ()):
         raise InvalidSpec(field, f"{uri!r} takes ragged inputs", expected="padded or fixed inputs")
     path = location.download(scratch)
     sys.path.insert(0, str(path / "source"))
@@ -146,36 +144,34 @@ def _require_agreement(first: Member, other: Member, field: str) -> None:
     for name in ("inputs", "preprocess", "classes", "losses"):
         here, there = first.about.get(name), other.about.get(name)
         if here != there:
-            found = f"the {name} of {other.uri} are {there}, and those of {first.uri} {here}"
-            raise InvalidSpec(field, found[:500], expected=f"members with the same {name}")
+            difference = f"the {name} of {other.uri} are {there}, and those of {first.uri} {here}"
+            raise InvalidSpec(field, difference[:500], expected=f"members with the same {name}")
     for path in (first.path / "source").rglob("*.py"):
-        file = path.relative_to(first.path)
-        if (other.path / file).exists() and (other.path / file).read_bytes() != path.read_bytes():
-            found = f"{file.name} of {other.uri} differs from the one of {first.uri}"
-            raise InvalidSpec(field, found, expected="members of the same code")
+        twin = other.path / path.relative_to(first.path)
+        if twin.exists() and twin.read_bytes() != path.read_bytes():
+            difference = f"{path.name} of {other.uri} differs from the one of {first.uri}"
+            raise InvalidSpec(field, difference, expected="members of the same code")
 
 
-def _build(members: list[Member], weights: list[float], keras: Keras) -> Program:
+def _build(members: list[Member], weights: list[float], keras: Keras) -> tuple[Any, dict[str, Any]]:
     """Return the model that averages the members, and how `export` builds it again."""
-    about = members[0].about
-    preprocess = str(about.get("preprocess") or "")
+    preprocess = members[0].about.get("preprocess")
     # Preprocessing of keras.applications converts every image to float32.
-    floats = bool(preprocess) and preprocess != trained_model.OWN and ":" not in preprocess
-    inputs = [{**entry, "dtype": "float32"} if floats else dict(entry) for entry in about["inputs"]]
+    floats = preprocess not in (None, "", trained_model.OWN) and ":" not in str(preprocess)
+    inputs = [{**spec, "dtype": "float32"} if floats else dict(spec) for spec in members[0].about["inputs"]]
     with float32_model.under_float32(keras.module):
         model = export.average_models(keras.module, [member.model for member in members], inputs, weights)
     arguments = {"members": [dict(member.about["rebuild"]) for member in members], "inputs": inputs, "weights": weights}
-    rebuild = {"builder": "ensemble", "arguments": arguments, "inputs": inputs, "preprocess": about.get("preprocess")}
-    return Program(model, rebuild=rebuild)
+    return model, {"builder": "ensemble", "arguments": arguments, "inputs": inputs, "preprocess": preprocess}
 
 
-def _compile(model: Any, best: Program, keras: Keras, labels: list[str], inputs: Any) -> CompiledModel:
+def _compile(model: Any, best: Program, keras: Keras, example: ExampleSpec) -> CompiledModel:
     """Compile the ensemble with the loss and the metrics of its best member."""
     compiled = best.compiled
     assert compiled is not None
     if compiled.own_loss or compiled.own_metrics or compiled.own_steps:
-        found = f"{type(best.model).__name__} computes its own loss, metrics or steps, which an average has not"
-        raise InvalidProgram(_FIELD, found, expected="members with loss and metrics of compile")
+        own = f"{type(best.model).__name__} computes its own loss, metrics or steps, which an average has not"
+        raise InvalidProgram(_FIELD, own, expected="members with loss and metrics of compile")
     options = {} if keras.legacy else {"auto_scale_loss": False, "jit_compile": False}
     model.compile(loss=best.model.loss, **compiled_arguments(keras, best.model), **options)
-    return CompiledModel(keras, model, labels, inputs)
+    return CompiledModel(keras, model, [label.name for label in example.labels], example.inputs)

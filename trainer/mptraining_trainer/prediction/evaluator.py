@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_trainer.data.batch_spec import batch_spec
-from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
+from mptraining_trainer.data.batch_spec import example_specs
+from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.export.float32_model import under_float32
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import program
@@ -60,8 +60,7 @@ class Evaluator:
                 f"{type(compiled.model).__name__} has its own test_step or compute_metrics",
                 next_step="Compute its metrics from the predictions.",
             )
-        weights = tf.TensorSpec([2], tf.float32) if example.weighted else ()
-        compiled.build((_specs(example.inputs), _specs(example.labels), weights))
+        compiled.build(example_specs(example, 2))
         self._variables = [
             variable for metric in compiled.evaluation_metrics for variable in compiled.keras.variables(metric)
         ]
@@ -168,8 +167,3 @@ def of_file(location: Location, path: Path, keras: Keras, example: ExampleSpec) 
 def _rows(tensor: Any, kept: Any) -> Any:
     masked = tf.ragged.boolean_mask if isinstance(tensor, tf.RaggedTensor) else tf.boolean_mask
     return masked(tensor, kept)
-
-
-def _specs(tensors: Sequence[TensorSpec]) -> Any:
-    found = {one.name: batch_spec(one, 2) for one in tensors}
-    return next(iter(found.values())) if len(found) == 1 else found or ()

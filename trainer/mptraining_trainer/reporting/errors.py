@@ -30,15 +30,7 @@ from mptraining_trainer.reporting.telemetry import Telemetry
 _LENGTH = 500
 
 # Words in errors of collective operations after a peer has died; the error class depends on which worker detects it.
-_PEER = (
-    "collective",
-    "connection reset",
-    "socket closed",
-    "failed to connect",
-    "heartbeat",
-    "peer",
-    "unavailable",
-)
+_PEER = ("collective", "connection reset", "socket closed", "failed to connect", "heartbeat", "peer", "unavailable")
 
 
 # The message of the CPU kernel of the sparse losses; the GPU kernel returns NaN for such a label.
@@ -62,9 +54,7 @@ def to_problem(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR0
         return _in_field(scope[1], error)
     if job.processes > 1 and is_peer_error(error):
         return PeerLost(
-            "",
-            f"another worker went away: {text}",
-            next_step="The whole gang starts again from the checkpoint.",
+            "", f"another worker went away: {text}", next_step="The whole gang starts again from the checkpoint."
         )
     if isinstance(error, tf.errors.InvalidArgumentError) and _LABEL in text:
         return InvalidData(
@@ -91,9 +81,7 @@ def to_problem(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR0
             # Decoded features have one shape.
             return InvalidProgram("spec.data.preprocess", text, expected="tensors of the same shape for every example")
         return InvalidData(
-            "spec.data",
-            text,
-            next_step="Run `mptj records verify`, and compare data.features with the records.",
+            "spec.data", text, next_step="Run `mptj records verify`, and compare data.features with the records."
         )
     if _is_program_fault(error, job):
         return InvalidProgram("spec.program", describe_error("", error, most=_LENGTH), next_step=next_step_of(error))

@@ -88,14 +88,7 @@ class SystemMeter:
         cpu, disk = self._cgroup.cpu_seconds(), self._cgroup.disk_bytes()
         received, sent = self._network()
         disk_read, disk_write = self._process_disk() if disk is None else disk
-        return Counters(
-            self._now(),
-            self._process_cpu() if cpu is None else cpu,
-            disk_read,
-            disk_write,
-            received,
-            sent,
-        )
+        return Counters(self._now(), self._process_cpu() if cpu is None else cpu, disk_read, disk_write, received, sent)
 
     def _process_cpu(self) -> float:
         times = self._process.cpu_times()

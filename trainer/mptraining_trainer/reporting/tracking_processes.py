@@ -27,12 +27,7 @@ class TrackingProcesses:
     """The processes of one launch; none on other workers, for other jobs and without the server's library."""
 
     def __init__(
-        self,
-        job: ResolvedJob,
-        identity: WorkerIdentity,
-        folder: str,
-        notice: Notify,
-        environment: Mapping[str, str],
+        self, job: ResolvedJob, identity: WorkerIdentity, folder: str, notice: Notify, environment: Mapping[str, str]
     ) -> None:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._notice = notice

@@ -57,7 +57,7 @@ _MISMATCH = re.compile(
     r"|must have the same dtype, got \S+ != \S+"
     r"|with wrong dtype\. Expected \S+ got \S+"
     r"|dtype is \S+ but Op is trying to write dtype \S+"
-    r"|enters the loop with type .{1,25} but has type .{1,25} after",
+    r"|enters the loop with type .{1,25} but has type .{1,25} after"
 )
 _INDEX = re.compile(r"indices\[.*\] = \d+ is not in \[0, \d+\)")
 _TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|in the cluster)", re.IGNORECASE)
@@ -66,13 +66,7 @@ _TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|i
 def next_step(error: BaseException, run: Circumstances) -> str | None:
     """Return the change to the script or the job, in one line; None for an unknown error."""
     text = f"{type(error).__name__}: {error}"
-    found = (
-        _renamed(text),
-        _tpu(text),
-        _custom_loop(text, run),
-        _batch(text, run),
-        _unbuilt(text, run),
-    )
+    found = (_renamed(text), _tpu(text), _custom_loop(text, run), _batch(text, run), _unbuilt(text, run))
     last = (_keras_2(error, text, run), _policy(text, run))
     return next((each for each in (*found, *last) if each is not None), None)
 

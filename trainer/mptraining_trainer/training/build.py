@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +21,13 @@ from mptraining_api.resolved_job import ResolvedData, ResolvedJob, ResolvedTrain
 from mptraining_records.reading.order import Order, Position, training_order
 from mptraining_trainer.checkpoints.provenance import Origin
 from mptraining_trainer.data import pipeline
-from mptraining_trainer.data.batch_spec import batch_spec
+from mptraining_trainer.data.batch_spec import example_specs
 from mptraining_trainer.data.batching import Batching, Share
 from mptraining_trainer.data.dataset import Datasets
 from mptraining_trainer.data.padding import padding_values
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
-from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
+from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.distribution.aligned_sizes import align
 from mptraining_trainer.distribution.replica_variables import ReplicaValues
 from mptraining_trainer.host import native_bfloat16
@@ -201,7 +201,8 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         scaler = None if own else make_scaler(job.precision, checked=checked)
         with _program_errors(job, built, context.example), suppress(Exception) if own else nullcontext():
             # Keras may be unable to build a model with its own steps; their variables are created when they are traced.
-            compiled.build(_specs(built, context.example, keras.fixed_batch_size(built.model) or 2))
+            seen = program.example_of(built, context.example)
+            compiled.build(example_specs(seen, keras.fixed_batch_size(built.model) or 2))
         jit = not own and compilable and can_compile(job, keras, built.model, context.notice)
         loop = Loop(
             keras=keras,
@@ -396,14 +397,3 @@ def _check_batch_size(context: RunContext, model: Any) -> None:
             expected=f"batches of {rows} examples on one replica",
             next_step=f"Set training.batchSize.global: {rows}, or give the Input no batch size.",
         )
-
-
-def _specs(built: Program, example: ExampleSpec, rows: int) -> tuple[Any, Any, Any]:
-    """Return the specs of a batch (inputs, labels, weights)."""
-    seen = program.example_of(built, example)
-
-    def specs(tensors: Sequence[TensorSpec]) -> Any:
-        found = {one.name: batch_spec(one, rows) for one in tensors}
-        return next(iter(found.values())) if len(found) == 1 else found or ()
-
-    return specs(seen.inputs), specs(seen.labels), tf.TensorSpec([rows], tf.float32) if seen.weighted else ()

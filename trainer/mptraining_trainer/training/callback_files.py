@@ -76,13 +76,7 @@ class CallbackFiles:
     """
 
     def __init__(
-        self,
-        folder: str,
-        scratch: Path,
-        *,
-        chief: bool,
-        notice: Callable[..., None],
-        outbox: Outbox | None = None,
+        self, folder: str, scratch: Path, *, chief: bool, notice: Callable[..., None], outbox: Outbox | None = None
     ) -> None:
         self._folder = folder
         self._scratch = scratch

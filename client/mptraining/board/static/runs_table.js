@@ -87,8 +87,8 @@ export function groupRuns(runs, key) {
   return [...groups].map(([value, members]) => ({ value, runs: members }));
 }
 
-// Values this close to the best one are ties; the rule is that of comparison/best.py.
-const TIE = 0.03;
+// Values this close to the best one are ties; the rule is that of comparison/compared.py.
+const TIE = 0.01;
 
 /** Return the best values of a column among succeeded runs, with their ties; none if all are. */
 export function bestValues(runs, column) {

@@ -124,16 +124,6 @@ def test_failed_trials_count_and_too_many_end_the_sweep(
     assert "trials.maxFailed is 2" in capsys.readouterr().out
 
 
-def test_a_trainer_that_is_killed_before_it_writes_anything_is_a_failed_trial(
-    sweep_file: SweepFile, stub: Stub
-) -> None:
-    code, view = run(sweep_file(trials=1), stub("os.kill(os.getpid(), 9)"))
-    assert code == 1
-    assert view.trials[0].message == (
-        "ProgramFailed: the trainer was killed (SIGKILL), perhaps because memory ran out."
-    )
-
-
 def test_a_fault_of_the_machine_stops_the_sweep_and_the_same_command_continues(
     sweep_file: SweepFile, stub: Stub, trainer: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,6 @@
 """The generation of Keras that a program's text shows.
 
-tests/training/scripts/test_keras_of_script.py runs the same table.
+tests/e2e/trainer/test_keras_of_script.py runs the same table.
 """
 
 from __future__ import annotations

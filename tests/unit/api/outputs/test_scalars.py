@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 from mptraining_api.events import Progress, Recovered, Started, parse
 from mptraining_api.outputs.scalars import Restart, Scalar, ScalarSeries, surviving
 
@@ -35,25 +37,13 @@ def test_metrics_and_gauges_of_a_progress() -> None:
     assert [each.name for each in found if isinstance(each, Scalar)][:2] == ["loss", "val_loss"]
 
 
-def test_a_validation_that_is_nan_is_drawn_once_too() -> None:
-    series = ScalarSeries()
-    lines = [progress(step, metrics={"val_loss": math.nan}).to_json() for step in (1, 2)]
-    events = [event for line in lines if (event := parse(line)) is not None]
-    found = [each for event in events for each in series.add(event) if isinstance(each, Scalar)]
-    assert [(each.name, each.step) for each in found] == [("val_loss", 1)]
-    assert math.isnan(found[0].value)
-
-
-def test_a_validation_is_drawn_once() -> None:
+@pytest.mark.parametrize(("values", "steps"), [([0.9, 0.9, 0.8, 0.8], [1, 3]), ([math.nan, math.nan], [1])])
+def test_a_validation_is_drawn_once(values: list[float], steps: list[int]) -> None:
     """Progress between two validations repeats the last values."""
     series = ScalarSeries()
-    steps = [
-        each.step
-        for step, value in ((1, 0.9), (2, 0.9), (3, 0.8), (4, 0.8))
-        for each in series.add(progress(step, metrics={"val_loss": value}))
-        if isinstance(each, Scalar)
-    ]
-    assert steps == [1, 3]
+    lines = [progress(step, metrics={"val_loss": value}).to_json() for step, value in enumerate(values, start=1)]
+    events = [event for line in lines if (event := parse(line)) is not None]
+    assert [each.step for event in events for each in series.add(event) if isinstance(each, Scalar)] == steps
 
 
 def test_steps_that_are_trained_again_count_once() -> None:
@@ -74,12 +64,7 @@ def test_a_script_that_resumes_keeps_the_steps_before() -> None:
 def test_a_second_progress_of_a_step_replaces_the_first() -> None:
     """A script's epoch ends with the metrics of validation, at the step of the last Progress."""
     series = ScalarSeries()
-    both = {"loss": 0.1, "val_loss": 0.2}
-    events = [
-        started(0, None),
-        progress(10, metrics={"loss": 0.3}),
-        progress(10, metrics=both),
-        progress(10, metrics=both),
-    ]
+    both = progress(10, metrics={"loss": 0.1, "val_loss": 0.2})
+    events = [started(0, None), progress(10, metrics={"loss": 0.3}), both, both]
     found = surviving(item for event in events for item in series.add(event))
     assert [(each.name, each.value) for each in found] == [("loss", 0.1), ("val_loss", 0.2)]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mptraining_api.pods.fields import PodTemplate
-from mptraining_api.pods.merge import merge
 from mptraining_api.pods.quantity import amount, check_requests
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.runtimes import merge
 
 
 @pytest.mark.parametrize(

@@ -177,16 +177,11 @@ def test_only_workers_of_one_job_are_packed() -> None:
     packed = {"scheduling": {"topology": "Pack"}}
     assert job({"type": "nvidia-l4"}, ClusterSettings(), **packed).placement.pack_by is None
     several = job({"type": "nvidia-l4"}, ClusterSettings(), nodes=2, **packed).placement.pack_by
-    assert several is not None
     assert several[0] == "cloud.google.com/gce-topology-subblock"
-
-
-def test_a_cpu_job_keeps_small_requests_and_no_constraints() -> None:
-    placed = place({"type": "cpu"})
-    assert placed == Placement(node_selector={}, resources={}, tolerations=())
 
 
 def test_for_a_cluster_that_is_not_known_the_default_platform_counts() -> None:
     assert place({"type": A100}, "Auto") == place({"type": A100}, "GKE")
+    assert place({"type": "cpu"}) == Placement(node_selector={}, resources={}, tolerations=())
     with pytest.raises(InvalidSpec, match="A100 40 GB has no slice"):
         place({"type": A100, "partition": "1g.24gb"}, "Auto")

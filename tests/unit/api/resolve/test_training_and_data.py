@@ -89,7 +89,6 @@ def test_what_is_written_of_records_checkpoints_export_and_profile_is_kept() -> 
     assert (data(job).shuffle, data(job).shuffle_buffer_size) == ("Windowed", 77)
     assert (job.checkpoint.every_steps, job.checkpoint.max_to_keep) == (100, 5)
     assert (job.export.format, job.export.checkpoint, job.export.monitor) == ("saved_model", "Best", "loss")
-    assert job.profile is not None
     assert (job.profile.first_step, job.profile.last_step) == (20, 30)
 
 

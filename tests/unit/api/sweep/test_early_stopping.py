@@ -71,7 +71,6 @@ def test_a_higher_rung_comes_first() -> None:
     low, high = ended([0.1, 0.2, 0.9]), ended([0.5, 0.4, 0.3], epoch=3)
     third = [each.model_copy(update={"number": number, "rung": 1}) for number, each in enumerate(high, start=4)]
     found = promotable([*low, *third], rungs)
-    assert found is not None
     assert found.number == 4
 
 

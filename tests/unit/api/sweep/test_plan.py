@@ -93,10 +93,13 @@ def test_a_job_without_the_objective_is_a_failed_trial(metrics: dict[str, float]
     json.loads(found.status.to_json())
 
 
+def running_trial() -> SweepStatus:
+    """Return the status of a sweep whose first trial runs."""
+    return planned(one_at_a_time(), planned(one_at_a_time(), None).status, job("digits-1", "Running")).status
+
+
 def test_a_job_that_was_deleted_is_a_failed_trial() -> None:
-    running = planned(one_at_a_time(), None, job("digits-1", "Running")).status
-    running = planned(one_at_a_time(), running, job("digits-1", "Running")).status
-    found = planned(one_at_a_time(), running)
+    found = planned(one_at_a_time(), running_trial())
     assert (trial(found).state, trial(found).message) == (TrialState.FAILED, "its job was deleted")
 
 
@@ -288,7 +291,7 @@ def test_a_plan_of_an_unchanged_sweep_changes_nothing() -> None:
     first = planned(one_at_a_time(), None).status
     more = one_at_a_time(trials={"max": 5, "parallel": 2}, stop={"target": 1.0})
     assert condition(planned(more, first), "Running") == ("False", "Starting")
-    running = planned(one_at_a_time(), first, job("digits-1", "Running")).status
+    running = running_trial()
     assert planned(one_at_a_time(), running, job("digits-1", "Running"), now=NOW + 50) == SweepPlan(running)
 
 
@@ -316,11 +319,8 @@ def test_the_trials_template_keeps_its_own_policy_except_what_the_sweep_decides(
 def test_the_status_of_a_thousand_trials_fits_in_one_object() -> None:
     """etcd takes 1.5 MiB; the status of 500 trials stays below half a MiB."""
     layers = [{"path": f"program.function.arguments.layer_{n}", "uniform": {"low": 0, "high": 1}} for n in range(4)]
-    searched = sweep(
-        parameters=[SEED, RATE, *layers],
-        algorithm={"name": "Hyperband"},
-        trials={"max": 500, "parallel": 500, "maxFailed": 500},
-    )
+    trials = {"max": 500, "parallel": 500, "maxFailed": 500}
+    searched = sweep(parameters=[SEED, RATE, *layers], algorithm={"name": "Hyperband"}, trials=trials)
     values = {each.path: 0.12345678901234567 for each in searched.spec.parameters}
     status = plan(searched, None, {}, NOW, propose=lambda spec, trials: values).status
     for rung in ("", "-r1", "-r2"):

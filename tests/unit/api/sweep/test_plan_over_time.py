@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptraining_api.sweep.early_stopping import rung_epochs
-from mptraining_api.sweep.status import SweepPhase, SweepStatus, TrialState
+from mptraining_api.sweep.status import SweepStatus, TrialState
 from tests.unit.api.sweep.sweeps import FakeCluster, sweep
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -73,66 +72,3 @@ def test_no_trial_is_lost_or_repeated(seed: int, kills: float, parallel: int, as
             epochs = each.values[-1].epoch if each.values else 9
             assert each.objective == score({"training": {"seed": each.number, "epochs": epochs}})
             assert [value.epoch for value in each.values or ()] == list(rung_epochs(1, 9, 3))[: len(each.values or ())]
-
-
-@settings(max_examples=6, deadline=None)
-@given(seed=SEEDS)
-def test_a_disturbed_search_tries_the_same_parameters(seed: int) -> None:
-    """Optuna's TPE with several trials at a time, reproducible: the order of ends and kills changes no proposal."""
-
-    def value(spec: dict[str, Any]) -> float:
-        return (
-            -abs(spec["training"]["optimizer"]["config"]["learning_rate"] - 0.01)
-            - spec["training"]["batchSize"]["global"] / 10_000
-        )
-
-    searched = sweep(algorithm={"name": "TPE", "seed": 3, "reproducible": True}, trials={"max": 16, "parallel": 3})
-    disturbed = FakeCluster(searched, random.Random(seed), value, kills=0.3, lost=0.03).run()
-    quiet = FakeCluster(searched, random.Random(0), value).run()
-    assert [each.parameters for each in disturbed.trials or ()] == [each.parameters for each in quiet.trials or ()]
-    assert disturbed.best == quiet.best
-
-
-@pytest.mark.parametrize("name", ["Random", "TPE", "CMA-ES"])
-def test_a_new_process_proposes_what_the_old_one_would_have(name: str) -> None:
-    searched = sweep(algorithm={"name": name, "seed": 3}, trials={"max": 14, "parallel": 1})
-
-    def value(spec: dict[str, Any]) -> float:
-        return -float(spec["training"]["optimizer"]["config"]["learning_rate"])
-
-    often_killed = FakeCluster(searched, random.Random(1), value, kills=0.4)
-    disturbed, quiet = often_killed.run(), FakeCluster(searched, random.Random(2), value).run()
-    assert often_killed.killed > 10
-    assert [each.parameters for each in disturbed.trials or ()] == [each.parameters for each in quiet.trials or ()]
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=SEEDS)
-def test_successive_halving_trains_its_best_to_the_end(seed: int) -> None:
-    searched = sweep(parameters=[PARAMETER], algorithm={"name": "Hyperband"}, trials={"max": 18, "parallel": 4})
-    status = FakeCluster(searched, random.Random(seed), score, by_number, kills=0.1).run()
-    assert status.phase == SweepPhase.SUCCEEDED
-    trials = status.trials or []
-    reached = [sum(len(each.values or ()) > rung for each in trials) for rung in range(3)]
-    # Asynchronous: a trial that was among the best at some time has continued, so there are at least that many.
-    assert reached[0] == 18
-    assert reached[1] >= 6
-    assert reached[2] >= 2
-    final = max(trials, key=lambda each: each.number * 7919 % 101)
-    assert len(final.values or ()) == 3
-    assert status.best is not None
-    assert status.best.number == final.number
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=SEEDS)
-def test_a_sweep_that_reaches_its_target_stops_what_runs(seed: int) -> None:
-    searched = sweep(
-        parameters=[PARAMETER], trials={"max": 50, "parallel": 5}, stop={"target": 0.05}, algorithm={"name": "Random"}
-    )
-    cluster = FakeCluster(searched, random.Random(seed), score, by_number, kills=0.2)
-    status = cluster.run()
-    assert status.best is not None
-    assert status.best.objective >= 0.05
-    assert not cluster.active
-    assert all(each.state in (TrialState.SUCCEEDED, TrialState.STOPPED) for each in status.trials or ())

@@ -141,7 +141,6 @@ def test_a_conditional_parameter_is_proposed_where_its_condition_holds() -> None
         trials: list[Trial] = []
         for number in range(1, 14):
             found = propose(searched, trials)
-            assert found is not None
             assert ("precision.lossScale.value" in found) == (found[POLICY] == "mixed_float16")
             trials.append(
                 told(1)[0].model_copy(update={"number": number, "parameters": found, "objective": number % 5})

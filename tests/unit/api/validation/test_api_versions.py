@@ -33,11 +33,6 @@ def test_one_module_names_the_version() -> None:
     assert set(listed) - OTHER_APIS == {"api/mptraining_api/validation/api_versions.py"}
 
 
-def test_the_stored_version_is_served() -> None:
-    assert api_versions.VERSION in api_versions.SERVED
-    assert f"{api_versions.GROUP}/{api_versions.VERSION}" == api_versions.API_VERSION
-
-
 @pytest.mark.parametrize("definition", [custom_resource_definition, sweep_definition])
 @pytest.mark.parametrize("stored", BOTH)
 def test_every_served_version_has_the_same_schema_and_one_is_stored(definition: Any, stored: str) -> None:

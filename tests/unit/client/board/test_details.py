@@ -12,6 +12,7 @@ import pytest
 from mptraining.board.board import Board
 from mptraining.board.details import details
 from mptraining.board.sources import folder_source
+from mptraining.comparison import compare
 from mptraining_api.events import Event, Finished, Notice, Recovered, Saved
 from mptraining_api.run_folder import events_file
 from mptraining_records.storage import storage
@@ -110,11 +111,9 @@ def test_the_state_of_a_run_that_has_ended(
 
 def test_rows_have_the_values_of_the_comparison(run_in: RunIn) -> None:
     """`mptj compare` reads the same folder its own way."""
-    from mptraining.comparison import compare
-
     folder = run_in()
     runs, _ = shown(folder)
-    (values,) = [each["values"] for each in runs["runs"]]
+    (values,) = [run["values"] for run in runs["runs"]]
     (expected,) = compare([str(folder)]).to_document()["runs"]
     same = {
         "step_seconds": "stepSeconds", "examples_per_second": "examplesPerSecond", "seconds": "totalSeconds",
@@ -122,7 +121,7 @@ def test_rows_have_the_values_of_the_comparison(run_in: RunIn) -> None:
         "val_accuracy": "last:val_accuracy", "global_batch_size": "globalBatchSize", "accelerator": "accelerator",
     }  # fmt: skip
     assert {key: values[ours] for key, ours in same.items()} == {key: expected[key] for key in same}
-    columns = {each["key"]: each for each in runs["columns"]}
+    columns = {column["key"]: column for column in runs["columns"]}
     assert columns["last:val_accuracy"]["better"] == columns["best:val_accuracy"]["better"] == "higher"
     assert set(columns) == set(values)
 
@@ -166,14 +165,13 @@ def test_requests_that_make_no_sense_are_explained(run_in: RunIn) -> None:
     with served(run_in().parent) as board:
         (run,) = board.get("/api/runs")["runs"]
         series = f"/api/series?run={run['id']}"
-        for path, status in {
-            "/api/run/none": 404, "/api/job/team/none": 404, "/api/series?run=none&name=loss": 404, series: 400,
-            f"{series}&name=loss&x=time": 400, f"{series}&name=loss&pixels=0": 400, f"{series}&name=loss&smooth=1": 400,
-        }.items():  # fmt: skip
+        unknown = ("/api/run/none", "/api/job/team/none", "/api/series?run=none&name=loss")
+        wrong = [series, *(f"{series}&name=loss&{each}" for each in ("x=time", "pixels=0", "smooth=1"))]
+        for path in (*unknown, *wrong):
             answer = board.request(path)
-            assert (answer.status, "error" in json.loads(answer.body)) == (status, True), path
+            assert (answer.status, "error" in json.loads(answer.body)) == (404 if path in unknown else 400, True), path
         both = board.get(f"{series}&name=loss&name=val_loss&x=epoch")
-        assert [each["name"] for each in both["charts"]] == ["loss", "val_loss"]
+        assert [chart["name"] for chart in both["charts"]] == ["loss", "val_loss"]
         assert board.get(f"{series}&name=absent")["series"] == []
 
 

@@ -113,8 +113,7 @@ def test_a_run_that_reports_nothing_any_more_is_unfinished(tmp_path: Path) -> No
 
 def test_a_deleted_run_is_gone(tmp_path: Path) -> None:
     write_run(tmp_path / "one", 0, 20, random.Random(0))
-    source = folder_source(str(tmp_path))
-    board = Board([source])
+    board = Board([folder_source(str(tmp_path))])
     board.refresh()
     assert len(board.runs()["runs"]) == 1
     (tmp_path / "one").rename(tmp_path / ".trash")

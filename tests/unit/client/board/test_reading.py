@@ -234,7 +234,6 @@ def test_documents_of_other_types_hide_neither_their_run_nor_others(run_in: RunI
     (row,) = json.loads(JSONResponse(board.runs()).body)["runs"]
     assert row["values"]["last:loss"] == 1 / 20
     found = board.reader(row["id"])
-    assert found is not None
     page = json.loads(JSONResponse(details(found.facts, found, 0.0)).body)
     assert page["series"]["training"] == ["loss"]
 

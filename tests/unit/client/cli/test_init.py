@@ -54,6 +54,10 @@ def test_init_names_what_is_still_missing(here: Path) -> None:
     done = RUNNER.invoke(app, ["init", "two.yaml", "--data", "nowhere/*"])
     assert "still missing: spec.data.train[0]: 'nowhere/*'" in done.output
     assert here.joinpath("two.yaml").exists()
+    done = RUNNER.invoke(app, ["init", "three.yaml", "--program", "flower.model:build"])
+    assert "still missing: spec.program.function.entryPoint: no module 'flower'" in done.stdout
+    done = RUNNER.invoke(app, ["init", "--program", "VGG99"])
+    assert "there is no application 'VGG99'. Did you mean 'VGG19'?" in str(done.exception)
 
 
 def test_init_without_a_terminal_names_what_it_assumed(here: Path) -> None:
@@ -66,22 +70,12 @@ def test_init_without_a_terminal_names_what_it_assumed(here: Path) -> None:
     assert RUNNER.invoke(app, ["init", "two.yaml", *given]).stderr == ""
 
 
-def test_init_names_a_function_that_is_not_there(here: Path) -> None:
-    done = RUNNER.invoke(app, ["init", "one.yaml", "--program", "flower.model:build"])
-    assert "still missing: spec.program.function.entryPoint: no module 'flower'" in done.stdout
-
-
 def test_init_replaces_nothing_by_itself(here: Path) -> None:
     (here / "job.yaml").write_text("mine")
     done = RUNNER.invoke(app, ["init"])
     assert isinstance(done.exception, InvalidSpec)
     assert (here / "job.yaml").read_text() == "mine"
     assert RUNNER.invoke(app, ["init", "--force"]).exit_code == 0
-
-
-def test_init_names_the_application_that_was_meant(here: Path) -> None:
-    done = RUNNER.invoke(app, ["init", "--program", "VGG99"])
-    assert "there is no application 'VGG99'. Did you mean 'VGG19'?" in str(done.exception)
 
 
 def test_accelerators_lists_the_whole_catalogue() -> None:

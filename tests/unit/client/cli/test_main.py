@@ -55,17 +55,14 @@ def test_a_light_start(code: str, environment: Environment) -> None:
     assert float(seconds) < 0.5
 
 
-def test_public_names_come_when_they_are_used(environment: Environment) -> None:
-    code = "import mptraining as m; print(m.run_local.__name__, set(m.__all__) <= set(dir(m)))"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, check=False, text=True)
-    assert done.stdout == "run_local True\n"
-
-
-def test_help_and_version(mptj: Mptj) -> None:
+def test_help_version_and_a_word_it_does_not_know(mptj: Mptj) -> None:
     shown = mptj("--help")
     assert shown.returncode == 0
     assert all(word in shown.stdout for word in ("run", "check", "compare", "records"))
     assert mptj("--version").stdout.startswith("mptj ")
+    unknown = mptj("trian")
+    assert unknown.returncode == 2
+    assert "Traceback" not in unknown.stderr
 
 
 @pytest.mark.parametrize(
@@ -104,13 +101,7 @@ def test_with_debug_at_any_position_main_raises_the_error(arguments: tuple[str, 
         main(arguments)
 
 
-def test_a_word_it_does_not_know_is_a_usage_error(mptj: Mptj) -> None:
-    done = mptj("trian")
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-
-
-def test_check_reports_every_file(job_file: JobFile, mptj: Mptj, tmp_path: Path) -> None:
+def test_check_reports_every_file(job_file: JobFile, mptj: Mptj) -> None:
     good = job_file()
     bad = good.with_name("bad.yaml")
     bad.write_text(good.read_text().replace("nodes", "nodez"))
@@ -120,17 +111,31 @@ def test_check_reports_every_file(job_file: JobFile, mptj: Mptj, tmp_path: Path)
     assert done.stderr.endswith("mptj: 1 mistake in 1 of 2 files\n")
     assert "precision.policy" in done.stdout
     assert mptj("check", str(good)).returncode == 0
+    bad.write_text(good.read_text().replace("epochs: 5", "epochs: five"))
+    done = mptj("check", str(bad), "--json")
+    assert done.returncode == 2
+    (mistake,) = json.loads(done.stdout)["mistakes"]
+    assert (mistake["line"], mistake["field"], mistake["expected"]) == (9, "spec.training.epochs", "a whole number")
 
 
-def test_compare_prints_a_table_json_and_a_page(run_in: RunIn, mptj: Mptj, tmp_path: Path) -> None:
-    folders = [str(run_in("one")), str(run_in("two"))]
+def test_compare_prints_a_table_json_and_a_page(run_in: RunIn, mptj: Mptj, tmp_path: Path, monkeypatch: Any) -> None:
+    folders = [str(run_in(f"run-{at}", training={"seed": at}, result={"seconds": 10.0 + at})) for at in range(6)]
     page = tmp_path / "page.html"
     shown = mptj("compare", *folders, "--html", str(page))
     assert shown.returncode == 0, shown.stderr
     assert "validation accuracy" in shown.stdout
+    assert 60 < max(map(len, shown.stdout.splitlines())) <= 120
     assert page.read_text().startswith("<!doctype html>")
     document = json.loads(mptj("compare", *folders, "--json").stdout)
-    assert [run["label"] for run in document["runs"]] == ["one", "two"]
+    assert [run["label"] for run in document["runs"]] == [f"run-{at}" for at in range(6)]
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = mptj("compare", *folders, "--sort", "seed", "--metric", "loss")
+    assert narrow.returncode == 0, narrow.stderr
+    assert max(map(len, narrow.stdout.splitlines())) <= 60
+    assert "validation loss" not in narrow.stdout
+    wrong = mptj("compare", *folders, "--sort", "sede")
+    said = "mptj: sort: 'sede' is no column of this comparison. Did you mean 'seed'?\n"
+    assert (wrong.returncode, wrong.stderr) == (2, said)
 
 
 def test_a_run_is_on_this_machine_and_says_how_to_reach_a_cluster(
@@ -148,15 +153,6 @@ def test_a_run_is_on_this_machine_and_says_how_to_reach_a_cluster(
     without = mptj("run", str(job)).stdout
     assert without.startswith("training on this machine; a cluster takes the job with: mptj submit")
     assert "\nstarting TensorFlow…\n" in without
-
-
-def test_check_json_lists_the_mistakes(job_file: JobFile, mptj: Mptj) -> None:
-    path = job_file()
-    path.write_text(path.read_text().replace("epochs: 5", "epochs: five"))
-    done = mptj("check", str(path), "--json")
-    assert done.returncode == 2
-    (mistake,) = json.loads(done.stdout)["mistakes"]
-    assert (mistake["line"], mistake["field"], mistake["expected"]) == (9, "spec.training.epochs", "a whole number")
 
 
 def test_the_exit_code_is_the_workers(job_file: JobFile, environment: Environment) -> None:
@@ -178,22 +174,3 @@ def test_next_steps_are_flags_here_and_arguments_in_python(
     assert "Where" not in done.stderr
     with pytest.raises(NoCluster, match=r"where=mptraining\.Where\(context=…\)\), or on GKE"):
         connect(Where())
-
-
-def test_runs_are_compared_in_the_width_of_the_terminal(
-    mptj: Mptj, run_in: RunIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders = [str(run_in(f"run-{at}", training={"seed": at}, result={"seconds": 10.0 + at})) for at in range(6)]
-    monkeypatch.setenv("COLUMNS", "60")
-    narrow = mptj("compare", *folders, "--sort", "seed", "--metric", "loss")
-    assert narrow.returncode == 0, narrow.stderr
-    assert max(map(len, narrow.stdout.splitlines())) <= 60
-    monkeypatch.delenv("COLUMNS")
-    piped = mptj("compare", *folders)
-    assert 60 < max(map(len, piped.stdout.splitlines())) <= 120
-    assert "validation loss" not in narrow.stdout
-    wrong = mptj("compare", *folders, "--sort", "sede")
-    assert (wrong.returncode, wrong.stderr) == (
-        2,
-        "mptj: sort: 'sede' is no column of this comparison. Did you mean 'seed'?\n",
-    )

@@ -104,25 +104,17 @@ def test_the_comparison_has_the_best_trials_first_and_the_importance(
 def test_apply_writes_a_job_that_check_accepts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("sweep", "apply", str(folder)) == 0
     captured = capsys.readouterr()
-    assert captured.out.splitlines()[0] == "wrote flowers-best.yaml"
-    assert captured.err == ""
-    text = Path("flowers-best.yaml").read_text()
-    assert text.startswith("# Trial 4 of the sweep flowers: val_accuracy 1.\n")
-    job = check_job_file(Path("flowers-best.yaml")).written
-    assert job.metadata.name == "flowers-best"
-    assert job.spec.training is not None
-    assert job.spec.training.optimizer is not None
-    assert job.spec.training.optimizer.config["learning_rate"] == 0.004
-    assert job.spec.training.epochs == 4
-    assert job.spec.output is not None
-    assert job.spec.output.uri == "runs/flowers/best"
+    assert (captured.out.splitlines()[0], captured.err) == ("wrote flowers-best.yaml", "")
+    assert Path("flowers-best.yaml").read_text().startswith("# Trial 4 of the sweep flowers: val_accuracy 1.\n")
+    job = check_job_file(Path("flowers-best.yaml")).written.to_document()
+    assert (job["metadata"]["name"], job["spec"]["output"]["uri"]) == ("flowers-best", "runs/flowers/best")
+    assert job["spec"]["training"]["optimizer"]["config"]["learning_rate"] == 0.004
+    assert job["spec"]["training"]["epochs"] == 4
     assert call("sweep", "apply", str(folder)) == 2
     assert "exists" in capsys.readouterr().err
     assert call("sweep", "apply", str(folder), "--trial", "9", "--to", "ninth.yaml") == 0
-    ninth = check_job_file(Path("ninth.yaml")).written
-    assert ninth.metadata.name == "flowers-trial-9"
-    assert ninth.spec.output is not None
-    assert ninth.spec.output.uri == "runs/flowers/trial-9"
+    ninth = check_job_file(Path("ninth.yaml")).written.to_document()
+    assert (ninth["metadata"]["name"], ninth["spec"]["output"]["uri"]) == ("flowers-trial-9", "runs/flowers/trial-9")
 
 
 def test_explain_runs_nothing(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,11 +123,7 @@ def test_explain_runs_nothing(sweep_file: Path, capsys: pytest.CaptureFixture[st
     assert "at most 20, 2 at a time" in out
     assert "unknown until a trial has ended" in out
     assert not Path("runs").exists()
-
-
-def test_explain_takes_the_searched_fields_of_a_job_that_lacks_them(
-    sweep_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    # A field that the job lacks is searched.
     text = sweep_file.read_text().replace("{application: {name: mlp, classes: 3}}", "{application: {classes: 3}}")
     more = "    - {path: program.application.name, values: [mlp]}\n  trials:"
     sweep_file.write_text(text.replace("  trials:", more))
@@ -143,15 +131,9 @@ def test_explain_takes_the_searched_fields_of_a_job_that_lacks_them(
     assert "program.application.name" in capsys.readouterr().out
 
 
-def test_check_takes_a_sweep_and_names_the_line_of_a_mistake(
-    sweep_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_takes_a_sweep(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("check", "sweep.yaml") == 0
     assert capsys.readouterr().out.startswith("flowers: TPE over 2 parameters")
-    sweep_file.write_text(sweep_file.read_text().replace("records/train-*", "nowhere/train-*"))
-    assert call("check", "sweep.yaml") == 2
-    line = next(at for at, text in enumerate(sweep_file.read_text().splitlines(), 1) if "nowhere" in text)
-    assert capsys.readouterr().err.startswith(f"sweep.yaml:{line}: spec.job.data.train[0]: 'nowhere/train-*.tfrecord'")
 
 
 def test_every_mistake_is_reported_with_its_line(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,29 +158,17 @@ def test_every_mistake_is_reported_with_its_line(sweep_file: Path, capsys: pytes
     assert not Path("runs").exists()
 
 
-def test_a_sweep_is_no_job(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_no_sweep(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "sweep.json").write_text('{"kind": "MPTrainingSweep", "spec": 7}')
+    for named, said in (
+        ("records", "records: holds no sweep.json"),
+        ("runs/none", "runs/none: no such folder"),
+        (str(folder), "sweep.json: is no sweep. Restore it"),
+    ):
+        assert call("sweep", "status", named) == 2
+        assert said in capsys.readouterr().err
     assert call("run", "sweep.yaml") == 2
     assert "A sweep runs here with `mptj sweep FILE`" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("named", "found"),
-    [
-        pytest.param("records", "records: holds no sweep.json", id="a folder of something else"),
-        pytest.param("runs/none", "runs/none: no such folder", id="a folder that does not exist"),
-    ],
-)
-def test_a_folder_that_is_no_sweep(
-    named: str, found: str, sweep_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("sweep", "status", named) == 2
-    assert found in capsys.readouterr().err
-
-
-def test_a_damaged_sweep_is_reported_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "sweep.json").write_text('{"kind": "MPTrainingSweep", "spec": 7}')
-    assert call("sweep", "status", str(folder)) == 2
-    assert "sweep.json: is no sweep. Restore it" in capsys.readouterr().err
 
 
 def test_the_stored_sweep_is_that_of_a_cluster(folder: Path) -> None:

@@ -62,15 +62,12 @@ def test_help_has_every_command_in_one_group_and_uncut_lines_of_80_columns(capsy
     assert next(iter(GROUPS.values())).keys() >= {"init", "check", "run"}
 
 
-def test_the_usage_of_a_sweep_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["sweep", "--help"])
-    assert "Usage: mptj sweep [OPTIONS] FILE | COMMAND [ARGS]..." in capsys.readouterr().out
-
-
-def test_options_with_a_value_show_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["records", "convert", "--help"])
-    shown = capsys.readouterr().out
-    assert "--label COLUMN" in shown
-    assert "--image-size HEIGHTxWIDTH" in shown
+def test_usage_names_files_and_the_values_of_options(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, said in (
+        (["sweep"], ["Usage: mptj sweep [OPTIONS] FILE | COMMAND [ARGS]..."]),
+        (["records", "convert"], ["--label COLUMN", "--image-size HEIGHTxWIDTH"]),
+    ):
+        with pytest.raises(SystemExit):
+            main([*command, "--help"])
+        shown = capsys.readouterr().out
+        assert all(text in shown for text in said)

@@ -6,17 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mptraining.cluster import job_view
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.job_view import advice, lines, no_operator_text, reason_text, row, view, with_status
 from mptraining.runs import history
 from mptraining_api import outcomes
 from mptraining_api.events import Progress
 from mptraining_api.outcomes import Budget
-from mptraining_api.status import CONDITION_TYPES, Phase
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
@@ -139,26 +135,6 @@ def test_a_status_of_another_version_is_read_as_far_as_it_goes() -> None:
     broken = view(document(phase="Dancing"))
     assert broken.phase == "Pending"
     assert "status cannot be read" in reason_text(broken)
-
-
-@given(
-    phase=st.sampled_from(Phase),
-    conditions=st.lists(
-        st.tuples(
-            st.sampled_from(CONDITION_TYPES),
-            st.sampled_from(("True", "False")),
-            st.sampled_from(sorted(job_view._ADVICE)),
-            st.text(max_size=20),
-        ),
-        max_size=6,
-    ),
-)
-def test_any_status_becomes_lines(phase: Phase, conditions: list[tuple[str, str, str, str]]) -> None:
-    stated = [condition(type, reason, message, status) for type, status, reason, message in conditions]
-    seen = view(document(phase=str(phase), conditions=stated))
-    assert seen.error is None
-    assert lines(seen)[0] == f"flowers: {phase}"
-    assert (seen.exit_code is None) == (seen.ended_by is None)
 
 
 STATUS_PROGRESS = {"attempt": 1, "step": 640, "totalSteps": 640, "epoch": 5, "updateTime": "2026-01-01T00:00:11Z",

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mptraining.cluster.trained_model import constructor_arguments, copy_without_unknown, without_unknown
+from mptraining.cluster.trained_model import copy_without_unknown, without_unknown
 
 KNOWN = {"Dense": frozenset({"units", "kernel_initializer"}), "GlorotUniform": frozenset({"seed"})}
 
@@ -48,39 +46,6 @@ def test_only_unused_arguments_of_known_classes_are_removed(config: Any, expecte
     left_out: dict[str, None] = {}
     assert without_unknown(config, known, left_out) == expected
     assert list(left_out) == named
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["a", "units", "config", "class_name", "module"]), inner, max_size=4)
-        | st.dictionaries(st.sampled_from(["units", "new", "newer"]), inner, max_size=3).map(lambda some: dense(**some))
-    ),
-    max_leaves=20,
-)
-
-
-def values(config: Any) -> list[Any]:
-    """Return all values that are not None, in order."""
-    if isinstance(config, dict):
-        return [found for value in config.values() for found in values(value)]
-    if isinstance(config, list):
-        return [found for value in config for found in values(value)]
-    return [] if config is None else [config]
-
-
-@given(_JSON)
-def test_no_value_is_lost_and_a_second_time_changes_nothing(config: Any) -> None:
-    once = without_unknown(config, known, {})
-    assert values(once) == values(config)
-    left_out: dict[str, None] = {}
-    assert without_unknown(once, known, left_out) == once
-    assert not left_out
-
-
-def test_classes_of_other_packages_are_unchanged() -> None:
-    assert constructor_arguments("flowers.model", "Dense") is None
 
 
 def test_the_rest_of_the_file_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

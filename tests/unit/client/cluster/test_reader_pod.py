@@ -30,13 +30,10 @@ def template(output: str = "/runs/digits", **pod_template: Any) -> dict[str, Any
     """The pod template that the operator makes of a job on one T4."""
     pods = {"volumes": [CLAIM], "volumeMounts": [{"name": "runs", "mountPath": "/runs"}], **pod_template}
     spec = {
-        "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 1},
-        "program": {"application": {"name": "mlp"}},
-        "data": {"train": ["gs://b/x.tfrecord"], "label": "label"},
-        "training": {"epochs": 1, "batchSize": {"global": 8}},
-        "output": {"uri": output},
+        "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 1}, "program": {"application": {"name": "mlp"}},
+        "data": {"train": ["gs://b/x.tfrecord"], "label": "label"}, "output": {"uri": output},
         "podTemplate": {"image": "trainer:1", **pods},
-    }
+    }  # fmt: skip
     job = MPTrainingJob.parse({"metadata": {"name": "digits"}, "spec": spec})
     owner = Owner("default", "digits", "uid-of-digits", "2026-01-01T00:00:00Z")
     made = indexed_job(owner, resolve(job, ClusterSettings()), job.spec, attempt=1, settings=PodSettings())
@@ -65,7 +62,6 @@ def body(node: str | None = None, *, job: dict[str, Any] = JOB, **pod_template: 
 )
 def test_the_volume_of_a_run_folder(output: str, claim: str | None, persistent: bool) -> None:
     mounted = volume_of(output, template(output))
-    assert mounted is not None
     assert (mounted.claim, mounted.persistent) == (claim, persistent)
     assert volume_of("/srv/digits", template()) is None, "a path on the root file system is on no volume"
 
@@ -74,7 +70,6 @@ def test_the_innermost_mount_holds_the_folder() -> None:
     mounts = [{"name": "runs", "mountPath": "/runs"}, {"name": "scratch", "mountPath": "/runs/digits/"}]
     pods = template(volumes=[CLAIM, {"name": "scratch", "emptyDir": {}}], volumeMounts=mounts)
     mounted = volume_of("/runs/digits/a", pods)
-    assert mounted is not None
     assert (mounted.volume["name"], mounted.persistent) == ("scratch", False)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mptraining.board
-from mptraining.comparison.best import TIE, best
+from mptraining.comparison.compared import TIE, best
 from mptraining.comparison.values import Better
 
 
@@ -17,9 +17,9 @@ from mptraining.comparison.values import Better
     ("values", "direction", "expected"),
     [
         ((1.0, 1.2), "lower", (0,)),
-        ((1.0, 1.02), "lower", ()),
-        ((1.0, 1.02, 2.0), "lower", (0, 1)),
-        ((1.0, 1.02, 2.0), "higher", (2,)),
+        ((1.0, 1.009), "lower", ()),
+        ((1.0, 1.009, 1.02), "lower", (0, 1)),
+        ((1.0, 1.97, 2.0), "higher", (2,)),
         ((1.0, 2.0), None, ()),
         ((math.nan, 1.0, 2.0), "lower", (1,)),
         ((None, "x", 2.0), "lower", ()),

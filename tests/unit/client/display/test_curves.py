@@ -99,8 +99,8 @@ def test_matplotlib_draws_if_it_is_there_and_a_notebook_without_it(monkeypatch: 
     assert repr(shown) == "<Drawing of loss>"
     assert "<svg" in shown._repr_html_()
     axes = [[FakeAxes()]]
-    figure = SimpleNamespace(tight_layout=lambda: None)
+    pyplot = SimpleNamespace(subplots=lambda *_, **__: (SimpleNamespace(tight_layout=lambda: None), axes))
     monkeypatch.setitem(sys.modules, "matplotlib", SimpleNamespace(pyplot=None))
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", SimpleNamespace(subplots=lambda *_, **__: (figure, axes)))
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", pyplot)
     assert plotting.plot(drawn) == axes[0]
     assert [name for name, _ in axes[0][0].calls] == ["plot", "plot", "set_title", "set_xlabel", "set_yscale", "legend"]

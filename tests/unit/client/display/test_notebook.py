@@ -96,18 +96,16 @@ def test_warnings_have_a_colour() -> None:
 def test_curves_grow_and_forget_what_is_trained_again(attempt_events: Callable[..., list[Event]]) -> None:
     cell = Cell()
     events = attempt_events(steps=20)
-    cell.display.event(0, events[0])
-    cell.display.event(0, events[1])
+    for event in events[:2]:
+        cell.display.event(0, event)
     assert "<svg" not in cell.html, "one point is no curve"
     for event in events[2:]:
         cell.display.event(0, event)
     cell.display.close()
     assert cell.html.count('role="img"') == 2, "loss and accuracy"
     assert "until step 20" in cell.html
-    back = Recovered(
-        time=1.0, attempt=1, incarnation="a", worker=0, from_step=20, to_step=4, precision="float32", message=""
-    )
-    cell.display.event(0, back)
+    common: dict[str, Any] = {"time": 1.0, "attempt": 1, "incarnation": "a", "worker": 0}
+    cell.display.event(0, Recovered(from_step=20, to_step=4, precision="float32", message="", **common))
     cell.display.close()
     assert "until step 4" in cell.html
 

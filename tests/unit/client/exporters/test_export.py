@@ -65,18 +65,22 @@ def finished(reason: str = "Succeeded", code: int = 0, *, attempt: int = 1, inca
     )
 
 
-def send(folder: Path, server: FakeServer) -> Export:
-    export = Export(str(folder), "fake", server)
+def send(export: Export, *, final: bool = True) -> None:
     export.read()
-    export.send(final=True)
-    return export
+    export.send(final=final)
+
+
+def sent(folder: Path) -> FakeServer:
+    """Return a server to which the whole of a run folder was exported."""
+    server = FakeServer()
+    send(Export(str(folder), "fake", server))
+    return server
 
 
 def test_a_whole_run(run_in: RunIn) -> None:
     folder = run_in()
     append(folder, finished())
-    server = FakeServer()
-    send(folder, server)
+    server = sent(folder)
     (run,) = server.runs.values()
     assert run.parameters["training.optimizer.className"] == "Adam"
     assert run.tags["mptraining.run_folder"] == str(folder)
@@ -85,53 +89,49 @@ def test_a_whole_run(run_in: RunIn) -> None:
     assert server.statuses == ["succeeded"]
     state = States.read((folder / "tracking.json").read_bytes()).states["fake"]
     assert state == State(run_id=f"id of {run.key}", step=30)
+    again = sent(folder)
+    assert again.values == [], "the server has all of it"
+    assert again.runs.keys() == server.runs.keys(), "the same run"
 
 
 def test_an_interrupted_export_continues(run_in: RunIn) -> None:
-    folder = run_in()
     server = FakeServer(failures=1)
-    export = Export(str(folder), "fake", server)
-    export.read()
+    export = Export(str(run_in()), "fake", server)
     with pytest.raises(ConnectionError):
-        export.send(final=True)
+        send(export)
     export.send(final=True)
     assert server.steps() == list(range(1, 31))
-    again = FakeServer()
-    send(folder, again)
-    assert again.values == [], "the server has all of it"
-    assert again.runs.keys() == server.runs.keys(), "the same run"
 
 
 def test_validation_that_a_script_reports_after_its_step_was_sent(run_in: RunIn) -> None:
     folder = run_in(done=False)
     server = FakeServer()
     export = Export(str(folder), "fake", server)
-    export.read()
-    export.send(final=False)
+    send(export, final=False)
     last = server.steps()[-1]
     common = {"time": 8000.0, "attempt": 1, "incarnation": "a-b", "worker": 0, "epoch": 9}
-    append(folder, Progress(**common, step=last + 1, metrics={"loss": 0.5}))
-    export.read()
-    export.send(final=False)
-    append(folder, Progress(**common, step=last + 1, metrics={"loss": 0.5, "val_loss": 0.25}))
-    export.read()
-    export.send(final=False)
-    assert server.steps()[-1] == last + 1
+    for metrics in ({"loss": 0.5}, {"loss": 0.5, "val_loss": 0.25}):
+        append(folder, Progress(**common, step=last + 1, metrics=metrics))
+        send(export, final=False)
     assert server.steps().count(last + 1) == 1
-    assert server.steps("val_loss")[-1] == last + 1
+    assert server.steps("val_loss")[-1] == server.steps()[-1] == last + 1
+
+
+def later(steps: int, first: int, begin: float = 5000, **more: Any) -> list[Event]:
+    """Return the events of attempt 2, of another process."""
+    events = summary(steps=steps, first=first, attempt=2, begin=begin)
+    values = [more if event.kind == "Progress" else {} for event in events]
+    return [
+        event.model_copy(update={"incarnation": "c-d", **value}) for event, value in zip(events, values, strict=True)
+    ]
 
 
 def test_a_later_attempt_is_part_of_the_same_run(run_in: RunIn) -> None:
     folder = run_in(done=False)
-    first = FakeServer()
     append(folder, finished("Preempted", 75))
-    send(folder, first)
-    later = [
-        event.model_copy(update={"incarnation": "c-d"}) for event in summary(steps=40, first=20, attempt=2, begin=5000)
-    ]
-    append(folder, *later, finished(attempt=2, incarnation="c-d"))
-    second = FakeServer()
-    send(folder, second)
+    first = sent(folder)
+    append(folder, *later(40, 20), finished(attempt=2, incarnation="c-d"))
+    second = sent(folder)
     assert second.runs.keys() == first.runs.keys()
     assert first.steps() == list(range(1, 31))
     assert second.steps() == list(range(31, 41)), "a server's steps only grow"
@@ -140,52 +140,35 @@ def test_a_later_attempt_is_part_of_the_same_run(run_in: RunIn) -> None:
 
 def test_after_the_fact_steps_that_were_trained_again_have_their_last_values(run_in: RunIn) -> None:
     folder = run_in(done=False)
-    again = [
-        event.model_copy(
-            update={"incarnation": "c-d", **({"metrics": {"loss": 7.0}} if event.kind == "Progress" else {})}
-        )
-        for event in summary(steps=35, first=20, attempt=2, begin=5000)
-    ]
-    append(folder, *again)
-    server = FakeServer()
-    send(folder, server)
+    append(folder, *later(35, 20, metrics={"loss": 7.0}))
+    server = sent(folder)
     assert server.steps() == list(range(1, 36))
     assert {value for name, step, value in server.values if name == "loss" and step > 20} == {7.0}
 
 
-@pytest.mark.parametrize(
-    ("events", "status"),
-    [
-        ([], "running"),
-        ([finished()], "succeeded"),
-        ([finished("ProgramFailed", 1)], "failed"),
-        ([finished("Preempted", 75)], "stopped"),
-    ],
-)
+@pytest.mark.parametrize(("events", "status"), [([], "running"), ([finished("ProgramFailed", 1)], "failed")])
 def test_the_status(run_in: RunIn, events: list[Event], status: Status) -> None:
     folder = run_in()
     if events:
         append(folder, *events)
-    server = FakeServer()
-    send(folder, server)
-    assert server.statuses == [status]
+    assert sent(folder).statuses == [status]
 
 
 def test_following_waits_for_this_launch_and_ends_with_it(run_in: RunIn) -> None:
     """The folder has an earlier attempt's events; the server is down for a while."""
     folder = run_in(done=False)
     append(folder, finished("Preempted", 75))
-    mine: dict[str, Any] = {"incarnation": "c-d"}
-    later = [event.model_copy(update=mine) for event in summary(steps=34, first=30, attempt=2, begin=9500)]
+    events = later(34, 30, 9500)
     server, said, waits = FakeServer(failures=2), [], []
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) == 1:
             assert not server.runs, "the launch has not begun to train"
-            append(folder, *later[:3])
+            append(folder, *events[:3])
         if len(waits) == 5:
-            append(folder, *later[3:], finished(attempt=2, **mine).model_copy(update={"time": 9999.0}))
+            end = finished(attempt=2, incarnation="c-d").model_copy(update={"time": 9999.0})
+            append(folder, *events[3:], end)
         assert len(waits) < 20
 
     follow(Export(str(folder), "fake", server), incarnation="c-d", wait=wait, on_error=said.append)
@@ -198,18 +181,14 @@ def test_a_server_that_is_down_at_the_end_does_not_hold_the_trainer(run_in: RunI
     folder = run_in(done=False)
     append(folder, finished())
     said: list[str] = []
-    follow(
-        Export(str(folder), "fake", FakeServer(failures=1000)),
-        incarnation="a-b",
-        wait=lambda _: pytest.fail("waits for a server that is down"),
-        on_error=said.append,
-    )
+    export = Export(str(folder), "fake", FakeServer(failures=1000))
+    follow(export, incarnation="a-b", wait=lambda _: pytest.fail("waits"), on_error=said.append)
     assert len(said) == 1
 
 
 def test_no_run(tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match="holds no events of a run"):
-        send(tmp_path, FakeServer())
+        sent(tmp_path)
 
 
 def test_parameters_are_the_jobs_settings(run_in: RunIn) -> None:

@@ -97,12 +97,6 @@ def test_what_a_machine_lacks(gpu: bool, tpu: bool, kind: Any, lacks: bool) -> N
     assert Machine(gpu=gpu, tpu=tpu).lacks(kind) is lacks
 
 
-def test_latest_attempt() -> None:
-    names = ["events/2-5d0c-11-0-0.jsonl", "/runs/x/events/10-5d0c-11-1-3.jsonl", "events/notes.txt", "12"]
-    assert latest_attempt(names) == 10
-    assert latest_attempt([]) == 0
-
-
 def trained(**training: Any) -> ResolvedJob:
     job = resolve(JOB, ClusterSettings())
     assert job.training
@@ -135,6 +129,7 @@ def test_already_finished(
     before: dict[str, Any], result: Result, latest: int, now: dict[str, Any], finished: bool
 ) -> None:
     assert already_finished(trained(**before), result, latest, trained(**now)) is finished
+    assert latest_attempt([f"events/{latest}-5d0c-11-0-0.jsonl", "events/notes.txt", "12"]) == latest
 
 
 def test_environment_of_a_worker() -> None:

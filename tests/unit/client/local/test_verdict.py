@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 
@@ -44,10 +45,6 @@ def test_verdict(
         pytest.param(2.0, 2, None, 0.0, signal.SIGKILL, id="Ctrl-C twice"),
     ],
 )
-def test_due(
-    now: float, interrupts: int, failed_at: float | None, told_at: float | None, expected: signal.Signals | None
-) -> None:
-    timeouts = Timeouts(stop=20, peers=15)
-    assert (
-        due_signal(now, interrupts=interrupts, failed_at=failed_at, signalled_at=told_at, timeouts=timeouts) == expected
-    )
+def test_due(now: float, interrupts: int, failed_at: float | None, told_at: float | None, expected: int | None) -> None:
+    given: dict[str, Any] = {"interrupts": interrupts, "failed_at": failed_at, "signalled_at": told_at}
+    assert due_signal(now, **given, timeouts=Timeouts(stop=20, peers=15)) == expected

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
+import yaml
 
 from mptraining.packaging import notebooks, program
 from mptraining.packaging.notebooks import running_notebook
@@ -140,8 +141,6 @@ def module(here: Path) -> Iterator[Callable[[str, str], ModuleType]]:
     def load(name: str, code: str) -> ModuleType:
         file = write(here / "code" / f"{name.replace('.', '/')}.py", code)
         spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None
-        assert spec.loader is not None
         loaded = importlib.util.module_from_spec(spec)
         sys.modules[name] = loaded
         names.append(name)
@@ -159,19 +158,12 @@ def test_a_function_of_a_module_ships_its_folder(here: Path, module: Any) -> Non
     made = program.ship_function(build)
     assert made.program == {"function": {"entryPoint": "roses.model:build"}}
     assert paths(made) == ["other.py", "roses/model.py"]
-
-
-def test_a_function_that_trains_is_called_by_a_script(here: Path, module: Any) -> None:
+    # One that trains is called by a script.
     train = module("tulips", "def train(rate=0.1): print(rate)").train
     made = program.ship_function(train, trains_itself=True, arguments={"rate": 0.5})
     assert made.program == {"script": {"path": "run_train.py"}}
     assert "from tulips import train" in text(made, "run_train.py")
     assert "    train(**{'rate': 0.5})\n" in text(made, "run_train.py")
-
-
-def test_an_installed_function_is_not_shipped() -> None:
-    import yaml
-
     with pytest.raises(InvalidProgram, match="yaml is an installed package, which is not shipped"):
         program.ship_function(yaml.safe_load)
 

@@ -26,26 +26,14 @@ GRID = [{"path": "a", "values": [1, 2, 3]}, {"path": "b", "int": {"low": 0, "hig
 CONDITIONAL = [*GRID, {"path": "c", "values": [7, 8], "when": {"path": "a", "values": [1]}}]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "trials", "combinations"),
-    [
-        pytest.param(GRID, 9, 9, id="every combination"),
-        pytest.param(CONDITIONAL, 12, 12, id="a condition: 3 x 2 and 2 x 3"),
-    ],
-)
-def test_a_grid_has_as_many_trials_as_combinations(
-    parameters: list[dict[str, Any]], trials: int, combinations: int
-) -> None:
+@pytest.mark.parametrize(("parameters", "trials"), [(GRID, 9), (CONDITIONAL, 12)])
+def test_a_grid_has_as_many_trials_as_combinations(parameters: list[dict[str, Any]], trials: int) -> None:
     found = cost(spec_with(algorithm={"name": "Grid"}, parameters=parameters, trials={}))
-    assert (found.trials, found.combinations, found.epochs) == (trials, combinations, 4 * trials)
+    assert (found.trials, found.combinations, found.epochs) == (trials, trials, 4 * trials)
 
 
 @pytest.mark.parametrize(
-    ("digits", "size"),
-    [
-        pytest.param("abcdefg", "11,000,000 combinations", id="a condition"),
-        pytest.param("abcdefghi", "more than 1,000,000,000 combinations", id="a condition of a larger search"),
-    ],
+    ("digits", "size"), [("abcdefg", "11,000,000 combinations"), ("abcdefghi", "more than 1,000,000,000 combinations")]
 )
 def test_a_search_with_conditions_is_not_counted_one_by_one(digits: str, size: str) -> None:
     # A billion combinations would take hours. One of the first digit's ten values has two values of `j`.

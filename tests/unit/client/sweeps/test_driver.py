@@ -29,32 +29,23 @@ def test_a_sweep_runs_its_trials_and_finds_the_best(
     code, view = run(sweep_file(trials=5), trainer)
     assert code == 0
     assert [each.state for each in view.trials] == [TrialState.SUCCEEDED] * 5
-    assert view.status.best is not None
     assert view.status.best.objective == max(each.objective or 0.0 for each in view.trials)
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "flowers: TPE, 5 trials at most, 1 at a time; folder runs/flowers"
     assert [line.split()[:3] for line in out[1:6]] == [["trial", str(number), "succeeded"] for number in range(1, 6)]
     assert out[-1] == "  next    mptj sweep compare runs/flowers   mptj sweep apply runs/flowers"
     stored = SweepFolder(Path("runs/flowers")).read()
-    assert stored is not None
     assert stored[1] == view.status
     assert Path("runs/flowers/trials/5/result.json").is_file()
 
 
 def test_a_second_driver_of_the_same_folder_is_refused(sweep_file: SweepFile, trainer: tuple[str, str]) -> None:
-    path = sweep_file()
-    with (
-        SweepFolder(Path("runs/flowers")).lock(),
-        pytest.raises(InvalidSpec, match="another mptj sweep is at work here"),
-    ):
-        run(path, trainer)
-
-
-def test_whether_a_driver_is_at_work() -> None:
-    folder = SweepFolder(Path("runs/flowers"))
+    path, folder = sweep_file(), SweepFolder(Path("runs/flowers"))
     assert not folder.is_driven()
     with folder.lock():
         assert folder.is_driven()
+        with pytest.raises(InvalidSpec, match="another mptj sweep is at work here"):
+            run(path, trainer)
     assert not folder.is_driven()
 
 

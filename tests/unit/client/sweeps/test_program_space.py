@@ -18,35 +18,33 @@ ARGUMENTS = "program.function.arguments"
 
 
 @pytest.mark.parametrize(
-    ("reported", "values"),
+    ("kind", "low", "high", "step", "sampling", "values"),
     [
-        pytest.param({"kind": "int", "low": 32, "high": 512, "step": 32, "sampling": "linear"}, {"int": {"low": 32,
-         "high": 512, "step": 32}}, id="an integer"),
-        pytest.param({"kind": "int", "low": 8, "high": 64, "step": 2, "sampling": "log"}, {"values": [8, 16, 32, 64]},
-         id="a factor"),
-        pytest.param({"kind": "int", "low": 1, "high": 8, "step": 2, "sampling": "reverse_log"}, {"values": [8, 7, 5,
-         1]}, id="a factor from the upper end"),
-        pytest.param({"kind": "float", "low": 1e-5, "high": 0.1, "step": None, "sampling": "log"},
-         {"logUniform": {"low": 1e-5, "high": 0.1}}, id="a logarithmic number"),
-        pytest.param({"kind": "float", "low": 0.0, "high": 0.5, "step": 0.25, "sampling": "linear"}, {"values": [0.0,
-         0.25, 0.5]}, id="steps of a number"),
-        pytest.param({"kind": "boolean", "values": [False, True]}, {"values": [False, True]}, id="a boolean"),
+        ("int", 32, 512, 32, "linear", {"int": {"low": 32, "high": 512, "step": 32}}),
+        ("int", 8, 64, 2, "log", {"values": [8, 16, 32, 64]}),
+        ("int", 1, 8, 2, "reverse_log", {"values": [8, 7, 5, 1]}),
+        ("float", 1e-5, 0.1, None, "log", {"logUniform": {"low": 1e-5, "high": 0.1}}),
+        ("float", 0.0, 0.5, 0.25, "linear", {"values": [0.0, 0.25, 0.5]}),
     ],
-)  # fmt: skip
-def test_the_values_of_a_hyperparameter(reported: dict[str, Any], values: dict[str, Any]) -> None:
+)
+def test_the_values_of_a_hyperparameter(
+    kind: str, low: float, high: float, step: float | None, sampling: str, values: dict[str, Any]
+) -> None:
+    reported = {"kind": kind, "low": low, "high": high, "step": step, "sampling": sampling}
     parameters, notes = parameters_of([{"path": f"{ARGUMENTS}.x", **reported}])
     assert parameters == [{"path": f"{ARGUMENTS}.x", **values}]
     assert notes == []
 
 
 def test_sampling_that_a_sweep_does_not_have_is_noted_and_fixed_values_are_not_searched() -> None:
-    parameters, notes = parameters_of(
-        [
-            {"path": f"{ARGUMENTS}.a", "kind": "fixed", "values": [7]},
-            {"path": f"{ARGUMENTS}.b", "kind": "int", "low": 1, "high": 99, "sampling": "log"},
-        ]
-    )
-    assert parameters == [{"path": f"{ARGUMENTS}.b", "int": {"low": 1, "high": 99}}]
+    fixed = {"path": f"{ARGUMENTS}.a", "kind": "fixed", "values": [7]}
+    by_log = {"path": f"{ARGUMENTS}.b", "kind": "int", "low": 1, "high": 99, "sampling": "log"}
+    boolean = {"path": f"{ARGUMENTS}.c", "kind": "boolean", "values": [False, True]}
+    parameters, notes = parameters_of([fixed, by_log, boolean])
+    assert parameters == [
+        {"path": f"{ARGUMENTS}.b", "int": {"low": 1, "high": 99}},
+        {"path": f"{ARGUMENTS}.c", "values": [False, True]},
+    ]
     assert notes == [f"{ARGUMENTS}.b: sampled uniformly, and not by log"]
 
 
@@ -93,9 +91,7 @@ def test_a_sweep_without_parameters_searches_those_of_its_program(reader: Stub, 
     assert paths == ["layers", "width", "second"]
     assert found["spec"]["parameters"][2]["when"] == {"path": f"{ARGUMENTS}.layers", "values": [2]}
     assert sweep_problems(found, ClusterSettings()).problems == ()
-
-
-def test_arguments_that_the_job_gives_are_not_searched(reader: Stub, tmp_path: Path) -> None:
+    # Arguments that the job gives are not searched.
     found, _ = with_parameters_of_program(document(width=16), tmp_path, command=reader(REPORT))
     assert [each["path"].rpartition(".")[2] for each in found["spec"]["parameters"]] == ["layers", "second"]
 
@@ -109,13 +105,9 @@ def test_a_program_that_tells_no_hyperparameters_is_a_mistake(reader: Stub, tmp_
         with_parameters_of_program(document(), tmp_path, command=none)
 
 
-def test_written_parameters_are_kept_without_asking(tmp_path: Path) -> None:
-    written = document()
+def test_written_parameters_and_mistakes_of_the_job_are_kept_without_asking(tmp_path: Path) -> None:
+    written, wrong = document(), document()
     written["spec"]["parameters"] = [{"path": "training.epochs", "values": [1, 2]}]
-    assert with_parameters_of_program(written, tmp_path, command=("false",)) == (written, [])
-
-
-def test_mistakes_of_the_job_are_left_to_the_check(tmp_path: Path) -> None:
-    wrong = document()
     wrong["spec"]["job"]["traning"] = {}
-    assert with_parameters_of_program(wrong, tmp_path, command=("false",)) == (wrong, [])
+    for unchanged in (written, wrong):
+        assert with_parameters_of_program(unchanged, tmp_path, command=("false",)) == (unchanged, [])

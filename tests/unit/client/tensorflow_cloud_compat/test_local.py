@@ -68,17 +68,10 @@ def test_who_asks_for_no_accelerator_gets_this_machine_s(
 
 
 ARGUMENTS: dict[str, Any] = {
-    "entry_point": None,
-    "requirements_txt": None,
-    "docker_config": "auto",
-    "distribution_strategy": "auto",
-    "worker_config": "auto",
-    "worker_count": 0,
-    "entry_point_args": None,
-    "stream_logs": False,
-    "job_labels": None,
+    "entry_point": None, "requirements_txt": None, "docker_config": "auto", "distribution_strategy": "auto",
+    "worker_config": "auto", "worker_count": 0, "entry_point_args": None, "stream_logs": False, "job_labels": None,
     "service_account": None,
-}
+}  # fmt: skip
 
 
 def test_what_is_deleted_at_the_end_is_not_shown(

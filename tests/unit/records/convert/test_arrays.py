@@ -61,20 +61,6 @@ def test_raw_tensors_are_little_endian_in_c_order(tmp_path: Path) -> None:
     assert second["half"] == [np.arange(6, 12, dtype="<f2").tobytes()]
 
 
-@pytest.mark.parametrize("name", ["label", "y"])
-def test_the_label_is_found_by_its_name(tmp_path: Path, name: str) -> None:
-    made = _convert(tmp_path, x=np.zeros(2), **{name: np.array([4, 5])})
-    assert made.label == name
-    assert [row[name].tolist() for row in _rows(tmp_path)] == [[4], [5]]
-
-
-def test_text_labels_become_classes(tmp_path: Path) -> None:
-    made = _convert(tmp_path, x=np.zeros(3), y=np.array(["dog", "cat", "dog"]))
-    assert made.classes == ("cat", "dog")
-    assert made.features[1] == Feature(name="y", dtype="int64")
-    assert [row["y"].tolist() for row in _rows(tmp_path)] == [[1], [0], [1]]
-
-
 def test_narrowing_is_reported(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=np.zeros(2))
     said: list[str] = []
@@ -98,8 +84,3 @@ def test_arrays_that_cannot_be_records_are_refused(tmp_path: Path, arrays: dict[
     with pytest.raises(InvalidData, match=said):
         _convert(tmp_path, **arrays)
     assert not storage.glob_or_empty(f"{tmp_path}/out/*")
-
-
-def test_a_missing_label_names_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(InvalidData, match=r"no 'lable' in it.*Did you mean 'label'"):
-        _convert(tmp_path, "lable", x=np.zeros(2), label=np.zeros(2))

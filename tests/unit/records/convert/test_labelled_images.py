@@ -99,12 +99,6 @@ def test_the_label_must_be_named_when_it_cannot_be_known(ships: Path, out: Path)
     assert CliRunner().invoke(app, shlex.split(command)).exit_code == 0
 
 
-def test_a_table_of_names_alone_has_no_label(ships: Path, out: Path) -> None:
-    (ships / "train.csv").write_text("image\n2800.jpg\n2801.jpg\n")
-    made = _convert(ships, out)
-    assert (made.label, made.records) == (None, 2)
-
-
 def test_other_columns_are_stored_on_request(ships: Path, out: Path) -> None:
     (ships / "train.csv").write_text("image,label,age,port\n2800.jpg,a,3,x\n2801.jpg,b,5,y\n")
     said: list[str] = []
@@ -152,17 +146,6 @@ def test_missing_and_damaged_images_are_skipped_on_request(ships: Path, out: Pat
     assert any(line.startswith(f"skipped: {ships}/images/2800.jpg: a damaged image") for line in said)
 
 
-def test_images_without_a_label_are_left_out_on_request(ships: Path, out: Path) -> None:
-    (ships / "train.csv").write_text("image,label\n2800.jpg,\n2801.jpg,1\n2802.jpg,0\n")
-    (made,) = convert(
-        str(ships / "train.csv"), str(out), images=str(ships / "images"), label="label", missing="Drop", keep_order=True
-    )
-    assert made.records == 2
-    expected = [[(ships / "images" / f"280{number}.jpg").read_bytes()] for number in (1, 2)]
-    found = records(f"{out}/train-*")
-    assert ([row["image"] for row in found], [row["label"] for row in found]) == (expected, [[1], [0]])
-
-
 def test_rows_without_a_name_a_label_or_a_group_are_left_out_on_request(ships: Path, out: Path) -> None:
     text = "image,label,who\n2800.jpg,1,a\n,0,a\nmissing.jpg,,a\n2801.jpg,0,\n2802.jpg,0,b\n2803.jpg,1,b\n"
     (ships / "train.csv").write_text(text)
@@ -179,17 +162,11 @@ def test_rows_without_a_name_a_label_or_a_group_are_left_out_on_request(ships: P
 
 def test_names_alone_are_left_out_where_they_are_empty(ships: Path, out: Path) -> None:
     (ships / "train.csv").write_text("image,port\n2800.jpg,x\n,y\n2801.jpg,x\n")
-    assert _convert(ships, out, columns=[], missing="Drop").records == 2
+    made = _convert(ships, out, columns=[], missing="Drop")
+    assert (made.records, made.label) == (2, None)
     said: list[str] = []
     assert _convert(ships, out, columns=[], bad_images="Skip", overwrite=True, notice=said.append).records == 2
     assert any(line.startswith("skipped: row 1: no image ''") for line in said)
-
-
-def test_images_of_a_bucket(ships: Path, bucket: str, out: Path) -> None:
-    for path in ships.rglob("*.*"):
-        storage.upload(path, f"{bucket}/ships/{path.relative_to(ships)}")
-    (made,) = convert(f"{bucket}/ships/train.csv", str(out), images=f"{bucket}/ships/images", label="category")
-    assert made.records == 24
 
 
 def test_groups_stay_together(ships: Path, out: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from mptraining_records.convert.convert import convert
 from mptraining_records.convert.permutation import permutation
 from mptraining_records.convert.split import summarize
 from mptraining_records.tfrecord import manifest
-from tests.unit.records.convert.pictures import picture, records
+from tests.unit.records.convert.pictures import records
 
 
 @pytest.fixture(params=["npz", "csv"])
@@ -62,18 +61,6 @@ def test_records_of_a_file_are_whole_after_the_way_through_temporary_files(tmp_p
     assert found == {number: f"{each}_" for number, each in text.items()}
     assert steps == [(number, 6000) for number in range(1, 6001)]
     assert [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")] == []
-
-
-def test_class_folders_are_mixed(tmp_path: Path) -> None:
-    for name in ("a", "b", "c"):
-        for number in range(40):
-            path = tmp_path / "source" / name / f"{name}{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(picture("png", (2, 2), number))
-    (made,) = convert(str(tmp_path / "source"), str(tmp_path / "out"))
-    labels = [row["label"][0] for row in records(f"{tmp_path}/out/*.tfrecord")]
-    assert sum(one != two for one, two in itertools.pairwise(labels)) > 60
-    assert not made.is_sorted_by_label
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 100])

@@ -31,30 +31,20 @@ def test_groups_are_never_divided() -> None:
     assert 150 < chosen.sum() < 250
 
 
-def test_the_seed_decides() -> None:
-    first, again, other = (choose_validation(100, 0.2, seed, labels=None, groups=None) for seed in (1, 1, 2))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
-
-
-class Test_stratified:
-    def test_where_every_value_has_enough_rows_for_both_splits(self) -> None:
-        labels = np.repeat(np.arange(3), [5, 50, 6])
-        assert why_not_stratified(labels, 0.2, None) is None
-        assert why_not_stratified(labels, 0.8, None) is None
-        said = "0 has 5 rows, a share of 0.1 needs 10 of each value"
-        assert why_not_stratified(labels, 0.1, None) == said
-        assert why_not_stratified(labels, 0.9, None) == said.replace("0.1", "0.9")
-
-    def test_not_where_a_number_occurs_once(self) -> None:
-        labels = np.append(np.repeat(np.arange(10), 100), 215_000)
-        assert why_not_stratified(labels, 0.2, None) == "215000 has 1 row, a share of 0.2 needs 5 of each value"
-
-    def test_although_a_named_class_is_rare(self) -> None:
-        labels = np.repeat(np.arange(2), [1, 9])
-        assert why_not_stratified(labels, 0.2, ("rare", "common")) is None
-
-    def test_not_where_most_named_classes_are_rare(self) -> None:
-        labels = np.repeat(np.arange(3), [1, 1, 8])
-        why = why_not_stratified(labels, 0.2, ("a", "b", "c"))
-        assert why == "'a' has 1 row, a share of 0.2 needs 5 of each value"
+@pytest.mark.parametrize(
+    ("sizes", "classes", "fraction", "why"),
+    [
+        ([5, 50, 6], None, 0.2, None),
+        ([5, 50, 6], None, 0.8, None),
+        ([5, 50, 6], None, 0.1, "0 has 5 rows, a share of 0.1 needs 10 of each value"),
+        ([5, 50, 6], None, 0.9, "0 has 5 rows, a share of 0.9 needs 10 of each value"),
+        ([100, 100, 1], None, 0.2, "2 has 1 row, a share of 0.2 needs 5 of each value"),
+        # Named classes: one may be rare, most may not.
+        ([1, 9], ("rare", "common"), 0.2, None),
+        ([1, 1, 8], ("a", "b", "c"), 0.2, "'a' has 1 row, a share of 0.2 needs 5 of each value"),
+    ],
+)
+def test_a_split_is_stratified_where_every_value_has_enough_rows_for_both(
+    sizes: list[int], classes: tuple[str, ...] | None, fraction: float, why: str | None
+) -> None:
+    assert why_not_stratified(np.repeat(np.arange(len(sizes)), sizes), fraction, classes) == why

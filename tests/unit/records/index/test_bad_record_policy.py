@@ -1,21 +1,19 @@
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from mptraining_api.problems import InvalidData
+from mptraining_records.index import bad_record_policy
 from mptraining_records.index.bad_record_policy import BadRecords
+from mptraining_records.storage import storage
 from mptraining_records.tfrecord.framing import BAD_PAYLOAD, BadRecord
 
 
 def _bad(number: int, uri: str = "a.tfrecord") -> BadRecord:
     return BadRecord(uri, number, 100 * number, BAD_PAYLOAD, 100)
-
-
-def test_the_first_is_an_error_by_default() -> None:
-    with pytest.raises(InvalidData, match=r"a\.tfrecord: record 3 at byte 300 is damaged: the payload's checksum"):
-        BadRecords().add(_bad(3))
 
 
 def test_skipped_ones_are_listed_once_in_the_order_of_their_discovery() -> None:
@@ -33,9 +31,13 @@ def test_one_too_many_is_an_error_and_listed() -> None:
     assert account.skipped == (_bad(0), _bad(1))
 
 
-def test_none_may_be_skipped_beyond_zero() -> None:
-    with pytest.raises(InvalidData, match="maxSkipped = 0"):
-        BadRecords("Skip").add(_bad(0))
+def test_the_manifest_names_every_skipped_record(folder: str) -> None:
+    bad_record_policy.save(folder, "1-abc-0", [])
+    uri = bad_record_policy.save(folder, "1-abc-0", [_bad(3)])
+    assert uri == storage.join(folder, "1-abc-0.json")
+    assert json.loads(storage.read(uri))["records"] == [
+        {"uri": "a.tfrecord", "record": 3, "offset": 300, "cause": BAD_PAYLOAD, "length": 100}
+    ]
 
 
 def test_several_threads_may_meet_the_same() -> None:

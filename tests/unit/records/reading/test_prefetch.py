@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.index import dataset_index
-from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.read_plan import RangeRead
@@ -142,14 +141,6 @@ def test_of_a_short_data_set_few_epochs_are_read_ahead(tmp_path: Path) -> None:
 
 
 class Test_a_damaged_record:
-    def test_is_a_hole_when_skipped(self, dataset: DatasetIndex, flip: Callable[[str, int], None]) -> None:
-        flip(dataset.shards[1].object.uri, -6)
-        dataset = dataset_index.build([f"{dataset.shards[0].object.uri.rpartition('/')[0]}/*.tfrecord"])
-        with RecordReader(dataset, bad_records=BadRecords("Skip", 1)) as reader:
-            found = list(_all(RecordStream(reader, [np.arange(300)]), 7))
-            assert [number for number in range(300) if found[number] is None] == [199]
-            assert [(bad.record, bad.uri) for bad in reader.skipped] == [(99, dataset.shards[1].object.uri)]
-
     def test_is_an_error_at_its_place_and_not_before(
         self, dataset: DatasetIndex, flip: Callable[[str, int], None]
     ) -> None:

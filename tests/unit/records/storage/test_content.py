@@ -142,17 +142,17 @@ def test_other_requests_wait_as_well(service: Service) -> None:
     one = {"Content-Range": "bytes 0-0/1"}
 
     def fault(number: int, handler: http.server.BaseHTTPRequestHandler) -> bool:
-        return answer(handler, 429, b"", {"Retry-After": "2"}) if number == 0 else answer(handler, 206, b"x", one)
+        return answer(handler, 429, b"", {"Retry-After": "1"}) if number == 0 else answer(handler, 206, b"x", one)
 
     service.fault = fault
     began = time.monotonic()
     assert storage.read(URI) == b"x"
-    assert time.monotonic() - began >= 2
+    assert time.monotonic() - began >= 1
     assert len(service.paths) == 2
 
 
 def test_but_not_longer_than_a_request_is_retried(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "2")
+    monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1")
     service.fault = lambda number, handler: answer(handler, 503, b"", {"Retry-After": "3600"})
     with pytest.raises(StorageUnavailable, match="HTTP 503"):
         _read()

@@ -81,23 +81,9 @@ def test_records_that_differ_are_refused(rows: list[Mapping[str, Encodable]], sa
         _infer(*rows)
 
 
-def test_a_missing_label_names_the_nearest() -> None:
-    with pytest.raises(InvalidData, match=r"no feature 'lable'.*Did you mean 'label'"):
-        _infer({"label": 1, "x": 2}, label="lable")
-
-
 def test_no_records_show_nothing() -> None:
     with pytest.raises(InvalidData, match="no record"):
         features.infer([])
-
-
-def test_the_inference_can_be_reported() -> None:
-    assert features.describe(
-        [
-            Feature(name="image", dtype="uint8", shape=(None, None, 3), decode="jpeg"),
-            Feature(name="label", dtype="int64"),
-        ]
-    ) == ["image: uint8 [?, ?, 3] from jpeg", "label: int64"]
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,6 @@ def test_records_are_framed_as_tensorflow_frames_them() -> None:
     assert framing.encode(b"hello") + framing.encode(b"") == BY_TENSORFLOW
 
 
-def test_a_frame_proves_its_length_and_its_payload() -> None:
-    frame = framing.encode(b"hello")
-    assert framing.is_header(frame[:12])
-    assert framing.is_payload(frame[12:17], frame[17:])
-    assert not framing.is_header(b"\1" + frame[1:12])
-    assert not framing.is_header(frame[:11])
-    assert not framing.is_payload(b"hallo", frame[17:])
-    assert not framing.is_payload(b"hello", frame[17:20])
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -48,10 +38,3 @@ def test_other_files_are_refused_with_the_way_out(content: bytes, said: str) -> 
 def test_tfrecord_files_and_empty_ones_are_not_refused() -> None:
     framing.refuse_foreign("file", BY_TENSORFLOW)
     framing.refuse_foreign("file", b"")
-
-
-def test_damage_is_reported_with_its_place() -> None:
-    bad = framing.BadRecord("train-0.tfrecord", 17, 4096, framing.BAD_PAYLOAD, 116)
-    assert str(bad.problem()).startswith(
-        "train-0.tfrecord: record 17 at byte 4096 is damaged: the payload's checksum is wrong. "
-    )

@@ -85,9 +85,19 @@ def test_of_a_long_output_the_beginning_and_the_end_are_kept(
     assert gap == f"… {missing:,} bytes of output are not kept here …\n"
 
 
-def test_a_progress_bar_leaves_its_last_state(tmp_path: Path) -> None:
-    written(str(tmp_path), ["1/3", "\r2/3", "\r", "3/3\n", "10%\b\b\b90%\r\n", "done\n"])
-    assert text(str(tmp_path)) == "3/3\n90%\ndone\n"
+@pytest.mark.parametrize(
+    ("output", "kept"),
+    [
+        # Of a progress bar its last state.
+        (["1/3", "\r2/3", "\r", "3/3\n", "10%\b\b\b90%\r\n", "done\n"], "3/3\n90%\ndone\n"),
+        (["the key is s3cr", "et-value\n"], "the key is (KEY)\n"),
+        (["a\ud800b\n"], "a?b\n"),
+    ],
+    ids=["a progress bar", "a secret", "a character that cannot be encoded"],
+)
+def test_lines_as_they_are_kept(tmp_path: Path, output: list[str], kept: str) -> None:
+    written(str(tmp_path), output, redact=lambda text: text.replace("s3cret-value", "(KEY)"))
+    assert text(str(tmp_path)) == kept
 
 
 def test_a_bar_in_parts_does_not_grow_the_memory(tmp_path: Path) -> None:
@@ -96,21 +106,6 @@ def test_a_bar_in_parts_does_not_grow_the_memory(tmp_path: Path) -> None:
         writer.add(f"\r{step}/1000" + " " * 50)
         writer._take(last=False)
     assert len(writer._partial) < 100
-
-
-def test_secret_values_are_not_kept(tmp_path: Path) -> None:
-    written(str(tmp_path), ["the key is s3cr", "et-value\n"], redact=lambda text: text.replace("s3cret-value", "(KEY)"))
-    assert text(str(tmp_path)) == "the key is (KEY)\n"
-
-
-def test_a_long_line_is_cut_into_lines(tmp_path: Path) -> None:
-    written(str(tmp_path), ["a" * 20_000 + "\n"])
-    assert [len(line) for line in text(str(tmp_path)).splitlines()] == [8192, 8192, 20_000 - 2 * 8192]
-
-
-def test_characters_that_cannot_be_encoded_are_replaced(tmp_path: Path) -> None:
-    written(str(tmp_path), ["a\ud800b\n"])
-    assert text(str(tmp_path)) == "a?b\n"
 
 
 def test_a_folder_that_cannot_be_written_is_reported_once_and_retried(tmp_path: Path) -> None:

@@ -104,14 +104,6 @@ def test_another_batch_size_resumes_where_the_first_one_was(count: int, before: 
     assert sorted(of_this_pass + [number for _, step in rest for number in step if number >= 0]) == list(range(count))
 
 
-@pytest.mark.parametrize(
-    ("count", "size", "remainder", "steps"),
-    [(10, 4, "Drop", 2), (10, 4, "PadAndMask", 3), (8, 4, "Drop", 2), (8, 4, "PadAndMask", 2), (3, 4, "Drop", 0)],
-)
-def test_steps_of_a_pass(count: int, size: int, remainder: Remainder, steps: int) -> None:
-    assert Batching(count, size, remainder).steps_per_pass == steps
-
-
 def test_a_position_that_cannot_fill_a_step_is_followed_by_the_next_pass() -> None:
     batching = Batching(10, 4, "Drop")
     assert batching.advance(START, 2) == Position(3, 0, 8, "")

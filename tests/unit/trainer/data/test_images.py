@@ -171,13 +171,12 @@ def test_so_it_does_for_damaged_images(name: str) -> None:
             assert features.image_fault(content, (None, None, 3)) is not None, content
 
 
-def test_verify_compares_the_size(tmp_path: Path) -> None:
+def test_the_check_of_an_image_compares_the_size() -> None:
     assert features.image_fault(encoded(PHOTO), (8, None, 3)) is None
     assert features.image_fault(encoded(PHOTO), (8, 13, 3)) == "its size is 8x12; expected 8x13"
 
 
-@pytest.mark.parametrize("dtype", ["uint16", "int32", "int64"])
-@pytest.mark.parametrize("name", ["16.png", "16.tif", "16.pgm"])
+@pytest.mark.parametrize(("name", "dtype"), [("16.png", "uint16"), ("16.tif", "int32"), ("16.pgm", "int64")])
 def test_a_type_that_holds_16_bits_gets_them(tmp_path: Path, name: str, dtype: str) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / name).write_bytes(KINDS[name])
@@ -221,7 +220,6 @@ MASKS: Mapping[str, tuple[bytes, NDArray[Any]]] = {
 # fmt: on
 
 
-@pytest.mark.parametrize("name", sorted(MASKS))
 class Test_masks_of_class_numbers:
     def _convert(self, folder: Path, name: str, size: tuple[int, int] | None = None) -> Split:
         for place, content in (("photo/1.jpg", encoded(PHOTO, "JPEG")), (f"mask/1{name[-4:]}", MASKS[name][0])):
@@ -232,10 +230,12 @@ class Test_masks_of_class_numbers:
         assert verify([f"{folder}/out/*.tfrecord"]).bad == ()
         return opened(folder / "out")
 
+    @pytest.mark.parametrize("name", sorted(MASKS))
     def test_keep_their_numbers(self, tmp_path: Path, name: str) -> None:
         mask = decoded(self._convert(tmp_path, name))["mask"]
         assert np.array_equal(np.squeeze(mask), MASKS[name][1])
 
+    @pytest.mark.parametrize("name", ["palette.png", "16-bits.png", "turned.png", "colours.png"])
     def test_are_resized_without_new_numbers(self, tmp_path: Path, name: str) -> None:
         mask, numbers = decoded(self._convert(tmp_path, name, (11, 7)))["mask"], MASKS[name][1]
         assert mask.shape[:2] == (11, 7)
@@ -244,6 +244,7 @@ class Test_masks_of_class_numbers:
         assert np.mean(mask == expected.numpy()) > 0.9
         assert set(np.unique(mask)) == set(np.unique(numbers))
 
+    @pytest.mark.parametrize("name", ["grey.png", "16-bits.png", "colours.png"])
     def test_are_resized_without_new_numbers_in_the_job(self, tmp_path: Path, name: str) -> None:
         columns, numbers = self._convert(tmp_path, name).columns.columns, MASKS[name][1]
         described = [
@@ -279,17 +280,10 @@ def test_a_class_number_beyond_the_type_is_an_error(tmp_path: Path) -> None:
     assert "a number that is no uint8" in cause
 
 
-@pytest.mark.parametrize("kind", ["WEBP", "GIF", "TIFF"])
-def test_images_of_other_formats_in_a_table_are_images(tmp_path: Path, kind: str) -> None:
-    content = encoded(PHOTO, kind, **({"lossless": True} if kind == "WEBP" else {}))
-    pq.write_table(pa.table({"photo": [content] * 2, "label": [0, 1]}), tmp_path / "a.parquet")
-    convert(str(tmp_path / "a.parquet"), str(tmp_path / "out"))
-    assert np.array_equal(decoded(opened(tmp_path / "out"))["photo"], shown(content, 3))
-
-
 def test_images_in_a_table_are_as_those_of_files(tmp_path: Path) -> None:
-    photos = [KINDS["exif6.jpg"], KINDS["exif6.jpg"]]
-    pq.write_table(pa.table({"photo": photos, "label": [MASKS["palette.png"][0]] * 2}), tmp_path / "a.parquet")
+    photo, other = KINDS["exif6.jpg"], encoded(PHOTO, "WEBP", lossless=True)
+    columns = {"photo": [photo] * 2, "other": [other] * 2, "label": [MASKS["palette.png"][0]] * 2}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     notices: list[str] = []
     convert(str(tmp_path / "a.parquet"), str(tmp_path / "out"), notice=notices.append)
     assert notices == [
@@ -297,5 +291,6 @@ def test_images_in_a_table_are_as_those_of_files(tmp_path: Path) -> None:
         "label: 2 images with a palette, whose indices are stored instead of its colours",
     ]
     tensors = decoded(opened(tmp_path / "out"))
-    assert np.abs(tensors["photo"].astype(int) - shown(photos[0], 3)).max() <= 10
+    assert np.abs(tensors["photo"].astype(int) - shown(photo, 3)).max() <= 10
+    assert np.array_equal(tensors["other"], shown(other, 3))
     assert np.array_equal(tensors["label"][..., 0], CLASSES)

@@ -55,12 +55,17 @@ def test_features_are_inferred_and_reported() -> None:
     spec = found.example_spec()
     assert [(one.name, one.dtype, one.shape) for one in spec.inputs] == [("x", "float32", (2,))]
     assert ([label.name for label in spec.labels], spec.classes) == (["label"], None)
+    for name in ("labels", "y", "class", "target"):
+        assert columns([{"x": [1.0, 2.0], name: 3}])[0].labels == (name,)
 
 
 def test_a_manifest_spares_the_inference_and_brings_the_classes() -> None:
     known = manifest(feature("x", "float32", shape=(2,)), feature("label"), classes=("cat", "dog"))
     found, said = columns([ROW], known)
     assert (said, found.classes, found.labels) == ([], ("cat", "dog"), ("label",))
+    known = manifest(*known.features, feature("other"), classes=("cat", "dog"))
+    found, _ = columns([ROW | {"other": 1}], known, label="other")
+    assert (found.labels, found.classes) == (("other",), None), "the classes are those of the manifest's label"
 
 
 def test_several_labels_and_a_weight_leave_the_inputs() -> None:
@@ -72,18 +77,10 @@ def test_several_labels_and_a_weight_leave_the_inputs() -> None:
     assert found.describe()[1:] == ("b: float32 [] (label)", "w: float32 [] (sample weight)", "x: float32 []")
 
 
-def test_classes_belong_to_the_label_of_the_manifest_alone() -> None:
-    known = manifest(feature("x", "float32", shape=(2,)), feature("label"), feature("other"), classes=("a", "b"))
-    found, _ = columns([ROW | {"other": 1}], known, label="other")
-    assert (found.labels, found.classes) == (("other",), None)
-
-
 def test_the_jobs_features_override_inferred_ones() -> None:
     known = manifest(feature("x", "float32", shape=(2,)), feature("label"))
     found, _ = columns(
-        [ROW],
-        known,
-        features=[{"name": "x", "dtype": "float16", "shape": [2]}, {"name": "label", "dtype": "int32"}],
+        [ROW], known, features=[{"name": "x", "dtype": "float16", "shape": [2]}, {"name": "label", "dtype": "int32"}]
     )
     assert found.describe() == ("x: float16 [2]", "label: int32 [] (label)")
 
@@ -144,9 +141,3 @@ def test_what_does_not_fit_is_refused_with_the_next_step(
 ) -> None:
     with pytest.raises(kind, match=message):
         columns(records, **fields)
-
-
-@pytest.mark.parametrize("name", ["labels", "y", "class", "target"])
-def test_a_label_by_its_usual_name_need_not_be_named(name: str) -> None:
-    found, _ = columns([{"x": [1.0, 2.0], name: 3}])
-    assert found.labels == (name,)

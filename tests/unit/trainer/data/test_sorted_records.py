@@ -29,18 +29,12 @@ def rows(tmp_path: Path) -> str:
     return str(tmp_path / "rows.npz")
 
 
-def test_permuted_records_are_not_reported(rows: str, tmp_path: Path) -> None:
-    convert(rows, str(tmp_path))
-    assert reported(tmp_path, shuffle="None") == []
-
-
 def test_sorted_records_are_a_warning_where_the_shuffling_does_not_mix_them(rows: str, tmp_path: Path) -> None:
+    convert(rows, str(tmp_path / "permuted"))
+    assert reported(tmp_path / "permuted", shuffle="None") == []
+    assert reported(tmp_path / "without a manifest", shuffle="None") == []
     convert(rows, str(tmp_path), keep_order=True)
     assert reported(tmp_path) == [("SortedRecords", "Info")]
     assert reported(tmp_path, shuffle="Full") == [("SortedRecords", "Info")]
     assert reported(tmp_path, shuffle="None") == [("SortedRecords", "Warning")]
     assert reported(tmp_path, buffer_size=10) == [("SortedRecords", "Warning")]
-
-
-def test_records_without_a_manifest_are_not_reported(tmp_path: Path) -> None:
-    assert reported(tmp_path, shuffle="None") == []

@@ -92,17 +92,24 @@ def test_three_workers_find_each_other_in_any_order(hosts: tuple[str, ...], own_
     assert len(held) == (0 if own_strategy else 3)
 
 
-def test_a_worker_that_no_other_has_reached_yet_stays(hosts: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("error", "until_reached", "message"),
+    [("away", False, r"worker 1 \(127.0.0.1"), (None, True, "has not reached this worker yet")],
+)
+def test_a_worker_that_waits_exits_on_sigterm(
+    hosts: tuple[str, ...], error: str | None, until_reached: bool, message: str
+) -> None:
     waiting = SimulatedWait(leave=3.0)
-    with pytest.raises(Preempted, match="has not reached this worker yet"):
+    with pytest.raises(Preempted, match=message):
         wait_for_peers(
             identity(0, hosts[:2]),
             now=waiting.now,
             wait=waiting.wait,
             notice=waiting.notice,
-            probe=lambda address: None,
-            until_reached=True,
+            probe=lambda address: error,
+            until_reached=until_reached,
         )
+    assert waiting.seconds == 3.0
 
 
 def test_a_missing_worker_is_named_and_after_the_deadline_the_job_fails(hosts: tuple[str, ...]) -> None:
@@ -123,19 +130,6 @@ def test_a_missing_worker_is_named_and_after_the_deadline_the_job_fails(hosts: t
     assert "worker 1" not in str(raised.value)
     assert by_reason(raised.value.reason) == PEER_LOST
     assert waiting.messages == [f"waiting for {missing}"] * 3, "at 10, 40 and 70 s; telemetry says the same words once"
-
-
-def test_a_worker_exits_on_sigterm(hosts: tuple[str, ...]) -> None:
-    waiting = SimulatedWait(leave=3.0)
-    with pytest.raises(Preempted, match=r"worker 1 \(127.0.0.1"):
-        wait_for_peers(
-            identity(0, hosts[:2]),
-            now=waiting.now,
-            wait=waiting.wait,
-            notice=waiting.notice,
-            probe=lambda address: "away",
-        )
-    assert waiting.seconds == 3.0
 
 
 def test_a_taken_port_is_reported_at_once(hosts: tuple[str, ...]) -> None:

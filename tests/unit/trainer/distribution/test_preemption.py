@@ -26,12 +26,32 @@ print(child.wait(120), flush=True)
 """
 
 
-def test_the_loop_sees_a_sigterm_and_exits_by_itself() -> None:
-    with watching(ASKS, grace=60) as process:
-        process.send_signal(signal.SIGTERM)
+SCRIPT = """
+preemption.unblock_for_children()
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print("the script's own handler", flush=True))
+"""
+ASYNCIO = """
+preemption.unblock_for_children()
+import asyncio, signal
+async def main():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print)
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [("", ASKS), ("", STUCK), (SCRIPT, ASKS), (SCRIPT, STUCK), (ASYNCIO, ASKS)],
+    ids=["the loop leaves", "the loop does not answer", "a script leaves", "a script does not answer", "wake-up pipe"],
+)
+def test_a_sigterm_is_seen_and_a_process_that_does_not_respond_is_ended(begin: str, end: str) -> None:
+    with watching(begin + 'print("up", flush=True)' + end, grace=0.2 if end == STUCK else 60) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "asked\n"
-        assert process.wait(240) == 9
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(240) == (75 if end == STUCK else 9)
 
 
 def test_without_a_sigterm_no_stop_is_requested() -> None:
@@ -39,29 +59,6 @@ def test_without_a_sigterm_no_stop_is_requested() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "False\n"
         assert process.wait(60) == 0, "the watching thread keeps no process alive"
-
-
-SCRIPT = """
-preemption.unblock_for_children()
-import signal
-signal.signal(signal.SIGTERM, lambda *_: print("the script's own handler", flush=True))
-print("up", flush=True)
-"""
-
-
-@pytest.mark.parametrize("end", [ASKS, STUCK], ids=["leaves", "does not answer"])
-def test_a_script_sees_a_sigterm_too(end: str) -> None:
-    with watching(SCRIPT + end, grace=0.2 if end == STUCK else 60) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == (75 if end == STUCK else 9)
-
-
-def test_a_process_that_does_not_respond_is_ended() -> None:
-    with watching(STUCK, grace=0.2) as process:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 75
 
 
 def test_a_child_of_the_users_script_can_still_be_ended() -> None:
@@ -113,22 +110,3 @@ def test_a_forked_child_has_the_handler_that_the_program_installed() -> None:
     with watching(INHERITED, grace=60) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "4\n"
-
-
-ASYNCIO = """
-preemption.unblock_for_children()
-import asyncio, signal
-async def main():
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print)
-    asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
-asyncio.run(main())
-print("up", flush=True)
-"""
-
-
-def test_a_program_that_takes_the_wake_up_pipe_is_preempted_too() -> None:
-    with watching(ASYNCIO + ASKS, grace=60) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 9

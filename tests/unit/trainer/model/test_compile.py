@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from mptraining_api.problems import InvalidProgram, InvalidSpec, Problem
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.compile import compile_model
 from tests.fakes import Notices
+from tests.jobs import resolved_job
 
 EXAMPLE = ExampleSpec((TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "int64", ()),), ("a", "b", "c"))
 SGD = {"className": "SGD", "config": {"learning_rate": 0.5, "momentum": 0.9}}
@@ -22,14 +21,7 @@ SPARSE = {"className": "SparseCategoricalCrossentropy"}
 
 
 def job(training: dict[str, Any] | None = None) -> ResolvedJob:
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": {"function": {"entryPoint": "flowers:build"}},
-        "data": {"train": ["x.tfrecord"], "label": "y"},
-        "training": {"epochs": 1, "batchSize": {"global": 8}} | (training or {}),
-    }
-    document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
-    return resolve(MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec}), ClusterSettings())
+    return resolved_job(program={"function": {"entryPoint": "flowers:build"}}, training=training or {})
 
 
 def plain(keras: Keras, activation: str | None = "softmax") -> Any:
@@ -104,20 +96,6 @@ def test_a_method_of_the_optimizer_that_is_not_called_may_not_be_overridden(meth
         settle(legacy, model=plain(legacy), optimizer=own(0.1))
 
 
-@pytest.mark.parametrize(
-    ("parts", "where", "says"),
-    [
-        ({"loss": "no_such_loss"}, "function.entryPoint", "no_such_loss"),
-    ],
-)
-def test_what_the_program_may_not_bring(keras: Keras, parts: dict[str, Any], where: str, says: str) -> None:
-    with pytest.raises(InvalidProgram) as raised:
-        settle(keras, model=plain(keras), **parts)
-    assert where in raised.value.where
-    assert says in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
 def test_loss_and_metrics_are_the_very_objects_of_the_program(keras: Keras) -> None:
     """None is built from its config, which a custom class need not have."""
 
@@ -170,10 +148,7 @@ def test_the_jobs_and_the_programs_own_may_say_the_same(keras: Keras) -> None:
     [
         ({"optimizer": {"className": "Adam"}}, "compile(optimizer=...) is SGD"),
         ({"optimizer": SGD | {"config": {"learning_rate": 0.1, "momentum": 0.9}}}, "learning_rate=0.5"),
-        (
-            {"loss": SPARSE | {"config": {"from_logits": True}}},
-            "compile(loss=...) is sparse_categorical_crossentropy",
-        ),
+        ({"loss": SPARSE | {"config": {"from_logits": True}}}, "compile(loss=...) is sparse_categorical_crossentropy"),
     ],
 )
 def test_two_that_disagree_are_both_named(keras: Keras, training: dict[str, Any], says: str) -> None:
@@ -211,17 +186,8 @@ def test_a_model_without_loss_gets_a_suggestion(
 
 @pytest.mark.parametrize(
     ("parts", "meant"),
-    [
-        ({"loss": "binary_crosentropy"}, "binary_crossentropy"),
-        ({"optimizer": "adamm", "loss": "mse"}, "adam"),
-    ],
+    [({"loss": "binary_crosentropy"}, "binary_crossentropy"), ({"optimizer": "adamm", "loss": "mse"}, "adam")],
 )
 def test_a_misspelt_name_in_the_program_gets_a_hint(keras: Keras, parts: dict[str, str], meant: str) -> None:
     with pytest.raises(InvalidProgram, match=rf"Did you mean '{meant}'\?"):
         settle(keras, model=plain(keras), **parts)
-
-
-def test_an_unknown_loss_must_be_named(keras: Keras) -> None:
-    picture = ExampleSpec(EXAMPLE.inputs, (TensorSpec("y", "float32", (5,)),))
-    with pytest.raises(Problem, match=r"training\.loss: \{className: MeanSquaredError\}"):
-        settle(keras, example=picture, model=plain(keras))

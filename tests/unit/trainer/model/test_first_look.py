@@ -8,27 +8,19 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData, InvalidProgram
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.first_look import gather_facts
 from mptraining_trainer.model.preflight import InputFacts, LabelFacts, OutputFacts, warnings
+from tests.jobs import resolved_job
 
 SPARSE = "SparseCategoricalCrossentropy"
 
 
 @pytest.fixture
 def job() -> ResolvedJob:
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": {"application": {"name": "mlp", "classes": 3}},
-        "data": {"train": ["x.tfrecord"], "label": "label"},
-        "training": {"epochs": 1, "batchSize": {"global": 16}},
-    }
-    document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
-    return resolve(MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec}), ClusterSettings())
+    return resolved_job(training={"batchSize": {"global": 16}})
 
 
 BATCH = np.linspace(-1, 1, 16 * 5, dtype="float32").reshape(16, 5), np.arange(16) % 3
@@ -61,31 +53,23 @@ def test_one_forward_pass_distinguishes_probabilities_from_logits(
     assert facts.inputs == (InputFacts("inputs", "float32", finite=True),)
 
 
-def test_a_loss_by_function_is_known_by_its_class(keras: Keras, job: ResolvedJob) -> None:
+def test_a_loss_by_function_and_a_half_precision_output_are_seen(keras: Keras, job: ResolvedJob) -> None:
     loss = keras.module.losses.get("sparse_categorical_crossentropy")
     facts = gather_facts(compiled(model(keras, "softmax"), loss, keras), BATCH, keras, job)
     assert (facts.loss, facts.from_logits) == (SPARSE, False)
     assert warnings(facts) == []
+    half = gather_facts(compiled(model(keras, "softmax", "mixed_bfloat16"), loss, keras), BATCH, keras, job)
+    assert [finding.topic for finding in warnings(half)] == ["OutputPrecision"]
 
 
-def test_a_half_precision_output_is_seen(keras: Keras, job: ResolvedJob) -> None:
+def test_numbers_that_are_not_finite_are_the_fault_of_data_or_program(keras: Keras, job: ResolvedJob) -> None:
     loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
-    found = warnings(gather_facts(compiled(model(keras, None, "mixed_bfloat16"), loss, keras), BATCH, keras, job))
-    assert [finding.topic for finding in found] == ["OutputPrecision"]
-
-
-def test_nan_in_the_first_batch_is_the_datas_fault(keras: Keras, job: ResolvedJob) -> None:
     inputs = BATCH[0].copy()
     inputs[-1, 0] = np.nan
-    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
     with pytest.raises(InvalidData, match="NaN or Inf in the first batch"):
         warnings(gather_facts(compiled(model(keras, None), loss, keras), (inputs, BATCH[1]), keras, job))
-
-
-def test_a_model_that_overflows_on_good_inputs_is_the_programs_fault(keras: Keras, job: ResolvedJob) -> None:
     overflowing = model(keras, None)
     overflowing.layers[-1].set_weights([np.full((8, 3), 1e38, "float32"), np.full(3, np.inf, "float32")])
-    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
     with pytest.raises(InvalidProgram, match="NaN or Inf"):
         warnings(gather_facts(compiled(overflowing, loss, keras), BATCH, keras, job))
 

@@ -46,12 +46,7 @@ def test_a_functions_name_selects_its_class(keras: Keras, name: str) -> None:
             "Did you mean 'CosineDecay'?",
         ),
         ("loss", {"className": "CategoricalCrossEntropy"}, "loss", "Did you mean 'CategoricalCrossentropy'?"),
-        (
-            "loss",
-            {"className": "SparseCategoricalCrossentropy", "config": {"logits": True}},
-            "loss.config",
-            "logits",
-        ),
+        ("loss", {"className": "SparseCategoricalCrossentropy", "config": {"logits": True}}, "loss.config", "logits"),
         ("metric", {"className": "AUCC"}, "metric", "Did you mean 'AUC'?"),
     ],
 )

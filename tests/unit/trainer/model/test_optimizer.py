@@ -22,13 +22,6 @@ def rates(keras: Keras, base: Any, factor: float, warmup: int, steps: int) -> li
     return [float(schedule(step)) for step in range(steps)]
 
 
-@pytest.mark.parametrize("factor", [1.0, 4.0])
-def test_a_plain_rate_without_warmup_is_multiplied(keras: Keras, factor: float) -> None:
-    optimizer = keras.module.optimizers.Adam(0.1)
-    scale_learning_rate(keras, optimizer, LearningRate(factor=factor, warmup_steps=0))
-    assert float(optimizer.get_config()["learning_rate"]) == pytest.approx(0.1 * factor)
-
-
 @pytest.mark.parametrize(
     ("factor", "warmup", "expected"),
     [

@@ -63,10 +63,7 @@ ODD = tuple((f"layer_{number}", 3) for number in range(7))
         ({"compute_capability": 6.0, "policy": "float32"}, {}),
         ({"device": "cpu"}, {"Precision": "emulation"}),
         ({"device": "cpu", "policy": "mixed_bfloat16"}, {}),
-        (
-            {"device": "cpu", "policy": "mixed_bfloat16", "native_bfloat16": False},
-            {"Precision": "avx512_bf16"},
-        ),
+        ({"device": "cpu", "policy": "mixed_bfloat16", "native_bfloat16": False}, {"Precision": "avx512_bf16"}),
         # NumPy's default dtype
         ({"inputs": (InputFacts("income", "float64", finite=True),)}, {"Float64": "income"}),
         # Dimensions: never on a CPU, on a GPU only if it has Tensor Cores
@@ -91,11 +88,7 @@ def test_what_works_but_costs_is_a_finding(facts: dict[str, Any], said: dict[str
     [
         ({"inputs": (InputFacts("age", "float32", finite=False),)}, InvalidData, "'age' has NaN or Inf"),
         (output(finite=False), InvalidProgram, "layer 'head'"),
-        (
-            label(maximum=10.0),
-            InvalidData,
-            "labels from 0 to 10 in the first batch, the model has 10 classes",
-        ),
+        (label(maximum=10.0), InvalidData, "labels from 0 to 10 in the first batch, the model has 10 classes"),
         (label(minimum=-1.0), InvalidData, "labels from -1 to 9"),
         (
             output(shape=(1,), activation="sigmoid") | label(maximum=1.0),
@@ -107,11 +100,7 @@ def test_what_works_but_costs_is_a_finding(facts: dict[str, Any], said: dict[str
         (label(dtype="float32", whole=False), InvalidData, "not whole numbers"),
         (label(dtype="object", whole=False, minimum=None, maximum=None), InvalidData, "the label is text"),
         (label(shape=(10,)), InvalidData, "use CategoricalCrossentropy for one-hot labels"),
-        (
-            {"loss": "CategoricalCrossentropy"},
-            InvalidData,
-            "use SparseCategoricalCrossentropy for class numbers",
-        ),
+        ({"loss": "CategoricalCrossentropy"}, InvalidData, "use SparseCategoricalCrossentropy for class numbers"),
         ({"loss": SQUARED, "from_logits": None}, InvalidData, "expected labels of shape [10]"),
     ],
 )

@@ -11,13 +11,12 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.program import Program, build
 from tests.fakes import Notices
+from tests.jobs import resolved_job
 
 EXAMPLE = ExampleSpec((TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "int64", ()),), ("a", "b", "c"))
 
@@ -89,14 +88,8 @@ def source(keras: Keras, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def job(program: dict[str, Any], training: dict[str, Any] | None = None, preprocess: str | None = None) -> ResolvedJob:
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": program,
-        "data": {"train": ["x.tfrecord"], "label": "y"} | ({"preprocess": preprocess} if preprocess else {}),
-        "training": {"epochs": 1, "batchSize": {"global": 8}} | (training or {}),
-    }
-    document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
-    return resolve(MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec}), ClusterSettings())
+    data = {"train": ["x.tfrecord"], "label": "y"} | ({"preprocess": preprocess} if preprocess else {})
+    return resolved_job(program=program, data=data, training=training or {})
 
 
 def function(name: str, **arguments: Any) -> dict[str, Any]:
@@ -112,8 +105,14 @@ MLP = {"application": {"name": "mlp"}}
 # Return values of a function
 
 
-def test_arguments_reach_the_function(keras: Keras) -> None:
+def test_a_model_is_built_as_the_function_returns_it(keras: Keras) -> None:
     assert made(keras, function("build", units=7)).model.output_shape == (None, 7)
+    unbuilt = made(keras, function("unbuilt")).model
+    assert [tuple(weight.shape) for weight in unbuilt.weights] == [(4, 3), (3,)]
+    assert len(made(keras, function("two_outputs")).model.outputs) == 2
+    compiled = made(keras, function("own_train_step")).compiled
+    assert compiled is not None
+    assert compiled.own_steps == ("train_step",)
 
 
 def test_the_examples_code_builds_in_both_generations(keras: Keras, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,11 +124,6 @@ def test_the_examples_code_builds_in_both_generations(keras: Keras, monkeypatch:
     example = ExampleSpec((TensorSpec("image", "uint8", (128, 128, 3)),), (TensorSpec("label", "int64", ()),))
     program = function("flowers:build", width=8, classes=5)
     assert build(job(program), keras, example, Notices()).model.output_shape == (None, 5)
-
-
-def test_an_unbuilt_model_is_built_from_the_data(keras: Keras) -> None:
-    model = made(keras, function("unbuilt")).model
-    assert [tuple(weight.shape) for weight in model.weights] == [(4, 3), (3,)]
 
 
 def test_a_preprocess_of_its_own_decides_what_the_model_sees(keras: Keras) -> None:
@@ -150,16 +144,6 @@ def test_an_application_is_a_classifier_with_its_accuracy(keras: Keras) -> None:
     assert [metric.name for metric in program.compiled.logged_metrics()] == ["accuracy"]
 
 
-def test_a_step_of_its_own_is_kept(keras: Keras) -> None:
-    program = made(keras, function("own_train_step"))
-    assert program.compiled is not None
-    assert program.compiled.own_steps == ("train_step",)
-
-
-def test_several_outputs_are_fine(keras: Keras) -> None:
-    assert len(made(keras, function("two_outputs")).model.outputs) == 2
-
-
 # Errors of a function
 
 
@@ -169,11 +153,7 @@ def test_several_outputs_are_fine(keras: Keras) -> None:
         (function("biuld"), "function.entryPoint", "Did you mean 'build'?"),
         (function("build", unit=3), "function.arguments", "build(units=3, activation='softmax')"),
         (function("raises"), "function.entryPoint", "ZeroDivisionError: division by zero"),
-        (
-            function("raises"),
-            "function.entryPoint",
-            f"model.py:{FLOWERS.splitlines().index('    return 1 / 0') + 1}",
-        ),
+        (function("raises"), "function.entryPoint", f"model.py:{FLOWERS.splitlines().index('    return 1 / 0') + 1}"),
         (function("nothing"), "function.entryPoint", "returned NoneType"),
         (function("misspelt"), "function.entryPoint", "Did you mean 'optimizer'?"),
         (function("of_the_other_generation"), "spec.keras", "Set keras:"),

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.checkpoints.provenance import Origin
 from mptraining_trainer.checkpoints.state import CheckpointState, precision_from_checkpoint
 from mptraining_trainer.numerics.recovery import (
@@ -21,17 +19,13 @@ from mptraining_trainer.numerics.recovery import (
     safer_policy,
     supported_policies,
 )
+from tests.jobs import resolved_job
 
 EVERYTHING = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def job(accelerator: str = "cpu", **sections: Any) -> ResolvedJob:
-    spec: dict[str, Any] = {
-        "accelerator": {"type": accelerator},
-        "program": {"application": {"name": "mlp", "classes": 3}},
-        "data": {"train": ["train"]},
-    }
-    return resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec | sections}), ClusterSettings())
+    return resolved_job(accelerator={"type": accelerator}, **sections)
 
 
 @pytest.mark.parametrize(

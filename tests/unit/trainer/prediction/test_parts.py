@@ -37,25 +37,28 @@ def test_a_part_of_other_settings_is_not_complete(tmp_path: Path) -> None:
     PartFiles(str(tmp_path), "a").write(part, pa.table({"x": [1, 2]}), {"loss": 1.0})
 
     assert PartFiles(str(tmp_path), "a").note(part) == {"loss": 1.0}
+    PartFiles(str(tmp_path), "a").write(part, pa.table({"x": [1, 2]}), None)
+    assert PartFiles(str(tmp_path), "a").is_complete(part), "without a note, too"
     assert not PartFiles(str(tmp_path), "b").is_complete(part)
     (tmp_path / f"{part.name}.json").write_text("{")
     assert not PartFiles(str(tmp_path), "a").is_complete(part)
 
 
-def test_a_part_without_a_note_is_complete(tmp_path: Path) -> None:
-    (part,) = parts.plan(2, 8)
-    PartFiles(str(tmp_path), "a").write(part, pa.table({"x": [1, 2]}), None)
-
-    assert PartFiles(str(tmp_path), "a").is_complete(part)
-    assert PartFiles(str(tmp_path), "a").note(part) is None
-
-
-def test_parts_with_other_columns_are_not_joined(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({"x": [1]}, {"y": ["1"]}, r"part-00001-of-00002\.parquet"),
+        ({"id": [2**60 + 1]}, {"id": [0.5]}, r"part-00000-of-00002\.parquet.*int64"),
+    ],
+)
+def test_parts_with_other_columns_are_not_joined(
+    first: dict[str, list[int]], second: dict[str, list[float]], message: str, tmp_path: Path
+) -> None:
     files, both = PartFiles(str(tmp_path / "parts"), "a"), parts.plan(2, 1)
-    files.write(both[0], pa.table({"x": [1]}), None)
-    files.write(both[1], pa.table({"y": ["1"]}), None)
+    files.write(both[0], pa.table(first), None)
+    files.write(both[1], pa.table(second), None)
 
-    with pytest.raises(InvalidData, match=r"part-00001-of-00002\.parquet"):
+    with pytest.raises(InvalidData, match=message):
         files.join(both, str(tmp_path / "p.parquet"), lambda: None)
     assert not (tmp_path / "p.parquet").exists()
 
@@ -81,15 +84,6 @@ def test_a_part_without_values_takes_the_type_of_the_others(
     joined = pq.read_table(tmp_path / "p.parquet")
     assert joined.schema.field("id").type == good.type
     assert joined["id"].to_pylist() == [*columns[0].to_pylist(), *columns[1].to_pylist()]
-
-
-def test_keys_of_two_types_are_refused(tmp_path: Path) -> None:
-    files, both = PartFiles(str(tmp_path / "parts"), "a"), parts.plan(2, 1)
-    files.write(both[0], pa.table({"id": [2**60 + 1]}), None)
-    files.write(both[1], pa.table({"id": [0.5]}), None)
-
-    with pytest.raises(InvalidData, match=r"part-00000-of-00002\.parquet.*int64"):
-        files.join(both, str(tmp_path / "p.parquet"), lambda: None)
 
 
 def test_a_kill_at_any_deletion_leaves_no_complete_part_without_its_file(

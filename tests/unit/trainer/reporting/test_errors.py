@@ -10,18 +10,14 @@ import tensorflow as tf
 
 from mptraining_api import outcomes
 from mptraining_api.problems import Diverged
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.reporting.errors import to_problem
+from tests.jobs import resolved_job
 
 
 def job(nodes: int = 1, *, function: bool = False) -> ResolvedJob:
-    program: dict[str, Any] = (
-        {"function": {"entryPoint": "model:build"}} if function else {"application": {"name": "mlp", "classes": 3}}
-    )
-    spec = {"accelerator": {"type": "cpu"}, "nodes": nodes, "program": program, "data": {"train": ["a.tfrecord"]}}
-    return resolve(MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec}), ClusterSettings())
+    program = {"program": {"function": {"entryPoint": "model:build"}}} if function else {}
+    return resolved_job(nodes=nodes, **program)
 
 
 def error(kind: Any, message: str) -> Any:

@@ -44,18 +44,14 @@ def test_a_kill_is_a_notice_and_a_report_with_the_last_progress(tmp_path: Path) 
     assert "killed 2 processes of this worker at the memory limit of 268 MB" in out.getvalue()
 
 
-def test_a_kill_before_the_first_step_and_right_before_the_end(tmp_path: Path) -> None:
+def test_the_end_names_a_kill_that_was_not_reported_before(tmp_path: Path) -> None:
     heard: list[Any] = []
-    telemetry = Telemetry(IDENTITY, None, stream=io.StringIO())
-    watch = OomWatch(telemetry, IDENTITY, report=heard.append, cgroup=kills(tmp_path, 0), every=60.0)
-    kills(tmp_path, 1)
-    end = watch.close("train.py: BrokenProcessPool.", failed=True)
-    assert end.startswith("train.py: BrokenProcessPool. Also: the kernel killed 1 process of this worker")
-    assert [(each.step, each.oom_kills) for each in heard] == [(0, 1)]
-
-
-def test_without_a_kill_nothing_is_added(tmp_path: Path) -> None:
     telemetry = Telemetry(IDENTITY, None, stream=io.StringIO())
     watch = OomWatch(telemetry, IDENTITY, cgroup=kills(tmp_path, 4), every=60.0)
     assert watch.close("no such file", failed=True) == "no such file"
     assert telemetry.warnings == []
+    watch = OomWatch(telemetry, IDENTITY, report=heard.append, cgroup=kills(tmp_path, 0), every=60.0)
+    kills(tmp_path, 1)
+    end = watch.close("train.py: BrokenProcessPool.", failed=True)
+    assert end.startswith("train.py: BrokenProcessPool. Also: the kernel killed 1 process of this worker")
+    assert [(event.step, event.oom_kills) for event in heard] == [(0, 1)], "before the first step"

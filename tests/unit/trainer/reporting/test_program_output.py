@@ -48,14 +48,16 @@ def test_standard_output_and_error_are_copied_and_events_are_not(tmp_path: Path)
     assert "a log line\n" in err.getvalue()
 
 
-def test_the_streams_are_restored(tmp_path: Path) -> None:
-    with streams() as (out, err):
-        output = ProgramOutput(IDENTITY, str(tmp_path), SecretValues({}), {})
-        output.start()
-        output.close()
-        print("afterwards")
-        assert (sys.stdout, sys.stderr) == (out, err)
-    assert not (tmp_path / "logs").exists()
+def test_before_its_start_and_beside_a_parent_that_keeps_the_output_nothing_is_written(tmp_path: Path) -> None:
+    for environment in ({}, {OUTPUT_KEPT: "1"}):
+        with streams() as (out, err):
+            output = ProgramOutput(IDENTITY, str(tmp_path), SecretValues({}), environment)
+            if environment:
+                output.start()
+            print("hello")
+            output.close()
+            assert (sys.stdout, sys.stderr) == (out, err)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_values_of_secrets_are_not_kept(tmp_path: Path) -> None:
@@ -66,21 +68,3 @@ def test_values_of_secrets_are_not_kept(tmp_path: Path) -> None:
         output.close()
     assert (tmp_path / FILE).read_text() == "the token is (the value of TOKEN), and more\n"
     assert "s3cret-value" in out.getvalue(), "the pod's log is the program's own"
-
-
-def test_a_folder_of_another_job_is_unchanged(tmp_path: Path) -> None:
-    with streams():
-        output = ProgramOutput(IDENTITY, str(tmp_path), SecretValues({}), {})
-        print("before the folder is known")
-        output.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_worker_of_a_local_run_leaves_it_to_its_parent(tmp_path: Path) -> None:
-    with streams() as (out, _):
-        output = ProgramOutput(IDENTITY, str(tmp_path), SecretValues({}), {OUTPUT_KEPT: "1"})
-        output.start()
-        print("hello")
-        output.close()
-        assert sys.stdout is out
-    assert list(tmp_path.iterdir()) == []

@@ -17,8 +17,6 @@ import pytest
 from mptraining_api import events, launch, outcomes
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import InvalidData
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.progress.certificate import issue_certificate
 from mptraining_trainer import run
 from mptraining_trainer.distribution.preemption import Preemption
@@ -26,6 +24,8 @@ from mptraining_trainer.reporting import progress_reporter
 from mptraining_trainer.reporting.progress_reporter import TOPIC, Reporter
 from mptraining_trainer.reporting.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
+from tests.fakes import Notices
+from tests.jobs import resolved_job
 
 CERTIFICATE = issue_certificate(("localhost",), time.time())
 SEAT = WorkerIdentity(index=0, hosts=("a:1",), attempt=1, incarnation="pod")
@@ -48,8 +48,6 @@ class Operator(ThreadingHTTPServer):
         self.paths: list[str] = []
         self.heard = threading.Condition()
         self.hold: threading.Event | None = None
-        # Called once, instead of a response.
-        self.hang_up = False
 
     @property
     def url(self) -> str:
@@ -73,10 +71,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.server.hang_up:
-            self.server.hang_up = False
-            self.close_connection = True
-            return
         if self.server.hold is not None:
             self.server.hold.wait(60)
         with self.server.heard:
@@ -110,23 +104,24 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
     server.server_close()
 
 
-class Notices:
+class Heard(Notices):
+    """Notices that another thread adds."""
+
     def __init__(self) -> None:
-        self.entries: list[tuple[str, str, str]] = []
-        self.heard = threading.Condition()
+        super().__init__()
+        self._heard = threading.Condition()
 
     def __call__(self, topic: str, message: str, *, level: str = "Info") -> None:
-        with self.heard:
-            self.entries.append((level, topic, message))
-            self.heard.notify_all()
+        with self._heard:
+            super().__call__(topic, message, level=level)
+            self._heard.notify_all()
 
-    def wait(self, number: int = 1) -> str:
-        """Return the text of that notice."""
-        with self.heard:
-            assert self.heard.wait_for(lambda: len(self.entries) >= number, 60)
-            level, topic, message = self.entries[number - 1]
-        assert (level, topic) == ("Warning", TOPIC)
-        return message
+    def wait(self) -> str:
+        """Return the first notice."""
+        with self._heard:
+            assert self._heard.wait_for(lambda: self, 60)
+        assert self[0].startswith(f"Warning {TOPIC}: ")
+        return self[0]
 
 
 @pytest.fixture(autouse=True)
@@ -154,12 +149,12 @@ def renew(file: Path) -> None:
 
 
 @pytest.fixture
-def notices() -> Notices:
-    return Notices()
+def notices() -> Heard:
+    return Heard()
 
 
 @pytest.fixture
-def start(operator: Operator, token_file: Path, notices: Notices) -> Iterator[Start]:
+def start(operator: Operator, token_file: Path, notices: Heard) -> Iterator[Start]:
     started: list[Reporter] = []
 
     def make(*, interval: float = 0.01, **options: Any) -> Reporter:
@@ -194,25 +189,33 @@ def test_the_very_event_is_sent_with_the_token(operator: Operator, start: Start)
 
 def test_other_events_are_not_for_the_operator(operator: Operator, start: Start) -> None:
     reporter = start()
-    reporter.on_event(
-        events.Saved(time=1.0, attempt=1, incarnation="p", worker=0, step=1, uri="u", bytes=1, seconds=1.0)
-    )
     reporter.on_event(events.Notice(time=1.0, attempt=1, incarnation="p", worker=0, topic="T", message="m"))
     reporter.close(60)
     assert operator.tokens == []
 
 
-def test_between_two_reports_the_newest_wins_and_the_end_is_sent_at_once(operator: Operator, start: Start) -> None:
+@pytest.mark.parametrize(
+    ("first", "later", "ends", "sent"),
+    [
+        # Between two reports the newest wins; the last step, and the end, are sent at once.
+        (1, [2, 3, 4, 100], True, [1, 100, "Finished"]),
+        (1, [7], True, [1, "Finished"]),
+        (100, [], False, [100]),
+        (1, [7, 100], False, [1, 100]),
+    ],
+)
+def test_steps_that_are_sent(
+    operator: Operator, start: Start, first: int, later: list[int], ends: bool, sent: list[int | str]
+) -> None:
     reporter = start(interval=60)
-    reporter.on_event(progress_event(1))
+    reporter.on_event(progress_event(first))
     operator.wait(1)
-    for step in range(2, 6):
+    for step in later:
         reporter.on_event(progress_event(step))
-    reporter.on_event(progress_event(100))
-    operator.wait(2)
-    reporter.on_event(finished())
+    if ends:
+        reporter.on_event(finished())
     reporter.close(60)
-    assert operator.steps == [1, 100, "Finished"]
+    assert operator.steps == sent
 
 
 def test_the_last_step_is_sent_before_the_end_even_when_both_come_at_once(operator: Operator, start: Start) -> None:
@@ -224,16 +227,6 @@ def test_the_last_step_is_sent_before_the_end_even_when_both_come_at_once(operat
     operator.hold.set()
     reporter.close(60)
     assert operator.steps in ([1, 100, "Finished"], [100, "Finished"])
-
-
-def test_an_unfinished_step_is_not_repeated_at_the_end(operator: Operator, start: Start) -> None:
-    reporter = start(interval=60)
-    reporter.on_event(progress_event(1))
-    operator.wait(1)
-    reporter.on_event(progress_event(7))
-    reporter.on_event(finished())
-    reporter.close(60)
-    assert operator.steps == [1, "Finished"]
 
 
 def test_reports_keep_their_distance(operator: Operator, start: Start) -> None:
@@ -262,7 +255,7 @@ def test_the_token_is_read_again_for_every_report(operator: Operator, start: Sta
 
 @pytest.mark.parametrize("status", [400, 409, 413])
 def test_after_a_final_refusal_no_more_reports_are_sent(
-    operator: Operator, start: Start, notices: Notices, status: int
+    operator: Operator, start: Start, notices: Heard, status: int
 ) -> None:
     operator.answers = [(status, {}, json.dumps({"error": "the next step"}))]
     reporter = start()
@@ -272,7 +265,7 @@ def test_after_a_final_refusal_no_more_reports_are_sent(
     reporter.on_event(finished())
     reporter.close(60)
     assert len(operator.tokens) == 1
-    assert len(notices.entries) == 1
+    assert len(notices) == 1
 
 
 @pytest.mark.parametrize(
@@ -290,7 +283,7 @@ def test_after_a_final_refusal_no_more_reports_are_sent(
     ],
 )
 def test_temporary_errors_are_reported_once_and_retried(
-    operator: Operator, start: Start, notices: Notices, status: int, headers: dict[str, str]
+    operator: Operator, start: Start, notices: Heard, status: int, headers: dict[str, str]
 ) -> None:
     operator.answers = [(status, headers, "{}"), (status, headers, "{}")]
     reporter = start()
@@ -300,10 +293,10 @@ def test_temporary_errors_are_reported_once_and_retried(
     reporter.close(60)
     assert operator.steps == [3]
     assert "tried again later" in notices.wait()
-    assert len(notices.entries) == 1
+    assert len(notices) == 1
 
 
-def test_retry_after_is_honoured(operator: Operator, start: Start, notices: Notices) -> None:
+def test_retry_after_is_honoured(operator: Operator, start: Start, notices: Heard) -> None:
     clock = [0.0]
     operator.answers = [(503, {"Retry-After": "30"}, "{}")]
     reporter = start(interval=5, clock=lambda: clock[0])
@@ -317,50 +310,38 @@ def test_retry_after_is_honoured(operator: Operator, start: Start, notices: Noti
     assert operator.steps == [100]
 
 
-def test_the_token_follows_no_redirection(operator: Operator, start: Start, notices: Notices) -> None:
+def test_the_token_follows_no_redirection(operator: Operator, start: Start, notices: Heard) -> None:
     operator.answers = [(307, {"Location": "/elsewhere"}, "{}")]
     start().on_event(progress_event(1))
     assert "307" in notices.wait()
     assert "/elsewhere" not in operator.paths
 
 
-def test_an_unreachable_operator_is_reported_with_the_cause(start: Start, notices: Notices) -> None:
+def test_an_unreachable_operator_is_reported_with_the_cause(start: Start, notices: Heard) -> None:
     reporter = start(url="https://localhost:1/v1")
     reporter.on_event(progress_event(1))
     assert "progress cannot be reported to the operator (" in notices.wait()
     reporter.on_event(finished())
     reporter.close(60)
-    assert len(notices.entries) == 1
+    assert len(notices) == 1
 
 
-def test_a_server_that_disconnects_at_once_is_unreachable(operator: Operator, start: Start, notices: Notices) -> None:
-    operator.hang_up = True
-    start().on_event(progress_event(1))
-    assert "tried again later" in notices.wait()
-
-
-def test_a_server_with_another_certificate_gets_nothing(operator: Operator, start: Start, notices: Notices) -> None:
-    stranger = issue_certificate(("localhost",), time.time()).cert_pem.decode()
-    start(certificate=stranger).on_event(progress_event(1))
-    assert "CERTIFICATE_VERIFY_FAILED" in notices.wait()
+@pytest.mark.parametrize("certificate", ["", "no PEM", issue_certificate(("localhost",), 0.0).cert_pem.decode()])
+def test_a_server_without_the_certificate_gets_nothing(
+    operator: Operator, start: Start, notices: Heard, certificate: str
+) -> None:
+    start(certificate=certificate).on_event(progress_event(1))
+    assert "progress cannot be reported" in notices.wait()
     assert operator.tokens == []
 
 
-@pytest.mark.parametrize("certificate", ["", "no PEM"])
-def test_without_a_certificate_no_server_is_trusted(start: Start, notices: Notices, certificate: str) -> None:
-    start(certificate=certificate).on_event(progress_event(1))
-    notices.wait()
-
-
-def test_a_missing_token_is_reported(start: Start, notices: Notices, tmp_path: Path) -> None:
-    start(token_file=tmp_path / "nothing").on_event(progress_event(1))
-    assert "No such file" in notices.wait()
-
-
-def test_an_empty_token_is_not_shown(operator: Operator, start: Start, notices: Notices, token_file: Path) -> None:
-    token_file.write_text("")
+@pytest.mark.parametrize(("token", "message"), [(None, "No such file"), ("", "is empty")])
+def test_a_token_that_is_missing_is_reported(
+    operator: Operator, start: Start, notices: Heard, token_file: Path, token: str | None, message: str
+) -> None:
+    token_file.unlink() if token is None else token_file.write_text(token)
     start().on_event(progress_event(1))
-    assert "is empty" in notices.wait()
+    assert message in notices.wait()
     assert operator.tokens == []
 
 
@@ -373,15 +354,6 @@ def test_the_end_is_tried_twice(operator: Operator, start: Start) -> None:
     assert len(operator.tokens) == 2
 
 
-def test_nothing_is_sent_after_the_end(operator: Operator, start: Start, notices: Notices) -> None:
-    operator.answers = [(400, {}, "{}")] * 3
-    reporter = start()
-    reporter.on_event(finished())
-    reporter.close(60)
-    assert len(operator.tokens) == 1
-    assert notices.entries == []
-
-
 def test_an_operator_that_never_responds_delays_nothing(operator: Operator, start: Start) -> None:
     operator.hold = threading.Event()
     reporter = start()
@@ -390,13 +362,6 @@ def test_an_operator_that_never_responds_delays_nothing(operator: Operator, star
     reporter.close(0.05)
     assert time.monotonic() - began < 20
     operator.hold.set()
-
-
-def test_closing_without_an_end_sends_the_last_step(operator: Operator, start: Start) -> None:
-    reporter = start(interval=60)
-    reporter.on_event(progress_event(100))
-    reporter.close(60)
-    assert operator.steps == [100]
 
 
 def test_proxies_of_the_program_are_not_ours(operator: Operator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,10 +379,6 @@ def test_the_certificate_s_file_goes_with_the_reporter(start: Start) -> None:
     assert file.read_text() == CERTIFICATE.cert_pem.decode()
     reporter.close(60)
     assert not file.exists()
-
-
-def test_nothing_is_sent_without_an_endpoint() -> None:
-    assert Reporter.from_environment({}, Notices()) is None
 
 
 def environment(operator: Operator, token_file: Path) -> dict[str, str]:
@@ -448,34 +409,13 @@ def test_a_run_ends_when_the_operator_knows(
         raise InvalidData("data.train", "gone")
 
     monkeypatch.setattr(run, "train", fails)
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": {"application": {"name": "mlp", "classes": 10}},
-        "data": {"train": [f"{tmp_path}/*.tfrecord"]},
-    }
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "small"}, "spec": spec}), ClusterSettings())
     variables = environment(operator, token_file)
-    outcome = run.run(job, SEAT, f"{tmp_path}/run", Preemption(lambda: None), variables)
+    outcome = run.run(resolved_job(), SEAT, f"{tmp_path}/run", Preemption(lambda: None), variables)
     assert outcome == outcomes.INVALID_DATA
     assert operator.steps == [1, "Finished"]
     last = operator.events[-1]
     assert isinstance(last, events.Finished)
     assert (last.reason, last.exit_code) == ("InvalidData", 2)
-
-
-def test_an_error_is_a_line_in_the_log_and_in_the_result(operator: Operator, token_file: Path) -> None:
-    operator.answers = [(403, {}, json.dumps({"error": "no"}))]
-    stream = io.StringIO()
-    voice = Telemetry(SEAT, None, stream=stream)
-    reporter = run._reporter(SEAT, voice, environment(operator, token_file))
-    assert reporter is not None
-    voice.emit(events.Progress, step=1, epoch=1, metrics={})
-    deadline = time.monotonic() + 60
-    while not voice.warnings:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    reporter.close(60)
-    assert TOPIC in stream.getvalue()
 
 
 @pytest.mark.parametrize("index", [0, 1])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 
 from mptraining_api.events import Notice, Progress, Started
 from mptraining_api.launch import WorkerIdentity
-from mptraining_records.storage import storage
 from mptraining_trainer.reporting.scalar_writer import ScalarWriter
 
 
@@ -71,28 +68,3 @@ def test_a_run_that_never_trains_writes_nothing(tmp_path: Path) -> None:
     writer.on_event(Notice(time=1.0, attempt=1, incarnation="a", worker=0, topic="Any", message="x"))
     writer.close()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_storage_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = threading.Event()
-    monkeypatch.setattr(storage, "write", lambda *_: answer.wait(60))
-    writer = ScalarWriter(identity(1), "gs://bucket/run", on_failure=pytest.fail, seconds=0.01)
-    before = time.monotonic()
-    for event in events(1, 0, 100, 0.5):
-        writer.on_event(event)
-    writer.close(0.05)
-    took = time.monotonic() - before
-    answer.set()
-    writer.close(60)
-    assert took < 10
-
-
-def test_a_folder_that_cannot_be_written_is_reported_once(tmp_path: Path) -> None:
-    (tmp_path / "tensorboard").write_text("a file where the folder should be")
-    said: list[str] = []
-    writer = ScalarWriter(identity(1), str(tmp_path), on_failure=said.append, seconds=0.01)
-    for event in events(1, 0, 3, 0.5):
-        writer.on_event(event)
-        time.sleep(0.03)
-    writer.close(60)
-    assert len(said) == 1

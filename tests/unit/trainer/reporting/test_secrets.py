@@ -77,11 +77,6 @@ def test_no_value_survives_at_any_place(before: str, value: str, after: str) -> 
     assert stripped not in SecretValues({"V": value}).redact(f"{before}{stripped}{after}")
 
 
-@given(st.text(max_size=80))
-def test_without_secrets_a_text_is_unchanged(text: str) -> None:
-    assert SecretValues({}).redact(text) == text
-
-
 def test_events_and_the_termination_log_have_no_secret_in_them(tmp_path: Path) -> None:
     stream, log = io.StringIO(), tmp_path / "termination-log"
     voice = Telemetry(

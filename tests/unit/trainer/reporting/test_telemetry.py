@@ -39,21 +39,6 @@ def test_an_event_has_worker_time_and_attempt(tmp_path: Path) -> None:
     assert (tmp_path / "events" / "3-pod-1-0.jsonl").read_text() == stream.getvalue()
 
 
-def test_a_local_file_has_every_line_at_once(tmp_path: Path) -> None:
-    voice = telemetry(str(tmp_path), io.StringIO())
-    for step in range(3):
-        saved(voice, step)
-        assert steps((tmp_path / "events" / "3-pod-1-0.jsonl").read_text()) == list(range(step + 1))
-
-
-def test_without_an_output_events_go_to_the_stream_only(tmp_path: Path) -> None:
-    stream = io.StringIO()
-    voice = telemetry(None, stream)
-    saved(voice, 1)
-    voice.close()
-    assert steps(stream.getvalue()) == [1]
-
-
 def test_a_folder_of_another_user_is_unchanged(tmp_path: Path) -> None:
     voice = telemetry(str(tmp_path), io.StringIO())
     voice.disable_output()
@@ -123,12 +108,6 @@ def test_peak_memory_is_that_of_a_process_with_tensorflow() -> None:
     assert 50e6 < peak_memory_bytes() < 100e9
 
 
-@pytest.mark.parametrize("output", ["run", "run/"])
-def test_the_output_may_end_in_a_slash(tmp_path: Path, output: str) -> None:
-    saved(telemetry(f"{tmp_path}/{output}", io.StringIO()), 1)
-    assert (tmp_path / "run" / "events" / "3-pod-1-0.jsonl").exists()
-
-
 def finished(path: Path, message: str, metrics: dict[str, float]) -> tuple[events.Finished, events.Finished]:
     """Return the reported events, and the content of the termination log."""
     stream = io.StringIO()
@@ -140,26 +119,16 @@ def finished(path: Path, message: str, metrics: dict[str, float]) -> tuple[event
     return said, kept
 
 
-def test_the_final_message_is_kept_for_the_operator(tmp_path: Path) -> None:
-    said, kept = finished(tmp_path / "log", "model.py:3: ValueError: no", {"loss": 0.5})
-    assert kept == said
-
-
 @pytest.mark.parametrize("character", ["a", "ä", '"', "\n", "花"])
-@pytest.mark.parametrize("length", [3000, 3900, 4000, 4090, 20_000])
+@pytest.mark.parametrize("length", [20, 3000, 3900, 4000, 4090, 20_000])
 def test_a_long_final_message_is_cut_and_stays_json(tmp_path: Path, character: str, length: int) -> None:
     metrics = {f"metric_{number}": number / 3 for number in range(50)}
     said, kept = finished(tmp_path / "log", character * length, metrics)
     assert len((tmp_path / "log").read_bytes()) <= 4096
     assert kept.message == said.message or (kept.message.endswith("…") and said.message.startswith(kept.message[:-1]))
     assert len(kept.message) >= min(length, 900)
+    assert length > 20 or kept == said
     assert (kept.reason, kept.exit_code) == ("ProgramFailed", 1)
-
-
-def test_only_the_end_goes_into_the_termination_log(tmp_path: Path) -> None:
-    voice = Telemetry(SEAT, None, termination_log=str(tmp_path / "log"), stream=io.StringIO())
-    saved(voice, 1)
-    assert not (tmp_path / "log").exists()
 
 
 def test_a_termination_log_that_cannot_be_written_changes_nothing(

@@ -11,23 +11,10 @@ from typing import Any
 import pytest
 
 from mptraining_api.launch import TRACKING_PYTHON, WorkerIdentity
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.reporting.tracking_processes import TrackingProcesses
+from tests.jobs import resolved_job
 
 TRACKING = {"mlflow": {"uri": "https://mlflow.example"}, "wandb": {"project": "flowers"}}
-
-
-def job(tracking: dict[str, Any] | None) -> ResolvedJob:
-    spec: dict[str, Any] = {
-        "accelerator": {"type": "cpu"},
-        "program": {"application": {"name": "mlp", "classes": 3}},
-        "data": {"train": ["a.tfrecord"]},
-        "tracking": tracking,
-    }
-    spec = {name: value for name, value in spec.items() if value is not None}
-    return resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
 
 
 def identity(index: int = 0) -> WorkerIdentity:
@@ -51,7 +38,7 @@ def start(said: list[str], environment: dict[str, str], **options: Any) -> Track
     def notice(topic: str, message: str, *, level: str = "Info") -> None:
         said.append(f"{level} {topic}: {message}")
 
-    given = {"job": job(TRACKING), "identity": identity(), "folder": "runs/numbers"} | options
+    given = {"job": resolved_job(tracking=TRACKING), "identity": identity(), "folder": "runs/numbers"} | options
     return TrackingProcesses(notice=notice, environment=environment, **given)
 
 
@@ -73,19 +60,17 @@ def test_a_process_that_hangs_is_killed(tmp_path: Path, said: list[str]) -> None
     assert time.monotonic() - before < 30
 
 
-@pytest.mark.parametrize("options", [{"identity": identity(1)}, {"job": job(None)}])
+@pytest.mark.parametrize("options", [{"identity": identity(1)}, {"job": resolved_job()}])
 def test_none_on_other_workers_and_for_other_jobs(tmp_path: Path, said: list[str], options: dict[str, Any]) -> None:
     start(said, python(tmp_path, f"touch {tmp_path}/called"), **options).close(60, time.monotonic)
     assert not (tmp_path / "called").exists()
 
 
-def test_without_the_libraries_a_notice_says_what_to_do(said: list[str]) -> None:
+def test_what_cannot_be_started_is_a_notice(said: list[str]) -> None:
     start(said, dict(os.environ)).close(1, time.monotonic)
     assert len(said) == 2
     assert said[0].startswith("Warning NotTracked: mlflow is not installed here")
     assert "mptj export runs/numbers --to mlflow" in said[0]
-
-
-def test_an_interpreter_that_is_missing_ends_nothing(said: list[str]) -> None:
+    said.clear()
     start(said, {**os.environ, TRACKING_PYTHON: "/nowhere/python"}).close(1, time.monotonic)
     assert said == [f"Warning NotTracked: {server}: No such file or directory" for server in ("mlflow", "wandb")]

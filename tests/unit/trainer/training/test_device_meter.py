@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,8 @@ import pynvml
 import pytest
 
 from mptraining_api.events import Progress
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.training.profiling import DeviceMeter
+from tests.jobs import resolved_job
 
 
 class Nvml:
@@ -61,13 +60,7 @@ class Nvml:
         return 50 + handle
 
 
-def job(kind: str = "nvidia-tesla-t4", count: int = 2) -> ResolvedJob:
-    spec = {
-        "accelerator": {"type": kind, "countPerNode": count},
-        "program": {"application": {"name": "mlp", "classes": 3}},
-        "data": {"train": ["a.tfrecord"]},
-    }
-    return resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
+JOB = resolved_job(accelerator={"type": "nvidia-tesla-t4", "countPerNode": 2})
 
 
 def memory_info(name: str) -> dict[str, int]:
@@ -77,7 +70,7 @@ def memory_info(name: str) -> dict[str, int]:
 def read(nvml: Any, visible: str | None = None, **named: Any) -> dict[str, Any]:
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     given = {"memory_info": memory_info} | named
-    return DeviceMeter(job(), nvml=lambda: nvml, environment=environment, **given).read()
+    return DeviceMeter(JOB, nvml=lambda: nvml, environment=environment, **given).read()
 
 
 @pytest.mark.parametrize(
@@ -105,42 +98,22 @@ def test_the_fullest_and_hottest_gpu_the_mean_of_how_busy_they_are_and_the_sum_o
     assert told.device_utilization_percent == percent
 
 
-def test_a_gpu_that_reports_memory_alone() -> None:
-    assert read(Nvml(utilization=False)).keys() == {
-        "device_memory_peak_bytes",
-        "device_memory_used_bytes",
-        "device_memory_total_bytes",
-    }
+def raising(error: type[Exception]) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail
 
 
-@pytest.mark.parametrize("nvml", [Nvml(absent=True), "a number that no GPU has"])
-def test_without_the_driver_the_allocators_figures_are_left(nvml: Any) -> None:
-    visible = None if isinstance(nvml, Nvml) else "7"
-    assert read(nvml if isinstance(nvml, Nvml) else Nvml(), visible) == {"device_memory_peak_bytes": 7}
-
-
-def test_without_the_package_too() -> None:
-    def absent() -> Any:
-        raise ImportError
-
-    meter = DeviceMeter(job(), nvml=absent, memory_info=memory_info, environment={})
-    assert meter.read() == {"device_memory_peak_bytes": 7}
-
-
-def test_a_device_that_the_allocator_does_not_know_is_skipped() -> None:
-    def unknown(name: str) -> dict[str, int]:
-        raise ValueError(name)
-
-    assert "device_memory_peak_bytes" not in read(Nvml(), memory_info=unknown)
+def test_what_a_device_does_not_report_is_left_out() -> None:
+    peak = {"device_memory_peak_bytes": 7}
+    total = {"device_memory_used_bytes": 10**9, "device_memory_total_bytes": 16 * 10**9}
+    assert read(Nvml(utilization=False)) == peak | total
+    assert read(Nvml(absent=True)) == read(Nvml(), "7") == peak, "no driver; a number that no GPU has"
+    assert DeviceMeter(JOB, nvml=raising(ImportError), memory_info=memory_info, environment={}).read() == peak
+    assert "device_memory_peak_bytes" not in read(Nvml(), memory_info=raising(ValueError))
+    assert "device_memory_used_bytes" not in DeviceMeter(JOB, environment={}).read(), "the real package without a GPU"
 
 
 def test_a_cpu_job_reads_no_metrics() -> None:
-    def never(*_: Any) -> Any:
-        raise AssertionError
-
-    assert DeviceMeter(job("cpu", 1), nvml=never, memory_info=never).read() == {}
-
-
-def test_the_real_package_without_a_gpu_says_nothing() -> None:
-    meter = DeviceMeter(job(), environment={})
-    assert "device_memory_used_bytes" not in meter.read()
+    assert DeviceMeter(resolved_job(), nvml=raising(AssertionError), memory_info=raising(AssertionError)).read() == {}

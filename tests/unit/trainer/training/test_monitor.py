@@ -14,13 +14,7 @@ from mptraining_trainer.training.best_weights import Mode, Monitor, log_names, m
 
 @pytest.mark.parametrize(
     ("metric", "mode"),
-    [
-        ("loss", "min"),
-        ("val_loss", "min"),
-        ("val_accuracy", "max"),
-        ("val_mae", "min"),
-        ("lift_of_mine", None),
-    ],
+    [("loss", "min"), ("val_loss", "min"), ("val_accuracy", "max"), ("val_mae", "min"), ("lift_of_mine", None)],
 )
 def test_a_name_decides_the_direction_where_keras_does_not(metric: str, mode: Mode | None) -> None:
     assert mode_of(metric, {}) == mode

@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 
 from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ProfileSteps
-from mptraining_api.spec import MPTrainingJob
 from mptraining_records.storage import storage
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.loop.steps_per_execution import Boundaries
 from mptraining_trainer.reporting.telemetry import Telemetry
 from mptraining_trainer.training.profiling import Profiling, profile_pauses
 from mptraining_trainer.worker import Worker
+from tests.jobs import resolved_job
 
 
 class Recorder:
@@ -57,13 +56,7 @@ class Place:
     """A run folder, one worker of it, and the worker's messages."""
 
     def __init__(self, folder: str, first: int, last: int, *, index: int = 0) -> None:
-        spec = {
-            "accelerator": {"type": "cpu"},
-            "program": {"application": {"name": "mlp", "classes": 3}},
-            "data": {"train": ["a.tfrecord"]},
-            "profile": {"firstStep": first, "lastStep": last},
-        }
-        job = resolve(MPTrainingJob.parse({"metadata": {"name": "numbers"}, "spec": spec}), ClusterSettings())
+        job = resolved_job(profile={"firstStep": first, "lastStep": last})
         identity = WorkerIdentity(index=index, hosts=("localhost:0", "localhost:1"), attempt=2, incarnation="a")
         self.folder, self._stream, self.exit_stack = folder, io.StringIO(), ExitStack()
         telemetry = Telemetry(identity, None, stream=self._stream)
@@ -126,16 +119,17 @@ def test_no_other_step_is_in_it(first: int, more: int, total: int, fused: int, b
     assert (recorder.said.count("start"), recorder.said.count("stop")) == ((1, 1) if inside else (0, 0))
 
 
-def test_training_that_ends_before_the_range_reports_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("begin", "notices"),
+    [(0, [("NotProfiled", "no step is recorded: training was over before step 10")]), (12, [])],
+    ids=["before the range", "resumed behind it"],
+)
+def test_training_that_ends_before_the_range_reports_it(
+    tmp_path: Path, begin: int, notices: list[tuple[str, str]]
+) -> None:
     place = Place(str(tmp_path), 10, 12)
-    place.train(Recorder(), [5])
-    assert place.notices() == [("NotProfiled", "no step is recorded: training was over before step 10")]
-
-
-def test_a_resume_behind_the_range_reports_nothing(tmp_path: Path) -> None:
-    place = Place(str(tmp_path), 10, 12)
-    place.train(Recorder(), [5], begin=12)
-    assert place.notices() == []
+    place.train(Recorder(), [5], begin=begin)
+    assert place.notices() == notices
 
 
 @pytest.mark.parametrize(

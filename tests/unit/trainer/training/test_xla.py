@@ -7,21 +7,14 @@ from typing import Any
 import pytest
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.training.build import can_compile, must_disable_xla
+from tests.jobs import resolved_job
 
 
 def job(wanted: str, replicas: int) -> ResolvedJob:
-    spec = {
-        "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": replicas},
-        "program": {"application": {"name": "cnn", "classes": 3}},
-        "data": {"train": ["a.tfrecord"]},
-        "jitCompile": wanted,
-    }
-    return resolve(MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec}), ClusterSettings())
+    return resolved_job(accelerator={"type": "nvidia-tesla-t4", "countPerNode": replicas}, jitCompile=wanted)
 
 
 def model(keras: Keras, *, synchronized: bool) -> Any:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from mptraining_api import events
+from tests.e2e.trainer import children
 from tests.testbed.attempts import PATIENCE, Start
-from tests.training.processes import children
 
 
 def rows(output: str) -> dict[str, str]:

@@ -1,14 +1,12 @@
-"""Workers that train to the end: replicas, several workers, callbacks, both generations of Keras."""
+"""Workers that train to the end: digits, callbacks of several workers, tf_keras."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import pytest
-
 from mptraining_api import events
-from tests.testbed.attempts import TWO_REPLICAS, TWO_WORKERS, Start, equal
+from tests.testbed.attempts import TWO_REPLICAS, TWO_WORKERS, Start
 
 
 def test_digits_on_two_replicas_are_learnt(start: Start) -> None:
@@ -21,19 +19,6 @@ def test_digits_on_two_replicas_are_learnt(start: Start) -> None:
     assert json.loads((done.folder / "result.json").read_text())["reason"] == "Succeeded"
     assert done.errors() == ""
     assert events.parse(done.outputs[0].with_suffix(".last").read_text()) == done.finished()
-
-
-def test_two_workers_train_what_two_replicas_do(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Workers connect to each other directly; TensorFlow would use this proxy, which does not exist.
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    workers, replicas = start(TWO_WORKERS, "workers", real=True, epochs=2), start(TWO_REPLICAS, "replicas", epochs=2)
-    assert (workers.wait(), replicas.wait()) == ([0, 0], [0]), workers.errors()
-    assert workers.metrics() == pytest.approx(replicas.metrics(), abs=1e-4)
-    assert workers.finished(1).metrics == workers.metrics(), "both know the same"
-    assert equal(workers, replicas, 1e-4)
-    assert [event.step for event in workers.all(events.Saved)] == [22, 44]
-    assert workers.all(events.Saved, worker=1) == []
 
 
 CALLING = """

@@ -1,4 +1,7 @@
-"""SIGKILL and SIGTERM: exit codes, and the run that resumes; several workers are in tests/e2e/trainer."""
+"""Workers that train to the end, are killed, or get SIGTERM: exit codes, and the run that resumes.
+
+More kills, and of several workers, are in tests/e2e/trainer.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mptraining_api import events
-from tests.testbed.attempts import ENDLESS, TWO_REPLICAS, Start, equal
+from tests.testbed.attempts import ENDLESS, TWO_REPLICAS, TWO_WORKERS, Start, equal
 
 
 def test_killed_in_mid_training_a_run_ends_with_the_weights_of_an_undisturbed_one(start: Start) -> None:
@@ -40,3 +43,16 @@ def test_a_sigterm_ends_the_run_with_a_checkpoint_at_that_step(start: Start) -> 
     assert saved.step >= max(event.step for event in told.all(events.Progress))
     assert Path(saved.uri, "state.json").exists()
     assert told.errors() == ""
+
+
+def test_two_workers_train_what_two_replicas_do(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Workers connect to each other directly; TensorFlow would use this proxy, which does not exist.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    workers, replicas = start(TWO_WORKERS, "workers", real=True, epochs=2), start(TWO_REPLICAS, "replicas", epochs=2)
+    assert (workers.wait(), replicas.wait()) == ([0, 0], [0]), workers.errors()
+    assert workers.metrics() == pytest.approx(replicas.metrics(), abs=1e-4)
+    assert workers.finished(1).metrics == workers.metrics(), "both know the same"
+    assert equal(workers, replicas, 1e-4)
+    assert [event.step for event in workers.all(events.Saved)] == [22, 44]
+    assert workers.all(events.Saved, worker=1) == []

@@ -1,1 +1,0 @@
-"""Mistakes of a sweep, by section: its parameters and their paths, early stopping, the objective."""
