@@ -68,7 +68,7 @@ def test_a_real_trainer_resumes_where_its_queue_stopped_it(by_hand: Any, tmp_pat
     queues(by_hand, queue)
     queue.admit(PLACE, WEST)
     with PodProcess(by_hand.rest, placed(by_hand, "points-2"), tmp_path / "west") as second:
-        assert second.end() == 0
+        assert second.end(seconds=600) == 0
     (started,), (finished,) = events_in(second, Started), events_in(second, Finished)
     assert (started.attempt, started.first_step) == (2, saved.step)
     assert (finished.reason, finished.step) == ("Succeeded", 4000)
