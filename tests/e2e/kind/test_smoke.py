@@ -37,14 +37,20 @@ SPEC: dict[str, Any] = {
 }
 
 
+def helm(*arguments: str) -> str:
+    command = [str(binary("helm")), f"--kubeconfig={KUBECONFIG}", f"--namespace={SYSTEM}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Kind]:
     """The cluster with the chart of this checkout and a namespace with a claim for run folders."""
     cluster = Kind()
     cluster.namespace = "smoke"
-    command = [str(binary("helm")), f"--kubeconfig={KUBECONFIG}", f"--namespace={SYSTEM}", "upgrade", "--install"]
-    command += [RELEASE, str(CHART), "--create-namespace", "--take-ownership", "--wait", "--timeout=5m", *VALUES]
-    subprocess.run(command, check=True, timeout=400)
+    options = ("--create-namespace", "--take-ownership", "--wait", "--timeout=5m", *VALUES)
+    helm("upgrade", "--install", RELEASE, str(CHART), *options)
     cluster.kubectl("delete", "namespace", cluster.namespace, "--ignore-not-found", "--timeout=120s")
     cluster.kubectl("create", "namespace", cluster.namespace)
     storage = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -79,3 +85,7 @@ def test_a_killed_job_ends_with_the_weights_of_an_undisturbed_one(cluster: Kind,
     killed, undisturbed = weights("killed", tmp_path), weights("undisturbed", tmp_path)
     assert killed.keys() == undisturbed.keys()
     assert all(killed[name].tobytes() == undisturbed[name].tobytes() for name in killed)
+
+
+def test_helm_test_finds_a_working_operator(cluster: Kind) -> None:
+    assert "Phase:          Succeeded" in helm("test", RELEASE)
