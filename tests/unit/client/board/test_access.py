@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from typer.testing import CliRunner
 
 from mptraining.board import access, serve
 from mptraining.cli.main import app
@@ -68,7 +67,9 @@ def test_the_address_that_is_opened_for_the_user_works_once(tmp_path: Path, monk
     """As `mptj board --open` does it; the printed address works again and again."""
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    process = threading.Thread(target=CliRunner().invoke, args=(app, ["board", str(tmp_path), "--open", "--port", "0"]))
+    # A CliRunner would replace the standard output of all threads.
+    command = ["board", str(tmp_path), "--open", "--port", "0"]
+    process = threading.Thread(target=app, args=(command,), kwargs={"standalone_mode": False})
     servers: list[Any] = []
     made = serve.server_for
 
