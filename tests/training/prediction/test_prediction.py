@@ -78,6 +78,7 @@ def test_evaluation_is_that_of_keras(generation: str, trained: Trained, numbers:
 
 
 @IN_GENERATIONS
+@pytest.mark.test_all
 def test_two_outputs_over_sequences_are_columns_by_name(
     generation: str, sentences: tuple[Path, Callable[[str], Path]], tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def test_without_a_job_the_trainer_prints_its_usage() -> None:
         assert asked.stderr.count("\n") == 1
 
 
+@pytest.mark.test_all
 def test_without_a_run_folder_the_chief_keeps_the_model(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,6 +206,7 @@ def data_with(tmp_path: Path) -> Data:
     return written
 
 
+@pytest.mark.test_all
 def test_a_recovery_begins_with_their_state_in_its_checkpoint(train: Train, data_with: Data) -> None:
     """It equals an attempt that begins at the checkpoint with the bad batch in its state."""
     ended = []
