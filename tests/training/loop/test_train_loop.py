@@ -591,3 +591,16 @@ def test_what_xla_cannot_take_is_found_before_the_first_step(keras: Keras, repli
     assert "EagerPyFunc" in str(outside.loop.xla_error(few))
     outside.loop.disable_xla()
     assert outside.loop.execute(outside.batches, 1).applied_steps == 1
+
+
+@BOTH_GENERATIONS
+def test_statistics_of_several_types_are_averaged(keras: Keras) -> None:
+    """Under tf_keras those of Normalization have the policy's type, those of BatchNormalization float32."""
+
+    def adapted() -> Any:
+        layer = keras.module.layers.Normalization()
+        layer.adapt(examples(2 * BATCH)[0])
+        return layer
+
+    rig = Rig(keras, replicas=2, policy="mixed_float16", scale=1024.0, normalized=True, first=adapted)
+    assert np.isfinite(rig.loop.execute(rig.batches, 1).loss)

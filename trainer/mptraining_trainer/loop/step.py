@@ -364,8 +364,17 @@ class MovingStatistics:
     def average_over_replicas(self) -> None:
         """Replace the statistics on every replica by their mean over all replicas."""
         context = tf.distribute.get_replica_context()
-        if self._variables and context.num_replicas_in_sync > 1:
-            self.assign(context.all_reduce(tf.distribute.ReduceOp.MEAN, self.read()))
+        if context.num_replicas_in_sync == 1:
+            return
+        by_type: dict[Any, list[Any]] = {}
+        for variable in self._variables:
+            by_type.setdefault(variable.dtype, []).append(variable)
+        # TensorFlow concatenates the values of one call, and under tf_keras Normalization's have the policy's type.
+        for variables in by_type.values():
+            values = [variable.read_value() for variable in variables]
+            means = context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
+            for variable, mean in zip(variables, means, strict=True):
+                variable.assign(mean)
 
     def assign(self, values: list[Any]) -> None:
         for variable, value in zip(self._variables, values, strict=True):
