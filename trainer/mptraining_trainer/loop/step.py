@@ -375,7 +375,3 @@ class MovingStatistics:
             means = context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
             for variable, mean in zip(variables, means, strict=True):
                 variable.assign(mean)
-
-    def assign(self, values: list[Any]) -> None:
-        for variable, value in zip(self._variables, values, strict=True):
-            variable.assign(value)
