@@ -604,3 +604,20 @@ def test_statistics_of_several_types_are_averaged(keras: Keras) -> None:
 
     rig = Rig(keras, replicas=2, policy="mixed_float16", scale=1024.0, normalized=True, first=adapted)
     assert np.isfinite(rig.loop.execute(rig.batches, 1).loss)
+
+
+def test_a_layer_of_another_type_trains_as_in_keras(keras: Keras) -> None:
+    def wide() -> Any:
+        return keras.module.layers.Dense(FEATURES, dtype="float64")
+
+    one, two = (Rig(keras, replicas=replicas, first=wide) for replicas in (1, 2))
+    for rig in (one, two):
+        rig.loop.execute(rig.batches, 2)
+    keras.set_seed(1)
+    plain = model(keras, first=wide)
+    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+    plain.compile(keras.module.optimizers.SGD(0.1, momentum=0.9), loss)
+    plain.fit(*examples(2 * BATCH), batch_size=BATCH, shuffle=False, verbose=0)
+    expected = plain.get_weights()
+    assert same(one.weights(), expected, 1e-6)
+    assert same(two.weights(), expected, 1e-5)

@@ -9,7 +9,7 @@ of other workers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -189,22 +189,28 @@ def all_reduce(gradients: Sequence[Any], overwritten: Sequence[bool], *, mean: b
     context = tf.distribute.get_replica_context()
     replicas = context.num_replicas_in_sync
     if replicas == 1:
-        # all_reduce would copy every tensor.
+        # A reduction would copy every tensor.
         return list(gradients)
     operation = tf.distribute.ReduceOp.MEAN if mean else tf.distribute.ReduceOp.SUM
     mine = tf.range(replicas) == context.replica_id_in_sync_group
 
-    def reduced(operation: Any, *, largest: bool) -> Iterator[Any]:
+    def reduce(operation: Any, *, largest: bool) -> Iterator[Any]:
         pairs = zip(gradients, overwritten, strict=True)
         present = [gradient for gradient, overwrites in pairs if gradient is not None and overwrites == largest]
         if largest:
             # tf.distribute has no maximum: sum one row per replica.
             rows = (tf.reshape(mine, [replicas, *[1] * value.shape.rank]) for value in present)
             present = [tf.where(row, value, 0) for row, value in zip(rows, present, strict=True)]
-        return iter(context.all_reduce(operation, present) if present else ())
+        reduced = list(present)
+        # TensorFlow concatenates the values of one call.
+        for places in _places_by_type(present):
+            values = context.all_reduce(operation, [present[place] for place in places])
+            for place, value in zip(places, values, strict=True):
+                reduced[place] = value
+        return iter(reduced)
 
-    sums = reduced(operation, largest=False)
-    values = reduced(tf.distribute.ReduceOp.SUM, largest=True)
+    sums = reduce(operation, largest=False)
+    values = reduce(tf.distribute.ReduceOp.SUM, largest=True)
     return [
         None if gradient is None else tf.reduce_max(next(values), axis=0) if overwrites else next(sums)
         for gradient, overwrites in zip(gradients, overwritten, strict=True)
@@ -223,7 +229,16 @@ def run_eagerly(strategy: Any, on_replica: Callable[[], None]) -> None:
 
 def global_norm(gradients: list[Any]) -> Any:
     """Return the global Euclidean norm, a float32 scalar; not finite if any element is not."""
-    summed = [_sum_repeated_rows(each) if isinstance(each, tf.IndexedSlices) else each for each in gradients]
+    summed = [
+        _sum_repeated_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+        for gradient in gradients
+        if gradient is not None
+    ]
+    types = {gradient.dtype for gradient in summed}
+    if len(types) > 1:
+        # A layer may have another type than the rest of its model.
+        wide = tf.float64 if tf.float64 in types else tf.float32
+        summed = [tf.cast(gradient, wide) for gradient in summed]
     return tf.cast(tf.linalg.global_norm(summed), tf.float32)
 
 
@@ -239,12 +254,18 @@ def _sum_repeated_rows(slices: Any) -> Any:
 
 def all_finite(values: Sequence[Any]) -> Any:
     """Return whether no element of these floating-point tensors is infinite or NaN, a bool scalar."""
-    by_type: dict[Any, list[Any]] = {}
-    for value in values:
-        by_type.setdefault(value.dtype, []).append(tf.reshape(value, [-1]))
+    flat = [tf.reshape(value, [-1]) for value in values]
     # One operation per dtype, because a model may have hundreds of small tensors.
-    fine = [tf.reduce_all(tf.math.is_finite(tf.concat(same, axis=0))) for same in by_type.values()]
-    return tf.reduce_all(fine)
+    same = [tf.concat([flat[place] for place in places], axis=0) for places in _places_by_type(flat)]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in same])
+
+
+def _places_by_type(values: Sequence[Any]) -> Iterable[list[int]]:
+    """Return the places of the values of each dtype."""
+    places: dict[Any, list[int]] = {}
+    for place, value in enumerate(values):
+        places.setdefault(value.dtype, []).append(place)
+    return places.values()
 
 
 class CrossReplicaSum:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mptraining_trainer.distribution.replica_variables import all_finite
+from mptraining_trainer.distribution.replica_variables import all_finite, all_reduce
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.batch_reduction import Part, local_value, reduce_as_part, wrap_reductions
 from mptraining_trainer.model.compiled import CompiledModel
@@ -363,15 +363,7 @@ class MovingStatistics:
 
     def average_over_replicas(self) -> None:
         """Replace the statistics on every replica by their mean over all replicas."""
-        context = tf.distribute.get_replica_context()
-        if context.num_replicas_in_sync == 1:
-            return
-        by_type: dict[Any, list[Any]] = {}
-        for variable in self._variables:
-            by_type.setdefault(variable.dtype, []).append(variable)
-        # TensorFlow concatenates the values of one call, and under tf_keras Normalization's have the policy's type.
-        for variables in by_type.values():
-            values = [variable.read_value() for variable in variables]
-            means = context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
-            for variable, mean in zip(variables, means, strict=True):
+        if tf.distribute.get_replica_context().num_replicas_in_sync > 1:
+            means = all_reduce(self.read(), [False] * len(self._variables), mean=True)
+            for variable, mean in zip(self._variables, means, strict=True):
                 variable.assign(mean)
