@@ -87,6 +87,7 @@ class Recorder:
         self.restored: list[tuple[int, bool]] = []
         self.told: list[tuple[int, int, Mapping[str, float]]] = []
         self.batches: list[tuple[str, int]] = []
+        self.skipped: list[int] = []
 
     def progress(self, step: int, epoch: int, metrics: Mapping[str, float], *, epoch_ended: bool = False) -> None:
         self.told.append((step, epoch, metrics))
@@ -106,6 +107,9 @@ class Recorder:
     def restore(self, model: Any, *, whole: bool) -> bool:
         self.restored.append((len(model.weights), whole))
         return self.restores
+
+    def after_fit(self, skipped: int) -> None:
+        self.skipped.append(skipped)
 
     def keep_inputs(self, inputs: Any) -> None:
         self.inputs = inputs

@@ -80,20 +80,29 @@ model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 model.fit(inputs, np.ones((16, 1)), batch_size=4, shuffle=False, epochs=2, verbose=0)
 print("LOSSES", [int(model.optimizer.iterations)])
+{end}
+"""
+# The optimizer of the first fit has the steps that were applied.
+AGAIN = """
+model.compile("sgd", "mse")
+model.fit(np.zeros((16, 4)), np.zeros((16, 1)), batch_size=4, epochs=1, verbose=0)
 """
 
 
 def test_a_script_whose_steps_were_skipped_does_not_just_succeed(
     tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
-    program = OVERFLOWS.format(keras="keras")
+    program = OVERFLOWS.format(keras="keras", end="")
     done = through_us(program, tmp_path / "Keras3", capsys, monkeypatch, policy="mixed_float16")
     assert done.losses == [2], "the program's own optimizer counts the steps that it applied"
     assert done.result.skipped_steps == 6
     skipped, not_finite = done.result.warnings
     assert skipped.startswith("6 of 8 steps were skipped"), done.result.warnings
     assert not_finite == "loss at the end: NaN or infinite"
-    program = OVERFLOWS.format(keras="tf_keras")
+    program = OVERFLOWS.format(keras="keras", end=AGAIN)
+    done = through_us(program, tmp_path / "again", capsys, monkeypatch, policy="mixed_float16")
+    assert done.result.skipped_steps == 6, "of twelve steps, the last four under another optimizer"
+    program = OVERFLOWS.format(keras="tf_keras", end="")
     done = through_us(program, tmp_path / "Legacy", capsys, monkeypatch, generation="Legacy", policy="mixed_float16")
     assert done.result.warnings == ("loss at the end: NaN or infinite",), "tf_keras counts skipped steps as others"
 

@@ -111,6 +111,9 @@ class Context(Protocol):
     def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         """Called before each fit with the precision policy of the model's layers and the number of replicas."""
 
+    def after_fit(self, skipped: int) -> None:
+        """Called after each fit with the number of its steps that Keras' loss scaling skipped."""
+
     def keep_inputs(self, inputs: Any) -> None:
         """Called at the script's end with inputs of the last fit's first batch, None if they are not known."""
 
@@ -405,6 +408,22 @@ def _refuse_graph_mode(keras: Keras) -> Iterator[None]:
         model.fit = original
 
 
+def _skipped_by(model: Any, keras: Keras) -> Callable[[int], int]:
+    """Return a function that, after so many further steps, returns how many of them Keras' loss scaling skipped.
+
+    It returns 0 for a model's own step, which may use other optimizers, or one twice.
+    """
+    # A callback may compile the model again, with another optimizer.
+    optimizer = getattr(model, "optimizer", None)
+    before = None if "train_step" in keras.own_steps(model) else keras.applied_steps(optimizer)
+
+    def skipped(steps: int) -> int:
+        applied = keras.applied_steps(optimizer)
+        return 0 if before is None or applied is None else max(0, steps - (applied - before))
+
+    return skipped
+
+
 def _add_callback(callbacks: Any, ours: Any) -> Any:
     if hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end"):
         callbacks.append(ours)
@@ -423,6 +442,13 @@ def _callback(keras: Keras, fits: Fits, *, in_search: bool) -> Any:
             self.batches = 0
             self.reported_at = 0.0
             self.epoch = 0
+
+        def on_train_begin(self, _logs: Any = None) -> None:
+            self.first_step, self.skipped = fits.steps, _skipped_by(self.model, keras)
+
+        def on_train_end(self, _logs: Any = None) -> None:
+            steps = fits.steps - self.first_step
+            fits.run_addition(Addition.PROGRESS, lambda: fits.context.after_fit(self.skipped(steps)))
 
         def on_epoch_begin(self, epoch: int, _logs: Any = None) -> None:
             self.batches = 0

@@ -67,8 +67,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     steps = context.step - context.first_step
     policy = context.policy or job.precision.policy
     exported: str | None = None
-    skipped = context.skipped_steps()
-    warnings = warnings_of_success(context.metrics, skipped=skipped, steps=steps)
+    warnings = warnings_of_success(context.metrics, skipped=context.skipped_steps, steps=steps)
     if model is None:
         warnings = (*warnings, _NO_FIT)
         telemetry.notice("NoModel", _NO_FIT, level="Warning")
@@ -82,7 +81,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
         model=exported,
         step_seconds=seconds / steps if steps else None,
         training_seconds=seconds,
-        skipped_steps=skipped,
+        skipped_steps=context.skipped_steps,
         skipped_records=0,
         message="the script ran to its end",
         policy=policy,
@@ -158,10 +157,8 @@ class _Script:
         self.inputs: Any = None
         # The trial that runs, of a search with KerasTuner.
         self._trial: TrialNumber | None = None
-        # Steps skipped in the fits before the current one; the current one's first step, and the steps that its
-        # optimizer had applied before it.
-        self._skipped = 0
-        self._fit_began: tuple[int, int | None] | None = None
+        # The steps of this attempt's fits that Keras' loss scaling skipped.
+        self.skipped_steps = 0
 
     def progress(self, step: int, epoch: int, metrics: Mapping[str, float], *, epoch_ended: bool = False) -> None:
         telemetry = self._worker.telemetry
@@ -188,27 +185,11 @@ class _Script:
         return None if optimizer is None else self.keras_of(self._model).learning_rate(optimizer)
 
     def before_batch(self, step: int) -> None:
-        if self._fit_began is None:
-            self._fit_began = self.first_step + step, self._applied_steps()
         self._profiling.before_execution(self.first_step + step)
 
     def after_batch(self, step: int) -> None:
         self.step = self.first_step + step
         self._profiling.after_execution(self.step)
-
-    def skipped_steps(self) -> int:
-        """Return how many steps of this attempt's fits Keras' loss scaling skipped."""
-        first_step, applied_before = self._fit_began or (self.step, None)
-        applied = self._applied_steps()
-        if applied is None or applied_before is None:
-            return self._skipped
-        return self._skipped + max(0, self.step - first_step - (applied - applied_before))
-
-    def _applied_steps(self) -> int | None:
-        """Return None if steps that are not applied say nothing: an own step may use other optimizers, or one twice."""
-        if self._model is None or "train_step" in self.keras_of(self._model).own_steps(self._model):
-            return None
-        return self.keras_of(self._model).applied_steps(self._model.optimizer)
 
     def save(self, model: Any, fits: Sequence[FitState]) -> None:
         job, identity = self._worker.job, self._worker.identity
@@ -268,7 +249,6 @@ class _Script:
 
     def on_fit(self, model: Any, policy: str, replicas: int) -> None:
         job = self._worker.job
-        self._skipped, self._fit_began = self.skipped_steps(), None
         self.policy, self._model = policy, model
         if policy != job.precision.policy:
             message = (
@@ -290,6 +270,9 @@ class _Script:
                 "mixed_bfloat16 or float32 in the script",
                 level="Warning",
             )
+
+    def after_fit(self, skipped: int) -> None:
+        self.skipped_steps += skipped
 
     def keep_inputs(self, inputs: Any) -> None:
         self.inputs = inputs
