@@ -38,7 +38,11 @@ def parse_image(text: str) -> ImageReference:
 
 def has_moving_tag(text: str) -> bool:
     """Return whether the tag is `latest` or missing: the kubelet pulls it for each pod, and may get another image."""
-    image = parse_image(text)
+    try:
+        image = parse_image(text)
+    except ValueError:
+        # No container runtime pulls it; the kubelet says so.
+        return False
     return not image.digest and image.tag in ("", "latest")
 
 

@@ -43,6 +43,7 @@ def test_an_image_is_taken_apart(text: str, repository: str, tag: str, digest: s
 def test_what_is_no_image(text: str) -> None:
     with pytest.raises(ValueError, match="is no image"):
         parse_image(text)
+    assert not has_moving_tag(text), "the job may name it, and the kubelet refuses it"
 
 
 @pytest.mark.parametrize("text", ["", "https://gcr.io", "gcr.io/p:1", "gcr.io//p", "*", "gcr.io/*"])
