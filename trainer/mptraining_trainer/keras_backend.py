@@ -180,6 +180,10 @@ class Keras:
         }
         return self.variables_of(list(found.values()))
 
+    def forward_pass_state(self, model: Any) -> list[Any]:
+        """Return all TensorFlow variables that a forward pass changes, those that Keras does not track included."""
+        return [*self.forward_pass_variables(model), *self.untracked_states(model)]
+
     def class_weights(self, weights: Mapping[str, float]) -> Callable[..., Any]:
         """Return Keras' function from (inputs, labels) to (inputs, labels, weights), by the weights of classes.
 

@@ -43,6 +43,7 @@ from mptraining_trainer.distribution.coordination import (
     require_agreement,
     wait_for_peers,
 )
+from mptraining_trainer.distribution.replica_variables import ReplicaValues
 from mptraining_trainer.distribution.strategy import make_strategy, started_fields
 from mptraining_trainer.export.export import publish, take_snapshot
 from mptraining_trainer.forked_child import user_code
@@ -207,15 +208,14 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
     hooks.end(metrics)
     model = built.program.model
-    last_weights = model.get_weights()
     if hooks.exports_last_weights and (keras.sets_final_weights(built.optimizer) or hooks.restores_weights):
-        # The metrics of the weights that are exported, which no validation has seen.
-        metrics |= fit_loop.validate_final_weights()
-        # A layer that counts its calls has a state that `fit`, which does not validate here, leaves alone.
-        model.set_weights(last_weights)
+        # The metrics of the weights that are exported, which no validation has seen. `fit` does not validate here, and
+        # a layer that counts its calls must not count these.
+        with ReplicaValues(strategy).preserved(keras.forward_pass_state(model)):
+            metrics |= fit_loop.validate_final_weights()
 
     # Export. Reading per-replica variables is a collective operation, so every worker takes the snapshot.
-    at, logs, weights = hooks.select_export(fit_loop.last_step, metrics, last_weights, telemetry.notice)
+    at, logs, weights = hooks.select_export(fit_loop.last_step, metrics, model.get_weights(), telemetry.notice)
     scratch = Path(worker.exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="mptraining-")))
     snapshot = take_snapshot(
         model,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,13 @@ class ReplicaValues:
             else _copies([np.asarray(each.read_value()) for each in same])
         )
         return [next(of_replicas if is_per_replica(variable) else copies) for variable in variables]
+
+    @contextmanager
+    def preserved(self, variables: Sequence[Any]) -> Iterator[None]:
+        """Give the variables their present values again at the end; not after an error."""
+        before = self.read(variables)
+        yield
+        self.assign(variables, before)
 
     def assign(self, variables: Sequence[Any], arrays: Sequence[Any]) -> None:
         """Assign every variable its value, and each replica its own if as many replicas were saved.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -290,25 +291,23 @@ def _keras_files(worker: Worker, built: BuildResult) -> Callable[..., None]:
 
     def save(path: Path, **options: Any) -> None:
         nonlocal verified
-        moved = [*keras.forward_pass_variables(program.model), *keras.untracked_states(program.model)]
-        values = ReplicaValues(context.strategy)
-        before = values.read(moved) if verified is None else []
+        preserved = ReplicaValues(context.strategy).preserved(keras.forward_pass_state(program.model))
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            snapshot = take_snapshot(
-                program.model,
-                keras,
-                Path(scratch),
-                policy=keras.policy,
-                inputs=built.inputs,
-                callable_here=verified is None and built.job.accelerator.kind != "tpu",
-            )
+            with preserved if verified is None else nullcontext():
+                snapshot = take_snapshot(
+                    program.model,
+                    keras,
+                    Path(scratch),
+                    policy=keras.policy,
+                    inputs=built.inputs,
+                    callable_here=verified is None and built.job.accelerator.kind != "tpu",
+                )
             if snapshot.failure is not None:
                 raise ValueError(snapshot.failure)
             path.parent.mkdir(parents=True, exist_ok=True)
             # tf_keras also writes the SavedModel and HDF5 formats.
             target = path if path.suffix == ".keras" else Path(scratch, "copy.keras")
             if verified is None:
-                values.assign(moved, before)
                 verified = write_keras_file(program.model, keras, snapshot, target)
                 if verified.failure or verified.policy != "float32":
                     reason = verified.failure or f"it computes under {verified.policy}"
