@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -111,7 +112,7 @@ class Term:
             raise NotLeading(f"term {self.number} is over")
 
 
-class TermWorkers:
+class TermWorkers(ABC):
     """Worker threads that reconcile the keys of a queue, for one term at a time; the queue outlives them.
 
     `kind` names what a key stands for; `stopwatch` is monotonic, in seconds; `count_retry` receives the cause of each
@@ -138,12 +139,13 @@ class TermWorkers:
         self._term: Term | None = None
         self._changing_term = threading.Lock()
 
+    @abstractmethod
     def _reconcile(self, key: Key) -> None:
-        raise NotImplementedError
+        """Reconcile one key; raise an error to try it again."""
 
+    @abstractmethod
     def _record(self, key: Key, record: EventRecord) -> None:
         """Record an Event about a key's object."""
-        raise NotImplementedError
 
     def reconcile(self, key: Key) -> None:
         """Reconcile one key once; an error is logged and retried with exponential backoff."""

@@ -144,7 +144,7 @@ class SweepReconciler(TermWorkers):
         now = self._clock()
         jobs = self._look(stored, memory, status)
         most = self._most_new_trials(stored, memory, sweep.spec, status, jobs)
-        found = plan(
+        planned = plan(
             sweep,
             status,
             jobs,
@@ -157,35 +157,35 @@ class SweepReconciler(TermWorkers):
             if not (status.start_time or status.completion_time)
             else None,
         )
-        changed = found.status != status
-        ends = found.status.completion_time is not None
-        urgent = bool(found.actions) or ends
+        changed = planned.status != status
+        ends = planned.status.completion_time is not None
+        urgent = bool(planned.actions) or ends
         if changed and not urgent and memory.tokens < _MOST_SAVED - 1:
             self._queue.add(stored.key, (_MOST_SAVED - 1 - memory.tokens) / _WRITES_PER_SECOND)
             return
         if changed:
             memory.tokens -= 1
-            written = self._applier.write_status(stored, status, found.status)
+            written = self._applier.write_status(stored, status, planned.status)
             if written is None:
                 self._queue.add(stored.key)
                 return
             # The watch may have brought a later version already, whose status another client has written.
-            memory.status = written.version, found.status
+            memory.status = written.version, planned.status
             # A trial may fail by the plan itself, which no job reports.
             self._queue.add(stored.key, COALESCE)
         before = {each.number: each for each in status.trials or ()}
-        self._count_ends(memory, before, found.status, jobs)
-        acted = self._applier.act(found, stored, memory.refusals)
-        self._count_creations(stored, memory, acted.created, before, found)
+        self._count_ends(memory, before, planned.status, jobs)
+        acted = self._applier.act(planned, stored, memory.refusals)
+        self._count_creations(stored, memory, acted.created, before, planned)
         if acted.refused:
             self._queue.add(stored.key)
-        memory.refusals.keep({each.job for each in found.status.trials or () if each.state in _UNDECIDED})
+        memory.refusals.keep({each.job for each in planned.status.trials or () if each.state in _UNDECIDED})
         if ends:
             memory.ends.clear()
             self._turns.leave(stored.uid)
             # A finished sweep may stay for months, and the status of a large one has megabytes when parsed.
             memory.status, memory.observed = None, ObservedJobs()
-        self._requeue(stored, memory, found, _started(before, found.status), most, now)
+        self._requeue(stored, memory, planned, _started(before, planned.status), most, now)
 
     def _requeue(
         self, stored: StoredSweep, memory: _Memory, plan: SweepPlan, added: int, most: int, now: float
