@@ -37,7 +37,7 @@ from mptraining_operator.watch import api_objects, parse
 from mptraining_records.index import compressed, dataset_index, scanner, sidecar
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.storage import storage
-from mptraining_records.storage.storage import StoredObject
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import example, features, framing, manifest, record_check
 from mptraining_trainer.checkpoints import files, state
 from mptraining_trainer.source import archive

@@ -18,6 +18,7 @@ from mptraining_records.convert import shards
 from mptraining_records.convert.convert import convert
 from mptraining_records.index import scanner, sidecar
 from mptraining_records.storage import storage
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.features import Feature
 from tests.unit.records.convert.pictures import picture, records
@@ -137,7 +138,7 @@ class Test_a_conversion_to_a_bucket:
         sent: list[str] = []
         upload = storage.upload
 
-        def noted(source: Path | str, uri: str, **named: str | None) -> storage.StoredObject:
+        def noted(source: Path | str, uri: str, **named: str | None) -> StoredObject:
             sent.append(uri)
             return upload(source, uri, **named)
 
