@@ -48,8 +48,10 @@ class HttpStub(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, respond: Callable[[int, Handler], object], certificate: Path | None = None) -> None:
-        """`certificate` is a PEM file with key and certificate for localhost."""
+    def __init__(
+        self, respond: Callable[[int, Handler], object], certificate: Path | None = None, key: Path | None = None
+    ) -> None:
+        """`certificate` and `key` are PEM files for localhost and 127.0.0.1; one may have both."""
         super().__init__(("127.0.0.1", 0), Handler)
         self.respond = respond
         self.requests: list[Request] = []
@@ -57,7 +59,7 @@ class HttpStub(ThreadingHTTPServer):
         self.address = f"http://127.0.0.1:{self.server_port}"
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
+            context.load_cert_chain(certificate, key)
             self.socket = context.wrap_socket(self.socket, server_side=True)
             self.address = f"https://localhost:{self.server_port}"
 

@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_operator.progress.certificate import issue_certificate
 from mptraining_records.storage import storage
+from tests.testbed.credentials import ServerKeys, create_server_keys
 from tests.testbed.http_stub import Handler, HttpStub
 
 # A process reads certificates at its first request; so each client has a separate process.
@@ -32,17 +30,13 @@ def _respond(_number: int, handler: Handler) -> None:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A PEM file with a key and a self-signed certificate for localhost."""
-    issued = issue_certificate(("localhost",), time.time())
-    path = tmp_path_factory.mktemp("tls") / "server.pem"
-    path.write_bytes(issued.key_pem + issued.cert_pem)
-    return path
+def keys(tmp_path_factory: pytest.TempPathFactory) -> ServerKeys:
+    return create_server_keys(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")
-def address(certificate: Path) -> Iterator[str]:
-    with HttpStub(_respond, certificate) as server:
+def address(keys: ServerKeys) -> Iterator[str]:
+    with HttpStub(_respond, keys.certificate, keys.key) as server:
         yield server.address
 
 
@@ -51,9 +45,9 @@ def address(certificate: Path) -> Iterator[str]:
     [("SSL_CERT_FILE",), ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")],
     ids=["SSL_CERT_FILE alone", "REQUESTS_CA_BUNDLE too"],
 )
-def test_an_authority_of_the_environment_is_trusted(certificate: Path, address: str, names: tuple[str, ...]) -> None:
+def test_an_authority_of_the_environment_is_trusted(keys: ServerKeys, address: str, names: tuple[str, ...]) -> None:
     inherited = {name: value for name, value in os.environ.items() if name != "REQUESTS_CA_BUNDLE"}
-    environment = inherited | {"STORAGE_EMULATOR_HOST": address} | dict.fromkeys(names, str(certificate))
+    environment = inherited | {"STORAGE_EMULATOR_HOST": address} | dict.fromkeys(names, str(keys.authority))
     done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, check=False, text=True)
     assert done.stdout == "b'data' 7\n", done.stderr
 
