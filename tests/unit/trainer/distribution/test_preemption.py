@@ -41,33 +41,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize(
-    ("begin", "end"),
-    [("", ASKS), ("", STUCK), (SCRIPT, ASKS), (SCRIPT, STUCK), (ASYNCIO, ASKS)],
-    ids=["the loop leaves", "the loop does not answer", "a script leaves", "a script does not answer", "wake-up pipe"],
-)
-def test_a_sigterm_is_seen_and_a_process_that_does_not_respond_is_ended(begin: str, end: str) -> None:
-    with watching(begin + 'print("up", flush=True)' + end, grace=0.2 if end == STUCK else 60) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(240) == (75 if end == STUCK else 9)
-
-
-def test_without_a_sigterm_no_stop_is_requested() -> None:
-    with watching("print(preemption.stop_requested(), flush=True)", grace=60) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "False\n"
-        assert process.wait(60) == 0, "the watching thread keeps no process alive"
-
-
-def test_a_child_of_the_users_script_can_still_be_ended() -> None:
-    """A blocked signal is inherited through exec, and subprocess.Popen runs none of Python's fork hooks."""
-    with watching(CHILD, grace=60) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == f"{-signal.SIGTERM}\n"
-
-
+UP = 'print("up", flush=True)'
 FORKED = """
 import multiprocessing, time
 preemption.unblock_for_children()
@@ -83,17 +57,6 @@ def forked(end=lambda: time.sleep(600)):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print({forked() for _ in range(20)}, preemption.stop_requested(), flush=True)
 """
-
-
-def test_a_terminated_forked_child_is_no_preemption() -> None:
-    with watching(FORKED + ASKS, grace=60) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "[1, 2]\n"
-        assert process.stdout.readline() == f"{{{-signal.SIGTERM}}} False\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 9, "the parent still receives its own"
-
-
 INHERITED = """
 preemption.unblock_for_children()
 import signal
@@ -106,7 +69,43 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def test_a_forked_child_has_the_handler_that_the_program_installed() -> None:
-    with watching(INHERITED, grace=60) as process:
+ENDED = -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("program", "lines", "exit_code"),
+    [
+        pytest.param(UP + ASKS, ["up"], 9, id="the loop leaves"),
+        pytest.param(UP + STUCK, ["up"], 75, id="the loop does not answer"),
+        pytest.param(SCRIPT + UP + ASKS, ["up"], 9, id="a script leaves"),
+        pytest.param(SCRIPT + UP + STUCK, ["up"], 75, id="a script does not answer"),
+        pytest.param(ASYNCIO + UP + ASKS, ["up"], 9, id="wake-up pipe"),
+        # A forked child that is terminated is no preemption; the parent still receives its own.
+        pytest.param(FORKED + ASKS, ["[1, 2]", f"{{{ENDED}}} False"], 9, id="a forked child"),
+    ],
+)
+def test_a_sigterm_is_seen_and_a_process_that_does_not_respond_is_ended(
+    program: str, lines: list[str], exit_code: int
+) -> None:
+    with watching(program, grace=0.2 if exit_code == 75 else 60) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "4\n"
+        assert [process.stdout.readline() for _ in lines] == [f"{line}\n" for line in lines]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(240) == exit_code
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        # The watching thread keeps no process alive.
+        pytest.param("print(preemption.stop_requested(), flush=True)", "False", id="no stop is requested"),
+        # A blocked signal is inherited through exec, and subprocess.Popen runs none of Python's fork hooks.
+        pytest.param(CHILD, str(ENDED), id="a child of the user's script can be ended"),
+        pytest.param(INHERITED, "4", id="a forked child has the program's own handler"),
+    ],
+)
+def test_programs_that_get_no_sigterm(program: str, line: str) -> None:
+    with watching(program, grace=60) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{line}\n"
+        assert process.wait(60) == 0

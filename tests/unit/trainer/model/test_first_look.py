@@ -12,7 +12,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.first_look import gather_facts
-from mptraining_trainer.model.preflight import InputFacts, LabelFacts, OutputFacts, warnings
+from mptraining_trainer.model.preflight import Facts, InputFacts, LabelFacts, OutputFacts, warnings
 from tests.jobs import resolved_job
 
 SPARSE = "SparseCategoricalCrossentropy"
@@ -33,17 +33,19 @@ def model(keras: Keras, activation: str | None, dtype: str = "float32") -> Any:
     return keras.module.Sequential([keras.module.Input((5,)), body, head])
 
 
-def compiled(model: Any, loss: Any, keras: Keras) -> CompiledModel:
-    model.compile(loss=loss)
-    return CompiledModel(keras, model)
+def facts_of(keras: Keras, built: Any, job: ResolvedJob, loss: Any = None, inputs: Any = BATCH[0]) -> Facts:
+    loss = loss or keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+    built.compile(loss=loss)
+    facts = gather_facts(CompiledModel(keras, built), (inputs, BATCH[1]), keras, job)
+    assert facts is not None
+    return facts
 
 
 @pytest.mark.parametrize(("activation", "probabilities"), [("softmax", True), (None, False)])
 def test_one_forward_pass_distinguishes_probabilities_from_logits(
     keras: Keras, job: ResolvedJob, activation: str | None, probabilities: bool
 ) -> None:
-    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
-    facts = gather_facts(compiled(model(keras, activation), loss, keras), BATCH, keras, job)
+    facts = facts_of(keras, model(keras, activation), job)
     expected = OutputFacts("head", "float32", (3,), activation or "linear", probabilities=probabilities, finite=True)
     assert facts.output == expected
     assert (facts.loss, facts.from_logits) == (SPARSE, True)
@@ -55,27 +57,22 @@ def test_one_forward_pass_distinguishes_probabilities_from_logits(
 
 def test_a_loss_by_function_and_a_half_precision_output_are_seen(keras: Keras, job: ResolvedJob) -> None:
     loss = keras.module.losses.get("sparse_categorical_crossentropy")
-    facts = gather_facts(compiled(model(keras, "softmax"), loss, keras), BATCH, keras, job)
+    facts = facts_of(keras, model(keras, "softmax"), job, loss)
     assert (facts.loss, facts.from_logits) == (SPARSE, False)
     assert warnings(facts) == []
-    half = gather_facts(compiled(model(keras, "softmax", "mixed_bfloat16"), loss, keras), BATCH, keras, job)
+    half = facts_of(keras, model(keras, "softmax", "mixed_bfloat16"), job, loss)
     assert [finding.topic for finding in warnings(half)] == ["OutputPrecision"]
 
 
-def test_numbers_that_are_not_finite_are_the_fault_of_data_or_program(keras: Keras, job: ResolvedJob) -> None:
-    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+def test_what_cannot_be_trained_is_the_fault_of_data_or_program(keras: Keras, job: ResolvedJob) -> None:
     inputs = BATCH[0].copy()
     inputs[-1, 0] = np.nan
     with pytest.raises(InvalidData, match="NaN or Inf in the first batch"):
-        warnings(gather_facts(compiled(model(keras, None), loss, keras), (inputs, BATCH[1]), keras, job))
+        warnings(facts_of(keras, model(keras, None), job, inputs=inputs))
     overflowing = model(keras, None)
     overflowing.layers[-1].set_weights([np.full((8, 3), 1e38, "float32"), np.full(3, np.inf, "float32")])
     with pytest.raises(InvalidProgram, match="NaN or Inf"):
-        warnings(gather_facts(compiled(overflowing, loss, keras), BATCH, keras, job))
-
-
-def test_a_model_that_cannot_take_the_batch_is_refused_in_one_line(keras: Keras, job: ResolvedJob) -> None:
-    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
+        warnings(facts_of(keras, overflowing, job))
     with pytest.raises(InvalidProgram, match="fails on the first batch") as raised:
-        gather_facts(compiled(model(keras, None), loss, keras), (np.zeros((16, 4), "float32"), BATCH[1]), keras, job)
+        facts_of(keras, model(keras, None), job, inputs=np.zeros((16, 4), "float32"))
     assert "\n" not in str(raised.value)

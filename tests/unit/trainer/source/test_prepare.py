@@ -45,17 +45,19 @@ def test_another_archive_than_the_job_names_is_not_unpacked(tmp_path: Path) -> N
     assert not (tmp_path / "files").exists()
 
 
-def test_an_archive_that_is_not_there(tmp_path: Path, bucket: str) -> None:
+def test_an_archive_that_is_absent_or_has_data_in_it_is_not_fetched(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {launch.SOURCE_FOLDER: str(tmp_path / "files")}
     for uri in (f"{bucket}/code.tgz", str(tmp_path / "code.tgz")):
         with pytest.raises(InvalidData, match="no such file or object"):
-            prepare(resolved(archive={"uri": uri, "sha256": "0" * 64}), {launch.SOURCE_FOLDER: str(tmp_path / "files")})
-
-
-def test_an_archive_with_data_in_it_is_not_even_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+            prepare(resolved(archive={"uri": uri, "sha256": "0" * 64}), environment)
     monkeypatch.setattr(source_prepare, "MOST_ARCHIVE_BYTES", 100)
     job = archived(tgz(CODE), str(tmp_path / "code.tgz"))
     with pytest.raises(InvalidData, match=r"bytes; expected a source archive of at most"):
-        prepare(job, {launch.SOURCE_FOLDER: str(tmp_path / "files")})
+        prepare(job, environment)
+    with pytest.raises(InvalidSpec, match="MPTRAINING_SOURCE_FOLDER: not set"):
+        prepare(job, {})
 
 
 def test_a_config_map_is_copied_as_the_kubelet_mounts_it(tmp_path: Path) -> None:
@@ -86,9 +88,3 @@ def test_an_archive_in_a_config_map_must_be_the_one_that_the_job_names(tmp_path:
     (tmp_path / "mounted" / "source.tgz").unlink()
     with pytest.raises(InvalidSpec, match=r"ConfigMap 'code' has no entry 'source.tgz'"):
         prepare(other, environment)
-
-
-def test_a_missing_destination(tmp_path: Path) -> None:
-    job = archived(tgz(CODE), str(tmp_path / "code.tgz"))
-    with pytest.raises(InvalidSpec, match="MPTRAINING_SOURCE_FOLDER: not set"):
-        prepare(job, {})

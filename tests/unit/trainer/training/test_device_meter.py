@@ -43,21 +43,20 @@ class Nvml:
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
         return SimpleNamespace(used=handle * 10**9, total=16 * 10**9)
 
+    def _if_supported(self, value: Any) -> Any:
+        if not self._utilization:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return value
+
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
-        if not self._utilization:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return SimpleNamespace(gpu=handle * 10, memory=1)
+        return self._if_supported(SimpleNamespace(gpu=handle * 10, memory=1))
 
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
-        if not self._utilization:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return 100_000 + handle * 1000
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> Any:
+        return self._if_supported(100_000 + handle * 1000)
 
-    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> Any:
         assert sensor == pynvml.NVML_TEMPERATURE_GPU
-        if not self._utilization:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return 50 + handle
+        return self._if_supported(50 + handle)
 
 
 JOB = resolved_job(accelerator={"type": "nvidia-tesla-t4", "countPerNode": 2})

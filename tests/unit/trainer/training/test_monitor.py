@@ -13,17 +13,19 @@ from mptraining_trainer.training.best_weights import Mode, Monitor, log_names, m
 
 
 @pytest.mark.parametrize(
-    ("metric", "mode"),
-    [("loss", "min"), ("val_loss", "min"), ("val_accuracy", "max"), ("val_mae", "min"), ("lift_of_mine", None)],
+    ("metric", "directions", "mode"),
+    [
+        *(("loss", {}, "min"), ("val_loss", {}, "min"), ("val_mae", {}, "min"), ("lift_of_mine", {}, None)),
+        ("val_accuracy", {}, "max"),
+        ("val_accuracy", {"accuracy": None}, "max"),
+        ("val_accuracy", {"accuracy": "down"}, "min"),
+        ("val_mean_io_u", {"mean_io_u": "up"}, "max"),
+    ],
 )
-def test_a_name_decides_the_direction_where_keras_does_not(metric: str, mode: Mode | None) -> None:
-    assert mode_of(metric, {}) == mode
-
-
-def test_keras_direction_of_a_metric_overrides_its_name() -> None:
-    assert mode_of("val_accuracy", {"accuracy": "down"}) == "min"
-    assert mode_of("val_mean_io_u", {"mean_io_u": "up"}) == "max"
-    assert mode_of("val_accuracy", {"accuracy": None}) == "max"
+def test_a_name_decides_the_direction_where_keras_does_not(
+    metric: str, directions: dict[str, str | None], mode: Mode | None
+) -> None:
+    assert mode_of(metric, directions) == mode
 
 
 @given(st.sampled_from(["min", "max"]), st.lists(st.floats(), min_size=1, max_size=20))

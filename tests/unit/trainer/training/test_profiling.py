@@ -133,27 +133,23 @@ def test_training_that_ends_before_the_range_reports_it(
 
 
 @pytest.mark.parametrize(
-    ("recorder", "why"),
+    ("recorder", "folder", "why"),
     [
-        (Recorder(fails="start"), "Another profiler is running."),
-        (Recorder(fails="stop"), "Cannot export."),
-        (Recorder(writes=False), "not enough values to unpack"),
+        (Recorder(fails="start"), "", "Another profiler is running."),
+        (Recorder(fails="stop"), "", "Cannot export."),
+        (Recorder(writes=False), "", "not enough values to unpack"),
+        (Recorder(), "file", ""),
     ],
 )
-def test_a_profiler_error_is_reported_once_and_training_continues(recorder: Recorder, why: str, tmp_path: Path) -> None:
-    place = Place(str(tmp_path), 2, 4)
+def test_an_error_is_reported_once_and_training_continues(
+    recorder: Recorder, folder: str, why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    place = Place(str(tmp_path / folder), 2, 4)
     place.train(recorder, [1] * 8)
     ((topic, message),) = place.notices()
     assert topic == "NotProfiled"
     assert message.startswith(f"no step is recorded: {why}")
-
-
-def test_a_read_only_folder_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    place = Place(str(tmp_path / "file"), 1, 1)
-    place.train(Recorder(), [1])
-    ((topic, _),) = place.notices()
-    assert topic == "NotProfiled"
 
 
 def test_a_run_that_ends_in_mid_range_drops_the_recording(tmp_path: Path) -> None:
