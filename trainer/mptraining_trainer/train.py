@@ -129,7 +129,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             total_steps=boundaries.total_steps,
             steps_per_epoch=boundaries.steps_per_epoch,
             first_step=step,
-            steps_per_execution=hooks.steps_per_execution,
+            steps_per_execution=hooks.callbacks.steps_per_execution,
             train_examples=data.count,
             validation_examples=validation.count if validation else None,
             parameters=int(sum(math.prod(variable.shape) for variable in built.program.model.trainable_variables)),
@@ -176,7 +176,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         loop,
         scaler,
         checkpointer,
-        plan=StepPlan(batching, boundaries, StepsPerExecution.begin(hooks.steps_per_execution)),
+        plan=StepPlan(batching, boundaries, StepsPerExecution.begin(hooks.callbacks.steps_per_execution)),
         non_finite=NonFiniteHandling(precision_state, monitor, exclusion),
         hooks=hooks,
         skipped_records=skipped,
@@ -197,7 +197,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             raise NonFinite(fit_loop.last_step, WEIGHTS_NOT_FINITE)
     except NonFinite as incident:
         fit_loop.abandon()
-        hooks.abandon()
+        hooks.callbacks.abandon()
         spent_seconds += fit_loop.training_seconds
         built = exclusion.built if exclusion else built
         return _rollback(
@@ -206,9 +206,9 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
 
     # No rollback can follow here. EarlyStopping may restore its best weights.
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
-    hooks.end(metrics)
+    hooks.callbacks.end(metrics)
     model = built.program.model
-    if hooks.exports_last_weights and (keras.sets_final_weights(built.optimizer) or hooks.restores_weights):
+    if hooks.exports_last_weights and (keras.sets_final_weights(built.optimizer) or hooks.callbacks.restores_weights):
         # The metrics of the weights that are exported, which no validation has seen. `fit` does not validate here, and
         # a layer that counts its calls must not count these.
         with ReplicaValues(strategy).preserved(keras.forward_pass_state(model)):

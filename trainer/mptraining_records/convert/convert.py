@@ -6,7 +6,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -115,8 +114,9 @@ def convert(
             (preview or _ignore)(line)
         if dry_run:
             return []
-        rows = _Rows(opened, held_out, permutation_seed)
-        return _write(rows, destination, names, shard_bytes, arguments, progress or _ignore)
+        return _write(
+            opened, held_out, permutation_seed, destination, names, shard_bytes, arguments, progress or _ignore
+        )
 
 
 def _ignore(*_: object) -> None: ...
@@ -132,27 +132,25 @@ def _split_names(name: str, validation_fraction: float, group: str | None) -> li
     return [name, VALIDATION] if validation_fraction else [name]
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """A source, and which of its rows go to the second split."""
-
-    source: sources.Source
-    held_out: NDArray[np.bool_]
-    permutation_seed: int | None
-
-
 def _write(
-    rows: _Rows,
+    source: sources.Source,
+    held_out: NDArray[np.bool_],
+    permutation_seed: int | None,
     destination: str,
     names: list[str],
     shard_bytes: int,
     arguments: Mapping[str, object],
     progress: Callable[[int, int], None],
 ) -> list[Manifest]:
-    """Write all splits, publish their shards, then their manifests."""
+    """Write all splits, publish their shards, then their manifests; `held_out` rows go to the second split."""
     with ExitStack() as stack:
         folder = stack.enter_context(_temporary_folder(destination))
-        outputs = [_output(destination, split, arguments) for split in names]
+        outputs: list[ShardFolder | ShardUpload] = [
+            ShardUpload(destination, split, arguments)
+            if storage.is_remote(destination)
+            else ShardFolder(destination, split)
+            for split in names
+        ]
         for output in outputs:
             stack.enter_context(output)
         writers = [
@@ -161,9 +159,9 @@ def _write(
         for writer in writers:
             stack.callback(writer.close)
         written: list[list[int]] = [[] for _ in writers]
-        labels = LabelCollector(rows.source)
-        for number, record in encoded_rows(rows.source, rows.permutation_seed, folder, progress, labels.add):
-            split = int(rows.held_out[number])
+        labels = LabelCollector(source)
+        for number, record in encoded_rows(source, permutation_seed, folder, progress, labels.add):
+            split = int(held_out[number])
             writers[split].write(record)
             written[split].append(number)
         for writer, name in zip(writers, names, strict=True):
@@ -176,7 +174,7 @@ def _write(
         for name in names:
             storage.delete(manifest.uri_of(destination, name))
         manifests = [
-            _manifest(rows, labels.of(numbers), name, output.publish(writer.shards))
+            _manifest(source, permutation_seed, labels.of(numbers), name, output.publish(writer.shards))
             for name, writer, output, numbers in zip(names, writers, outputs, written, strict=True)
         ]
         for each in manifests:
@@ -186,9 +184,10 @@ def _write(
     return manifests
 
 
-def _manifest(rows: _Rows, labels: Int64s | None, name: str, files: tuple[File, ...]) -> Manifest:
+def _manifest(
+    source: sources.Source, permutation_seed: int | None, labels: Int64s | None, name: str, files: tuple[File, ...]
+) -> Manifest:
     """Describe the split `name`, whose records have these labels, in their order."""
-    source = rows.source
     found = summarize(labels, len(source.classes) if source.classes else None)
     return Manifest(
         name=name,
@@ -200,7 +199,7 @@ def _manifest(rows: _Rows, labels: Int64s | None, name: str, files: tuple[File, 
         class_counts=found.counts,
         class_weight=found.weights,
         label_correlation=found.correlation,
-        permutation_seed=rows.permutation_seed,
+        permutation_seed=permutation_seed,
     )
 
 
@@ -244,12 +243,6 @@ def _refuse_present(destination: str, splits: list[str], arguments: Mapping[str,
         unfinished = storage.is_remote(destination) and shards.is_resumable(destination, split, arguments)
         if present and not unfinished:
             raise InvalidData(present[0].uri, "exists already", next_step="Choose another folder or --overwrite")
-
-
-def _output(destination: str, split: str, arguments: Mapping[str, object]) -> ShardFolder | ShardUpload:
-    if storage.is_remote(destination):
-        return ShardUpload(destination, split, arguments)
-    return ShardFolder(destination, split)
 
 
 @contextmanager

@@ -27,6 +27,12 @@ _EMPTY: Mapping[example.Kind, NDArray[Any]] = {
     "int64": np.zeros(0, np.int64),
     "float": np.zeros(0, np.float32),
 }
+# Shape and dtype of the kinds that have one.
+_FIXED: Mapping[str, tuple[tuple[int | None, ...], str]] = {
+    "classLabel": ((), "int64"),
+    "text": ((), "string"),
+    "boundingBox": ((4,), "float32"),
+}
 _DTYPES = frozenset(get_args(Dtype))
 
 
@@ -128,12 +134,8 @@ class TfdsFolder:
         shape = _shape(content)
         dtype = content.get("dtype", "")
         decode: Decode | None = None
-        if kind == "classLabel":
-            shape, dtype = (), "int64"
-        elif kind == "text":
-            shape, dtype = (), "string"
-        elif kind == "boundingBox":
-            shape, dtype = (4,), "float32"
+        if kind in _FIXED:
+            shape, dtype = _FIXED[kind]
         elif kind == "image":
             decode = "jpeg" if content.get("encodingFormat") == "jpeg" else "png"
             shape = shape or (None, None, 3)

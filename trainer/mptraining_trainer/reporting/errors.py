@@ -136,33 +136,25 @@ _SECONDS = 10.0
 @contextmanager
 def report_storage_retries(telemetry: Telemetry) -> Iterator[None]:
     """In the block, report retries of storage requests, at most one line in ten seconds."""
+    reported_at, unreported = -math.inf, 0
+
+    def report(line: str) -> None:
+        nonlocal reported_at, unreported
+        if telemetry.now() - reported_at < _SECONDS:
+            unreported += 1
+            return
+        reported_at = telemetry.now()
+        more = f" ({unreported} new tries since the last line)" if unreported else ""
+        unreported = 0
+        # `notice` would report the same message only once in a run.
+        telemetry.emit(Notice, level="Warning", topic="StorageRetried", message=line + more)
+
     endpoint = gcs_clients.endpoint()
-    endpoint.on_retry = StorageRetryReporter(telemetry).report
+    endpoint.on_retry = report
     try:
         yield
     finally:
         endpoint.on_retry = None
-
-
-class StorageRetryReporter:
-    """Reports retries of storage requests, at most one line in ten seconds."""
-
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
-        self._reported_at = -math.inf
-        self._unreported = 0
-
-    def report(self, line: str) -> None:
-        """Report one retry, or only count it; called from any thread."""
-        now = self._telemetry.now()
-        if now - self._reported_at < _SECONDS:
-            self._unreported += 1
-            return
-        self._reported_at = now
-        more = f" ({self._unreported} new tries since the last line)" if self._unreported else ""
-        self._unreported = 0
-        # `notice` would report the same message only once in a run.
-        self._telemetry.emit(Notice, level="Warning", topic="StorageRetried", message=line + more)
 
 
 def unreachable_storage_as_invalid_data(problem: Problem, identity: WorkerIdentity, *, has_responded: bool) -> Problem:

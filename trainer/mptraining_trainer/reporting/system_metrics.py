@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -20,38 +19,6 @@ _NETWORKS = Path("/sys/class/net")
 _SHORTEST = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Counters at a time in seconds: CPU seconds, and bytes; None if unknown."""
-
-    time: float
-    cpu_seconds: float | None
-    disk_read: int | None
-    disk_write: int | None
-    received: int | None
-    sent: int | None
-
-
-def rates(before: Counters, now: Counters, cpus: float) -> dict[str, float]:
-    """Return the fields of Progress for the time between two samples; `cpus` may be used. Unknown ones are omitted."""
-    seconds = now.time - before.time
-    pairs = {
-        "disk_read_bytes_per_second": (before.disk_read, now.disk_read),
-        "disk_write_bytes_per_second": (before.disk_write, now.disk_write),
-        "network_receive_bytes_per_second": (before.received, now.received),
-        "network_send_bytes_per_second": (before.sent, now.sent),
-    }
-    # A counter of ended child processes, or of a removed interface, may go back.
-    found = {
-        name: round(max(0.0, (after - begin) / seconds), 1)
-        for name, (begin, after) in pairs.items()
-        if begin is not None and after is not None
-    }
-    if before.cpu_seconds is not None and now.cpu_seconds is not None:
-        found["cpu_percent"] = round(max(0.0, (now.cpu_seconds - before.cpu_seconds) / seconds / cpus * 100), 1)
-    return found
-
-
 class SystemMeter:
     """Reads the metrics since the previous call of `read`. Unavailable ones are omitted and never end a run."""
 
@@ -61,15 +28,21 @@ class SystemMeter:
         self._cgroup = cgroup or Cgroup()
         self._process = psutil.Process()
         self._cpus = self._usable_cpus()
-        self._before = self._counters()
+        self._before_at, self._before = now(), self._counters()
         self._rates: dict[str, float] = {}
 
     def read(self) -> dict[str, int | float]:
         """Return fields of Progress; see `events.Progress`."""
-        if self._now() - self._before.time >= _SHORTEST:
+        seconds = self._now() - self._before_at
+        if seconds >= _SHORTEST:
             counters = self._counters()
-            self._rates = rates(self._before, counters, self._cpus)
-            self._before = counters
+            # A counter of ended child processes, or of a removed interface, may go back.
+            self._rates = {
+                name: round(max(0.0, (counter - self._before[name]) / seconds), 1)
+                for name, counter in counters.items()
+                if name in self._before
+            }
+            self._before_at, self._before = self._before_at + seconds, counters
         return {**self._rates, **self._memory()}
 
     def _memory(self) -> dict[str, int]:
@@ -84,27 +57,25 @@ class SystemMeter:
         count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
         return min(count, self._cgroup.cpus() or count)
 
-    def _counters(self) -> Counters:
-        cpu, disk = self._cgroup.cpu_seconds(), self._cgroup.disk_bytes()
-        received, sent = self._network()
-        disk_read, disk_write = self._process_disk() if disk is None else disk
-        return Counters(self._now(), self._process_cpu() if cpu is None else cpu, disk_read, disk_write, received, sent)
-
-    def _process_cpu(self) -> float:
-        times = self._process.cpu_times()
-        return float(times.user + times.system + times.children_user + times.children_system)
-
-    def _process_disk(self) -> tuple[int | None, int | None]:
+    def _counters(self) -> dict[str, float]:
+        """Return the counters whose rates are the fields of Progress, by the names of these."""
+        found: dict[str, float] = {}
+        cpu = self._cgroup.cpu_seconds()
+        if cpu is None:
+            times = self._process.cpu_times()
+            cpu = times.user + times.system + times.children_user + times.children_system
+        found["cpu_percent"] = cpu * 100 / self._cpus
         with contextlib.suppress(psutil.Error, OSError, AttributeError, RuntimeError):
-            counters = self._process.io_counters()
-            return int(counters.read_bytes), int(counters.write_bytes)
-        return None, None
-
-    def _network(self) -> tuple[int | None, int | None]:
+            disk = self._cgroup.disk_bytes()
+            if disk is None:
+                counters = self._process.io_counters()
+                disk = counters.read_bytes, counters.write_bytes
+            found["disk_read_bytes_per_second"], found["disk_write_bytes_per_second"] = disk
         with contextlib.suppress(psutil.Error, OSError, RuntimeError):
-            found = {name: each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"}
+            networks = {name: each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"}
             # A bridge and its virtual interfaces count what a card has counted; a pod has virtual interfaces only.
-            cards = [each for name, each in found.items() if (self._networks / name / "device").exists()]
-            counted = cards or list(found.values())
-            return sum(each.bytes_recv for each in counted), sum(each.bytes_sent for each in counted)
-        return None, None
+            cards = [each for name, each in networks.items() if (self._networks / name / "device").exists()]
+            counted = cards or list(networks.values())
+            found["network_receive_bytes_per_second"] = sum(each.bytes_recv for each in counted)
+            found["network_send_bytes_per_second"] = sum(each.bytes_sent for each in counted)
+        return found

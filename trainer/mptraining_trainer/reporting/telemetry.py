@@ -5,7 +5,6 @@ Every clock of the trainer is read here or passed in from here.
 
 from __future__ import annotations
 
-import bisect
 import io
 import os
 import resource
@@ -290,26 +289,15 @@ def add_hand_over(path: str, *, fetched: bool) -> None:
 
 def _short(event: Finished) -> str:
     """Return the event in `_TERMINATION_LOG_BYTES`: without metrics, then with a truncated message, if it is longer."""
-    line = event.to_json()
-    if _fits_termination_log(line):
-        return line
-    event = event.model_copy(update={"metrics": {}})
-    line = event.to_json()
-    if _fits_termination_log(line):
-        return line
-
-    def cut(length: int) -> str:
-        return event.model_copy(update={"message": f"{event.message[:length]}…"}).to_json()
-
-    # Characters have different lengths in JSON, so the longest beginning that fits is found by bisection.
-    beginnings = range(min(len(event.message), _TERMINATION_LOG_BYTES))
-    return cut(
-        max(0, bisect.bisect_left(beginnings, True, key=lambda length: not _fits_termination_log(cut(length))) - 1)
-    )
-
-
-def _fits_termination_log(line: str) -> bool:
-    return len(line.encode()) <= _TERMINATION_LOG_BYTES
+    line, message = event.to_json(), event.message
+    if len(line.encode()) > _TERMINATION_LOG_BYTES:
+        event = event.model_copy(update={"metrics": {}})
+        line = event.to_json()
+    while len(line.encode()) > _TERMINATION_LOG_BYTES:
+        # Characters have different lengths in JSON.
+        message = message[: len(message) * 19 // 20]
+        line = event.model_copy(update={"message": f"{message}…"}).to_json()
+    return line
 
 
 def peak_memory_bytes() -> int:

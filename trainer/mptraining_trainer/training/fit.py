@@ -332,23 +332,23 @@ class FitLoop:
         """Return validation's metrics. Raise Preempted if a worker must stop: the next attempt validates again."""
         if self._validation is None:
             return {}
-        self._hooks.validation_begins()
+        self._hooks.callbacks.validation_begins()
         iterator, steps = self._validation
         metrics = self._loop.evaluation.run(
             iterator,
             steps,
             now=self._worker.telemetry.now,
             stop=self._worker.preemption.stop_requested,
-            one_by_one=self._hooks.sees_test_batches,
-            on_batches_begin=self._hooks.test_batches_begin,
-            on_batches_end=self._hooks.test_batches_end,
+            one_by_one=self._hooks.callbacks.sees_test_batches,
+            on_batches_begin=self._hooks.callbacks.test_batches_begin,
+            on_batches_end=self._hooks.callbacks.test_batches_end,
         )
         if metrics is None:
             if self._checkpointer.last_step != step:
                 self._save(step, position)
                 self._skipped_records.publish()
             raise self._preempted_error(step)
-        self._hooks.validation_ends(metrics)
+        self._hooks.callbacks.validation_ends(metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
 
     def _preempted_error(self, step: int) -> Preempted:

@@ -37,18 +37,10 @@ _TRAINING = "training"
 
 
 class Hooks:
-    """Methods that the fit loop calls; without callbacks and best weights they do nothing."""
+    """Methods that the fit loop calls; `best` is None if the last weights are exported."""
 
-    def __init__(
-        self,
-        callbacks: Callbacks | None = None,
-        best: BestWeights | None = None,
-        *,
-        steps_per_execution: int | None = None,
-    ) -> None:
-        """`steps_per_execution` is the number of fused steps, None to measure it."""
-        self._callbacks = callbacks
-        self.steps_per_execution = steps_per_execution
+    def __init__(self, callbacks: Callbacks, best: BestWeights | None) -> None:
+        self.callbacks = callbacks
         self.best = best
         self._boundaries = Boundaries(total_steps=1, steps_per_epoch=1, validation_every=None, checkpoint_every=None)
         # The last step whose hooks have run, and the number of epochs that have ended by then.
@@ -69,19 +61,9 @@ class Hooks:
         return self._stopped
 
     @property
-    def sees_test_batches(self) -> bool:
-        """Whether a callback is called with every batch of validation."""
-        return self._callbacks is not None and self._callbacks.sees_test_batches
-
-    @property
     def exports_last_weights(self) -> bool:
         """Whether the weights are exported that the model has at the end."""
         return self.best_to_export is None
-
-    @property
-    def restores_weights(self) -> bool:
-        """Whether a callback may have restored earlier weights at the end."""
-        return self._callbacks is not None and self._callbacks.restores_weights
 
     @property
     def best_to_export(self) -> Best | None:
@@ -111,18 +93,17 @@ class Hooks:
             self._done_step, self._epochs = step, (step - boundaries.offset) // boundaries.steps_per_epoch
         if self.best is not None:
             self.best.restore(state.get(_BEST), weights.get(_BEST, ()))
-        if self._callbacks is not None:
-            self._callbacks.set_fence(fence)
-            inside = step > 0 and (not boundaries.is_epoch_start(step) or self.has_pending(step))
-            self._callbacks.begin(
-                epochs=-(-(boundaries.total_steps - boundaries.offset) // boundaries.steps_per_epoch),
-                steps_per_epoch=boundaries.steps_per_epoch,
-                state=state,
-                weights=weights,
-                epochs_done=self._epochs if resumed else None,
-                epoch=boundaries.epoch(step) - 1 if inside else None,
-                step=step,
-            )
+        self.callbacks.set_fence(fence)
+        inside = step > 0 and (not boundaries.is_epoch_start(step) or self.has_pending(step))
+        self.callbacks.begin(
+            epochs=-(-(boundaries.total_steps - boundaries.offset) // boundaries.steps_per_epoch),
+            steps_per_epoch=boundaries.steps_per_epoch,
+            state=state,
+            weights=weights,
+            epochs_done=self._epochs if resumed else None,
+            epoch=boundaries.epoch(step) - 1 if inside else None,
+            step=step,
+        )
 
     def has_pending(self, step: int) -> bool:
         """Return whether the hooks of this step's end have not run although its checkpoint was written."""
@@ -130,40 +111,19 @@ class Hooks:
             return False
         if self._epoch_ended_early:
             return True
-        has_hooks = self._callbacks is not None or self.best is not None
+        has_hooks = self.callbacks.exist or self.best is not None
         return self._boundaries.is_validation_due(step) or (has_hooks and self._boundaries.is_epoch_start(step))
 
     def execution_begins(self, step: int) -> None:
         """Call the hooks before an execution, after `step` steps."""
-        if self._callbacks is None:
-            return
         done_before, index = divmod(step - self._boundaries.offset, self._boundaries.steps_per_epoch)
         if index == 0:
-            self._callbacks.epoch_begins(done_before)
-        self._callbacks.batches_begin(index, step)
+            self.callbacks.epoch_begins(done_before)
+        self.callbacks.batches_begin(index, step)
 
     def execution_ends(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self._callbacks is not None:
-            last = (step - 1 - self._boundaries.offset) % self._boundaries.steps_per_epoch
-            self._epoch_ended_early = self._callbacks.batches_end(last, metrics)
-
-    def validation_begins(self) -> None:
-        if self._callbacks is not None:
-            self._callbacks.validation_begins()
-
-    def test_batches_begin(self, first: int) -> None:
-        if self._callbacks is not None:
-            self._callbacks.test_batches_begin(first)
-
-    def test_batches_end(self, last: int, metrics: Mapping[str, float]) -> None:
-        """`metrics` are those so far, without `val_`."""
-        if self._callbacks is not None:
-            self._callbacks.test_batches_end(last, metrics)
-
-    def validation_ends(self, metrics: Mapping[str, float]) -> None:
-        """`metrics` have no `val_`."""
-        if self._callbacks is not None:
-            self._callbacks.validation_ends(metrics)
+        last = (step - 1 - self._boundaries.offset) % self._boundaries.steps_per_epoch
+        self._epoch_ended_early = self.callbacks.batches_end(last, metrics)
 
     def run_step_end(self, step: int, trained: Mapping[str, float], validated: Mapping[str, float]) -> bool:
         """Call the hooks of a step's end, after validation; return whether a callback has ended the training.
@@ -179,22 +139,12 @@ class Hooks:
             self.best.update(step, {**(trained if whole else {}), **validated})
         if epoch_ends:
             epoch = self._boundaries.epoch(step)
-            if self._callbacks is not None:
-                self._callbacks.epoch_ends(epoch - 1, {**trained, **validated})
-                self._stopped = self._callbacks.any_worker_stopped
+            self.callbacks.epoch_ends(epoch - 1, {**trained, **validated})
+            self._stopped = self.callbacks.any_worker_stopped
             self._epochs = epoch
         if epoch_ends or validated:
             self._done_step = step
         return self._stopped
-
-    def end(self, metrics: Mapping[str, float]) -> None:
-        if self._callbacks is not None:
-            self._callbacks.end(metrics)
-
-    def abandon(self) -> None:
-        """Stop all callbacks; training resumes from an earlier step with new hooks. Raise Superseded."""
-        if self._callbacks is not None:
-            self._callbacks.abandon()
 
     def select_export(
         self, step: int, metrics: Mapping[str, float], weights: Sequence[Any], notice: Callable[..., None]
@@ -224,7 +174,7 @@ class Hooks:
 
     def state(self) -> dict[str, JsonValue]:
         """Return the hooks' state for a checkpoint."""
-        found: dict[str, JsonValue] = self._callbacks.state() if self._callbacks is not None else {}
+        found = self.callbacks.state()
         if self.best is not None:
             found[_BEST] = self.best.state()
         found[_TRAINING] = {
@@ -237,7 +187,7 @@ class Hooks:
 
     def weights(self) -> dict[str, list[Any]]:
         """Return the arrays for a checkpoint, by file."""
-        found = dict(self._callbacks.weights()) if self._callbacks is not None else {}
+        found = self.callbacks.weights()
         if self.best is not None and self.best.weights:
             found[_BEST] = self.best.weights
         return found
@@ -252,9 +202,6 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
     validated = built.context.datasets.validation is not None
     metrics = built.loop.logged_metrics
     best = best_weights(job.export, program.model, metrics, validated=validated, notice=notice)
-    steps_per_execution = built.context.training.steps_per_execution
-    if not program.callbacks:
-        return Hooks(None, best, steps_per_execution=steps_per_execution)
     if worker.scalars is not None and any(
         supported_callbacks.kind(each) == "TensorBoard" for each in program.callbacks
     ):
@@ -274,10 +221,10 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
         notice=notice,
         now=worker.telemetry.now,
         sum_over_workers=sum_over_workers(built.context.strategy, job.processes),
-        steps_per_execution=steps_per_execution,
+        steps_per_execution=built.context.training.steps_per_execution,
         chief=worker.identity.is_chief,
     )
-    return Hooks(callbacks, best, steps_per_execution=callbacks.steps_per_execution)
+    return Hooks(callbacks, best)
 
 
 def _keras_files(worker: Worker, built: BuildResult) -> Callable[..., None]:

@@ -93,7 +93,10 @@ _PUBLISH_EVERY = 30.0
 
 
 class Callbacks:
-    """The callbacks of one training. `save` writes the model to a .keras file, `sum_over_workers` adds a number."""
+    """The callbacks of one training, if they `exist`; without any, all methods do nothing.
+
+    `save` writes the model to a .keras file, `sum_over_workers` adds a number.
+    """
 
     def __init__(
         self,
@@ -118,6 +121,7 @@ class Callbacks:
                 notice("CallbackSuperseded", f"{type(callback).__name__} is not called: {instead}")
         callbacks = tuple(one for one in callbacks if supported_callbacks.superseded_reason(one) is None)
         # Decided by the callbacks of all workers, since `any_worker_stopped` is a collective operation.
+        self.exist = bool(callbacks)
         self._stops_after_batches = any(supported_callbacks.has_batch_hooks(one) for one in callbacks)
         # An observer only reports, and may miss batches.
         others = [one for one in callbacks if not supported_callbacks.is_observer(one)]
@@ -207,7 +211,7 @@ class Callbacks:
     @property
     def any_worker_stopped(self) -> bool:
         """Whether a callback on any worker stopped training; a collective operation that every worker must call."""
-        return self._sum_over_workers(float(bool(self._model.stop_training))) > 0
+        return self.exist and self._sum_over_workers(float(bool(self._model.stop_training))) > 0
 
     def state(self) -> dict[str, JsonValue]:
         """Return the state for a checkpoint, by callback name."""
