@@ -138,22 +138,14 @@ def run(
 def _reported(problem: Problem, environment: Mapping[str, str]) -> tuple[Outcome, str]:
     """Return the outcome and the message of a run that ended with the problem."""
     outcome = outcomes.by_reason(problem.reason)
-    if outcome == outcomes.PREEMPTED and _stopped_by_user(environment):
-        return outcomes.STOPPED_BY_USER, _stopped_text(problem)
-    return outcome, str(problem)
-
-
-def _stopped_by_user(environment: Mapping[str, str]) -> bool:
-    """Return whether this worker was told to stop because the user of a local run pressed Ctrl-C."""
     file = environment.get(launch.STOPPED_BY_USER_FILE)
-    return file is not None and Path(file).exists()
-
-
-def _stopped_text(problem: Problem) -> str:
-    """Return the message for a stop by the user; `where` is the step that was saved, if one was."""
+    if outcome != outcomes.PREEMPTED or file is None or not Path(file).exists():
+        return outcome, str(problem)
+    # The user of a local run pressed Ctrl-C; `where` is the step that was saved, if one was.
+    text = f"Stopped by you: {problem.found}."
     if problem.where:
-        return f"Stopped by you at {problem.where}; the training state is saved. The next run resumes from here."
-    return f"Stopped by you: {problem.found}."
+        text = f"Stopped by you at {problem.where}; the training state is saved. The next run resumes from here."
+    return outcomes.STOPPED_BY_USER, text
 
 
 def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mapping[str, str]) -> Reporter | None:

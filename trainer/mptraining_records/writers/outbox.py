@@ -83,8 +83,12 @@ class Outbox:
 
     def drain(self, seconds: float) -> None:
         """Wait `seconds` at most until every write that runs once has ended; no request is tried again meanwhile."""
+        if self._is_forked():
+            return
+        with self._changed:
+            unfinished = [*self._waiting.values(), *([self._running] if self._running else [])]
         with without_retries():
-            self._settle([write.name for write in self._unfinished() if write.interval is None], seconds)
+            self._settle([write.name for write in unfinished if write.interval is None], seconds)
 
     def repeat(
         self,
@@ -135,12 +139,6 @@ class Outbox:
             self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
             self._thread.start()
         self._changed.notify_all()
-
-    def _unfinished(self) -> list[_Write]:
-        if self._is_forked():
-            return []
-        with self._changed:
-            return [*self._waiting.values(), *([self._running] if self._running else [])]
 
     def _settle(self, names: list[str], seconds: float | None) -> None:
         """Wait until no write of these names waits or runs, `seconds` at most; meanwhile none is tried again."""

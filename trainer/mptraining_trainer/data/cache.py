@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,26 +77,18 @@ def with_cache(
             whole.reader.close()
             if cache is not None:
                 cache.close()
-            return replace(split, cached=decoded.tensors), "Memory", decoded.size
+            tensors, taken = decoded
+            return replace(split, cached=tensors), "Memory", taken
     if cache is None:
         return split, "None", 0
     # This also closes the reader of `whole`.
     return whole.with_disk_cache(cache), "Disk", 0
 
 
-@dataclass(frozen=True)
-class _Decoded:
-    """(inputs, labels, weights, mask) of all records in index order, as tensors on the host, and their bytes.
+def _decode_all(split: Split, limit: float) -> tuple[tuple[Any, ...], int] | None:
+    """Return (inputs, labels, weights, mask) of all records in index order, as tensors on the host, and their bytes.
 
-    The mask is 0 for damaged records.
-    """
-
-    tensors: tuple[Any, ...]
-    size: int
-
-
-def _decode_all(split: Split, limit: float) -> _Decoded | None:
-    """Decode all records, or return None as soon as they take more than `limit` bytes.
+    The mask is 0 for damaged records. Return None as soon as they take more than `limit` bytes.
 
     The size of records of varying length is not known before they are decoded.
     """
@@ -130,7 +122,7 @@ def _decode_all(split: Split, limit: float) -> _Decoded | None:
     # Batches gather rows by record number: row i of every tensor must be record i.
     if rows != {split.count} or not np.array_equal(numbers, np.arange(split.count)):
         raise RuntimeError(f"{split.count} records were decoded to tensors of {sorted(rows)} rows")
-    return _Decoded(tuple(cached), size)
+    return tuple(cached), size
 
 
 def _memory(tensor: Any) -> int:

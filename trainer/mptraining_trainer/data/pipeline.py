@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,17 +85,12 @@ class Split:
         is read than they need; without `steps` it does not end.
         """
 
-        def pieces() -> Iterator[Piece]:
-            return training_pieces(order, batching, position, share, steps, excluded)
-
         return self._pipeline(
-            pieces,
-            seed=order.seed,
-            together=order.together,
+            partial(training_pieces, order, batching, position, share, steps, excluded),
+            order=order,
             batch=batch,
             masked=masked,
             preprocess=preprocess,
-            training=True,
             add_class_weights=add_class_weights,
             excluded=excluded,
         )
@@ -102,12 +98,8 @@ class Split:
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
         """Return masked batches for one replica; a pass has the steps that `examples_per_step` needs for the data."""
 
-        def pieces() -> Iterator[Piece]:
-            return validation_pieces(self.count, examples_per_step, share)
-
-        return self._pipeline(
-            pieces, seed=0, together=None, batch=batch, masked=True, preprocess=preprocess, training=False
-        )
+        pieces = partial(validation_pieces, self.count, examples_per_step, share)
+        return self._pipeline(pieces, batch=batch, preprocess=preprocess)
 
     def prediction(self, *, ranges: Sequence[tuple[int, int]], batch: int, preprocess: Preprocess, taken: Taken) -> Any:
         """Return masked batches of the records `first` … `end` - 1 of each range, in order, once.
@@ -121,24 +113,23 @@ class Split:
                 positions = np.arange(first, first + -(-(end - first) // batch) * batch, dtype=np.int64)
                 yield Piece(0, np.where(positions < end, positions, -1), positions)
 
-        return self._pipeline(
-            pieces, seed=0, together=None, batch=batch, masked=True, preprocess=preprocess, training=False, taken=taken
-        )
+        return self._pipeline(pieces, batch=batch, preprocess=preprocess, taken=taken)
 
     def _pipeline(
         self,
         pieces: Callable[[], Iterator[Piece]],
         *,
-        seed: int,
-        together: Together | None,
         batch: int,
-        masked: bool,
         preprocess: Preprocess,
-        training: bool,
+        masked: bool = True,
+        order: Order | None = None,
         add_class_weights: Callable[..., Any] | None = None,
         excluded: Collection[int] = (),
         taken: Taken | None = None,
     ) -> Any:
+        """Return the batches of the pieces; `order` is that of training, None for a pass without changes."""
+        training, seed = order is not None, order.seed if order is not None else 0
+        together = order.together if order is not None else None
         if self.cached is not None:
             dataset = self._from_memory(pieces, seed, batch, excluded)
         else:

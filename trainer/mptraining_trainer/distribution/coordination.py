@@ -185,7 +185,7 @@ def sum_over_workers(strategy: Any, workers: int) -> Callable[[float], float]:
     if workers == 1:
         return lambda value: value
     count = strategy.num_replicas_in_sync // workers
-    total = _sum_function(strategy)
+    total = tf.function(partial(sum_over_replicas, strategy))
     return lambda value: float(total(tf.constant(value, tf.float32)).numpy()) / count
 
 
@@ -225,11 +225,7 @@ def barrier(strategy: Any) -> None:
 
 
 def _sum_over_replicas(strategy: Any, values: Any) -> Any:
-    return _sum_function(strategy)(values).numpy()
-
-
-def _sum_function(strategy: Any) -> Any:
-    return tf.function(partial(sum_over_replicas, strategy))
+    return tf.function(partial(sum_over_replicas, strategy))(values).numpy()
 
 
 _EXIT_KEY = "mptraining/parted"

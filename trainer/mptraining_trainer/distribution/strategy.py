@@ -32,20 +32,32 @@ def make_strategy(job: ResolvedJob, identity: WorkerIdentity, environment: Mutab
         if job.strategy == "None":
             # For the strategy that the script creates.
             environment["TF_CONFIG"] = tf_config(identity)
-    if job.accelerator.kind == "cpu":
-        return _on_cpu(job, identity, environment)
     if job.accelerator.kind == "tpu":
         return _on_tpu(job)
-    gpus = tf.config.list_physical_devices("GPU")
-    if len(gpus) < job.replicas_per_process:
-        raise _missing(job, f"{len(gpus)} GPUs")
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
+    several = job.strategy == "MultiWorkerMirrored"
+    if job.accelerator.kind == "cpu":
+        tf.config.set_visible_devices([], "GPU")
+        if job.replicas_per_process > 1 and not several:
+            cpu = tf.config.list_physical_devices("CPU")[0]
+            replicas = [tf.config.LogicalDeviceConfiguration() for _ in range(job.replicas_per_process)]
+            tf.config.set_logical_device_configuration(cpu, replicas)
+    else:
+        gpus = tf.config.list_physical_devices("GPU")
+        if len(gpus) < job.replicas_per_process:
+            raise _missing(job, f"{len(gpus)} GPUs")
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    if several:
+        # Measured with TensorFlow 2.21: the constructor waits for all workers. If a worker is killed later, the others
+        # notice it within a second by reset connections, otherwise after ten seconds by its heartbeat; the current
+        # collective operation then raises (see `reporting.errors`), and only `os._exit` ends the process without
+        # waiting for the other workers.
+        environment["TF_CONFIG"] = tf_config(identity)
+        return tf.distribute.MultiWorkerMirroredStrategy()
     if job.strategy == "None":
         return tf.distribute.get_strategy()
-    if job.strategy == "MultiWorkerMirrored":
-        return _multi_worker(identity, environment)
-    return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(job.replicas_per_process)])
+    kind = job.accelerator.kind.upper()
+    return tf.distribute.MirroredStrategy([f"{kind}:{index}" for index in range(job.replicas_per_process)])
 
 
 def devices(strategy: Any) -> tuple[str, ...]:
@@ -72,29 +84,6 @@ def started_fields(job: ResolvedJob, keras: Keras, strategy: Any) -> dict[str, A
         "replicas_in_sync": strategy.num_replicas_in_sync,
         "native_bfloat16": native_bfloat16() if job.accelerator.kind == "cpu" else None,
     }
-
-
-def _on_cpu(job: ResolvedJob, identity: WorkerIdentity, environment: MutableMapping[str, str]) -> Any:
-    tf.config.set_visible_devices([], "GPU")
-    if job.strategy == "MultiWorkerMirrored":
-        return _multi_worker(identity, environment)
-    if job.replicas_per_process > 1:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(job.replicas_per_process)]
-        )
-    if job.strategy == "None":
-        return tf.distribute.get_strategy()
-    return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(job.replicas_per_process)])
-
-
-def _multi_worker(identity: WorkerIdentity, environment: MutableMapping[str, str]) -> Any:
-    # Measured with TensorFlow 2.21: the constructor waits for all workers. If a worker is killed later, the others
-    # notice it within a second by reset connections, otherwise after ten seconds by its heartbeat; the current
-    # collective operation then raises (see `reporting.errors`), and only `os._exit` ends the process without waiting
-    # for the other workers.
-    environment["TF_CONFIG"] = tf_config(identity)
-    return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def _on_tpu(job: ResolvedJob) -> Any:

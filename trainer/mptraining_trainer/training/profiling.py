@@ -131,7 +131,8 @@ class Profiling:
 
 def profile_pauses(steps: ProfileSteps | None) -> tuple[int, ...]:
     """Return the steps after which executions must end, so that a recording has exactly its range."""
-    return () if steps is None else (max(1, steps.first_step) - 1, max(1, steps.last_step))
+    first, last = _range(steps)
+    return () if steps is None else (first - 1, last)
 
 
 def _range(steps: ProfileSteps | None) -> tuple[int, int]:
