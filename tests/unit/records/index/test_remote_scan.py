@@ -64,6 +64,9 @@ def test_a_long_object_comes_in_parallel_windows(bucket: str) -> None:
 class Test_workers:
     def test_read_every_object_once_between_them(self, bucket: str) -> None:
         patterns = _write(bucket)
+        # Each expands for itself what is compressed.
+        packed = gzip.compress(b"".join(map(framing.encode, RECORDS)))
+        storage.write(f"{bucket}/9.tfrecord", packed)
         traffics = [Traffic() for _ in range(3)]
         with ThreadPoolExecutor(3) as pool:
             built = list(
@@ -73,9 +76,9 @@ class Test_workers:
                 )
             )
         assert len({dataset.fingerprint for dataset in built}) == 1
-        assert built[0].count == len(RECORDS)
+        assert built[0].count == 2 * len(RECORDS)
         read = sum(traffic.figures.bytes for traffic in traffics)
-        assert read == sum(shard.object.size for shard in built[0].shards)
+        assert read == sum(shard.object.size for shard in built[0].shards) + 2 * len(packed)
 
     def test_do_not_wait_for_ever_for_one_that_is_gone(self, bucket: str) -> None:
         _write(bucket)
@@ -84,14 +87,6 @@ class Test_workers:
             objects, {each.uri for each in objects}, worker=1, workers=2, timeout_seconds=0.0
         )
         assert sum(shard.count for shard in found.values()) == len(RECORDS)
-
-    def test_expand_what_is_compressed_each_for_itself(self, bucket: str) -> None:
-        patterns = _write(bucket, shards=2)
-        packed = b"".join(map(framing.encode, RECORDS))
-        storage.write(f"{bucket}/9.tfrecord", gzip.compress(packed))
-        with ThreadPoolExecutor(2) as pool:
-            built = list(pool.map(lambda worker: dataset_index.build(patterns, worker=worker, workers=2), range(2)))
-        assert [dataset.count for dataset in built] == [2 * len(RECORDS)] * 2
 
     @pytest.mark.parametrize("problem", [InvalidData, StorageUnavailable])
     def test_each_scans_everything_where_none_may_write(

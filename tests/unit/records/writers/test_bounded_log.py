@@ -24,28 +24,11 @@ def text(folder: str) -> str:
     return "".join(storage.read(found[part]).decode() for part in parts)
 
 
-def written(folder: str, lines: list[str], **options: object) -> LogWriter:
-    writer = LogWriter(folder, name, seconds=0.01, **options)  # type: ignore[arg-type]
-    for line in lines:
-        writer.add(line)
-    writer.start()
-    writer.close()
-    return writer
-
-
 def wait_for(found: object, folder: str) -> None:
     end = time.monotonic() + 60
     while text(folder) != found:
         assert time.monotonic() < end, text(folder)
         time.sleep(0.01)
-
-
-def test_output_without_line_ends_is_written(tmp_path: Path) -> None:
-    writer = LogWriter(str(tmp_path), name, seconds=0.01)
-    writer.start()
-    writer.add("x" * 300_000)
-    wait_for("".join(each * 8192 + "\n" for each in "x" * 36) + "x" * (300_000 - 36 * 8192) + "\n", str(tmp_path))
-    writer.close()
 
 
 def test_lines_are_in_the_file_while_the_program_runs(tmp_path: Path) -> None:
@@ -55,9 +38,13 @@ def test_lines_are_in_the_file_while_the_program_runs(tmp_path: Path) -> None:
     wait_for("one\n", str(tmp_path))
     writer.add("o\n")
     wait_for("one\ntwo\n", str(tmp_path))
+    # Output without line ends, too.
+    writer.add("x" * 300_000)
+    long = ("x" * 8192 + "\n") * 36 + "x" * (300_000 - 36 * 8192) + "\n"
+    wait_for("one\ntwo\n" + long, str(tmp_path))
     writer.add("no newline")
     writer.close()
-    assert text(str(tmp_path)) == "one\ntwo\nno newline\n"
+    assert text(str(tmp_path)) == f"one\ntwo\n{long}no newline\n"
 
 
 @pytest.mark.parametrize("where", ["local", "bucket"])
@@ -96,7 +83,11 @@ def test_of_a_long_output_the_beginning_and_the_end_are_kept(
     ids=["a progress bar", "a secret", "a character that cannot be encoded"],
 )
 def test_lines_as_they_are_kept(tmp_path: Path, output: list[str], kept: str) -> None:
-    written(str(tmp_path), output, redact=lambda text: text.replace("s3cret-value", "(KEY)"))
+    writer = LogWriter(str(tmp_path), name, seconds=0.01, redact=lambda text: text.replace("s3cret-value", "(KEY)"))
+    for line in output:
+        writer.add(line)
+    writer.start()
+    writer.close()
     assert text(str(tmp_path)) == kept
 
 

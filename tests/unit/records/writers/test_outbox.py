@@ -77,9 +77,7 @@ def test_storage_that_is_away_is_tried_again_without_an_error() -> None:
         assert storage.begun.acquire(timeout=60)
     outbox.wait("checkpoint")
     assert storage.written == ["step 1"]
-
-
-def test_a_write_that_failed_gives_way_to_a_newer_one() -> None:
+    # One that failed gives way to a newer one.
     outbox, storage = Outbox(), Storage(AWAY)
     outbox.put("checkpoint", storage.write("step 1"))
     storage.begun.acquire()

@@ -97,6 +97,14 @@ def opened(folder: Path, **fields: Any) -> Split:
     return open_data(data.train, data, training_columns=None, notice=lambda topic, text: None, now=lambda: 0.0)
 
 
+def convert_file(folder: Path, name: str, **options: Any) -> Path:
+    """Convert the image of KINDS alone; return the folder of its record."""
+    (folder / "source").mkdir()
+    (folder / "source" / name).write_bytes(KINDS[name])
+    convert(str(folder / "source"), str(folder / "out"), **options)
+    return folder / "out"
+
+
 def decoded(split: Split) -> dict[str, NDArray[Any]]:
     """Return the tensors of the first record."""
     columns = split.columns.columns
@@ -122,10 +130,8 @@ def test_a_job_gets_what_pillow_shows(tmp_path: Path, name: str) -> None:
     "name", ["exif6.jpg", "exif5.png", "16.png", "1.png", "palette.png", "cmyk.jpg", "grey-alpha.png", "rgb16.png"]
 )
 def test_photos_are_turned_then_resized(tmp_path: Path, name: str) -> None:
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / name).write_bytes(KINDS[name])
-    convert(str(tmp_path / "source"), str(tmp_path / "out"), image_size=(6, 5))
-    image = decoded(opened(tmp_path / "out", labels=[]))["image"].astype(np.int64)
+    out = convert_file(tmp_path, name, image_size=(6, 5))
+    image = decoded(opened(out, labels=[]))["image"].astype(np.int64)
     full = shown(KINDS[name], image.shape[-1]).astype(np.float32)
     expected = tf.image.resize(full, (6, 5), antialias=True).numpy()
     if name == "grey-alpha.png":
@@ -136,10 +142,8 @@ def test_photos_are_turned_then_resized(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_others_are_refused_by_name(tmp_path: Path, name: str) -> None:
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / name).write_bytes(KINDS[name])
     with pytest.raises(InvalidData, match=r"black and white are not known|a damaged image") as caught:
-        convert(str(tmp_path / "source"), str(tmp_path / "out"))
+        convert_file(tmp_path, name)
     assert caught.value.where.endswith(name)
     assert not (tmp_path / "out").exists()
 
@@ -157,6 +161,8 @@ def test_the_check_of_an_image_agrees_with_tensorflow(channels: int) -> None:
         assert reads or found is not None, name
         if features.image_kind(content):
             assert (found is None) == reads, (name, found)
+    assert features.image_fault(encoded(PHOTO), (8, None, 3)) is None
+    assert features.image_fault(encoded(PHOTO), (8, 13, 3)) == "its size is 8x12; expected 8x13"
 
 
 @pytest.mark.parametrize("name", ["palette.png", "16.png", "rgb.png", "grey.jpg"])
@@ -171,18 +177,10 @@ def test_so_it_does_for_damaged_images(name: str) -> None:
             assert features.image_fault(content, (None, None, 3)) is not None, content
 
 
-def test_the_check_of_an_image_compares_the_size() -> None:
-    assert features.image_fault(encoded(PHOTO), (8, None, 3)) is None
-    assert features.image_fault(encoded(PHOTO), (8, 13, 3)) == "its size is 8x12; expected 8x13"
-
-
 @pytest.mark.parametrize(("name", "dtype"), [("16.png", "uint16"), ("16.tif", "int32"), ("16.pgm", "int64")])
 def test_a_type_that_holds_16_bits_gets_them(tmp_path: Path, name: str, dtype: str) -> None:
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / name).write_bytes(KINDS[name])
-    convert(str(tmp_path / "source"), str(tmp_path / "out"))
     described = [{"name": "image", "dtype": dtype, "shape": [8, 12, 1], "decode": "png"}]
-    image = decoded(opened(tmp_path / "out", features=described, labels=[]))["image"]
+    image = decoded(opened(convert_file(tmp_path, name), features=described, labels=[]))["image"]
     assert image.dtype == dtype
     assert np.array_equal(image[..., 0], SIXTEEN)
 
@@ -191,31 +189,25 @@ CLASSES = np.zeros((20, 30), np.uint8)
 CLASSES[5:12, 4:20], CLASSES[9:18, 15:29] = 1, 5
 
 
-def palette_mask() -> Image.Image:
-    mask = Image.new("P", (30, 20))
-    mask.putdata(CLASSES.ravel().tolist())
-    mask.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0, 128, 128, 0, 0, 0, 128, 128, 0, 128])
-    return mask
-
-
-def colour_mask() -> Image.Image:
-    return palette_mask().convert("RGB")
-
+PALETTE = Image.new("P", (30, 20))
+PALETTE.putdata(CLASSES.ravel().tolist())
+PALETTE.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0, 128, 128, 0, 0, 0, 128, 128, 0, 128])
+COLOURED = PALETTE.convert("RGB")
 
 # fmt: off
 MASKS: Mapping[str, tuple[bytes, NDArray[Any]]] = {
     "grey.png": (encoded(Image.fromarray(CLASSES)), CLASSES),
-    "palette.png": (encoded(palette_mask()), CLASSES),
-    "palette-4-bits.png": (encoded(palette_mask(), bits=4), CLASSES),
-    "palette-transparent.png": (encoded(palette_mask(), transparency=0), CLASSES),
-    "palette.bmp": (encoded(palette_mask(), "BMP"), CLASSES),
-    "palette.tif": (encoded(palette_mask(), "TIFF"), CLASSES),
+    "palette.png": (encoded(PALETTE), CLASSES),
+    "palette-4-bits.png": (encoded(PALETTE, bits=4), CLASSES),
+    "palette-transparent.png": (encoded(PALETTE, transparency=0), CLASSES),
+    "palette.bmp": (encoded(PALETTE, "BMP"), CLASSES),
+    "palette.tif": (encoded(PALETTE, "TIFF"), CLASSES),
     "grey-alpha.png": (encoded(Image.merge("LA", [Image.fromarray(CLASSES)] * 2)), CLASSES),
     "grey-colour-key.png": (encoded(Image.fromarray(CLASSES), transparency=0), CLASSES),
     "16-bits.png": (encoded(Image.fromarray(CLASSES.astype(np.uint16) * 1000)), CLASSES.astype(int) * 1000),
     "16-bits.tif": (encoded(Image.fromarray(CLASSES.astype(np.uint16) * 1000), "TIFF"), CLASSES.astype(int) * 1000),
     "turned.png": (encoded(Image.fromarray(CLASSES), exif=oriented(6)), np.rot90(CLASSES, -1)),
-    "colours.png": (encoded(colour_mask()), np.asarray(colour_mask())),
+    "colours.png": (encoded(COLOURED), np.asarray(COLOURED)),
 }
 # fmt: on
 

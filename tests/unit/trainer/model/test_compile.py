@@ -82,11 +82,6 @@ def test_a_dict_brings_its_own(keras: Keras) -> None:
     assert len(metrics) == 1
 
 
-def test_a_loss_scale_optimizer_is_taken_off(keras: Keras) -> None:
-    keras.set_policy("mixed_float16")
-    assert type(settle(keras, model=compiled(keras))[0]) is keras.module.optimizers.SGD
-
-
 @pytest.mark.parametrize("method", ["minimize", "compute_gradients", "aggregate_gradients"])
 def test_a_method_of_the_optimizer_that_is_not_called_may_not_be_overridden(method: str) -> None:
     legacy = load("Legacy")
@@ -138,7 +133,8 @@ def test_a_compile_of_its_own_and_more_from_the_job_are_refused(keras: Keras) ->
 # Sources in the job
 
 
-def test_the_jobs_and_the_programs_own_may_say_the_same(keras: Keras) -> None:
+def test_the_jobs_and_the_programs_own_may_say_the_same_and_a_loss_scale_optimizer_is_taken_off(keras: Keras) -> None:
+    keras.set_policy("mixed_float16")
     optimizer, *_ = settle(keras, {"optimizer": SGD, "loss": SPARSE}, model=compiled(keras))
     assert type(optimizer) is keras.module.optimizers.SGD
 

@@ -22,20 +22,14 @@ def rates(keras: Keras, base: Any, factor: float, warmup: int, steps: int) -> li
     return [float(schedule(step)) for step in range(steps)]
 
 
-@pytest.mark.parametrize(
-    ("factor", "warmup", "expected"),
-    [
+def test_a_rate_rises_linearly_to_its_multiple_and_a_schedule_keeps_its_shape(keras: Keras) -> None:
+    for factor, warmup, expected in (
         (1.0, 4, [0.025, 0.05, 0.075, 0.1, 0.1, 0.1]),
         (8.0, 2, [0.4, 0.8, 0.8, 0.8, 0.8, 0.8]),
         (2.0, 1, [0.2] * 6),
         (2.0, 0, [0.2] * 6),
-    ],
-)
-def test_a_rate_rises_linearly_to_its_multiple(keras: Keras, factor: float, warmup: int, expected: list[float]) -> None:
-    assert rates(keras, 0.1, factor, warmup, 6) == pytest.approx(expected)
-
-
-def test_a_schedule_keeps_its_shape_under_factor_and_warmup(keras: Keras) -> None:
+    ):
+        assert rates(keras, 0.1, factor, warmup, 6) == pytest.approx(expected)
     cosine = keras.module.optimizers.schedules.CosineDecay(0.1, decay_steps=10)
     expected = [3.0 * float(cosine(step)) * min(1.0, (step + 1) / 5) for step in range(12)]
     assert rates(keras, cosine, 3.0, 5, 12) == pytest.approx(expected)

@@ -131,6 +131,8 @@ def test_a_preprocess_of_its_own_decides_what_the_model_sees(keras: Keras) -> No
     assert program.preprocess is not None
     assert [spec["name"] for spec in program.rebuild["inputs"]] == ["x", "twice"]
     assert len(program.model.weights) == 2
+    with pytest.raises(InvalidProgram, match="Leave one of them out"):
+        made(keras, function("augmented"), preprocess="flowers.model:widened")
 
 
 # The training of an application
@@ -168,8 +170,3 @@ def test_a_wrong_function_is_named_with_the_next_step(
     assert where in raised.value.where
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_two_preprocess_functions_are_refused(keras: Keras) -> None:
-    with pytest.raises(InvalidProgram, match="Leave one of them out"):
-        made(keras, function("augmented"), preprocess="flowers.model:widened")

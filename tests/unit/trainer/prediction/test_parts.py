@@ -93,17 +93,14 @@ def test_a_kill_at_any_deletion_leaves_no_complete_part_without_its_file(
     for part in both:
         files.write(part, pa.table({"x": [1.0]}), None)
     seen: list[set[str]] = []
-
-    def look(_: object) -> None:
-        seen.append({path.name for path in tmp_path.iterdir()})
-
     delete, delete_prefix = storage.delete, storage.delete_prefix
 
-    def look_and_delete(uri: str) -> None:
-        look(uri)
-        delete(uri)
+    def look() -> None:
+        seen.append({path.name for path in tmp_path.iterdir()})
 
-    monkeypatch.setattr(storage, "delete", look_and_delete)
+    def look_and_delete(uri: str) -> None:
+        look()
+        delete(uri)
 
     def one_by_one(folder: str) -> None:
         # In any order, such as files before marks.
@@ -111,25 +108,20 @@ def test_a_kill_at_any_deletion_leaves_no_complete_part_without_its_file(
             storage.delete(str(path))
         delete_prefix(folder)
 
-    monkeypatch.setattr(storage, "delete_prefix", one_by_one)
-    files.delete(lambda: look(None))
-
-    assert not tmp_path.exists()
-    assert len(seen) == 5
-    for names in seen:
-        assert {f"{Path(name).stem}.parquet" for name in names if name.endswith(".json")} <= names
-
-
-def test_a_superseded_attempt_deletes_nothing(tmp_path: Path) -> None:
-    files, (part,) = PartFiles(str(tmp_path), "a"), parts.plan(1, 1)
-    files.write(part, pa.table({"x": [1.0]}), None)
-
     def superseded() -> None:
         raise Superseded(str(tmp_path), "attempt 2 has taken over")
 
     with pytest.raises(Superseded):
         files.delete(superseded)
-    assert files.is_complete(part)
+    assert all(map(files.is_complete, both)), "a superseded attempt deletes nothing"
+    monkeypatch.setattr(storage, "delete", look_and_delete)
+    monkeypatch.setattr(storage, "delete_prefix", one_by_one)
+    files.delete(look)
+
+    assert not tmp_path.exists()
+    assert len(seen) == 5
+    for names in seen:
+        assert {f"{Path(name).stem}.parquet" for name in names if name.endswith(".json")} <= names
 
 
 def test_outputs_are_numbers_lists_and_lists_of_lists() -> None:

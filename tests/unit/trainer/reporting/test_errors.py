@@ -83,12 +83,9 @@ def test_an_error_that_tensorflow_found_while_tracing_the_users_model_is_the_pro
     assert (problem.reason, problem.found) == ("InvalidProgram", "ValueError: shapes do not fit")
 
 
-def test_a_problem_inside_another_error_is_reported() -> None:
+def test_a_problem_inside_another_error_is_reported_and_a_long_message_cut() -> None:
     cause = Diverged("step 3", "no number")
     around = RuntimeError("around it")
     around.__cause__ = cause
     assert to_problem(around, job()) is cause
-
-
-def test_a_long_message_is_cut() -> None:
     assert len(to_problem(ValueError("x" * 5000), job()).found) < 600
