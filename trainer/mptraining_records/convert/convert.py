@@ -17,7 +17,7 @@ from mptraining_records.convert import shards, sources
 from mptraining_records.convert.permutation import encoded_rows
 from mptraining_records.convert.preview import preview as preview_lines
 from mptraining_records.convert.request import LabelAs, Missing, Request
-from mptraining_records.convert.shards import ShardFolder, ShardUpload, ShardWriter
+from mptraining_records.convert.shards import ShardOutput, ShardWriter
 from mptraining_records.convert.split import LabelCollector, choose_validation, summarize, why_not_stratified
 from mptraining_records.reading.order import Int64s
 from mptraining_records.storage import storage
@@ -145,12 +145,7 @@ def _write(
     """Write all splits, publish their shards, then their manifests; `held_out` rows go to the second split."""
     with ExitStack() as stack:
         folder = stack.enter_context(_temporary_folder(destination))
-        outputs: list[ShardFolder | ShardUpload] = [
-            ShardUpload(destination, split, arguments)
-            if storage.is_remote(destination)
-            else ShardFolder(destination, split)
-            for split in names
-        ]
+        outputs = [ShardOutput(destination, split, arguments) for split in names]
         for output in outputs:
             stack.enter_context(output)
         writers = [

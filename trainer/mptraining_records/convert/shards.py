@@ -91,38 +91,6 @@ def shard_file_name(split: str, number: int, total: int) -> str:
     return f"{split}-{number:05}-of-{total:05}.tfrecord"
 
 
-class ShardFolder:
-    """Destination of one split on a local disk; shards stay in the temporary folder until all are written."""
-
-    def __init__(self, destination: str, split: str) -> None:
-        self._destination = destination
-        self._split = split
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def send(self, shard: Shard) -> None:
-        """Do nothing: the shard stays in the temporary folder until `publish`."""
-
-    def wait(self) -> None:
-        """Do nothing: there are no uploads."""
-
-    def publish(self, shards: Sequence[Shard]) -> tuple[File, ...]:
-        """Rename all shards to their final names, and delete the split's other shards."""
-        names = [shard_file_name(self._split, shard.number, len(shards)) for shard in shards]
-        for shard, name in zip(shards, names, strict=True):
-            storage.move(shard.path, storage.join(self._destination, name))
-        for each in list_published(self._destination, self._split):
-            if each.name not in names:
-                storage.delete(each.uri)
-        return tuple(shard.entry(name) for shard, name in zip(shards, names, strict=True))
-
-    def delete_marker(self) -> None:
-        """Do nothing: there is no marker to delete."""
-
-
 def list_published(destination: str, split: str) -> list[StoredObject]:
     """List the shards of a split with final names, for any total."""
     return storage.glob_or_empty(storage.join(destination, f"{split}-?????-of-?????.tfrecord"))
@@ -142,15 +110,17 @@ def is_resumable(destination: str, split: str, arguments: Mapping[str, object]) 
         return False
 
 
-class ShardUpload:
-    """Uploads one split's shards to `destination`; a context manager that stops its threads at the end.
+class ShardOutput:
+    """Stores one split's shards at `destination`; a context manager that stops its threads at the end.
 
-    `arguments`, serializable as JSON, identify a conversion that may resume.
+    Shards for a local folder stay in the temporary folder until all are written; those for a bucket are uploaded.
+    `arguments`, serializable as JSON, identify a conversion to a bucket that may resume.
     """
 
     def __init__(self, destination: str, split: str, arguments: Mapping[str, object]) -> None:
         self._destination = destination
         self._split = split
+        self._is_remote = storage.is_remote(destination)
         self._arguments = arguments
         self._slots = threading.Semaphore(MAX_PENDING_SHARDS)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="shards")
@@ -158,6 +128,8 @@ class ShardUpload:
         self._existing: dict[int, list[StoredObject]] = defaultdict(list)
 
     def __enter__(self) -> Self:
+        if not self._is_remote:
+            return self
         storage.write(_marker(self._destination, self._split), json.dumps(self._arguments).encode())
         for each in storage.list_objects(self._folder):
             self._existing[_shard_number(each.name.partition(".")[0])].append(each)
@@ -169,10 +141,12 @@ class ShardUpload:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def send(self, shard: Shard) -> None:
-        """Start uploading a complete shard, whose file is then deleted.
+        """Start uploading a complete shard to a bucket, after which its file is deleted.
 
         Blocks while `MAX_PENDING_SHARDS` shards are pending. Raises the error of an earlier upload.
         """
+        if not self._is_remote:
+            return
         self._slots.acquire()
         for each in self._uploads:
             if each.done():
@@ -185,10 +159,14 @@ class ShardUpload:
             each.result()
 
     def publish(self, shards: Sequence[Shard]) -> tuple[File, ...]:
-        """Copy all shards to their final names, write their sidecars, and delete the split's other shards."""
+        """Give all shards their final names, those in a bucket a sidecar, and delete the split's other shards."""
         self.wait()
         names = [shard_file_name(self._split, shard.number, len(shards)) for shard in shards]
-        list(self._pool.map(self._publish, shards, names, [each.result() for each in self._uploads]))
+        if self._is_remote:
+            list(self._pool.map(self._publish, shards, names, [each.result() for each in self._uploads]))
+        else:
+            for shard, name in zip(shards, names, strict=True):
+                storage.move(shard.path, storage.join(self._destination, name))
         stale = [each.uri for each in list_published(self._destination, self._split) if each.name not in set(names)]
         list(self._pool.map(storage.delete, [*stale, *map(sidecar.uri_of, stale)]))
         storage.delete_prefix(self._folder)

@@ -95,7 +95,7 @@ def _problem(uri: str, bucket: str, error: BaseException, role: str, has_bucket:
     status, text = status_of(error), text_of(error)
     if status == 404:
         if _NO_BUCKET.search(text) or (not names_the_object(text) and not has_bucket()):
-            return no_bucket_error(uri, bucket)
+            return InvalidData(uri, f"there is no bucket {bucket!r}", next_step="Check the name after gs://")
         return no_object_error(uri)
     if not status or status >= 500 or is_temporary(status, text):
         cause = describe(status) if status else cause_of(error)
@@ -108,7 +108,14 @@ def _problem(uri: str, bucket: str, error: BaseException, role: str, has_bucket:
 
 def _refusal(uri: str, bucket: str, status: int, text: str, role: str) -> InvalidData:
     if status in (401, 403):
-        return _permission_denied(uri, bucket, status, text, role)
+        match = _PRINCIPAL.search(text)
+        principal = match[1] if match else gcs_clients.endpoint().principal()
+        principal = "allUsers" if principal == "Anonymous caller" else principal
+        return InvalidData(
+            uri,
+            f"{principal} has no permission (HTTP {status})" if principal else f"no permission (HTTP {status})",
+            next_step=f"Grant {role} on gs://{bucket} to {principal or 'the account that the job runs as'}",
+        )
     if status == 416:
         # Ranges end within the listed size, so that the object became shorter after it was listed.
         return preconditions.replaced_error(uri)
@@ -131,18 +138,3 @@ def _message(text: str) -> str:
 def no_object_error(uri: str) -> InvalidData:
     """Return the error for an object that does not exist."""
     return InvalidData(uri, "no such object", next_step="List what is there with `gcloud storage ls`")
-
-
-def no_bucket_error(uri: str, bucket: str) -> InvalidData:
-    """Return the error for a bucket that does not exist."""
-    return InvalidData(uri, f"there is no bucket {bucket!r}", next_step="Check the name after gs://")
-
-
-def _permission_denied(uri: str, bucket: str, status: int, text: str, role: str) -> InvalidData:
-    match = _PRINCIPAL.search(text)
-    principal = match[1] if match else gcs_clients.endpoint().principal()
-    if principal == "Anonymous caller":
-        principal = "allUsers"
-    found = f"{principal} has no permission (HTTP {status})" if principal else f"no permission (HTTP {status})"
-    grantee = principal or "the account that the job runs as"
-    return InvalidData(uri, found, next_step=f"Grant {role} on gs://{bucket} to {grantee}")
