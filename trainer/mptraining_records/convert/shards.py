@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
 import google_crc32c
@@ -137,7 +136,7 @@ class ShardOutput:
             self._existing[_shard_number(each.name.removeprefix(f"{self._split}-")[:5])].append(each)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def send(self, shard: Shard) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
@@ -137,9 +136,7 @@ class Publisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._pool.shutdown(cancel_futures=error is not None)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -126,9 +125,7 @@ class RecordReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _load(self, read: RangeRead, buffer: Buffer | None) -> LoadedRange:

@@ -57,6 +57,16 @@ def write(path: Path, data: bytes, replacing: str | None = preconditions.ANY) ->
     return _present(path)
 
 
+def append(path: Path, content: bytes | bytearray, stored: int) -> None:
+    """Append all but the first `stored` bytes of `content` to a file that has these."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        # A failed write may have stored a part of the bytes, and a file may have been deleted.
+        stored = min(stored, file.tell())
+        file.truncate(stored)
+        file.write(content[stored:])
+
+
 def copy(source: Path, destination: Path, replacing: str | None = preconditions.ANY) -> StoredObject:
     """Copy a file in one step, without loading it into memory."""
     with (

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Literal
 
 from mptraining_api.outputs.scalars import TRAIN, VALIDATION, Restart, Scalar
-from mptraining_records.storage import storage
+from mptraining_records.storage import local, storage
 from mptraining_records.tfrecord import framing
 
 # A file is replaced whole in a bucket while it grows.
@@ -70,17 +69,12 @@ class EventFiles:
             content, stored = self._content[run], self._stored[run]
             if len(content) == stored:
                 continue
-            uri = storage.join(self._folder, run, self._file(run))
+            file = f"events.out.tfevents.{int(self._begin):010d}.{self._name}.{self._part[run]:05d}"
+            uri = storage.join(self._folder, run, file)
             if self._remote:
                 storage.write(uri, bytes(content))
             else:
-                path = Path(storage.local_path(uri))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("ab") as file:
-                    # The file may have been deleted.
-                    stored = min(stored, file.tell())
-                    file.truncate(stored)
-                    file.write(content[stored:])
+                local.append(storage.local_path(uri), content, stored)
             self._stored[run] = len(content)
             if len(content) > PART_BYTES:
                 self._part[run] += 1
@@ -92,9 +86,6 @@ class EventFiles:
         if not content:
             content += encode_version(time)
         content += record
-
-    def _file(self, run: Literal["train", "validation"]) -> str:
-        return f"events.out.tfevents.{int(self._begin):010d}.{self._name}.{self._part[run]:05d}"
 
 
 def _as_float32(value: float) -> float:

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from mptraining_records.storage import storage
+from mptraining_records.storage import local, storage
 from mptraining_records.writers.outbox import CLOSE_SECONDS, Outbox
 
 HEAD_BYTES = 1 << 20
@@ -175,13 +174,7 @@ class LogWriter:
         elif self._remote or change.part == GAP_PART:
             storage.write(uri, change.content)
         else:
-            path = Path(storage.local_path(uri))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as file:
-                # A failed write may have stored a part of the bytes, and a file may have been deleted.
-                stored = min(change.stored, file.tell())
-                file.truncate(stored)
-                file.write(change.content[stored:])
+            local.append(storage.local_path(uri), change.content, change.stored)
 
 
 def _shown(line: str, *, complete: bool = True) -> str:
