@@ -11,16 +11,13 @@ from mptraining_trainer.notebook_shell import get_ipython
 colour = "red"
 
 
-def test_variables_of_the_program_are_filled_in() -> None:
+def test_variables_of_the_program_are_filled_in(capfd: pytest.CaptureFixture[str]) -> None:
     shell = get_ipython()
     assert shell.getoutput("echo {colour} $colour ${colour:-none} {nothing} $nothing.") == ["red red none {nothing} ."]
     assert shell.getoutput("echo 1; echo 2 >&2; exit 3") == ["1", "2"]
-
-
-def test_what_a_command_prints_is_the_program_s(capfd: pytest.CaptureFixture[str]) -> None:
-    get_ipython().system("echo {colour}")
-    get_ipython().system("pip install of-no-use")
-    get_ipython().system("python3 -m pip  install of-no-use")
+    # What a command prints is the program's.
+    for command in ("echo {colour}", "pip install of-no-use", "python3 -m pip  install of-no-use"):
+        shell.system(command)
     assert capfd.readouterr().out == "red\n"
 
 

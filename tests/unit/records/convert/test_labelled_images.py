@@ -42,6 +42,12 @@ def _convert(ships: Path, out: Path, **arguments: Any) -> Manifest:
     return made[0]
 
 
+def _run_command_of(problem: InvalidData) -> None:
+    (command,) = re.findall(r"`mptj (.*?)`", problem.next_step)
+    done = CliRunner().invoke(app, shlex.split(command))
+    assert done.exit_code == 0, done.output
+
+
 def test_each_row_is_its_image_and_its_label(ships: Path, out: Path) -> None:
     said: list[str] = []
     made = _convert(ships, out, label="category", notice=said.append)
@@ -60,21 +66,16 @@ def test_names_as_text_are_refused_with_the_command_to_type(ships: Path, out: Pa
     with pytest.raises(InvalidData, match=r"column 'image' holds names of image files, such as '2800\.jpg'") as caught:
         convert(str(ships / "train.csv"), str(out), label="category")
     assert not out.exists()
-    (command,) = re.findall(r"`mptj (.*?)`", caught.value.next_step)
-    done = CliRunner().invoke(app, shlex.split(command))
-    assert done.exit_code == 0, done.output
+    _run_command_of(caught.value)
     assert len(records(f"{out}/*.tfrecord")[0]["image"][0]) > 100
 
 
-def test_names_are_stored_as_text_when_columns_are_named(ships: Path, out: Path) -> None:
+def test_names_are_stored_as_text_when_columns_are_named_or_beside_the_images_bytes(ships: Path, out: Path) -> None:
     (made,) = convert(str(ships / "train.csv"), str(out), label="category", columns=["image"])
     assert made.features[1] == Feature(name="image", dtype="string")
-
-
-def test_names_beside_the_images_bytes_are_text(tmp_path: Path, out: Path) -> None:
     table = pa.table({"name": ["a.png", "b.png"], "image": [picture("png"), picture("png")], "label": [0, 1]})
-    pq.write_table(table, tmp_path / "rows.parquet")
-    (made,) = convert(str(tmp_path / "rows.parquet"), str(out))
+    pq.write_table(table, ships / "rows.parquet")
+    (made,) = convert(str(ships / "rows.parquet"), f"{out}/rows")
     assert {each.name: each.dtype for each in made.features}["name"] == "string"
 
 
@@ -95,8 +96,7 @@ def test_names_may_have_folders_or_no_suffix(tmp_path: Path, out: Path, form: st
 def test_the_label_must_be_named_when_it_cannot_be_known(ships: Path, out: Path) -> None:
     with pytest.raises(InvalidData, match="which column is the label") as caught:
         _convert(ships, out)
-    (command,) = re.findall(r"`mptj (.*?)`", caught.value.next_step)
-    assert CliRunner().invoke(app, shlex.split(command)).exit_code == 0
+    _run_command_of(caught.value)
 
 
 def test_other_columns_are_stored_on_request(ships: Path, out: Path) -> None:

@@ -45,11 +45,6 @@ class Test_csv:
             {"length": [0.0], "count": [5], "species": [1]},
         ]
 
-    def test_long_files_stay_in_order(self, tmp_path: Path) -> None:
-        made = _csv(tmp_path, "x\n" + "\n".join(map(str, range(30_000))) + "\n")
-        assert made.records == 30_000
-        assert [row["x"] for row in _rows(tmp_path)] == [[number] for number in range(30_000)]
-
     @pytest.mark.parametrize(
         ("text", "said"),
         [

@@ -11,16 +11,11 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, OAu
 from mptraining_records.storage import sign_in
 
 
-def metadata(status: int, text: str = "no") -> RefreshError:
-    """Return google-auth's error for a response of the metadata server."""
+def metadata(status: int | None) -> RefreshError:
+    """Return google-auth's error for a response of the metadata server, or for none."""
     error = RefreshError("Failed to retrieve …")
-    error.__cause__ = TransportError("Failed to retrieve …", SimpleNamespace(status=status, data=text.encode()))
-    return error
-
-
-def unanswered() -> RefreshError:
-    error = RefreshError("Failed to retrieve …")
-    error.__cause__ = TransportError("Failed to retrieve …: [Errno 111] Connection refused")
+    response = [] if status is None else [SimpleNamespace(status=status, data=b"no")]
+    error.__cause__ = TransportError("Failed to retrieve …: [Errno 111] Connection refused", *response)
     return error
 
 
@@ -36,7 +31,7 @@ def exchange(error: str) -> OAuthError:
     "error",
     [
         pytest.param(TransportError("Connection refused"), id="no answer"),
-        pytest.param(unanswered(), id="no metadata server"),
+        pytest.param(metadata(None), id="no metadata server"),
         pytest.param(metadata(500), id="metadata server 500"),
         pytest.param(metadata(429), id="metadata server 429"),
         pytest.param(iam(503), id="IAM 503"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,25 +86,19 @@ def test_the_jobs_features_override_inferred_ones() -> None:
     assert found.describe() == ("x: float16 [2]", "label: int32 [] (label)")
 
 
-def test_images_of_mixed_sizes_become_one_by_resizing() -> None:
-    features = [
-        {"name": "image", "dtype": "uint8", "shape": [0, 0, 3], "decode": "png", "resize": [8, 6]},
-        {"name": "label", "dtype": "int64"},
-    ]
-    found, _ = columns([{"image": png(4, 5), "label": 1}], features=features)
-    assert found.describe()[0] == "image: uint8 [8, 6, 3] from png resized to 8x6"
+def features(name: str, dtype: str, **fields: Any) -> list[dict[str, Any]]:
+    return [{"name": name, "dtype": dtype, **fields}, {"name": "label", "dtype": "int64"}]
 
 
-def image(**fields: Any) -> list[dict[str, Any]]:
-    return [{"name": "image", "dtype": "uint8", "decode": "png", **fields}, {"name": "label", "dtype": "int64"}]
-
-
-def whole(**fields: Any) -> list[dict[str, Any]]:
-    return [{"name": "n", "dtype": "uint8", **fields}, {"name": "label", "dtype": "int64"}]
-
-
-NUMBERS = [{"name": "x", "dtype": "float32", "shape": [2]}, {"name": "label", "dtype": "int64"}]
+image = partial(features, "image", "uint8", decode="png")
+whole = partial(features, "n", "uint8")
+NUMBERS = features("x", "float32", shape=[2])
 PICTURE = {"image": png(4, 5), "label": 1}
+
+
+def test_images_of_mixed_sizes_become_one_by_resizing() -> None:
+    found, _ = columns([PICTURE], features=image(shape=[0, 0, 3], resize=[8, 6]))
+    assert found.describe()[0] == "image: uint8 [8, 6, 3] from png resized to 8x6"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -141,21 +140,12 @@ def test_a_taken_port_is_reported_at_once(hosts: tuple[str, ...]) -> None:
         wait_for_peers(identity(0, hosts), now=waiting.now, wait=waiting.wait, notice=waiting.notice)
 
 
-def test_only_the_first_of_many_are_named() -> None:
-    hosts = tuple(f"h{index}:1" for index in range(12))
-    line = describe_missing(dict.fromkeys(range(3, 12), "away"), hosts)
+def test_why_no_worker_is_reached(hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    line = describe_missing(dict.fromkeys(range(3, 12), "away"), tuple(f"h{index}:1" for index in range(12)))
     assert line.startswith("worker 3 (h3:1): away; worker 4 ")
     assert line.endswith("; and 4 more")
-
-
-@pytest.fixture
-def listening() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-def test_why_no_worker_is_reached(listening: int, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert connection_error(f"127.0.0.1:{listening}") is None
+        assert connection_error(f"127.0.0.1:{server.getsockname()[1]}") is None
     assert connection_error(hosts[0]) == "its machine answers, the worker does not listen yet"
     for error, expected in (
         (socket.gaierror(-2, "Name or service not known"), "its name is not known to DNS"),

@@ -68,16 +68,13 @@ def check(keras: Keras, built: Any, ids: np.ndarray) -> bool:
 def test_ids_that_a_layer_of_ones_own_rounds(keras: Keras, kind: str, policy: str) -> None:
     most = {"mixed_bfloat16": 256, "mixed_float16": 2048}[policy]
     keras.set_policy(policy)
-    try:
-        columns = 2 if kind == "part" else 1
-        ids = np.arange(ROWS * columns).reshape(ROWS, columns)
-        floats, integers = (model(keras, kind, 5000, dtype) for dtype in ("float32", "int64"))
-        assert check(keras, floats, ids + most + 1)
-        # Keras 3's CategoryEncoding casts integers too, in a graph.
-        assert check(keras, integers, ids + most + 1) == (kind == "category" and not keras.legacy)
-        assert not check(keras, model(keras, kind, most, "float32"), ids)
-    finally:
-        keras.set_policy("float32")
+    columns = 2 if kind == "part" else 1
+    ids = np.arange(ROWS * columns).reshape(ROWS, columns)
+    floats, integers = (model(keras, kind, 5000, dtype) for dtype in ("float32", "int64"))
+    assert check(keras, floats, ids + most + 1)
+    # Keras 3's CategoryEncoding casts integers too, in a graph.
+    assert check(keras, integers, ids + most + 1) == (kind == "category" and not keras.legacy)
+    assert not check(keras, model(keras, kind, most, "float32"), ids)
 
 
 def test_hash_buckets_above_what_float32_has(keras: Keras) -> None:

@@ -108,13 +108,18 @@ def test_files_go_to_the_run_folder_and_where_a_whole_path_says(tmp_path: Path, 
     assert published(tmp_path)["callbacks/log.csv"] == "epoch,loss"
 
 
+def logged(tmp_path: Path, notices: Notices, *, chief: bool = True) -> tuple[CSVLogger, CallbackFiles]:
+    log, keeping = CSVLogger(filename="log.csv"), files(tmp_path, notices, chief=chief)
+    keeping.redirect([log])
+    return log, keeping
+
+
 def test_what_did_not_change_is_not_uploaded_again(
     tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, sent = CSVLogger(filename="log.csv"), []
+    sent: list[str] = []
     monkeypatch.setattr(storage, "upload", lambda path, uri: sent.append(uri))
-    keeping = files(tmp_path, notices)
-    keeping.redirect([log])
+    log, keeping = logged(tmp_path, notices)
     for content in ("a", None, "bc"):
         if content:
             write(log.filename, content)
@@ -127,15 +132,14 @@ def test_what_did_not_change_is_not_uploaded_again(
 def test_storage_that_does_not_respond_ends_no_training(
     tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, answers = CSVLogger(filename="log.csv"), [False, True]
+    answers = [False, True]
 
     def upload(path: Path, uri: str) -> None:
         if not answers.pop(0):
             raise StorageUnavailable(uri, "no answer")
 
     monkeypatch.setattr(storage, "upload", upload)
-    keeping = files(tmp_path, notices)
-    keeping.redirect([log])
+    log, keeping = logged(tmp_path, notices)
     write(log.filename, "epoch")
     keeping.publish()
     while answers:
@@ -150,10 +154,8 @@ def test_who_does_not_own_the_run_folder_publishes_nothing(tmp_path: Path, notic
     def superseded() -> None:
         raise Superseded("fence.json", "attempt 2 has it")
 
-    log = CSVLogger(filename="log.csv")
-    keeping = files(tmp_path, notices, chief=chief)
+    log, keeping = logged(tmp_path, notices, chief=chief)
     keeping.check_fence = superseded
-    keeping.redirect([log])
     write(log.filename, "epoch")
     keeping.publish()
     with pytest.raises(Superseded) if chief else nullcontext():
