@@ -14,7 +14,8 @@ from mptraining_operator.plan.actions import (
 )
 from mptraining_operator.plan.snapshot import SeenWarning
 from mptraining_operator.watch import parse
-from tests.unit.operator.apply.applied_job import Bench, Make
+from tests.unit.operator.api_objects import raw_event, raw_job
+from tests.unit.operator.apply.applied_job import Bench
 
 
 def test_asking_for_nodes(bench: Bench) -> None:
@@ -32,14 +33,14 @@ def test_asking_for_nodes(bench: Bench) -> None:
     assert dict(bench.lookups.unready_nodes) == expected
 
 
-def test_when_the_uid_is_reused_nothing_is_learnt_of_the_old_job(bench: Bench, raw_job: Make) -> None:
+def test_when_the_uid_is_reused_nothing_is_learnt_of_the_old_job(bench: Bench) -> None:
     seen = bench.seen
     bench.cache.put_job(parse.job(raw_job(uid="job-2", version=10_000)))
     assert bench.applier.apply(Plan(actions=(ReadNode("gone"),)), seen)
     assert dict(bench.lookups.unready_nodes) == {}
 
 
-def test_the_newest_warning_about_a_pod_is_read(bench: Bench, raw_event: Make) -> None:
+def test_the_newest_warning_about_a_pod_is_read(bench: Bench) -> None:
     event = raw_event(message='configmap "code" not found', involvedObject={"uid": "pod-0"}, reason="FailedMount")
     bench.api.put(EVENTS, event)
     bench.api.calls.clear()

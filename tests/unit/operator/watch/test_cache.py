@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,9 +17,8 @@ from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import LOOKUP_SECONDS, Cache
 from mptraining_operator.watch.parse import StoredJob
 from tests.fakes import Clock
-from tests.unit.operator.api_objects import seen_batch_job, seen_pod, version_of
+from tests.unit.operator.api_objects import raw_batch_job, raw_job, raw_pod, seen_batch_job, seen_pod, version_of
 
-Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
 
 
@@ -36,7 +34,7 @@ def put_child(cache: Cache, raw: dict[str, Any]) -> bool:
     return cache.put_batch_job(KEY, version_of(raw), seen_batch_job(raw))
 
 
-def test_a_job_with_its_children(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make) -> None:
+def test_a_job_with_its_children(clock: Clock) -> None:
     cache = Cache(clock)
     assert cache.snapshot(KEY, Limits()) is None
     # Children may arrive first.
@@ -60,7 +58,7 @@ def test_a_job_with_its_children(clock: Clock, raw_job: Make, raw_batch_job: Mak
     assert cache.jobs_by_phase() == {"Pending": 1}
 
 
-def test_an_event_without_a_change_is_ignored(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_an_event_without_a_change_is_ignored(clock: Clock) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(version=10)))
     assert not cache.put_job(parse.job(raw_job(version=11)))
@@ -70,7 +68,7 @@ def test_an_event_without_a_change_is_ignored(clock: Clock, raw_job: Make, raw_p
     assert put_child(cache, raw_pod(version=12, phase="Failed"))
 
 
-def test_older_events_are_ignored_and_versions_are_numbers(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_older_events_are_ignored_and_versions_are_numbers(clock: Clock) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(version=100, status={"phase": "Running"})))
     assert not cache.put_job(parse.job(raw_job(version=99, status={"phase": "Pending"})))
@@ -81,7 +79,7 @@ def test_older_events_are_ignored_and_versions_are_numbers(clock: Clock, raw_job
     assert look(cache).pods[0].phase == "Failed"
 
 
-def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(uid="old", version=10)))
     put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11))
@@ -100,14 +98,14 @@ def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, 
     assert look(cache).predecessors == ()
 
 
-def test_a_pod_without_the_label_of_a_job_s_uid_is_ignored(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_a_pod_without_the_label_of_a_job_s_uid_is_ignored(clock: Clock) -> None:
     cache = Cache(clock)
     put_child(cache, raw_pod(uid="p", job_uid=""))
     cache.put_job(parse.job(raw_job()))
     assert (look(cache).pods, look(cache).predecessors) == ((), ())
 
 
-def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(uid="old", version=10)))
     leaving = {"deletionTimestamp": "2026-01-01T00:01:00Z"}
@@ -121,9 +119,7 @@ def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock, raw
     assert [type(each) for each in plan(look(cache), 1_767_225_660.0).actions] == [StartAttempt]
 
 
-def test_a_stale_count_of_terminating_pods_blocks_nothing(
-    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
-) -> None:
+def test_a_stale_count_of_terminating_pods_blocks_nothing(clock: Clock) -> None:
     """Pods decide what is alive, and not a Job's `terminating`."""
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job()))
@@ -134,7 +130,7 @@ def test_a_stale_count_of_terminating_pods_blocks_nothing(
     assert no_live_pods(look(cache))
 
 
-def test_a_removed_object_stays_removed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_a_removed_object_stays_removed(clock: Clock) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_pod(version=30))
@@ -147,7 +143,7 @@ def test_a_removed_object_stays_removed(clock: Clock, raw_job: Make, raw_pod: Ma
     assert put_child(cache, raw_pod(version=36))
 
 
-def test_a_job_is_removed_with_its_objects(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make) -> None:
+def test_a_job_is_removed_with_its_objects(clock: Clock) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_batch_job())
@@ -163,7 +159,7 @@ def test_a_job_is_removed_with_its_objects(clock: Clock, raw_job: Make, raw_batc
     assert not cache._records
 
 
-def test_findings_are_kept_and_some_expire(clock: Clock, raw_job: Make) -> None:
+def test_findings_are_kept_and_some_expire(clock: Clock) -> None:
     cache = Cache(clock)
     assert not cache.update_lookups(KEY, "job-1", job_file_missing=True)
     cache.put_job(parse.job(raw_job()))
@@ -188,9 +184,7 @@ def test_findings_are_kept_and_some_expire(clock: Clock, raw_job: Make) -> None:
     assert found.refusal == refusal
 
 
-def test_warnings_are_kept_while_their_objects_exist(
-    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
-) -> None:
+def test_warnings_are_kept_while_their_objects_exist(clock: Clock) -> None:
     cache = Cache(clock)
     warning = SeenWarning("FailedCreate", "exceeded quota: gpus", clock.now)
     assert not cache.update_warning(KEY, "job-1", "batch-1", warning)
@@ -256,7 +250,7 @@ def nodes_by_definition(cache: Cache) -> int:
     return max(record.job.nodes if record.job else 0, live)
 
 
-def test_reserved_nodes_count_for_other_jobs_until_the_start_is_written(clock: Clock, raw_job: Make) -> None:
+def test_reserved_nodes_count_for_other_jobs_until_the_start_is_written(clock: Clock) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job()))
     cache.put_job(parse.job(raw_job("beside", uid="job-2")))
@@ -282,9 +276,7 @@ def pod(uid: str, phase: str) -> Any:
     return seen_pod({"metadata": metadata, "status": {"phase": phase}})
 
 
-def test_ten_jobs_that_wait_for_pods_are_a_crowd_for_twenty_seconds(
-    clock: Clock, raw_batch_job: Make, raw_pod: Make
-) -> None:
+def test_ten_jobs_that_wait_for_pods_are_a_crowd_for_twenty_seconds(clock: Clock) -> None:
     cache = Cache(clock)
 
     def create(number: int) -> None:
@@ -321,7 +313,7 @@ def test_ten_jobs_that_wait_for_pods_are_a_crowd_for_twenty_seconds(
     ],
 )
 def test_what_cannot_be_read_of_a_job_is_named(
-    clock: Clock, raw_job: Make, raw: dict[str, Any], problem: str, readable: tuple[bool, bool]
+    clock: Clock, raw: dict[str, Any], problem: str, readable: tuple[bool, bool]
 ) -> None:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job(**raw)))

@@ -7,13 +7,11 @@ from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.informer import COALESCE, Intake
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
-from tests.unit.operator.api_objects import decoded
-from tests.unit.operator.controller.reconciled_job import KEY, Make
+from tests.unit.operator.api_objects import decoded, raw_batch_job, raw_job, raw_pod
+from tests.unit.operator.controller.reconciled_job import KEY
 
 
-def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
-    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
-) -> None:
+def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(clock: Clock) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     intake = Intake(cache, queue)
     intake.put(PODS, decoded(PODS, raw_pod()))
@@ -38,7 +36,7 @@ def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(
     assert cache.job_keys() == ()
 
 
-def test_foreign_objects_are_ignored(clock: Clock, raw_pod: Make) -> None:
+def test_foreign_objects_are_ignored(clock: Clock) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     intake = Intake(cache, queue)
     pod = raw_pod()

@@ -16,8 +16,8 @@ from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.informer import CRD_MISSING, STREAMS, Intake, Relister
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
-from tests.unit.operator.api_objects import decoded
-from tests.unit.operator.controller.reconciled_job import KEY, Make
+from tests.unit.operator.api_objects import decoded, raw_batch_job, raw_job, raw_pod
+from tests.unit.operator.controller.reconciled_job import KEY
 
 
 def flowers(cache: Cache) -> Snapshot:
@@ -32,7 +32,7 @@ def relister(api: Any, clock: Clock, namespaces: tuple[str, ...] = ()) -> tuple[
     return Relister(api, intake, seconds=600, namespaces=namespaces, clock=clock), cache, queue
 
 
-def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_a_list_finds_everything_in_pages(api: Any, clock: Clock) -> None:
     api.page_size = 2
     for number in range(5):
         api.put(JOBS, raw_job(f"j{number}", uid=f"u{number}"))
@@ -52,9 +52,7 @@ def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make,
     assert lists.age() == 5
 
 
-def test_what_a_list_lacks_is_gone_unless_it_is_newer(
-    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
-) -> None:
+def test_what_a_list_lacks_is_gone_unless_it_is_newer(api: Any, clock: Clock) -> None:
     lists, cache, _ = relister(api, clock)
     intake = lists._receiver
     for resource, raw in (
@@ -79,9 +77,7 @@ def test_what_a_list_lacks_is_gone_unless_it_is_newer(
     assert {key.name for key in cache.job_keys()} == {"stays"}
 
 
-def test_one_object_that_cannot_be_read_stops_no_list(
-    api: Any, clock: Clock, raw_job: Make, raw_pod: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_object_that_cannot_be_read_stops_no_list(api: Any, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     """It is not treated as deleted: its last readable state is kept."""
     lists, cache, _ = relister(api, clock)
     api.put(JOBS, raw_job())
@@ -95,9 +91,7 @@ def test_one_object_that_cannot_be_read_stops_no_list(
     assert "one of the pods is skipped: team/flowers-1-0-abcde" in caplog.text
 
 
-def test_a_leader_decides_from_a_list_that_began_when_it_led(
-    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
-) -> None:
+def test_a_leader_decides_from_a_list_that_began_when_it_led(api: Any, clock: Clock) -> None:
     """The previous list is inconsistent: the previous leader wrote between its Jobs and its MPTrainingJobs."""
     lists, cache, _ = relister(api, clock)
 
@@ -185,7 +179,7 @@ FORBIDDEN = ApiProblem(403, "Forbidden", 'pods is forbidden: cannot list resourc
     ],
 )
 def test_a_namespace_that_cannot_be_listed_delays_no_other(
-    api: Any, clock: Clock, raw_job: Make, raw_pod: Make, problem: ApiProblem, caplog: pytest.LogCaptureFixture
+    api: Any, clock: Clock, problem: ApiProblem, caplog: pytest.LogCaptureFixture
 ) -> None:
     for namespace in ("a", "b", "c"):
         api.put(JOBS, raw_job(namespace=namespace, uid=namespace))
@@ -211,7 +205,7 @@ def test_a_namespace_that_cannot_be_listed_delays_no_other(
 
 @pytest.mark.parametrize(("problem", "unknown"), [(FORBIDDEN, True), (ApiProblem(500, "InternalError", "etcd"), False)])
 def test_a_later_list_that_fails_leaves_what_the_watches_report(
-    api: Any, clock: Clock, raw_job: Make, problem: ApiProblem, unknown: bool
+    api: Any, clock: Clock, problem: ApiProblem, unknown: bool
 ) -> None:
     api.put(JOBS, raw_job(namespace="b", uid="b"))
     lists, cache, _ = relister(api, clock, ("a", "b"))
@@ -230,9 +224,7 @@ def test_without_any_namespace_the_replica_is_not_ready(api: Any, clock: Clock) 
     assert not lists.complete.is_set()
 
 
-def test_a_list_after_the_restore_of_a_backup_replaces_what_was_known(
-    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
-) -> None:
+def test_a_list_after_the_restore_of_a_backup_replaces_what_was_known(api: Any, clock: Clock) -> None:
     """Versions have gone back: a deleted job with its children exists again, one created since then does not."""
     lists, cache, _ = relister(api, clock)
     api._versions = itertools.count(100)
@@ -265,7 +257,7 @@ def test_a_list_after_the_restore_of_a_backup_replaces_what_was_known(
     assert stays.generation == 2
 
 
-def test_an_update_that_arrives_during_a_list_is_kept(api: Any, clock: Clock, raw_job: Make) -> None:
+def test_an_update_that_arrives_during_a_list_is_kept(api: Any, clock: Clock) -> None:
     lists, cache, _ = relister(api, clock)
     api._versions = itertools.count(100)
     api.put(JOBS, raw_job())
@@ -288,7 +280,7 @@ def test_an_update_that_arrives_during_a_list_is_kept(api: Any, clock: Clock, ra
     assert [key.name for key in cache.job_keys()] == ["flowers"]
 
 
-def test_a_missing_resource_is_logged_in_one_line(api: Any, raw_job: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_resource_is_logged_in_one_line(api: Any, caplog: pytest.LogCaptureFixture) -> None:
     api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
     lists, _, _ = relister(api, time)  # type: ignore[arg-type]
     lists._clock = time.monotonic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -12,8 +12,7 @@ from mptraining_api.kubernetes_api import EVENTS, ApiProblem, Resource
 from mptraining_operator.plan.snapshot import SeenWarning
 from mptraining_operator.watch.warning_events import WarningEvents
 from tests.fakes import Clock
-
-Make = Callable[..., dict[str, Any]]
+from tests.unit.operator.api_objects import raw_event
 
 
 class Namespace:
@@ -48,7 +47,7 @@ def warnings(team: Namespace, clock: Clock) -> WarningEvents:
 
 
 def test_the_newest_warning_is_the_one_that_was_last_seen(
-    team: Namespace, warnings: WarningEvents, clock: Clock, raw_event: Make
+    team: Namespace, warnings: WarningEvents, clock: Clock
 ) -> None:
     team.events = [
         raw_event("e1", message="quota", lastTimestamp="2026-01-01T00:00:30Z"),
@@ -61,14 +60,12 @@ def test_the_newest_warning_is_the_one_that_was_last_seen(
     assert warnings.newest("team", "without-events") == SeenWarning("", "", clock.now)
 
 
-def test_the_scheduler_s_events_are_old_once_a_pod_has_a_node(
-    team: Namespace, warnings: WarningEvents, raw_event: Make
-) -> None:
+def test_the_scheduler_s_events_are_old_once_a_pod_has_a_node(team: Namespace, warnings: WarningEvents) -> None:
     team.events = [raw_event(reason="FailedScheduling", message="no machine fits")]
     assert warnings.newest("team", "batch-1").reason == ""
 
 
-def test_an_event_that_cannot_be_read_hides_no_other(team: Namespace, warnings: WarningEvents, raw_event: Make) -> None:
+def test_an_event_that_cannot_be_read_hides_no_other(team: Namespace, warnings: WarningEvents) -> None:
     team.events = [raw_event(reason=7), raw_event(message="quota", eventTime=None, lastTimestamp="yesterday")]
     assert warnings.newest("team", "batch-1").message == "quota"
 
@@ -83,7 +80,10 @@ class Test_one_list:
         assert team.lists == 2
 
     def test_of_a_slow_api_server_serves_longer(
-        self, team: Namespace, warnings: WarningEvents, clock: Clock, raw_event: Make
+        self,
+        team: Namespace,
+        warnings: WarningEvents,
+        clock: Clock,
     ) -> None:
         team.takes = 4.6
         began = clock.now
@@ -101,7 +101,10 @@ class Test_one_list:
         assert team.lists == 1
 
     def test_without_an_answer_leaves_the_warnings_of_the_one_before(
-        self, team: Namespace, warnings: WarningEvents, clock: Clock, raw_event: Make
+        self,
+        team: Namespace,
+        warnings: WarningEvents,
+        clock: Clock,
     ) -> None:
         team.events = [raw_event(message="quota")]
         assert warnings.newest("team", "batch-1").message == "quota"
