@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -228,14 +227,10 @@ def test_a_range_of_many_parts_is_given_up_when_the_time_is_over(
     """More parts than are requested at once: the first failure cancels those that have not begun."""
     monkeypatch.setenv("MPTRAINING_STORAGE_RETRY_SECONDS", "1")
     proxy.change(refusing=True)
-    began: set[str] = set()
-    filled = ranges._fill
-
-    def filling(uri: str, start: int, *others: Any) -> None:
-        began.add(f"{uri} {start}")
-        filled(uri, start, *others)
-
-    monkeypatch.setattr(ranges, "_fill", filling)
+    began, fill = set[str](), ranges._fill
+    monkeypatch.setattr(
+        ranges, "_fill", lambda uri, start, *others: (began.add(f"{uri} {start}"), fill(uri, start, *others))
+    )
     uri = dataset.shards[0].object.uri
     with pytest.raises(StorageUnavailable):
         fetch(uri, 0, 4 * STREAMS * RANGE, version=None, traffic=Traffic())

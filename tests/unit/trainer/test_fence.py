@@ -81,10 +81,10 @@ def test_the_earlier_one_cannot_take_it_back(
     winner.check()
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"version": 1, "attempt": 21, "incarnation": "x"}'])
-def test_a_fence_that_is_damaged_or_of_an_older_version_is_replaced(folder: str, content: bytes) -> None:
-    storage.write(f"{folder}/fence.json", content)
-    fence.claim(folder, identity(1, **NEW)).check()
+def test_a_fence_that_is_damaged_or_of_an_older_version_is_replaced(folder: str) -> None:
+    for content in (b"{", b'{"version": 1, "attempt": 21, "incarnation": "x"}'):
+        storage.write(f"{folder}/fence.json", content)
+        fence.claim(folder, identity(1, **NEW)).check()
 
 
 def test_one_that_changes_between_read_and_write_is_read_again(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,25 +238,21 @@ def test_sources_in_a_bucket_are_fetched(rows: str, bucket: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("name", "exists", "message"),
     [
-        (lambda path: path, "no such file or folder"),
-        (lambda path: _written(path / "rows.xlsx"), r"unknown kind of source '\.xlsx'"),
-        (lambda path: path / "rows.csv", "no such file"),
-        (lambda path: _written(path / "rows.npz"), r"not a readable \.npz file"),
-        (lambda path: _written(path / "rows.parquet"), "unreadable"),
+        ("rows", False, "no such file or folder"),
+        ("rows.csv", False, "no such file"),
+        ("rows.xlsx", True, r"unknown kind of source '\.xlsx'"),
+        ("rows.npz", True, r"not a readable \.npz file"),
+        ("rows.parquet", True, "unreadable"),
     ],
 )
-def test_sources_of_other_kinds_are_refused(make: Callable[[Path], Path], said: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidData, match=said) as caught:
-        convert(str(make(tmp_path / "source")), str(tmp_path / "out"))
+def test_sources_of_other_kinds_are_refused(name: str, exists: bool, message: str, tmp_path: Path) -> None:
+    if exists:
+        (tmp_path / name).write_bytes(b"something")
+    with pytest.raises(InvalidData, match=message) as caught:
+        convert(str(tmp_path / name), str(tmp_path / "out"))
     assert "\n" not in str(caught.value)
-
-
-def _written(path: Path) -> Path:
-    path.parent.mkdir()
-    path.write_bytes(b"something")
-    return path
 
 
 class Test_preview:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,10 @@ def test_folders_that_cannot_be_converted_are_refused(
 class Test_folders_that_are_no_classes:
     """Each was converted to classes without a message; the error names the command for what the folder is."""
 
-    def _command(self, source: Path, out: Path, said: str) -> list[list[str]]:
+    def _command(self, source: Path, out: Path, names: Sequence[str], said: str) -> list[list[str]]:
         """Return the arguments of the commands in the error, after checking that each can be typed as it is."""
+        for name in names:
+            _put(source, name, picture(name.rpartition(".")[2].replace("jpg", "jpeg")))
         with pytest.raises(InvalidData, match=said) as caught:
             convert(str(source), str(out))
         assert "\n" not in str(caught.value)
@@ -165,23 +168,20 @@ class Test_folders_that_are_no_classes:
         return [shlex.split(command) for command in found]
 
     def test_one_sub_folder_is_no_class(self, source: Path, out: Path) -> None:
-        for number in range(3):
-            _put(source, f"images/{number}.jpg", picture("jpeg"))
         said = "all images are in one sub-folder, 'images', which would be the only class"
-        assert self._command(source, out, said) == [["records", "convert", f"{source}/images", str(out)]]
+        commands = self._command(source, out, ["images/1.jpg", "images/2.jpg"], said)
+        assert commands == [["records", "convert", f"{source}/images", str(out)]]
 
     def test_one_sub_folder_beside_a_table_has_its_labels_there(self, source: Path, out: Path) -> None:
-        for number in range(4):
-            _put(source, f"images/{number}.jpg", picture("jpeg"))
         _put(source, "train.csv", b"image,category\n" + b"".join(b"%d.jpg,%d\n" % (n, n % 2) for n in range(4)))
-        (command,) = self._command(source, out, "all images are in one sub-folder")
+        names = [f"images/{number}.jpg" for number in range(4)]
+        (command,) = self._command(source, out, names, "all images are in one sub-folder")
         assert command[:4] == ["records", "convert", f"{source}/train.csv", str(out)]
         assert command[4:] == ["--images", f"{source}/images", "--path-column", "image", "--label", "category"]
 
     def test_sub_folders_called_like_splits_are_splits(self, source: Path, out: Path) -> None:
-        for name in ("train/a/1.png", "train/b/2.png", "test/a/3.png", "test/b/4.png"):
-            _put(source, name, picture("png"))
-        commands = self._command(source, out, "the sub-folders 'test', 'train' are called like splits")
+        names = ("train/a/1.png", "train/b/2.png", "test/a/3.png", "test/b/4.png")
+        commands = self._command(source, out, names, "the sub-folders 'test', 'train' are called like splits")
         assert [command[-2:] for command in commands] == [["--name", "test"], ["--name", "train"]]
 
     @pytest.mark.parametrize(
@@ -189,9 +189,7 @@ class Test_folders_that_are_no_classes:
         [("blurred/1.jpg", "sharp/1.jpg"), ("sharp/1_S.jpg", "blurred/1_M.png", "sharp/2_S.jpg", "blurred/2_M.png")],
     )
     def test_two_folders_with_the_same_names_may_be_pairs(self, source: Path, out: Path, names: list[str]) -> None:
-        for name in names:
-            _put(source, name, picture("png"))
-        pairs, classes = self._command(source, out, "'blurred' and 'sharp' have the same names; expected")
+        pairs, classes = self._command(source, out, names, "'blurred' and 'sharp' have the same names; expected")
         assert pairs == [
             *("records", "convert", str(out), "--pairs"),
             f"input={source}/blurred",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -52,42 +54,29 @@ def test_three_workers_find_each_other_in_any_order(hosts: tuple[str, ...], own_
 
     A script with its own strategy, or none, takes over nothing: there each must be reached before it closes its port.
     """
-    started = [threading.Event() for _ in hosts]
-    problems: list[BaseException] = []
-    held: list[socket.socket] = []
-    done = threading.Barrier(len(hosts) + 1)
 
-    def work(index: int) -> None:
-        started[index].wait(60)
-        waiting = threading.Event()
-        clock = itertools.count()
-        try:
-            wait_for_peers(
-                identity(index, hosts),
-                now=lambda: float(next(clock)) / 100,
-                wait=lambda seconds: waiting.wait(0.02),
-                notice=lambda topic, message: None,
-                deadline=60,
-                until_reached=own_strategy,
-            )
-            # TensorFlow's server.
-            if not own_strategy:
-                held.append(socket.create_server(("127.0.0.1", int(hosts[index].rpartition(":")[2]))))
-        except Exception as error:  # noqa: BLE001 - the test says it
-            problems.append(error)
-        done.wait(120)
+    def work(index: int) -> socket.socket | None:
+        waiting, clock = threading.Event(), itertools.count()
+        wait_for_peers(
+            identity(index, hosts),
+            now=lambda: float(next(clock)) / 100,
+            wait=lambda seconds: waiting.wait(0.02),
+            notice=lambda topic, message: None,
+            deadline=60,
+            until_reached=own_strategy,
+        )
+        # TensorFlow's server.
+        port = int(hosts[index].rpartition(":")[2])
+        return None if own_strategy else socket.create_server(("127.0.0.1", port))
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(hosts))]
-    for index, thread in enumerate(threads):
-        thread.start()
-        started[index].set()
-        threading.Event().wait(0.05)
-    done.wait(120)
-    for thread in threads:
-        thread.join(120)
-    for each in held:
-        each.close()
-    assert problems == []
+    with ThreadPoolExecutor(len(hosts)) as pool, ExitStack() as servers:
+        working = []
+        for index in range(len(hosts)):
+            working.append(pool.submit(work, index))
+            threading.Event().wait(0.05)
+        held = [server for each in working if (server := each.result(120)) is not None]
+        for server in held:
+            servers.enter_context(server)
     assert len(held) == (0 if own_strategy else 3)
 
 

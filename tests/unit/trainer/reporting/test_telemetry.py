@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -78,11 +79,8 @@ def test_lines_of_several_threads_do_not_run_into_one_another(tmp_path: Path) ->
 
     stream = Slow()
     voice = telemetry(str(tmp_path), stream)
-    threads = [threading.Thread(target=lambda: [saved(voice, step) for step in range(20)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: [saved(voice, step) for step in range(20)], range(4)))
     assert sorted(steps(stream.getvalue())) == sorted([*range(20)] * 4)
     assert sorted(steps((tmp_path / "events" / "3-pod-1-0.jsonl").read_text())) == sorted([*range(20)] * 4)
 
