@@ -134,7 +134,7 @@ class TfdsFolder:
         shape = _shape(content)
         dtype = content.get("dtype", "")
         decode: Decode | None = None
-        if kind in _FIXED:
+        if kind is not None and kind in _FIXED:
             shape, dtype = _FIXED[kind]
         elif kind == "image":
             decode = "jpeg" if content.get("encodingFormat") == "jpeg" else "png"
