@@ -59,7 +59,9 @@ class TfdsFolder:
                     check_column(uri, option, name, names)
         self.label = supervised[-1] if supervised and request.label is None else choose_label(uri, names, request.label)
         chosen = request.columns if request.columns is not None else supervised[:1] or names
-        self._features = tuple(self._feature(name) for name in names if name in chosen or name == self.label)
+        self._features = tuple(
+            self._described(name, self._written[name]) for name in names if name in chosen or name == self.label
+        )
         left = [name for name in names if name not in {each.name for each in self._features}]
         if left and request.columns is None:
             request.notice(f"features that are not stored: {', '.join(left)}; --columns selects others")
@@ -120,11 +122,8 @@ class TfdsFolder:
             return tuple(line.strip() for line in storage.read(uri).decode().splitlines() if line.strip())
         return tuple(map(str, range(int(self._written[self.label]["classLabel"]["numClasses"]))))
 
-    def _feature(self, name: str) -> Feature:
-        """Return our description of one feature; raises InvalidData if its records cannot be read as one tensor."""
-        return self._described(name, self._written[name])
-
     def _described(self, name: str, written: Mapping[str, Any]) -> Feature:
+        """Return our description of one feature; raises InvalidData if its records cannot be read as one tensor."""
         if "sequence" in written:
             return self._sequence(name, written["sequence"])
         kind = next(

@@ -67,14 +67,10 @@ class RecordStream:
         # The ends of units that are planned and not wholly taken.
         self._unit_ends: deque[int] = deque()
         self._next = 0
-        self._in_use = 0
+        # The bytes of ranges that are being read, or are read and not yet used.
+        self.bytes_in_flight = 0
         self._now = now or (lambda: 0.0)
         self.waited_seconds = 0.0
-
-    @property
-    def bytes_in_flight(self) -> int:
-        """The bytes of ranges that are being read, or are read and not yet used."""
-        return self._in_use
 
     def take(self, count: int) -> list[bytes | None]:
         """Return the next `count` payloads, fewer at the end, None for skipped records. Raises as RecordReader.read."""
@@ -110,7 +106,7 @@ class RecordStream:
                 self._ahead.drop(self._next)
                 if not self._plan():
                     return
-            if self._in_use and self._in_use + self._planned[0].length > self._read_ahead:
+            if self.bytes_in_flight and self.bytes_in_flight + self._planned[0].length > self._read_ahead:
                 return
             self._start()
 
@@ -132,7 +128,7 @@ class RecordStream:
         read = self._planned.popleft()
         self._loads[self._begun] = read, self._reader.start_read(read)
         self._begun += 1
-        self._in_use += read.length
+        self.bytes_in_flight += read.length
 
     def _take_until(self, end: int) -> list[bytes | None]:
         places = range(self._next, end)
@@ -147,7 +143,7 @@ class RecordStream:
             loaded = load.result()
             self._arrived.update(zip(read.places.tolist(), loaded.payloads(), strict=True))
             self._reader.release(load)
-            self._in_use -= read.length
+            self.bytes_in_flight -= read.length
             del self._loads[number]
         self.waited_seconds += self._now() - began
         records = [self._arrived.pop(place, None) for place in places]

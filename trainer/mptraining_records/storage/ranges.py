@@ -43,16 +43,12 @@ class Traffic:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._figures = Figures()
-
-    @property
-    def figures(self) -> Figures:
-        return self._figures
+        self.figures = Figures()
 
     def add(self, *, bytes: int = 0, requests: int = 0, retries: int = 0) -> None:
         with self._lock:
-            last = self._figures
-            self._figures = Figures(last.bytes + bytes, last.requests + requests, last.retries + retries)
+            last = self.figures
+            self.figures = Figures(last.bytes + bytes, last.requests + requests, last.retries + retries)
 
 
 def fetch(

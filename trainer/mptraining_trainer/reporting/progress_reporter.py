@@ -76,13 +76,12 @@ class Reporter:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], notice: Notify) -> Self | None:
-        """Return the reporter, None if no operator has set a URL or the certificate cannot be written."""
-        url = environment.get(launch.PROGRESS_URL)
-        if not url:
-            return None
+        """Return the reporter to the URL that an operator has set; None if the certificate cannot be written."""
         token_file = Path(environment.get(launch.PROGRESS_TOKEN_FILE, ""))
         try:
-            return cls(url, token_file, environment.get(launch.PROGRESS_CERTIFICATE, ""), notice)
+            return cls(
+                environment[launch.PROGRESS_URL], token_file, environment.get(launch.PROGRESS_CERTIFICATE, ""), notice
+            )
         except OSError as error:
             notice(TOPIC, f"progress is not reported to the operator ({_short(error)})", level="Warning")
             return None

@@ -44,9 +44,9 @@ class Speed:
         self._step_seconds: deque[tuple[float, int]] = deque(maxlen=_RECENT)
         # Time and step of the end of the first execution.
         self._warm_since: tuple[float, int] | None = None
-        # `recent` counts since the last Progress, `_steady` since the first execution.
+        # `recent` counts since the last Progress, `steady` since the first execution.
         self.recent = InputInterval()
-        self._steady = InputInterval()
+        self.steady = InputInterval()
         self._advised = False
 
     def add(self, seconds: float, waited_seconds: float | None, steps: int, step: int) -> float | None:
@@ -56,10 +56,10 @@ class Speed:
         """
         if self._warm_since is None:
             self._warm_since = self._now(), step
-            self.recent, self._steady = InputInterval.begin(self._meter), InputInterval.begin(self._meter)
+            self.recent, self.steady = InputInterval.begin(self._meter), InputInterval.begin(self._meter)
             return None
         self.recent.add(seconds, waited_seconds)
-        self._steady.add(seconds, waited_seconds)
+        self.steady.add(seconds, waited_seconds)
         self._step_seconds.append((seconds / steps, steps))
         return seconds / steps
 
@@ -74,22 +74,17 @@ class Speed:
                 return seconds
         return None
 
-    @property
-    def input_bound_percent(self) -> float | None:
-        """The percentage of the time in which the device waited for data."""
-        return self._steady.bound_percent
-
     def reset_recent(self) -> None:
         """Reset `recent` after a Progress event."""
         self.recent = InputInterval.begin(self._meter)
 
     def advice(self) -> str | None:
         """Return advice against waiting for data, once, if the wait is long enough; else None."""
-        percent = self._steady.bound_percent
-        if self._advised or percent is None or self._steady.seconds <= WARM_UP_SECONDS or percent < REPORTED_PERCENT:
+        percent = self.steady.bound_percent
+        if self._advised or percent is None or self.steady.seconds <= WARM_UP_SECONDS or percent < REPORTED_PERCENT:
             return None
         self._advised = True
-        return advice(self._steady, self._meter)
+        return advice(self.steady, self._meter)
 
     def remaining_seconds(self, step: int, total_steps: int) -> float | None:
         """Return the estimate by the time per step so far, validation and saving included."""
@@ -191,7 +186,7 @@ class FitLoop:
         self.training_seconds = 0.0
         self._meter = meter
         self._learning_rate = learning_rate
-        self._speed = Speed(meter, worker.telemetry.now)
+        self.speed = Speed(meter, worker.telemetry.now)
         self.last_step = 0
         self.skipped_steps = 0
         self.loss_scale: float | None = None
@@ -202,11 +197,6 @@ class FitLoop:
     def precision_state(self) -> PrecisionState:
         """The precision state, with the records that are excluded by now."""
         return self._non_finite.precision_state
-
-    @property
-    def step_seconds(self) -> float | None:
-        """See `Speed.step_seconds`."""
-        return self._speed.step_seconds
 
     def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """Train to the last step or until a callback stops training; set `last_step`; return the last metrics,
@@ -249,7 +239,7 @@ class FitLoop:
             trained = self._epoch_loss() | execution.metrics
             metrics |= trained
             hooks.execution_ends(step, trained)
-            one_step = self._speed.add(took, execution.waited_seconds, steps, step)
+            one_step = self.speed.add(took, execution.waited_seconds, steps, step)
             if one_step is not None:
                 recent = one_step
                 if steps == self._steps_per_execution.steps:
@@ -379,7 +369,7 @@ class FitLoop:
     def _report(self, step: int, metrics: dict[str, float], execution: Execution, now: Any) -> None:
         self._reported_at = now()
         figures = self._meter.figures
-        speed = self.step_seconds
+        speed = self.speed.step_seconds
         examples = None if speed is None else self._batching.examples_per_step / speed
         self._worker.telemetry.emit(
             events.Progress,
@@ -389,11 +379,11 @@ class FitLoop:
             metrics=metrics,
             examples_per_second=None if examples is None else round(examples, 1),
             step_seconds=speed,
-            input_bound_percent=self._speed.recent.bound_percent,
-            input_bytes_per_second=self._speed.recent.bytes_per_second(figures.bytes),
+            input_bound_percent=self.speed.recent.bound_percent,
+            input_bytes_per_second=self.speed.recent.bytes_per_second(figures.bytes),
             input_requests=figures.requests if self._meter.remote else None,
             input_retries=figures.retries if self._meter.remote else None,
-            estimated_remaining_seconds=self._speed.remaining_seconds(step, self._boundaries.total_steps),
+            estimated_remaining_seconds=self.speed.remaining_seconds(step, self._boundaries.total_steps),
             learning_rate=self._learning_rate(),
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
@@ -404,16 +394,11 @@ class FitLoop:
             **self._devices.read(),
             **self._system.read(),
         )
-        self._speed.reset_recent()
-        if (text := self._speed.advice()) is not None:
+        self.speed.reset_recent()
+        if (text := self.speed.advice()) is not None:
             self._worker.telemetry.notice("InputBound", text, level="Warning")
         if speed is not None and (text := self._steps_per_execution.limit_notice(speed)):
             self._worker.telemetry.notice("StepsPerExecution", text)
-
-    @property
-    def input_bound_percent(self) -> float | None:
-        """The percentage of the time in which the device waited for data, without the first execution."""
-        return self._speed.input_bound_percent
 
     def _state(self, step: int, position: Position) -> CheckpointState:
         scaling = self._scaler.state() if self._scaler else None

@@ -46,19 +46,10 @@ class Hooks:
         # The last step whose hooks have run, and the number of epochs that have ended by then.
         self._done_step = 0
         self._epochs = 0
-        self._stopped = False
-        # A callback stopped training after a batch: the epoch ends at this step.
-        self._epoch_ended_early = False
-
-    @property
-    def epoch_ended_early(self) -> bool:
-        """Whether a callback ended the epoch early, so that validation and the end of the epoch follow here."""
-        return self._epoch_ended_early
-
-    @property
-    def training_stopped(self) -> bool:
-        """Whether a callback ended the training."""
-        return self._stopped
+        # Whether a callback ended the training.
+        self.training_stopped = False
+        # Whether a callback stopped it after a batch, so that validation and the end of the epoch follow here.
+        self.epoch_ended_early = False
 
     @property
     def exports_last_weights(self) -> bool:
@@ -87,7 +78,7 @@ class Hooks:
         kept: Any = state.get(_TRAINING)
         if kept:
             self._done_step, self._epochs = int(kept["turned"]), int(kept["epochs"])
-            self._stopped, self._epoch_ended_early = bool(kept["stopped"]), bool(kept.get("cut"))
+            self.training_stopped, self.epoch_ended_early = bool(kept["stopped"]), bool(kept.get("cut"))
         elif resumed:
             # An older version saved this state only with callbacks: count the hooks of all earlier steps as done.
             self._done_step, self._epochs = step, (step - boundaries.offset) // boundaries.steps_per_epoch
@@ -109,7 +100,7 @@ class Hooks:
         """Return whether the hooks of this step's end have not run although its checkpoint was written."""
         if self.training_stopped or step in (0, self._done_step):
             return False
-        if self._epoch_ended_early:
+        if self.epoch_ended_early:
             return True
         has_hooks = self.callbacks.exist or self.best is not None
         return self._boundaries.is_validation_due(step) or (has_hooks and self._boundaries.is_epoch_start(step))
@@ -123,28 +114,28 @@ class Hooks:
 
     def execution_ends(self, step: int, metrics: Mapping[str, float]) -> None:
         last = (step - 1 - self._boundaries.offset) % self._boundaries.steps_per_epoch
-        self._epoch_ended_early = self.callbacks.batches_end(last, metrics)
+        self.epoch_ended_early = self.callbacks.batches_end(last, metrics)
 
     def run_step_end(self, step: int, trained: Mapping[str, float], validated: Mapping[str, float]) -> bool:
         """Call the hooks of a step's end, after validation; return whether a callback has ended the training.
 
         `trained` are the metrics since the epoch began, `validated` those of validation with `val_`.
         """
-        if self._done_step == step or self._stopped:
-            return self._stopped
-        epoch_ends = step > 0 and (self._boundaries.is_epoch_start(step) or self._epoch_ended_early)
+        if self._done_step == step or self.training_stopped:
+            return self.training_stopped
+        epoch_ends = step > 0 and (self._boundaries.is_epoch_start(step) or self.epoch_ended_early)
         if self.best is not None:
             # The means of a partial epoch are not comparable; they count only at the last step of the job.
-            whole = (epoch_ends and not self._epoch_ended_early) or step >= self._boundaries.total_steps
+            whole = (epoch_ends and not self.epoch_ended_early) or step >= self._boundaries.total_steps
             self.best.update(step, {**(trained if whole else {}), **validated})
         if epoch_ends:
             epoch = self._boundaries.epoch(step)
             self.callbacks.epoch_ends(epoch - 1, {**trained, **validated})
-            self._stopped = self.callbacks.any_worker_stopped
+            self.training_stopped = self.callbacks.any_worker_stopped
             self._epochs = epoch
         if epoch_ends or validated:
             self._done_step = step
-        return self._stopped
+        return self.training_stopped
 
     def select_export(
         self, step: int, metrics: Mapping[str, float], weights: Sequence[Any], notice: Callable[..., None]
@@ -181,7 +172,7 @@ class Hooks:
             "turned": self._done_step,
             "epochs": self._epochs,
             "stopped": self.training_stopped,
-            "cut": self._epoch_ended_early,
+            "cut": self.epoch_ended_early,
         }
         return found
 
