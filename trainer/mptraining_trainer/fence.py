@@ -8,6 +8,8 @@ created again is a newer job, whose first attempt takes over from the last one o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidData, ResumeRefused, Superseded
@@ -33,19 +35,19 @@ class Claim(Model):
         return self.job_created > other.job_created
 
 
+@dataclass(frozen=True)
 class Fence:
     """One attempt's claim to the run folder; `version` is the version of fence.json that holds this claim."""
 
-    def __init__(self, uri: str, version: str, mine: Claim) -> None:
-        self._uri = uri
-        self._version = version
-        self._mine = mine
+    uri: str
+    version: str
+    mine: Claim
 
     def check(self) -> None:
         """Raise Superseded if a newer attempt has claimed the folder, ResumeRefused if another job has."""
-        there = storage.find(self._uri)
-        if there is None or there.version != self._version:
-            raise _superseded(self._uri, self._mine, _read(self._uri))
+        there = storage.find(self.uri)
+        if there is None or there.version != self.version:
+            raise _superseded(self.uri, self.mine, _read(self.uri))
 
 
 def claim(folder: str, identity: WorkerIdentity) -> Fence:

@@ -183,7 +183,6 @@ def _manifest(
     source: sources.Source, permutation_seed: int | None, labels: Int64s | None, name: str, files: tuple[File, ...]
 ) -> Manifest:
     """Describe the split `name`, whose records have these labels, in their order."""
-    found = summarize(labels, len(source.classes) if source.classes else None)
     return Manifest(
         name=name,
         features=source.features(),
@@ -191,10 +190,8 @@ def _manifest(
         classes=source.classes,
         records=sum(file.records for file in files),
         files=files,
-        class_counts=found.counts,
-        class_weight=found.weights,
-        label_correlation=found.correlation,
         permutation_seed=permutation_seed,
+        **summarize(labels, len(source.classes) if source.classes else None),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +64,7 @@ class ImageColumns:
         self._reported = True
 
 
+@dataclass
 class FileRows:
     """A source of rows: `files` has the URIs of each column by row, `values` the columns that are no files.
 
@@ -70,32 +72,21 @@ class FileRows:
     for that.
     """
 
-    random_access = True
+    request: Request
+    files: Mapping[str, Sequence[str]]
+    load: Mapping[str, Callable[[str], Content]]
+    values: Mapping[str, Sequence[Encodable] | NDArray[Any]] = field(default_factory=dict)
+    value_features: Sequence[Feature] = ()
+    group_of_row: NDArray[Any] | None = None
+    label: str | None = None
+    classes: tuple[str, ...] | None = None
+    random_access: bool = True
 
-    def __init__(
-        self,
-        request: Request,
-        files: Mapping[str, Sequence[str]],
-        load: Mapping[str, Callable[[str], Content]],
-        *,
-        values: Mapping[str, Sequence[Encodable] | NDArray[Any]],
-        value_features: Sequence[Feature] = (),
-        groups: NDArray[Any] | None = None,
-        label: str | None = None,
-        classes: tuple[str, ...] | None = None,
-    ) -> None:
-        self.count = len(next(iter(files.values())))
-        self.label = label
-        self.classes = classes
-        self._request = request
-        self._files = files
-        self._values = values
-        self._value_features = tuple(value_features)
-        self._groups = groups
-        self._load = load
+    def __post_init__(self) -> None:
+        self.count = len(next(iter(self.files.values())))
         # The preview and the conversion read the first rows, which are reported once.
         self._skipped: set[int] = set()
-        self._images = ImageColumns(request)
+        self._images = ImageColumns(self.request)
 
     def rows(self, numbers: Int64s | None = None) -> Iterator[tuple[int, Mapping[str, Encodable]]]:
         wanted = range(self.count) if numbers is None else numbers.tolist()
@@ -108,13 +99,13 @@ class FileRows:
                     try:
                         contents = pending.popleft().result()
                     except InvalidData as problem:
-                        if not self._request.skip_bad_images:
+                        if not self.request.skip_bad_images:
                             raise
                         if number not in self._skipped:
                             self._skipped.add(number)
-                            self._request.notice(f"skipped: {problem.where}: {problem.found}")
+                            self.request.notice(f"skipped: {problem.where}: {problem.found}")
                         continue
-                    row: dict[str, Encodable] = {name: values[number] for name, values in self._values.items()}
+                    row: dict[str, Encodable] = {name: values[number] for name, values in self.values.items()}
                     for name, content in contents.items():
                         row[name] = content.stored
                         self._images.add(name, number, content)
@@ -125,28 +116,28 @@ class FileRows:
                 pool.shutdown(cancel_futures=True)
 
     def features(self) -> tuple[Feature, ...]:
-        text = (Feature(name=name, dtype="string") for name in self._files)
+        text = (Feature(name=name, dtype="string") for name in self.files)
         files = (self._images.feature(each.name, self.label) or each for each in text)
-        return (*files, *self._value_features)
+        return (*files, *self.value_features)
 
     def labels(self) -> Int64s | None:
-        if self.label is None or self.label not in self._values:
+        if self.label is None or self.label not in self.values:
             return None
-        values = np.asarray(self._values[self.label])
+        values = np.asarray(self.values[self.label])
         return values.astype(np.int64) if values.dtype.kind in "bui" else None
 
     def groups(self) -> NDArray[Any]:
-        if self._groups is None:
+        if self.group_of_row is None:
             raise InvalidData(
                 "--group",
-                f"{self._request.group!r}: these files have no columns",
+                f"{self.request.group!r}: these files have no columns",
                 expected="a table with a column of that name",
                 next_step="Write a CSV of names, labels and groups, and convert it with --images",
             )
-        return self._groups
+        return self.group_of_row
 
     def origin(self, number: int) -> str:
-        return ", ".join(files[number] for files in self._files.values())
+        return ", ".join(files[number] for files in self.files.values())
 
     def _load_row(self, number: int) -> dict[str, Content]:
-        return {name: self._load[name](files[number]) for name, files in self._files.items()}
+        return {name: self.load[name](files[number]) for name, files in self.files.items()}

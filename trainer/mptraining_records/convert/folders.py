@@ -77,7 +77,6 @@ def open_pairs(request: Request) -> FileRows:
         request,
         {feature: [each[name].uri for name in sorted(files)] for feature, each in by_feature.items()},
         {name: partial(images.load, size=request.image_size, is_label=name == label) for name in names},
-        values={},
         label=label,
     )
 

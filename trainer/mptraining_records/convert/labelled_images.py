@@ -60,7 +60,7 @@ def open_labelled_images(uri: str, path: Path, request: Request) -> FileRows:
         {images.IMAGE: partial(images.load, size=request.image_size)},
         values={name: [column[number] for number in uris] for name, column in values.items()},
         value_features=table.features() if kept else (),
-        groups=np.array([str(groups[number]) for number in uris]) if groups is not None else None,
+        group_of_row=np.array([str(groups[number]) for number in uris]) if groups is not None else None,
         label=label,
         classes=table.classes if kept else None,
     )

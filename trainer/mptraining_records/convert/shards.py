@@ -38,19 +38,19 @@ class Shard:
         return File(name=name, records=len(self.lengths), bytes=self.bytes, crc32c=self.crc32c)
 
 
+@dataclass
 class ShardWriter:
     """Writes a stream of records to files of about `shard_bytes` in a local folder.
 
     `on_finished` is called with each complete shard, and may move or delete its file.
     """
 
-    def __init__(self, folder: Path, name: str, shard_bytes: int, on_finished: Callable[[Shard], None]) -> None:
-        self._folder = folder
-        self._name = name
-        self._shard_bytes = shard_bytes
-        self._on_finished = on_finished
-        self._file: BinaryIO | None = None
-        self.shards: list[Shard] = []
+    folder: Path
+    name: str
+    shard_bytes: int
+    on_finished: Callable[[Shard], None]
+    shards: list[Shard] = field(default_factory=list)
+    _file: BinaryIO | None = None
 
     @property
     def records(self) -> int:
@@ -58,11 +58,11 @@ class ShardWriter:
 
     def write(self, record: bytes) -> None:
         """Append one record, to a new shard if the last one is full."""
-        if self._file is not None and self.shards[-1].bytes >= self._shard_bytes:
+        if self._file is not None and self.shards[-1].bytes >= self.shard_bytes:
             self.finish()
         if self._file is None:
             number = len(self.shards)
-            path = self._folder / f"{self._name}-{number:05}.tfrecord{local.UNFINISHED}"
+            path = self.folder / f"{self.name}-{number:05}.tfrecord{local.UNFINISHED}"
             self._file = path.open("wb")
             self.shards.append(Shard(number, path))
         shard, framed = self.shards[-1], framing.encode(record)
@@ -76,7 +76,7 @@ class ShardWriter:
         """Close the current shard and pass it to `on_finished`."""
         if self._file is not None:
             self.close()
-            self._on_finished(self.shards[-1])
+            self.on_finished(self.shards[-1])
 
     def close(self) -> None:
         """Close the current file, which stays in the temporary folder."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,26 +90,19 @@ class LabelCollector:
         return self._labels[list(numbers)]
 
 
-class Labels(NamedTuple):
-    """Rows by class; class weights as in a job's `training.classWeight`; correlation of neighbouring labels."""
+def summarize(labels: Int64s | None, classes: int | None) -> dict[str, Any]:
+    """Return the manifest's fields about the labels of a split's records, in their order; none without classes.
 
-    counts: tuple[int, ...] | None
-    weights: dict[str, float] | None
-    correlation: float | None
-
-
-def summarize(labels: Int64s | None, classes: int | None) -> Labels:
-    """Summarize the labels of the records of one split in their order; `classes` None if they have no names.
-
-    A weight is records / (classes * records of the class). The correlation is 0 for labels in random order and 1 for
-    sorted ones: the share of neighbours with equal labels, above that of a random order.
+    `classes` is None if they have no names. A weight is records / (classes * records of the class). The correlation is
+    0 for labels in random order and 1 for sorted ones: the share of neighbours with equal labels, above that of a
+    random order.
     """
     if labels is None or len(labels) < 2 or labels.min() < 0 or labels.max() >= _MAX_CLASSES:
-        return Labels(None, None, None)
+        return {}
     counts = np.bincount(labels, minlength=classes or 0)
     present = np.flatnonzero(counts)
     weights = {str(each): round(float(len(labels) / (len(present) * counts[each])), 4) for each in present}
     expected = float(((counts / len(labels)) ** 2).sum())
     equal = float((labels[1:] == labels[:-1]).mean())
     correlation = round((equal - expected) / (1 - expected), 3) if len(present) > 1 else None
-    return Labels(tuple(counts.tolist()), weights, correlation)
+    return {"class_counts": tuple(counts.tolist()), "class_weight": weights, "label_correlation": correlation}

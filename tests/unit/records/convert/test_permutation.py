@@ -79,7 +79,7 @@ def test_every_place_is_as_likely() -> None:
 )
 def test_labels_are_summarized(labels: list[int], counts: tuple[int, ...] | None, correlation: float | None) -> None:
     found = summarize(np.array(labels), None)
-    assert (found.counts, found.correlation) == (counts, correlation)
+    assert (found.get("class_counts"), found.get("label_correlation")) == (counts, correlation)
 
 
 def test_weights_are_those_of_scikit_learn() -> None:
@@ -88,7 +88,6 @@ def test_weights_are_those_of_scikit_learn() -> None:
     labels = np.repeat([0, 1, 2, 4], [10, 200, 33, 7])
     expected = compute_class_weight("balanced", classes=np.array([0, 1, 2, 4]), y=labels)
     found = summarize(labels, 5)
-    assert found.counts == (10, 200, 33, 0, 7)
-    assert found.weights is not None
-    assert list(found.weights) == ["0", "1", "2", "4"]
-    assert np.allclose(list(found.weights.values()), expected, atol=1e-4)
+    assert found["class_counts"] == (10, 200, 33, 0, 7)
+    assert list(found["class_weight"]) == ["0", "1", "2", "4"]
+    assert np.allclose(list(found["class_weight"].values()), expected, atol=1e-4)
