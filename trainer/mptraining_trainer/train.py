@@ -65,7 +65,7 @@ from mptraining_trainer.prediction.run_prediction import predict
 from mptraining_trainer.scripts.run_script import train_script
 from mptraining_trainer.training.bad_rows import RecordExclusion
 from mptraining_trainer.training.build import BuildResult, RunContext, assemble
-from mptraining_trainer.training.fit import FitLoop, NonFiniteHandling, StepPlan
+from mptraining_trainer.training.fit import FitLoop, NonFiniteHandling
 from mptraining_trainer.training.hooks import Hooks, make_hooks
 from mptraining_trainer.training.nan_locator import locate_nan
 from mptraining_trainer.training.non_finite import NonFiniteMonitor, is_mostly_skipped, warnings_of_success
@@ -172,11 +172,13 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         total_steps=boundaries.total_steps,
     )
     fit_loop = FitLoop(
-        worker,
-        loop,
-        scaler,
-        checkpointer,
-        plan=StepPlan(batching, boundaries, StepsPerExecution.begin(hooks.callbacks.steps_per_execution)),
+        worker=worker,
+        loop=loop,
+        scaler=scaler,
+        checkpointer=checkpointer,
+        batching=batching,
+        boundaries=boundaries,
+        steps_per_execution=StepsPerExecution.begin(hooks.callbacks.steps_per_execution),
         non_finite=NonFiniteHandling(precision_state, monitor, exclusion),
         hooks=hooks,
         skipped_records=skipped,

@@ -99,35 +99,20 @@ MakeIterator = Callable[[Position, int], Any]
 
 
 @dataclass(frozen=True)
-class StepPlan:
-    """The examples of each step, the steps at which training pauses, and the first number of steps per execution."""
-
-    batching: Batching
-    boundaries: Boundaries
-    steps_per_execution: StepsPerExecution
-
-
 class NonFiniteHandling:
     """Handling of infinite and NaN values: exclusion of the records that cause them, then the check of the rest.
 
     `exclusion` is None where bad steps are not skipped.
     """
 
-    def __init__(
-        self, precision_state: PrecisionState, monitor: NonFiniteMonitor, exclusion: RecordExclusion | None = None
-    ) -> None:
-        self._precision_state = precision_state
-        self._monitor = monitor
-        self._exclusion = exclusion
+    first_state: PrecisionState
+    monitor: NonFiniteMonitor
+    exclusion: RecordExclusion | None = None
 
     @property
     def precision_state(self) -> PrecisionState:
         """The precision state, with the records that are excluded by now."""
-        return self._precision_state if self._exclusion is None else self._exclusion.precision_state
-
-    def limit_steps(self, step: int, steps: int) -> int:
-        """See `NonFiniteMonitor.limit_steps`."""
-        return self._monitor.limit_steps(step, steps)
+        return self.first_state if self.exclusion is None else self.exclusion.precision_state
 
     def check(
         self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]
@@ -137,101 +122,88 @@ class NonFiniteHandling:
         The arguments are those of `NonFiniteMonitor.check`.
         """
         make_iterator = None
-        if self._exclusion is not None and self._exclusion.check(execution, before, steps, position):
-            make_iterator = self._exclusion.built.make_iterator
-        self._monitor.check(execution, before, steps, position, cause_excluded=make_iterator is not None)
+        if self.exclusion is not None and self.exclusion.check(execution, before, steps, position):
+            make_iterator = self.exclusion.built.make_iterator
+        self.monitor.check(execution, before, steps, position, cause_excluded=make_iterator is not None)
         return make_iterator
 
 
+@dataclass(kw_only=True)
 class FitLoop:
-    """Runs the steps from a position to the end, and validation, checkpoints and hooks between two executions."""
+    """Runs the steps from a position to the end, and validation, checkpoints and hooks between two executions.
 
-    def __init__(
-        self,
-        worker: Worker,
-        loop: Loop,
-        scaler: LossScaler | None,
-        checkpointer: Checkpointer,
-        *,
-        plan: StepPlan,
-        non_finite: NonFiniteHandling,
-        hooks: Hooks,
-        skipped_records: SkippedRecords,
-        meter: InputMeter,
-        learning_rate: Callable[[], float | None],
-        validation: tuple[Any, int] | None = None,
-    ) -> None:
-        """Create the loop.
+    `learning_rate` returns the optimizer's current rate, None if it has none. `validation` is an endless iterator over
+    masked batches, with the number of steps that covers every example once.
+    """
 
-        `learning_rate` returns the optimizer's current rate, None if it has none.
-        `validation` is an endless iterator over masked batches, with the number of steps that covers every example
-        once.
-        """
-        self._worker = worker
-        self._hooks = hooks
-        self._loop = loop
-        self._scaler = scaler
-        self._checkpointer = checkpointer
-        self._skipped_records = skipped_records
-        self._batching = plan.batching
-        self._boundaries = plan.boundaries
-        self._steps_per_execution = plan.steps_per_execution
-        self._non_finite = non_finite
-        self._validation = validation
-        self._profiling = Profiling(worker)
-        self._devices = DeviceMeter(worker.job)
-        self._system = SystemMeter(worker.telemetry.now)
+    worker: Worker
+    loop: Loop
+    scaler: LossScaler | None
+    checkpointer: Checkpointer
+    batching: Batching
+    # The steps at which training pauses, and the first number of steps per execution.
+    boundaries: Boundaries
+    steps_per_execution: StepsPerExecution
+    non_finite: NonFiniteHandling
+    hooks: Hooks
+    skipped_records: SkippedRecords
+    meter: InputMeter
+    learning_rate: Callable[[], float | None]
+    validation: tuple[Any, int] | None
+    training_seconds: float = 0.0
+    last_step: int = 0
+    skipped_steps: int = 0
+    loss_scale: float | None = None
+    gradient_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        self.speed = Speed(self.meter, self.worker.telemetry.now)
+        self._profiling = Profiling(self.worker)
+        self._devices = DeviceMeter(self.worker.job)
+        self._system = SystemMeter(self.worker.telemetry.now)
         self._reported_at = -math.inf
         self._loss_sum, self._loss_steps = 0.0, 0.0
-        self.training_seconds = 0.0
-        self._meter = meter
-        self._learning_rate = learning_rate
-        self.speed = Speed(meter, worker.telemetry.now)
-        self.last_step = 0
-        self.skipped_steps = 0
-        self.loss_scale: float | None = None
-        self.gradient_norm: float | None = None
         self._weights_non_finite = False
 
     @property
     def precision_state(self) -> PrecisionState:
         """The precision state, with the records that are excluded by now."""
-        return self._non_finite.precision_state
+        return self.non_finite.precision_state
 
     def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """Train to the last step or until a callback stops training; set `last_step`; return the last metrics,
         validation's with `val_`. Raise Preempted, NonFinite.
         """
         metrics: dict[str, float] = {}
-        now, boundaries, hooks = self._worker.telemetry.now, self._boundaries, self._hooks
+        now, boundaries, hooks = self.worker.telemetry.now, self.boundaries, self.hooks
         recent = 0.0
         if step >= boundaries.total_steps or hooks.training_stopped or hooks.has_pending(step):
             metrics = self._finish_pending_step(iterator, step, position)
         over = hooks.training_stopped
         while step < boundaries.total_steps and not over:
             if boundaries.is_epoch_start(step):
-                self._loop.reset_metrics()
+                self.loop.reset_metrics()
                 self._loss_sum, self._loss_steps = 0.0, 0.0
-            steps = min(self._steps_per_execution.steps, boundaries.steps_until_next(step))
-            steps = self._non_finite.limit_steps(step, steps)
+            steps = min(self.steps_per_execution.steps, boundaries.steps_until_next(step))
+            steps = self.non_finite.monitor.limit_steps(step, steps)
             hooks.execution_begins(step)
             self._profiling.before_execution(step)
             before = now()
             with self._profiling.trace_execution(step):
-                execution = self._loop.execute(
+                execution = self.loop.execute(
                     iterator,
                     steps,
-                    stop=self._worker.preemption.stop_requested(),
+                    stop=self.worker.preemption.stop_requested(),
                     step_seconds=recent,
                     weights_non_finite=self._weights_non_finite,
                 )
             took = now() - before
             self.training_seconds += took
-            advance = partial(self._batching.advance, position)
-            make_iterator = self._non_finite.check(execution, step, steps, advance)
+            advance = partial(self.batching.advance, position)
+            make_iterator = self.non_finite.check(execution, step, steps, advance)
             step += steps
             self._profiling.after_execution(step)
-            position = self._batching.advance(position, steps)
+            position = self.batching.advance(position, steps)
             iterator = (
                 iterator if make_iterator is None else make_iterator(position, max(0, boundaries.total_steps - step))
             )
@@ -242,13 +214,13 @@ class FitLoop:
             one_step = self.speed.add(took, execution.waited_seconds, steps, step)
             if one_step is not None:
                 recent = one_step
-                if steps == self._steps_per_execution.steps:
-                    self._steps_per_execution = self._steps_per_execution.adjust(execution.step_seconds)
+                if steps == self.steps_per_execution.steps:
+                    self.steps_per_execution = self.steps_per_execution.adjust(execution.step_seconds)
             stopping = execution.stop_requests > 0
             # The save comes before validation, which may take longer than the grace period of a preempted machine.
             if boundaries.is_save_due(step) or stopping:
                 self._save(step, position)
-                self._skipped_records.publish()
+                self.skipped_records.publish()
             if stopping and step < boundaries.total_steps:
                 raise self._preempted_error(step)
             validated = (
@@ -262,7 +234,7 @@ class FitLoop:
                 validated
                 or over
                 or step == boundaries.total_steps
-                or now() - self._reported_at >= self._worker.progress_seconds
+                or now() - self._reported_at >= self.worker.progress_seconds
             ):
                 self._report(step, metrics, execution, now)
         self._profiling.finish(step)
@@ -271,21 +243,21 @@ class FitLoop:
 
     def _finish_pending_step(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """Report the metrics of the last step and call its hooks if an earlier attempt ended before it could."""
-        over = step >= self._boundaries.total_steps or self._hooks.training_stopped
-        execution = self._loop.execute(iterator, 0)
+        over = step >= self.boundaries.total_steps or self.hooks.training_stopped
+        execution = self.loop.execute(iterator, 0)
         self._loss_sum = execution.loss_sum
         trained = self._epoch_loss() | execution.metrics
-        validates = over or self._boundaries.is_validation_due(step) or self._hooks.epoch_ended_early
+        validates = over or self.boundaries.is_validation_due(step) or self.hooks.epoch_ended_early
         validated = self._validate(step, position) if validates else {}
         self.skipped_steps, self.loss_scale = execution.skipped_steps, execution.loss_scale
-        self._hooks.run_step_end(step, trained, validated)
+        self.hooks.run_step_end(step, trained, validated)
         if not over:
-            self._report(step, trained | validated, execution, self._worker.telemetry.now)
+            self._report(step, trained | validated, execution, self.worker.telemetry.now)
         return trained | validated
 
     def _save(self, step: int, position: Position) -> None:
         with self._record_non_finite():
-            self._checkpointer.save(self._state(step, position))
+            self.checkpointer.save(self._state(step, position))
 
     def abandon(self) -> None:
         """Stop profiling; another fit loop resumes from an earlier step."""
@@ -294,7 +266,7 @@ class FitLoop:
     def wait_for_save(self) -> bool:
         """Wait for the last save; return whether the weights are finite. Raise NonFinite on a single worker."""
         with self._record_non_finite():
-            self._checkpointer.wait()
+            self.checkpointer.wait()
         return not self._weights_non_finite
 
     @contextmanager
@@ -307,42 +279,42 @@ class FitLoop:
         try:
             yield
         except NonFinite:
-            if self._worker.job.processes == 1:
+            if self.worker.job.processes == 1:
                 raise
             self._weights_non_finite = True
 
     def validate_final_weights(self) -> dict[str, float]:
         """Return validation's metrics of the present weights, without calling hooks; empty without validation."""
-        if self._validation is None:
+        if self.validation is None:
             return {}
-        metrics = self._loop.evaluation.run(*self._validation, now=self._worker.telemetry.now)
+        metrics = self.loop.evaluation.run(*self.validation, now=self.worker.telemetry.now)
         return {f"val_{name}": value for name, value in (metrics or {}).items()}
 
     def _validate(self, step: int, position: Position) -> dict[str, float]:
         """Return validation's metrics. Raise Preempted if a worker must stop: the next attempt validates again."""
-        if self._validation is None:
+        if self.validation is None:
             return {}
-        self._hooks.callbacks.validation_begins()
-        iterator, steps = self._validation
-        metrics = self._loop.evaluation.run(
+        self.hooks.callbacks.validation_begins()
+        iterator, steps = self.validation
+        metrics = self.loop.evaluation.run(
             iterator,
             steps,
-            now=self._worker.telemetry.now,
-            stop=self._worker.preemption.stop_requested,
-            one_by_one=self._hooks.callbacks.sees_test_batches,
-            on_batches_begin=self._hooks.callbacks.test_batches_begin,
-            on_batches_end=self._hooks.callbacks.test_batches_end,
+            now=self.worker.telemetry.now,
+            stop=self.worker.preemption.stop_requested,
+            one_by_one=self.hooks.callbacks.sees_test_batches,
+            on_batches_begin=self.hooks.callbacks.test_batches_begin,
+            on_batches_end=self.hooks.callbacks.test_batches_end,
         )
         if metrics is None:
-            if self._checkpointer.last_step != step:
+            if self.checkpointer.last_step != step:
                 self._save(step, position)
-                self._skipped_records.publish()
+                self.skipped_records.publish()
             raise self._preempted_error(step)
-        self._hooks.callbacks.validation_ends(metrics)
+        self.hooks.callbacks.validation_ends(metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
 
     def _preempted_error(self, step: int) -> Preempted:
-        exit_barrier(self._worker.identity)
+        exit_barrier(self.worker.identity)
         self.wait_for_save()
         return Preempted(
             f"step {step}", "this machine is being preempted; saved", next_step="The next attempt resumes from here."
@@ -368,23 +340,23 @@ class FitLoop:
 
     def _report(self, step: int, metrics: dict[str, float], execution: Execution, now: Any) -> None:
         self._reported_at = now()
-        figures = self._meter.figures
+        figures = self.meter.figures
         speed = self.speed.step_seconds
-        examples = None if speed is None else self._batching.examples_per_step / speed
-        self._worker.telemetry.emit(
+        examples = None if speed is None else self.batching.examples_per_step / speed
+        self.worker.telemetry.emit(
             events.Progress,
             step=step,
-            total_steps=self._boundaries.total_steps,
-            epoch=self._boundaries.epoch(step),
+            total_steps=self.boundaries.total_steps,
+            epoch=self.boundaries.epoch(step),
             metrics=metrics,
             examples_per_second=None if examples is None else round(examples, 1),
             step_seconds=speed,
             input_bound_percent=self.speed.recent.bound_percent,
             input_bytes_per_second=self.speed.recent.bytes_per_second(figures.bytes),
-            input_requests=figures.requests if self._meter.remote else None,
-            input_retries=figures.retries if self._meter.remote else None,
-            estimated_remaining_seconds=self.speed.remaining_seconds(step, self._boundaries.total_steps),
-            learning_rate=self._learning_rate(),
+            input_requests=figures.requests if self.meter.remote else None,
+            input_retries=figures.retries if self.meter.remote else None,
+            estimated_remaining_seconds=self.speed.remaining_seconds(step, self.boundaries.total_steps),
+            learning_rate=self.learning_rate(),
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             gradient_norm=self.gradient_norm,
@@ -396,14 +368,14 @@ class FitLoop:
         )
         self.speed.reset_recent()
         if (text := self.speed.advice()) is not None:
-            self._worker.telemetry.notice("InputBound", text, level="Warning")
-        if speed is not None and (text := self._steps_per_execution.limit_notice(speed)):
-            self._worker.telemetry.notice("StepsPerExecution", text)
+            self.worker.telemetry.notice("InputBound", text, level="Warning")
+        if speed is not None and (text := self.steps_per_execution.limit_notice(speed)):
+            self.worker.telemetry.notice("StepsPerExecution", text)
 
     def _state(self, step: int, position: Position) -> CheckpointState:
-        scaling = self._scaler.state() if self._scaler else None
+        scaling = self.scaler.state() if self.scaler else None
         precision_state = self.precision_state
-        identity, job = self._worker.identity, self._worker.job
+        identity, job = self.worker.identity, self.worker.job
         return CheckpointState(
             step=step,
             attempt=identity.attempt,
@@ -420,11 +392,11 @@ class FitLoop:
             measured=precision_state.trials,
             excluded=precision_state.excluded,
             replicas=job.replicas,
-            examples_per_step=self._batching.examples_per_step,
+            examples_per_step=self.batching.examples_per_step,
             loss_scale=scaling.scale if scaling else None,
             good_steps=scaling.good_steps if scaling else 0,
             skipped_steps=scaling.skipped_steps if scaling else 0,
             skipped_in_a_row=scaling.skipped_in_a_row if scaling else 0,
             loss_steps=self._loss_steps,
-            callbacks=self._hooks.state(),
+            callbacks=self.hooks.state(),
         )
