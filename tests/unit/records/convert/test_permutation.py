@@ -51,13 +51,14 @@ def test_kept_order_is_reported_where_it_is_sorted(rows: str, tmp_path: Path) ->
 
 
 def test_records_of_a_file_are_whole_after_the_way_through_temporary_files(tmp_path: Path) -> None:
-    text = {number: "ä" * (number * 7 % 501) for number in range(3000)}
+    # More rows than are read at once.
+    text = {number: "ä" * (number * 7 % 101) for number in range(9000)}
     (tmp_path / "rows.csv").write_text("x,text\n" + "".join(f"{number},{each}_\n" for number, each in text.items()))
     steps: list[tuple[int, int | None]] = []
     convert(str(tmp_path / "rows.csv"), str(tmp_path / "out"), progress=lambda *step: steps.append(step))
     found = {row["x"][0]: row["text"][0].decode() for row in records(f"{tmp_path}/out/*.tfrecord")}
     assert found == {number: f"{each}_" for number, each in text.items()}
-    assert steps == [(number, 6000) for number in range(1, 6001)]
+    assert steps == [(number, 18_000) for number in range(1, 18_001)]
     assert [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")] == []
 
 
