@@ -1,9 +1,10 @@
-"""A process's output, on standard output and in the run folder, with clocks that the test sets."""
+"""A process's output, on standard output by whole lines and in the run folder, with clocks that the test sets."""
 
 from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
 from mptraining_records.storage import storage
-from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
+from mptraining_trainer.reporting.telemetry import Telemetry, WholeLines, as_whole_lines, peak_memory_bytes
 from tests.fakes import Clock
 
 SEAT = WorkerIdentity(index=1, hosts=("a:1", "b:1"), attempt=3, incarnation="pod")
@@ -132,3 +133,52 @@ def test_a_termination_log_that_cannot_be_written_changes_nothing(
     voice.emit(events.Finished, reason="Succeeded", exit_code=0, message="done")
     assert events.parse(stream.getvalue()) is not None
     assert "No such file" in capsys.readouterr().err
+
+
+@pytest.fixture
+def out() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def lines(out: io.StringIO) -> WholeLines:
+    return WholeLines(out)
+
+
+def in_thread(call: Callable[[], object]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_a_print_of_several_parts_is_not_split_by_another_thread(out: io.StringIO, lines: WholeLines) -> None:
+    lines.write("Epochs:")
+    in_thread(lambda: print("of another", file=lines))
+    lines.line("an event")
+    print("", 3, file=lines)
+    assert out.getvalue() == "of another\nan event\nEpochs: 3\n"
+
+
+def test_a_line_that_was_flushed_before_its_end_is_ended_for_an_event(out: io.StringIO, lines: WholeLines) -> None:
+    print("3/10 [===", end="", file=lines, flush=True)
+    lines.line("an event")
+    print("4/10 [====", end="\n", file=lines)
+    assert out.getvalue() == "3/10 [===\nan event\n4/10 [====\n"
+
+
+def test_lines_without_an_end_are_passed_on_when_they_are_long_flushed_or_of_an_ended_thread(
+    out: io.StringIO, lines: WholeLines
+) -> None:
+    assert lines.write("one\ntwo\nthr") == 11
+    assert out.getvalue() == "one\ntwo\n"
+    lines.flush()
+    assert out.getvalue() == "one\ntwo\nthr"
+    lines.write("." * 10_000)
+    assert out.getvalue() == "one\ntwo\nthr" + "." * 10_000
+    in_thread(lambda: lines.write("last words"))
+    lines.flush()
+    assert out.getvalue().endswith(".last words")
+
+
+def test_there_is_one_around_a_stream(lines: WholeLines) -> None:
+    assert as_whole_lines(lines) is lines
