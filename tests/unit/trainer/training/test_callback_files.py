@@ -1,22 +1,27 @@
-"""The files of callbacks, and the continuation of a CSV file after a restart."""
+"""The files of callbacks, the continuation of a CSV file after a restart, and a callback's declared state."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
+import math
 import threading
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidProgram, StorageUnavailable, Superseded
 from mptraining_records.storage import storage
 from mptraining_trainer.training.callback_files import CallbackFiles, rows_of_first_epochs, split_path
+from mptraining_trainer.training.keras_callbacks import pack_state, state_methods, unpack_state
 from tests.fakes import Notices
 
 
@@ -184,3 +189,52 @@ def test_a_logger_continues_its_file(
 def test_a_path_outside_is_named_with_its_callback(tmp_path: Path, notices: Notices) -> None:
     with pytest.raises(InvalidProgram, match=r"callbacks\[1\]: CSVLogger: '../log.csv' leads out of the run folder"):
         files(tmp_path, notices).redirect([TensorBoard(log_dir="logs"), CSVLogger(filename="../log.csv")])
+
+
+leaves = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text()
+states = st.recursive(
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text().filter(lambda k: k[:1] != "$"), inner)
+)
+
+
+@given(states)
+def test_json_values_come_back_as_they_were(state: Any) -> None:
+    value, arrays = pack_state(state)
+    assert arrays == []
+    assert unpack_state(json.loads(json.dumps(value, allow_nan=False)), arrays) == state
+
+
+def test_arrays_tensors_and_nan_come_back() -> None:
+    state = {
+        "a": [np.float16([1, 2]), {"b": np.int64(3)}],
+        "c": tf.constant([[1.5]]),
+        "d": (1, math.nan),
+        "e": np.bool_(True),
+    }
+    value, arrays = pack_state(state)
+    back = unpack_state(json.loads(json.dumps(value, allow_nan=False)), arrays)
+    assert (back["a"][0].dtype, back["a"][0].tolist()) == (np.float16, [1, 2])
+    assert (back["a"][1]["b"], back["c"].tolist(), back["e"]) == (3, [[1.5]], True)
+    assert back["d"][0] == 1
+    assert math.isnan(back["d"][1])
+
+
+@pytest.mark.parametrize(
+    ("state", "place"),
+    [({"a": [1, object()]}, "state['a'][1] is of object"), ({1: 2}, "state has the key 1"), ({"$array": 0}, "$array")],
+)
+def test_anything_else_is_named(state: Any, place: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        pack_state(state)
+    assert place in str(raised.value)
+
+
+def test_which_methods_declare_it() -> None:
+    class Lightning:
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    assert state_methods(Lightning()) == ("state_dict", "load_state_dict")
+    assert state_methods(object()) is None
