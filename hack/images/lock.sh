@@ -16,7 +16,7 @@ compile --universal --extra operator --extra sweep -c requirements.lock -o hack/
   --no-emit-package opentelemetry-api --no-emit-package proto-plus \
   --no-emit-package google-crc32c --no-emit-package pillow --no-emit-package pyarrow --no-emit-package protobuf \
   --no-emit-package sqlalchemy --no-emit-package alembic --no-emit-package mako --no-emit-package markupsafe \
-  --no-emit-package pathspec --no-emit-package tenacity --no-emit-package tzdata
+  --no-emit-package pathspec --no-emit-package tzdata
 # The trainer speaks to no cluster: the client's kubernetes, and what it alone stands on, is left out. tensorboard goes
 # with the TensorFlow of each variant, which must have its number.
 compile --universal --extra trainer -c requirements.lock -o hack/images/trainer.lock pyproject.toml \

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
-
-from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
 from mptraining_records.index import compressed, sidecar
@@ -102,13 +101,10 @@ def scan_shared(
         for shard in scan(mine, cache=cache, traffic=traffic, progress=progress):
             found[shard.object.uri] = shard
             publisher.add(shard)
-    problem = publisher.problem
-    published = problem is None
-    if problem is not None and notice:
-        notice(_unpublished(problem))
-    left = [object for object in readable if object.uri not in found]
-    if left and published:
-        found |= _wait_for(left, timeout_seconds)
+    if publisher.problem is None:
+        found |= _wait_for([object for object in readable if object.uri not in found], timeout_seconds)
+    elif notice:
+        notice(_unpublished(publisher.problem))
     left = [object for object in objects if object.uri not in found]
     return found | {shard.object.uri: shard for shard in scan(left, cache=cache, traffic=traffic, progress=progress)}
 
@@ -153,26 +149,16 @@ def _unpublished(problem: Problem) -> str:
 def _wait_for(objects: Sequence[StoredObject], timeout_seconds: float) -> dict[str, ShardIndex]:
     """Wait for the sidecars of these objects; returns those that other workers write in time."""
     found: dict[str, ShardIndex] = {}
-
-    def load_new() -> int:
-        left = [object for object in objects if object.uri not in found]
-        loaded = sidecar.load_all(left)
-        found.update(loaded)
-        return len(loaded)
-
-    def is_waiting(new: int) -> bool:
-        return not new and len(found) < len(objects)
-
-    while len(found) < len(objects):
-        largest = max(object.size for object in objects if object.uri not in found)
-        polling = Retrying(
-            wait=wait_fixed(_POLL_SECONDS),
-            stop=stop_after_delay(timeout_seconds + largest / _MIN_BYTES_PER_SECOND),
-            retry=retry_if_result(is_waiting),
-            retry_error_callback=lambda _: 0,
-        )
-        if not polling(load_new):
+    pause, waited = threading.Event(), 0.0
+    while left := [object for object in objects if object.uri not in found]:
+        if loaded := sidecar.load_all(left):
+            found |= loaded
+            waited = 0.0
+        elif waited > timeout_seconds + max(object.size for object in left) / _MIN_BYTES_PER_SECOND:
             break
+        else:
+            pause.wait(_POLL_SECONDS)
+            waited += _POLL_SECONDS
     return found
 
 
