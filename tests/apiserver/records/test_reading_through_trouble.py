@@ -115,16 +115,6 @@ class Test_with_some_requests_failing:
         assert reader.figures.requests == asked.media_requests, "there are no uncounted retries"
         assert 0 <= asked.media_bytes - reader.figures.bytes <= asked.faults.get("Cut", 0) * LOST
 
-    def test_what_arrived_is_not_asked_for_again(
-        self, dataset: DatasetIndex, records: list[bytes], proxy: StorageProxy
-    ) -> None:
-        proxy.change(rules=[Rule(fault=Cut(after=500_000), share=0.5)])
-        with RecordReader(dataset) as reader:
-            assert _streamed(reader, range(len(records))) == records
-        cuts = proxy.counters().faults["Cut"]
-        assert cuts > 3
-        assert proxy.counters().media_bytes <= _size(dataset) + cuts * LOST
-
     def test_an_index_is_the_same(self, dataset: DatasetIndex, shards: str, proxy: StorageProxy) -> None:
         proxy.change(rules=tuple(replace(rule, what="any", share=0.1) for rule in NOISE))
         for shard in dataset.shards:
