@@ -100,7 +100,7 @@ browser: $(INSTALLED) chromium
 smoke: $(INSTALLED) build/bin/helm
 	@$(PYTEST) tests/e2e/kind/test_smoke.py
 
-soak: $(INSTALLED) servers build/env/fuzz/.installed build/kueue/kueue build/bin/kube-scheduler-coscheduling ## hours: random tests in their long form, fuzzing, kills, chaos, the oldest and newest Kubernetes, parity
+soak: $(INSTALLED) servers build/kueue/kueue build/bin/kube-scheduler-coscheduling ## hours: random tests in their long form, kills, chaos, the oldest and newest Kubernetes, parity
 	@tests/soak/run.sh
 
 format: $(INSTALLED) ## applies ruff's formatting and automatic fixes
