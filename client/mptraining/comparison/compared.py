@@ -23,7 +23,7 @@ from mptraining.comparison.values import (
     reported,
     speed_ratio,
 )
-from mptraining.display.text import duration, number, short_time, size
+from mptraining.display.text import counted, duration, number, short_time, size
 from mptraining.runs import Run, load_run
 from mptraining_api.model import json_value
 from mptraining_api.problems import InvalidSpec, nearest
@@ -169,7 +169,7 @@ class Comparison:
         return plot(self._panels(names))
 
     def __repr__(self) -> str:
-        return f"<Comparison of {len(self.runs)} run{'s' if len(self.runs) != 1 else ''}: {', '.join(self.labels)}>"
+        return f"<Comparison of {counted(len(self.runs), 'run')}: {', '.join(self.labels)}>"
 
     def __str__(self) -> str:
         from mptraining.comparison.text_table import plain_text
@@ -203,7 +203,7 @@ class Comparison:
                 ["", *self.labels], [([row.title, *row.texts], frozenset(at + 1 for at in row.best)) for row in rows]
             )
         legend = f'<div style="font:12px sans-serif;line-height:1.7">{keys}</div>' if panels else ""
-        title = f"Comparison of {len(self.runs)} run{'s' if len(self.runs) != 1 else ''}"
+        title = f"Comparison of {counted(len(self.runs), 'run')}"
         lines = [*filter(None, [self.shared_text]), *self.notes]
         return card(title, table=table, lines=lines, panels=panels, shared_legend=legend)
 
