@@ -51,7 +51,8 @@ class TfdsFolder:
         written = _load(uri, FEATURES)
         info = _load(uri, "dataset_info.json")
         self._written = dict(_flatten("", written))
-        supervised = [name for name in _supervised(info) if name in self._written]
+        keys = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
+        supervised = [name for item in keys if (name := item.get("featureKey")) in self._written]
         names = list(self._written)
         for option, columns in (("--columns", request.columns or ()), ("--group", (request.group,))):
             for name in columns:
@@ -130,7 +131,8 @@ class TfdsFolder:
             (each for each in ("image", "classLabel", "text", "tensor", "boundingBox") if each in written), None
         )
         content = written.get(kind or "", {})
-        shape = _shape(content)
+        sizes = map(int, content.get("shape", {}).get("dimensions", []))
+        shape: tuple[int | None, ...] = tuple(None if size < 0 else size for size in sizes)
         dtype = content.get("dtype", "")
         decode: Decode | None = None
         if kind is not None and kind in _FIXED:
@@ -191,13 +193,3 @@ def _flatten(prefix: str, feature: Mapping[str, Any]) -> Iterator[tuple[str, dic
             yield from _flatten(f"{prefix}{name}/", nested)
         else:
             yield f"{prefix}{name}", nested
-
-
-def _supervised(info: Mapping[str, Any]) -> list[str]:
-    items = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
-    return [item["featureKey"] for item in items if "featureKey" in item]
-
-
-def _shape(content: Mapping[str, Any]) -> tuple[int | None, ...]:
-    sizes = [int(size) for size in content.get("shape", {}).get("dimensions", [])]
-    return tuple(None if size < 0 else size for size in sizes)

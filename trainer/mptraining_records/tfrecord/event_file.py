@@ -28,7 +28,9 @@ def encode_version(time: float) -> bytes:
 
 def encode_scalar(scalar: Scalar) -> bytes:
     """Return the record of one value."""
-    value = _bytes(1, scalar.tag.encode()) + b"\x15" + struct.pack("<f", _as_float32(scalar.value))
+    # struct.pack refuses numbers beyond float32's range.
+    number = max(-3.4e38, min(3.4e38, scalar.value))
+    value = _bytes(1, scalar.tag.encode()) + b"\x15" + struct.pack("<f", number)
     return framing.encode(_double(1, scalar.time) + _varint(2, scalar.step) + _bytes(5, _bytes(1, value)))
 
 
@@ -86,11 +88,6 @@ class EventFiles:
         if not content:
             content += encode_version(time)
         content += record
-
-
-def _as_float32(value: float) -> float:
-    # struct.pack refuses numbers beyond float32's range.
-    return max(-3.4e38, min(3.4e38, value))
 
 
 def _double(field: int, value: float) -> bytes:

@@ -99,9 +99,9 @@ def find(patterns: Sequence[str]) -> Manifest | None:
                     next_step="Name the splits one by one in data.train and data.validation",
                 )
     if len(parts) > 1:
-        first = first.model_copy(
-            update={"class_counts": None, "class_weight": None, "label_correlation": _worst(parts)}
-        )
+        known = [part.label_correlation for _, part in parts if part.label_correlation is not None]
+        worst = max(known, default=None)
+        first = first.model_copy(update={"class_counts": None, "class_weight": None, "label_correlation": worst})
     files = {(uri, file.name): file for uri, part in parts for file in part.files}
     return first.model_copy(
         update={
@@ -109,11 +109,6 @@ def find(patterns: Sequence[str]) -> Manifest | None:
             "records": sum(file.records for file in files.values()),
         }
     )
-
-
-def _worst(parts: Iterable[tuple[str, Manifest]]) -> float | None:
-    known = [part.label_correlation for _, part in parts if part.label_correlation is not None]
-    return max(known, default=None)
 
 
 def find_each(patterns: Iterable[str]) -> Iterable[tuple[str, Manifest]]:

@@ -73,7 +73,7 @@ def fault(features: Sequence[Described], record: bytes) -> Fault | None:
         if feature.sequence:
             wrong = _steps_fault(feature, sequences[feature.name])
         else:
-            wrong = _values_fault(feature, *found[feature.name])
+            wrong = _list_fault(feature, f"feature {feature.name!r}", feature.shape, *found[feature.name])
         if wrong is not None:
             return wrong
     return None
@@ -136,10 +136,6 @@ def _steps_fault(feature: Described, steps: list[tuple[Kind, Values]]) -> Fault 
         if wrong is not None:
             return wrong
     return None
-
-
-def _values_fault(feature: Described, kind: Kind, values: Values) -> Fault | None:
-    return _list_fault(feature, f"feature {feature.name!r}", feature.shape, kind, values)
 
 
 def _list_fault(

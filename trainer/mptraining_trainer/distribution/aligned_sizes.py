@@ -20,7 +20,8 @@ def align(batch: Any, padding: Any) -> Any:
     """
     context = tf.distribute.get_replica_context()
     leaves, values = tf.nest.flatten(batch), tf.nest.flatten(padding)
-    dynamic = [(number, axis) for number, leaf in enumerate(leaves) for axis in _dynamic_axes(leaf)]
+    sizes = ((number, axis, size) for number, leaf in enumerate(leaves) for axis, size in enumerate(leaf.shape))
+    dynamic = [(number, axis) for number, axis, size in sizes if size is None]
     if not dynamic:
         return batch
     own = tf.stack([tf.cast(tf.shape(leaves[number])[axis], tf.float32) for number, axis in dynamic])
@@ -33,10 +34,6 @@ def align(batch: Any, padding: Any) -> Any:
         for number, (leaf, value) in enumerate(zip(leaves, values, strict=True))
     ]
     return tf.nest.pack_sequence_as(batch, aligned)
-
-
-def _dynamic_axes(tensor: Any) -> list[int]:
-    return [axis for axis, size in enumerate(tensor.shape) if size is None]
 
 
 def _pad(tensor: Any, sizes: Sequence[Any], value: Any) -> Any:

@@ -201,14 +201,16 @@ def _write_arrays(path: Path, model: Any, keras: Keras, weights: Sequence[Any]) 
     np.savez(path, allow_pickle=False, **dict(zip(keys, arrays, strict=True)))
 
 
+@dataclass
 class _Forms:
     """The forms of the model in `folder`: `formats` equal the live model, `left_out` do not, each with the reason."""
 
-    def __init__(self, program: Program, keras: Keras, snapshot: Snapshot, folder: Path) -> None:
-        self._program = program
-        self._keras = keras
-        self._snapshot = snapshot
-        self._folder = folder
+    _program: Program
+    _keras: Keras
+    _snapshot: Snapshot
+    _folder: Path
+
+    def __post_init__(self) -> None:
         # A copy that equals the live model, and its outputs if they are float32's.
         self._copy: Any = None
         self._exact: Reference | None = None

@@ -97,7 +97,8 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
     wanted = job.program.application
     assert wanted is not None
     rescale = job.data is None or job.data.preprocess == "auto"
-    arguments: dict[str, Any] = {"inputs": _inputs(example), "classes": _classes(wanted, example)}
+    inputs = [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in example.inputs]
+    arguments: dict[str, Any] = {"inputs": inputs, "classes": _classes(wanted, example)}
     preprocess, preprocess_name = None, None
     if wanted.name in ("mlp", "cnn"):
         _check_mlp_or_cnn(wanted, example)
@@ -121,10 +122,6 @@ def names(keras: Keras) -> list[str]:
     """Return the names of all applications that this generation of Keras can build."""
     catalogue = keras.module.applications
     return ["mlp", "cnn", *(name for name in dir(catalogue) if inspect.isfunction(getattr(catalogue, name)))]
-
-
-def _inputs(example: ExampleSpec) -> list[dict[str, Any]]:
-    return [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in example.inputs]
 
 
 def _classes(wanted: Application, example: ExampleSpec) -> int:

@@ -428,8 +428,4 @@ def _names(names: Iterable[str] | None) -> set[str] | None:
 
 
 def _specs(tensors: Any) -> Any:
-    return tf.nest.map_structure(_spec, tensors)
-
-
-def _spec(tensor: Any) -> Any:
-    return None if tensor is None else tf.TensorSpec(tensor.shape, tensor.dtype)
+    return tf.nest.map_structure(lambda each: each if each is None else tf.TensorSpec(each.shape, each.dtype), tensors)

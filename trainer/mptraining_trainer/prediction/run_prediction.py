@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,29 +191,27 @@ def _evaluator(location: Location, path: Path, keras: Keras, columns: Columns, p
     return evaluator.of_run(job, path, keras, preprocess.example_after(example))
 
 
+@dataclass
 class _Work:
     """The loop over batches: `run` yields the tables of parts in order."""
 
-    def __init__(
-        self,
-        worker: Worker,
-        strategy: Any,
-        model: TrainedModel,
-        split: Split,
-        preprocess: Preprocess,
-        wanted: Prediction,
-        batch: int,
-        judge: Evaluator | None,
-    ) -> None:
-        self._worker, self._strategy, self._model, self._split = worker, strategy, model, split
-        self._preprocess, self._wanted, self._batch, self._judge = preprocess, wanted, batch, judge
+    _worker: Worker
+    _strategy: Any
+    _model: TrainedModel
+    _split: Split
+    _preprocess: Preprocess
+    _wanted: Prediction
+    _batch: int
+    _judge: Evaluator | None
+
+    def __post_init__(self) -> None:
         # The keys of the batches that were read and not predicted yet.
         self._keys: deque[list[Any]] = deque()
         self._classifiers: dict[str, output_columns.Classifier] | None = None
-        call = model.caller(preprocess.example_after(split.columns.example_spec()))
+        call = self._model.caller(self._preprocess.example_after(self._split.columns.example_spec()))
 
         def forward(inputs: Any) -> Any:
-            return strategy.run(call, args=(inputs,))
+            return self._strategy.run(call, args=(inputs,))
 
         self._forward = tf.function(forward, reduce_retracing=True)
 
@@ -249,20 +247,20 @@ class _Work:
                 examples += count
                 if first + count == part.end:
                     sums = self._judge.sums if self._judge is not None else None
-                    yield part, _joined(tables), sums, step + 1
+                    # A column of nulls only takes the type of the others.
+                    joined = pa.concat_tables(map(pa.table, tables), promote_options="permissive")
+                    yield part, joined, sums, step + 1
                     tables = []
                     if self._judge is not None:
                         self._judge.reset()
             step += 1
             now = self._worker.telemetry.now()
             if now - reported >= self._worker.progress_seconds or not pending:
-                self._report(step, total, examples / max(1e-9, now - reported))
+                speed = examples / max(1e-9, now - reported)
+                self._worker.telemetry.emit(
+                    events.Progress, step=step, total_steps=total, epoch=0, metrics={}, examples_per_second=speed
+                )
                 reported, examples = now, 0
-
-    def _report(self, step: int, total: int, speed: float) -> None:
-        self._worker.telemetry.emit(
-            events.Progress, step=step, total_steps=total, epoch=0, metrics={}, examples_per_second=speed
-        )
 
     def _outputs(self, group: Sequence[Any]) -> list[Any]:
         """Return the outputs of the batches, one for each replica; a missing last one repeats the first."""
@@ -356,8 +354,3 @@ def _key(record: bytes, name: str) -> Any:
         )
     value: Any = values[0]
     return bytes(value).decode("utf-8", errors="replace") if kind == "bytes" else value.item()
-
-
-def _joined(tables: Sequence[Mapping[str, pa.Array]]) -> pa.Table:
-    """Return the table of several batches; a column of nulls only takes the type of the others."""
-    return pa.concat_tables([pa.table(dict(each)) for each in tables], promote_options="permissive")

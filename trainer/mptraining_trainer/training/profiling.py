@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,8 @@ class DeviceMeter:
                 found["device_memory_peak_bytes"] = max(peaks)
         if self._handles:
             with contextlib.suppress(self._nvml.NVMLError):
-                fullest = max((self._nvml.nvmlDeviceGetMemoryInfo(handle) for handle in self._handles), key=_used)
+                memories = map(self._nvml.nvmlDeviceGetMemoryInfo, self._handles)
+                fullest = max(memories, key=attrgetter("used"))
                 found["device_memory_used_bytes"] = fullest.used
                 found["device_memory_total_bytes"] = fullest.total
             # Some virtual GPUs report memory only.
@@ -211,8 +213,3 @@ class DeviceMeter:
         if name.isdigit():
             return self._nvml.nvmlDeviceGetHandleByIndex(int(name))
         return self._nvml.nvmlDeviceGetHandleByUUID(name)
-
-
-def _used(memory: Any) -> int:
-    used: int = memory.used
-    return used
