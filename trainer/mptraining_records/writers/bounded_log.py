@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from mptraining_records.storage import local, storage
 from mptraining_records.writers.outbox import CLOSE_SECONDS, Outbox
@@ -90,6 +90,7 @@ class BoundedLog:
             self._stored[change.part] = len(change.content)
 
 
+@dataclass(eq=False, repr=False)
 class LogWriter:
     """Keeps the lines of one program in `folder` through an outbox; no method raises or waits for storage.
 
@@ -97,36 +98,28 @@ class LogWriter:
     if the log cannot be written; it is retried after every interval.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        name: Callable[[int], str],
-        *,
-        redact: Callable[[str], str] = str,
-        on_failure: Callable[[str], None] = lambda _: None,
-        seconds: float | None = None,
-        log: BoundedLog | None = None,
-        outbox: Outbox | None = None,
-    ) -> None:
-        self._folder = folder
-        self._name = name
-        self._redact = redact
-        self._remote = storage.is_remote(folder)
-        self._log = log or BoundedLog()
+    folder: str
+    name: Callable[[int], str]
+    _: KW_ONLY
+    redact: Callable[[str], str] = str
+    on_failure: Callable[[str], None] = lambda _: None
+    seconds: float | None = None
+    log: BoundedLog = field(default_factory=BoundedLog)
+    outbox: Outbox = field(default_factory=Outbox)
+
+    def __post_init__(self) -> None:
+        self._remote = storage.is_remote(self.folder)
         # A deque needs no lock, which a fork could leave locked in a child process of the program.
         self._pending: deque[str] = deque()
         self._pending_size = 0
         self._dropped = 0
         self._partial = ""
-        self._outbox = outbox or Outbox()
-        self._on_failure = on_failure
-        self._seconds = seconds
         self._end: Callable[[float], None] | None = None
 
     def start(self) -> None:
         """Begin to write; until then the text waits in memory."""
-        self._end = self._outbox.repeat(
-            "program output", self._write, self._folder, on_failure=self._on_failure, seconds=self._seconds
+        self._end = self.outbox.repeat(
+            "program output", self._write, self.folder, on_failure=self.on_failure, seconds=self.seconds
         )
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
@@ -144,9 +137,9 @@ class LogWriter:
 
     def _write(self, last: bool) -> None:
         self._take(last=last)
-        for change in self._log.changes():
+        for change in self.log.changes():
             self._store(change)
-            self._log.confirm(change)
+            self.log.confirm(change)
 
     def _take(self, *, last: bool) -> None:
         """Move the pending text into the log by whole lines, without secrets and overwritten progress bars."""
@@ -159,16 +152,16 @@ class LogWriter:
             lines, self._partial = [*lines, self._partial], ""
         if lines:
             # All at once, because a value may span lines, and files of secrets are read for each call.
-            text = self._redact("\n".join(_shown(line) for line in lines))
+            text = self.redact("\n".join(_shown(line) for line in lines))
             for line in text.split("\n"):
                 for start in range(0, max(1, len(line)), LONGEST_LINE):
-                    self._log.append(line[start : start + LONGEST_LINE] + "\n")
+                    self.log.append(line[start : start + LONGEST_LINE] + "\n")
         if self._dropped:
-            self._log.count_missing(self._dropped)
+            self.log.count_missing(self._dropped)
             self._dropped = 0
 
     def _store(self, change: Change) -> None:
-        uri = storage.join(self._folder, self._name(change.part))
+        uri = storage.join(self.folder, self.name(change.part))
         if change.content is None:
             storage.delete(uri)
         elif self._remote or change.part == GAP_PART:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -124,35 +124,27 @@ class Contents:
         return [*own, *(variable for optimizer in self.more_optimizers for variable in optimizer.variables)]
 
 
+@dataclass(eq=False, repr=False)
 class Checkpointer:
-    """Saves, loads and restores the checkpoints of one run folder, and reports each save."""
+    """Saves, loads and restores the checkpoints of one run folder, and reports each save.
 
-    def __init__(
-        self,
-        folder: str,
-        contents: Contents,
-        *,
-        max_to_keep: int,
-        chief: bool,
-        telemetry: Telemetry,
-        fence: Fence | None = None,
-        strategy: Any = None,
-        origin: Origin | None = None,
-        outbox: Outbox | None = None,
-    ) -> None:
-        """`origin` is written into each state, and a restore warns about its changes.
+    `origin` is written into each state, and a restore warns about its changes. `strategy` is the one under which the
+    variables were created; default: TensorFlow's default strategy.
+    """
 
-        `strategy` is the one under which the variables were created; default: TensorFlow's default strategy.
-        """
-        self._values = ReplicaValues(strategy or tf.distribute.get_strategy())
-        self._origin = origin
-        self._folder = folder
-        self._contents = contents
-        self._max_to_keep = max_to_keep
-        self._chief = chief
-        self._telemetry = telemetry
-        self._fence = fence
-        self._outbox = outbox or Outbox()
+    folder: str
+    contents: Contents
+    _: KW_ONLY
+    max_to_keep: int
+    chief: bool
+    telemetry: Telemetry
+    fence: Fence | None = None
+    strategy: Any = None
+    origin: Origin | None = None
+    outbox: Outbox = field(default_factory=Outbox)
+
+    def __post_init__(self) -> None:
+        self._values = ReplicaValues(self.strategy or tf.distribute.get_strategy())
         self.last_step: int | None = None
         self._restored_step: int | None = None
         # The arrays of `Contents.extra_arrays` from the restored checkpoint.
@@ -165,25 +157,25 @@ class Checkpointer:
         claimed the run folder. A bucket that does not answer is an error of `wait` alone.
         """
         self.last_step = state.step
-        of_files = self._contents.variables()
-        if not self._chief:
+        of_files = self.contents.variables()
+        if not self.chief:
             for variables in of_files.values():
                 self._values.take_part_in_read(variables)
             return
-        if self._outbox.withdraw(_NAME):
-            self._telemetry.notice(
+        if self.outbox.withdraw(_NAME):
+            self.telemetry.notice(
                 "CheckpointSuperseded", "saving takes longer than the steps between two checkpoints: some are left out"
             )
         arrays = {name: self._arrays(variables) for name, variables in of_files.items()}
-        arrays |= {name: _numbered(extra) for name, extra in self._contents.extra_arrays().items()}
-        if not storage.is_remote(self._folder):
+        arrays |= {name: _numbered(extra) for name, extra in self.contents.extra_arrays().items()}
+        if not storage.is_remote(self.folder):
             self.wait()
-        state = state.model_copy(update={"origin": self._origin, "kinds": self._contents.kinds()})
-        self._outbox.put(_NAME, lambda: self._write(state, arrays))
+        state = state.model_copy(update={"origin": self.origin, "kinds": self.contents.kinds()})
+        self.outbox.put(_NAME, lambda: self._write(state, arrays))
 
     def wait(self) -> None:
         """Wait until the last save is published; raise its error."""
-        self._outbox.wait(_NAME)
+        self.outbox.wait(_NAME)
 
     def restore(self, loaded: LoadedCheckpoint | None = None) -> CheckpointState | None:
         """Assign the variables of `loaded`, or of the newest whole checkpoint; return its state, None if there is none.
@@ -191,7 +183,7 @@ class Checkpointer:
         Raise ResumeRefused for a checkpoint of another model or optimizer. The state of other metrics is not restored,
         which is reported.
         """
-        loaded = loaded or load_newest(self._folder, self._telemetry.notice)
+        loaded = loaded or load_newest(self.folder, self.telemetry.notice)
         if loaded is None:
             return None
         state = self.assign(loaded)
@@ -204,11 +196,11 @@ class Checkpointer:
 
     def assign(self, loaded: LoadedCheckpoint, *, only: str | None = None) -> CheckpointState:
         """Assign the arrays to all variables, or to those of one file; return the state. Raise ResumeRefused."""
-        state, of_files = loaded.state, self._contents.variables()
+        state, of_files = loaded.state, self.contents.variables()
         wanted = {name: variables for name, variables in of_files.items() if only in (None, name)}
         # All files are checked before any is assigned, so that a refused checkpoint does not change the model.
         for name, variables in list(wanted.items()):
-            arrays, kinds = loaded.arrays.get(name, []), self._contents.kinds().get(name)
+            arrays, kinds = loaded.arrays.get(name, []), self.contents.kinds().get(name)
             difference = _difference(name, variables, arrays)
             if difference is None and kinds != state.kinds.get(name, kinds):
                 difference = f"{_named(state.kinds[name])} where this {name} has {_named(kinds)}"
@@ -223,7 +215,7 @@ class Checkpointer:
             # Metrics are no part of what was learned. The sum of the losses is among them.
             del wanted[name]
             state = state.model_copy(update={"loss_steps": 0.0})
-            self._telemetry.notice(
+            self.telemetry.notice(
                 "MetricsReset",
                 f"the program's metrics changed since the checkpoint of step {state.step} ({difference}): this epoch's "
                 "means count from that step on",
@@ -237,16 +229,16 @@ class Checkpointer:
 
     def load(self) -> LoadedCheckpoint | None:
         """See `load_newest`."""
-        return load_newest(self._folder, self._telemetry.notice)
+        return load_newest(self.folder, self.telemetry.notice)
 
     def _warn_about_changes(self, state: CheckpointState) -> None:
-        if state.origin is None or self._origin is None:
+        if state.origin is None or self.origin is None:
             return
-        changed = changes(state.origin, self._origin)
+        changed = changes(state.origin, self.origin)
         if changed:
             message = f"since the checkpoint of step {state.step} these changed: {'; '.join(changed)}. "
             message += "Training resumes from it, but not bit for bit as without them"
-            self._telemetry.notice("ChangedSinceCheckpoint", message, level="Warning")
+            self.telemetry.notice("ChangedSinceCheckpoint", message, level="Warning")
 
     def _arrays(self, variables: list[Any]) -> dict[str, Any]:
         arrays = self._values.read(variables)
@@ -254,49 +246,49 @@ class Checkpointer:
         return {f"{number:05d} {name}": array for number, (name, array) in enumerate(zip(names, arrays, strict=True))}
 
     def _write(self, state: CheckpointState, arrays: Mapping[str, dict[str, Any]]) -> None:
-        began = self._telemetry.now()
+        began = self.telemetry.now()
         for array in arrays["model"].values():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise NonFinite(state.step, WEIGHTS_NOT_FINITE)
-        uri = storage.join(self._folder, f"step-{state.step:010d}")
+        uri = storage.join(self.folder, f"step-{state.step:010d}")
         if self._restored_step is not None:
-            for younger in checkpoints(self._folder):
+            for younger in checkpoints(self.folder):
                 if step_of(younger) > self._restored_step:
                     self._delete(younger)
             self._restored_step = None
         for last in (False, False, True):
             try:
-                with scratch_folder(self._folder) as scratch:
+                with scratch_folder(self.folder) as scratch:
                     files = write(Path(scratch), arrays)
                     self._publish(uri, Path(scratch), state.model_copy(update={"files": files}))
                 break
             except preconditions.Conflict:
                 # Two attempts wrote this step at the same time; the one that owns the folder writes it again.
-                if last or self._fence is None:
+                if last or self.fence is None:
                     raise
             except StorageUnavailable as problem:
-                self._telemetry.notice(
+                self.telemetry.notice(
                     "CheckpointDelayed",
-                    f"{self._folder}: {problem.found}; training continues, and the newest checkpoint is written when "
+                    f"{self.folder}: {problem.found}; training continues, and the newest checkpoint is written when "
                     "storage answers",
                     level="Warning",
                 )
                 raise
             except (InvalidData, OSError):
                 # A newer attempt may have swept this one's unpublished files: then Superseded is the cause.
-                if self._fence is not None:
-                    self._fence.check()
+                if self.fence is not None:
+                    self.fence.check()
                 raise
-        self._telemetry.emit(
+        self.telemetry.emit(
             Saved,
             step=state.step,
             uri=uri,
             bytes=sum(file.bytes for file in files.values()),
-            seconds=round(self._telemetry.now() - began, 3),
+            seconds=round(self.telemetry.now() - began, 3),
         )
-        for old in checkpoints(self._folder)[: -self._max_to_keep]:
+        for old in checkpoints(self.folder)[: -self.max_to_keep]:
             self._delete(old)
-        delete_unfinished(self._folder)
+        delete_unfinished(self.folder)
 
     @staticmethod
     def _delete(uri: str) -> None:
@@ -306,16 +298,16 @@ class Checkpointer:
 
     def _publish(self, uri: str, scratch: Path, state: CheckpointState) -> None:
         state_uri = storage.join(uri, STATE)
-        if self._fence is not None:
-            self._fence.check()
+        if self.fence is not None:
+            self.fence.check()
         there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
         if state_uri in there:
             # An earlier attempt saved the same step: its state is deleted before its files change.
             storage.delete(state_uri, version=there[state_uri])
         to = {scratch / name: storage.join(uri, name) for name in state.files}
         transfers.upload(to, replacing=there, keep_source=False)
-        if self._fence is not None:
-            self._fence.check()
+        if self.fence is not None:
+            self.fence.check()
         storage.write(state_uri, state.to_json().encode(), replacing=None)
 
 

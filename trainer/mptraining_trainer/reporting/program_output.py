@@ -39,7 +39,7 @@ class ProgramOutput:
         if environment.get(OUTPUT_KEPT):
             return
         name = partial(log_file, identity.attempt, identity.incarnation, identity.index)
-        self._writer = LogWriter(folder, name, redact=secrets.redact, on_failure=self._warn, outbox=outbox)
+        self._writer = LogWriter(folder, name, redact=secrets.redact, on_failure=self._warn, outbox=outbox or Outbox())
         for stream in ("stdout", "stderr"):
             before = getattr(sys, stream)
             copied = as_whole_lines(before)

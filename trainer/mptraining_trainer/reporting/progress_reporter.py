@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -40,6 +41,7 @@ _FINAL = frozenset({400, 409, 413})
 TOPIC = "ProgressNotReported"
 
 
+@dataclass(eq=False, repr=False)
 class Reporter:
     """`hear` accepts Events from any thread and returns at once; `close` sends the last ones and waits briefly.
 
@@ -47,22 +49,16 @@ class Reporter:
     the operator's certificate. `interval` is in seconds.
     """
 
-    def __init__(
-        self,
-        url: str,
-        token_file: Path,
-        certificate: str,
-        notice: Notify,
-        *,
-        interval: float = EVERY,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._url = url
-        self._token_file = token_file
-        self._notice = notice
-        self._interval = interval
-        self._clock = clock
-        self._trusted = _written_to_file(certificate)
+    url: str
+    token_file: Path
+    certificate: str
+    notice: Notify
+    _: KW_ONLY
+    interval: float = EVERY
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._trusted = _written_to_file(self.certificate)
         self._changed = threading.Condition()
         self._progress: Progress | None = None
         self._finished: Finished | None = None
@@ -119,7 +115,7 @@ class Reporter:
         """Wait until the next report is due and return it; None at the end."""
         with self._changed:
             while not (self._closing or self._finished):
-                event, pause = self._progress, self._next - self._clock()
+                event, pause = self._progress, self._next - self.clock()
                 if event is not None and (pause <= 0 or (_is_last(event) and not self._failures)):
                     self._progress = None
                     return event
@@ -137,7 +133,7 @@ class Reporter:
         """Send the event and set the time of the next one; return False if a retry may succeed."""
         if self._refused:
             return True
-        self._next = self._clock() + self._interval
+        self._next = self.clock() + self.interval
         try:
             response = self._post(event, timeout)
         except Exception as error:  # noqa: BLE001 - a failed report must not affect training
@@ -147,14 +143,14 @@ class Reporter:
         return self._handle_response(response)
 
     def _post(self, event: Event, timeout: tuple[float, float]) -> requests.Response:
-        token = self._token_file.read_text(encoding="ascii").strip()
+        token = self.token_file.read_text(encoding="ascii").strip()
         if not token:
-            raise ValueError(f"{self._token_file} is empty")
+            raise ValueError(f"{self.token_file} is empty")
         with requests.Session() as session:
             # Proxies, certificates and passwords in the environment are meant for the program's own requests.
             session.trust_env = False
             return session.post(
-                self._url,
+                self.url,
                 data=event.to_json().encode(),
                 headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
                 timeout=timeout,
@@ -180,8 +176,8 @@ class Reporter:
     def _back_off(self, wait: float | None) -> None:
         """Set the time of the next try by exponential backoff, at least the operator's Retry-After."""
         self._failures += 1
-        doubled = min(_LONGEST_WAIT, self._interval * 2 ** min(self._failures - 1, 10))
-        self._next = self._clock() + max(doubled, min(wait or 0.0, _LONGEST_WAIT))
+        doubled = min(_LONGEST_WAIT, self.interval * 2 ** min(self._failures - 1, 10))
+        self._next = self.clock() + max(doubled, min(wait or 0.0, _LONGEST_WAIT))
 
     def _warn(self, what: str, message: str) -> None:
         """Warn once for each kind of failure, and not after the Finished event."""
@@ -189,7 +185,7 @@ class Reporter:
             if what in self._noticed or self._finished is not None:
                 return
             self._noticed.add(what)
-        self._notice(TOPIC, message, level="Warning")
+        self.notice(TOPIC, message, level="Warning")
 
 
 def _is_last(event: Progress) -> bool:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -121,6 +122,7 @@ _CLOSE_SECONDS = 10.0
 _TERMINATION_LOG_BYTES = 4096
 
 
+@dataclass(eq=False, repr=False)
 class Telemetry:
     """Reports the Events of one worker. `output` is the run folder, None if events are not stored.
 
@@ -128,31 +130,22 @@ class Telemetry:
     all messages.
     """
 
-    def __init__(
-        self,
-        identity: WorkerIdentity,
-        output: str | None,
-        *,
-        termination_log: str | None = None,
-        secrets: SecretValues | None = None,
-        stream: TextIO | None = None,
-        wall: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-        outbox: Outbox | None = None,
-        part_seconds: float | None = None,
-    ) -> None:
-        self._identity = identity
+    identity: WorkerIdentity
+    output: str | None
+    _: KW_ONLY
+    termination_log: str | None = None
+    secrets: SecretValues = field(default_factory=lambda: SecretValues({}))
+    stream: TextIO | None = None
+    wall: Callable[[], float] = time.time
+    now: Callable[[], float] = time.monotonic
+    outbox: Outbox = field(default_factory=Outbox)
+    part_seconds: float | None = None
+
+    def __post_init__(self) -> None:
         self._process = os.getpid()
-        self._output = output
-        self._termination_log = termination_log
-        self._secrets = secrets or SecretValues({})
-        self._out = as_whole_lines(stream or sys.stdout)
-        self._wall = wall
-        self._monotonic = monotonic
-        self._began = monotonic()
+        self._out = as_whole_lines(self.stream or sys.stdout)
+        self._began = self.now()
         # Objects in a bucket cannot be appended to: events are buffered for a time and uploaded as the next part.
-        self._outbox = outbox or Outbox()
-        self._part_seconds = part_seconds
         self._end_upload: Callable[[float], None] | None = None
         self._part = 0
         self._lines: list[str] = []
@@ -163,17 +156,13 @@ class Telemetry:
         # Called with every event after it is reported; they must neither block nor raise.
         self.listeners: list[Callable[[Event], None]] = []
 
-    def now(self) -> float:
-        """Return the seconds of the monotonic clock."""
-        return self._monotonic()
-
     def seconds(self) -> float:
         """Return the seconds since this object was created."""
-        return self._monotonic() - self._began
+        return self.now() - self._began
 
     def process_seconds(self) -> float:
         """Return the seconds since this process was started, by the wall clock."""
-        return round(max(0.0, self._wall() - psutil.Process().create_time()), 3)
+        return round(max(0.0, self.wall() - psutil.Process().create_time()), 3)
 
     def emit(self, kind: type[Event], **fields: Any) -> None:
         """Report one event: a line on standard output and a line in the run folder; nothing in a forked child."""
@@ -182,18 +171,18 @@ class Telemetry:
         if "message" in fields:
             fields["message"] = self.redact(fields["message"])
         event = kind(
-            time=round(self._wall(), 3),
-            attempt=self._identity.attempt,
-            incarnation=self._identity.incarnation,
-            worker=self._identity.index,
+            time=round(self.wall(), 3),
+            attempt=self.identity.attempt,
+            incarnation=self.identity.incarnation,
+            worker=self.identity.index,
             **fields,
         )
         line = event.to_json()
         with self._lock:
             self._out.line(line)
             # The termination log comes before the run folder, whose write may fail.
-            if self._termination_log and isinstance(event, Finished):
-                _write_termination_log(self._termination_log, event)
+            if self.termination_log and isinstance(event, Finished):
+                _write_termination_log(self.termination_log, event)
             self._store(line)
         for listener in self.listeners:
             listener(event)
@@ -210,27 +199,27 @@ class Telemetry:
 
     def redact(self, text: str) -> str:
         """Return the text without values of Secrets."""
-        return self._secrets.redact(text)
+        return self.secrets.redact(text)
 
     def close(self) -> None:
         """Upload the buffered events; give up if the bucket does not answer."""
         if self._end_upload is not None:
             self._end_upload(_CLOSE_SECONDS)
-        if self._output is not None and self._lines:
-            print(f"warning: {self._output}: the last events are not kept", file=sys.stderr)
+        if self.output is not None and self._lines:
+            print(f"warning: {self.output}: the last events are not kept", file=sys.stderr)
 
     def disable_output(self) -> None:
         """Write no further events to the run folder, which belongs to another job or cannot be reached."""
-        self._output = None
+        self.output = None
 
     def _store(self, line: str) -> None:
-        if self._output is None:
+        if self.output is None:
             return
-        if storage.is_remote(self._output):
+        if storage.is_remote(self.output):
             self._lines.append(line)
             if self._end_upload is None:
-                self._end_upload = self._outbox.repeat(
-                    "events", self._upload, self._output, on_failure=self._warn, seconds=self._part_seconds
+                self._end_upload = self.outbox.repeat(
+                    "events", self._upload, self.output, on_failure=self._warn, seconds=self.part_seconds
                 )
             return
         path = storage.local_path(self._file())
@@ -240,13 +229,13 @@ class Telemetry:
                 file.write(line + "\n")
         except OSError as error:
             # Events that cannot be stored must not end the run; the next write to the folder reports its error.
-            self._output = None
+            self.output = None
             self.notice("EventsNotKept", f"{path.parent}: {error.strerror or error}", level="Warning")
 
     def _upload(self, _last: bool) -> None:
         with self._lock:
             lines, self._lines = self._lines, []
-        if self._output is None or not lines:
+        if self.output is None or not lines:
             return
         try:
             storage.write(self._file(), ("\n".join(lines) + "\n").encode())
@@ -262,10 +251,10 @@ class Telemetry:
         self.notice("EventsNotKept", f"{cause}; they are kept when storage answers", level="Warning")
 
     def _file(self) -> str:
-        assert self._output is not None
-        identity = self._identity
+        assert self.output is not None
+        identity = self.identity
         return storage.join(
-            self._output, events_file(identity.attempt, identity.incarnation, identity.index, self._part)
+            self.output, events_file(identity.attempt, identity.incarnation, identity.index, self._part)
         )
 
 

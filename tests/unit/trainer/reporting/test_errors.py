@@ -104,7 +104,7 @@ SILENT = StorageUnavailable("gs://bucket/run", "the bucket cannot be reached (Co
 
 def test_retries_are_reported_once_in_ten_seconds() -> None:
     clock, said = [0.0], io.StringIO()
-    with report_storage_retries(Telemetry(SEAT, None, stream=said, monotonic=lambda: clock[0])):
+    with report_storage_retries(Telemetry(SEAT, None, stream=said, now=lambda: clock[0])):
         for at in (0.0, 1.0, 9.9, 10.0, 12.0):
             clock[0] = at
             gcs_clients.endpoint().report_retry("gs://bucket/run", "HTTP 503")
@@ -130,7 +130,7 @@ def test_a_service_that_never_answered_the_first_attempt_is_a_mistake_and_no_oth
 
 def test_events_that_a_bucket_refuses_are_in_the_next_part(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = [0.0], io.StringIO()
-    telemetry = Telemetry(SEAT, f"{bucket}/run", stream=said, monotonic=lambda: clock[0], part_seconds=0.05)
+    telemetry = Telemetry(SEAT, f"{bucket}/run", stream=said, now=lambda: clock[0], part_seconds=0.05)
     with socket.socket() as closed, monkeypatch.context() as away:
         closed.bind(("127.0.0.1", 0))
         away.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{closed.getsockname()[1]}")

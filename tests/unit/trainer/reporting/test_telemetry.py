@@ -20,7 +20,7 @@ SEAT = WorkerIdentity(index=1, hosts=("a:1", "b:1"), attempt=3, incarnation="pod
 
 
 def telemetry(output: str | None, stream: io.StringIO, clock: Clock | None = None) -> Telemetry:
-    return Telemetry(SEAT, output, stream=stream, wall=lambda: 1234.56789, monotonic=clock or Clock())
+    return Telemetry(SEAT, output, stream=stream, wall=lambda: 1234.56789, now=clock or Clock())
 
 
 def saved(voice: Telemetry, step: int) -> None:
