@@ -18,7 +18,7 @@ from mptraining_operator.cluster import Cluster
 from mptraining_operator.controller import Reconciler
 from mptraining_operator.event_recorder import EventRecorder
 from mptraining_operator.health import HealthServer
-from mptraining_operator.leader_election import Election, LeaseKeeper, NotLeading, Term
+from mptraining_operator.leader_election import LeaseKeeper, NotLeading, Term
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.pause import Pause
@@ -167,8 +167,15 @@ class Operator:
             on_event=metrics.watch_event,
             on_restart=metrics.count_watch_restart,
         )
-        election = Election(leases, identity, settings.lease, monotonic=monotonic, wall=clock)
-        self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=self._stand_by)
+        self._lease = LeaseKeeper(
+            leases,
+            identity,
+            settings.lease,
+            monotonic=monotonic,
+            wall=clock,
+            on_started=self._lead,
+            on_lost=self._stand_by,
+        )
         self._health = HealthServer(
             settings.health_port,
             metrics=metrics.text,
