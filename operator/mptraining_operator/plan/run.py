@@ -20,12 +20,11 @@ _GAVE_BACK = (outcomes.SUSPENDED.reason, outcomes.QUEUE_PREEMPTED.reason)
 _POD_GROUP_RETRY = 10.0
 
 
-def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
+def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """Report whether the attempt's pods wait or run, and enforce its deadlines."""
-    status = snapshot.status
-    attempt = conditions.current_attempt(status) if status else None
+    attempt = conditions.current_attempt(status)
     batch_job = snapshot.batch_job(attempt.number) if attempt else None
-    if status is None or attempt is None or batch_job is None:
+    if attempt is None or batch_job is None:
         return None
     generation = snapshot.generation
     records: tuple[EventRecord, ...] = ()
