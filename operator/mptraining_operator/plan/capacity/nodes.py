@@ -140,7 +140,7 @@ def _shrunk(
 
 def _lost_machines(status: JobStatus) -> bool:
     """Return whether all workers of this attempt had a machine before: those without one now have lost it."""
-    *_, before, attempt = (None, None, *(status.attempts or ()))
+    before, attempt = ([None, None, *(status.attempts or [])])[-2:]
     if before is None or attempt is None or before.outcome in _STARTS_AFRESH:
         return False
     return attempt.workers is None or before.workers is None or attempt.workers <= before.workers
