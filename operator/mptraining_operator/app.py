@@ -120,7 +120,8 @@ class Operator:
         self._event_recorder = EventRecorder(
             cluster, host=identity.name, clock=clock, count_dropped=metrics.count_dropped_event
         )
-        self._pause = Pause(self._cache, self._record_pause)
+        does = "leaves this job and its pods alone"
+        self._pause = Pause("job", does, self._cache.stored, self._record_pause)
         self._progress: ProgressEndpoint | None = None
         leader = cluster.fenced(self._check_term)
         self._namespace_objects = NamespaceObjects(leader, monotonic)
@@ -204,7 +205,7 @@ class Operator:
             # A standby queues keys but does not process them.
             queue_age=lambda: self._queue.oldest_age() if self._lease.leading else 0.0,
             queue_depth=self._queue.depth,
-            paused_jobs=self._pause.paused_jobs,
+            paused_jobs=lambda: sum(job.paused for job in self._cache.jobs()),
             lease_transitions=self._lease.transitions,
             namespaces_unavailable=self._relister.unavailable,
         )

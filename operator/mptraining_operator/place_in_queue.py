@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mptraining_api.kubernetes_api import (
-    BATCH_JOBS,
-    LOCAL_QUEUES,
-    ApiProblem,
-    Raw,
-)
+from mptraining_api.kubernetes_api import BATCH_JOBS, LOCAL_QUEUES, ApiProblem, Raw
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.spec import Scheduling
 from mptraining_api.status import format_time, truncated

@@ -248,7 +248,7 @@ def end_is_due(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
 
     All its pods are counted, or a trainer has failed or all have succeeded in pods that other containers keep alive.
     """
-    if batch_job.ended or batch_job.suspended or batch_job.deleting:
+    if batch_job.inactive:
         return None
     pods = snapshot.pods_of(batch_job.attempt)
     if any(not pod.terminated for pod in pods):

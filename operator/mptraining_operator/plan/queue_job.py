@@ -44,13 +44,9 @@ def managed_elsewhere(snapshot: Snapshot) -> bool:
 def admitted(snapshot: Snapshot) -> Admitted | None:
     """Return the job's place in its queue; None before its admission, and for a job or an attempt without one."""
     found = snapshot.queue_job
-    if found is None or not _is_admitted(found) or found.placement is None or snapshot.queue_name is None:
+    if found is None or found.inactive or found.placement is None or snapshot.queue_name is None:
         return None
     return Admitted(found.name, found.uid, found.placement)
-
-
-def _is_admitted(queue_job: SeenBatchJob) -> bool:
-    return not (queue_job.suspended or queue_job.ended or queue_job.deleting)
 
 
 def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:

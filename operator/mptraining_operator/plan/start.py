@@ -86,7 +86,7 @@ def record_first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> P
     if status.current_attempt or status.attempts or numbers != [1]:
         return None
     batch_job = snapshot.batch_jobs[0]
-    starts = not (batch_job.ended or batch_job.suspended or batch_job.deleting or snapshot.suspend)
+    starts = not (batch_job.inactive or snapshot.suspend)
     due = batch_job.created + _RECORD_AFTER
     if starts and batch_job.ready + batch_job.succeeded < batch_job.parallelism and now < due:
         return Plan(wake_at=due)
@@ -94,7 +94,8 @@ def record_first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> P
     if isinstance(job, Plan):
         return job
     clean = conditions.cleared(status) if conditions.is_true(status, "Finished") else status
-    start = machines.start_of_created(batch_job, job)
+    workers = batch_job.workers or batch_job.parallelism
+    start = machines.start_of(batch_job.attempt, job, machine=batch_job.machine, nodes=workers)
     after = conditions.with_attempt_started(clean, start, min(batch_job.created, now), snapshot.generation)
     after = after.model_copy(update={"job_digest": batch_job.job_digest or None})
     recorded = replace(snapshot, status=after)
@@ -231,7 +232,8 @@ def recreate_missing_job(  # noqa: PLR0911 - a row of cases
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    start = _within_admission(snapshot, machines.start_again(attempt, job))
+    again_as = machines.start_of(attempt.number, job, machine=attempt.machine or 0, nodes=attempt.workers)
+    start = _within_admission(snapshot, again_as)
     if start.nodes != attempt.workers:
         size = {"workers": start.nodes}
         attempts = [*(written.attempts or [])[:-1], attempt.model_copy(update=size)]

@@ -23,7 +23,7 @@ from mptraining_api.sweep.spec import SWEEP_KIND, MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch.informer import Receiver, Stream
-from mptraining_operator.watch.parse import optional_time, version_number
+from mptraining_operator.watch.parse import optional_time, unreadable_status, version_number
 from mptraining_operator.watch.versions import Versions
 from mptraining_operator.watch.work_queue import WorkQueue
 
@@ -110,9 +110,7 @@ class StoredSweep:
         try:
             return SweepStatus.read(self.status), ""
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in ("status", *first["loc"]))
-            return None, f"{where}: {first['msg']}; was it written by another version?"
+            return None, unreadable_status(error)
 
     def same_work(self, other: StoredSweep) -> bool:
         """Return whether `other` differs in no field that a plan depends on."""

@@ -102,7 +102,7 @@ def resized_to(status: JobStatus) -> int | None:
 def decide(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> Size:
     """Return the size of the current attempt, whose Indexed Job is `batch_job`."""
     attempt = conditions.current_attempt(status)
-    if attempt is None or batch_job.suspended or batch_job.deleting or batch_job.ended:
+    if attempt is None or batch_job.inactive:
         return Size()
     if conditions.is_true(status, "Running"):
         return _growth(sizes, snapshot, status, attempt, now)
