@@ -64,7 +64,6 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@PYTHONPATH=api:operator:trainer:client $(BIN)/lint-imports --no-cache | tail -n 3
-	@$(BIN)/python -m mptraining_api.crd --check
 	@$(BIN)/python -m hack.helm_chart --check
 	@$(MAKE) --no-print-directory lint-chart
 lint-chart: build/bin/actionlint build/bin/helm build/bin/helm-docs
@@ -100,7 +99,7 @@ browser: $(INSTALLED) chromium
 smoke: $(INSTALLED) build/bin/helm
 	@$(PYTEST) tests/e2e/kind/test_smoke.py
 
-soak: $(INSTALLED) servers build/env/fuzz/.installed build/kueue/kueue build/bin/kube-scheduler-coscheduling ## hours: random tests in their long form, fuzzing, kills, chaos, the oldest and newest Kubernetes, parity
+soak: $(INSTALLED) servers build/kueue/kueue build/bin/kube-scheduler-coscheduling ## hours: random tests in their long form, kills, chaos, the oldest and newest Kubernetes, parity
 	@tests/soak/run.sh
 
 format: $(INSTALLED) ## applies ruff's formatting and automatic fixes

@@ -5,7 +5,6 @@ cd "$(dirname "$0")/../.."
 python=.venv/bin/python
 
 $python -m pytest -q tests/unit --hypothesis-profile=soak --timeout=7200
-$python -m tests.soak.fuzz --minutes "${FUZZ_MINUTES:-60}"
 $python -m tests.soak.kill_and_resume.matrix
 $python -m tests.soak.chaos --kills 200
 $python -m pytest -q tests/soak --durations=20

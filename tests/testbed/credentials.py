@@ -20,42 +20,6 @@ _VALID = datetime.timedelta(days=2)
 
 
 @dataclass(frozen=True)
-class Keys:
-    """Key and certificate files in one folder."""
-
-    authority: Path
-    certificate: Path
-    key: Path
-    service_account_key: Path
-    tokens: Path
-
-
-def create_keys(folder: Path, components: dict[str, tuple[str, str]]) -> Keys:
-    """Write all files. `components` gives each further static token its user and group."""
-    folder.mkdir(parents=True, exist_ok=True)
-    keys = Keys(
-        authority=folder / "ca.crt",
-        certificate=folder / "server.crt",
-        key=folder / "server.key",
-        service_account_key=folder / "service-accounts.key",
-        tokens=folder / "tokens.csv",
-    )
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    authority = _certificate("testbed", authority_key, None)
-    keys.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    server_key = ec.generate_private_key(ec.SECP256R1())
-    server = _certificate("kube-apiserver", server_key, (authority, authority_key))
-    keys.certificate.write_bytes(server.public_bytes(serialization.Encoding.PEM))
-    _write_key(keys.key, server_key)
-    _write_key(keys.service_account_key, ec.generate_private_key(ec.SECP256R1()))
-    rows = {ADMIN_TOKEN: ("admin", "system:masters"), **components}
-    keys.tokens.write_text(
-        "".join(f'{token},{user},{user},"{group}"\n' for token, (user, group) in rows.items()), encoding="utf-8"
-    )
-    return keys
-
-
-@dataclass(frozen=True)
 class ServerKeys:
     """The files of one server in one folder; `certificate` is the server's, signed by `authority`."""
 
@@ -71,17 +35,31 @@ def create_server_keys(folder: Path, *names: str) -> ServerKeys:
     authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = _certificate("testbed", authority_key, None)
     keys.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    server = _certificate("storage", server_key, (authority, authority_key), names)
+    server = _certificate("server", server_key, (authority, authority_key), names)
     keys.certificate.write_bytes(server.public_bytes(serialization.Encoding.PEM))
     _write_key(keys.key, server_key)
     return keys
+
+
+def create_service_account_key(path: Path) -> Path:
+    """Write the key with which an API server signs the tokens of service accounts."""
+    _write_key(path, ec.generate_private_key(ec.SECP256R1()))
+    return path
+
+
+def write_tokens(path: Path, components: dict[str, tuple[str, str]]) -> Path:
+    """Write the static tokens: the administrator's, and those of `components` with their user and group."""
+    rows = {ADMIN_TOKEN: ("admin", "system:masters"), **components}
+    lines = (f'{token},{user},{user},"{group}"\n' for token, (user, group) in rows.items())
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
 
 
 def _certificate(
     name: str,
     key: ec.EllipticCurvePrivateKey,
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
-    hosts: Iterable[str] = ("kubernetes.default.svc",),
+    hosts: Iterable[str] = (),
 ) -> x509.Certificate:
     """Return a certificate for 127.0.0.1 and `hosts` signed by `issuer`; without an issuer, a self-signed authority."""
     now = datetime.datetime.now(datetime.UTC)

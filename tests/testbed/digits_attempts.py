@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,21 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining_api.launch import (
-    ATTEMPT,
-    INCARNATION,
-    INDEX,
-    PROGRESS_SECONDS,
-    SOURCE_FOLDER,
-    TERMINATION_LOG,
-    launch,
-)
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from tests.testbed.attempts import Attempt, Start
-from tests.testbed.forks import Fork, Forks
-from tests.testbed.processes import free_ports
+from tests.testbed.forks import Fork, worker_environments
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +34,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start(digits: Path, tmp_path: Path, forks: Forks) -> Iterator[Start]:
+def start(digits: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts the processes of one attempt; all end with the test.
 
     They are forked from a process that has imported TensorFlow. With `real`, and for scripts, whose imports depend on
@@ -70,29 +59,17 @@ def start(digits: Path, tmp_path: Path, forks: Forks) -> Iterator[Start]:
             together = {"epochs": 1, "batchSize": {"global": 64}, "seed": 7} | training
             document["training"] = {name: value for name, value in together.items() if value is not None}
         job = resolve(MPTrainingJob.parse({"metadata": {"name": "digits"}, "spec": document}), ClusterSettings())
-        hosts = [f"127.0.0.1:{port}" for port in free_ports(job.processes)]
-        job_file = tmp_path / f"{number}.json"
-        command = (sys.executable, "-m", "mptraining_trainer", "train")
-        launched = launch(job, hosts=hosts, job_path=str(job_file), attempt=number, command=command)
-        job_file.write_text(launched.job_file)
-        environment = {**os.environ, **launched.environment, PROGRESS_SECONDS: "0", INCARNATION: f"i{number}"}
-        if source is not None:
-            environment[SOURCE_FOLDER] = str(source)
-        assert environment[ATTEMPT] == str(number)
         attempt = Attempt(tmp_path / folder, [], [])
         attempts.append(attempt)
-        for index in range(job.processes):
-            output = tmp_path / f"{number}-{index}.out"
-            told = {INDEX: str(index), TERMINATION_LOG: str(output.with_suffix(".last"))}
+        for environment, output in worker_environments(job, tmp_path, number, source=source):
             output.touch()
-            if not real and "script" not in spec.get("program", {}):
-                attempt.processes.append(Fork(forks, environment | told, output))
-            else:
-                with output.open("wb") as stdout, output.with_suffix(".err").open("wb") as stderr:
-                    attempt.processes.append(
-                        subprocess.Popen(launched.command, env=environment | told, stdout=stdout, stderr=stderr)
-                    )
             attempt.outputs.append(output)
+            if not real and "script" not in spec.get("program", {}):
+                attempt.processes.append(Fork(environment, output))
+                continue
+            with output.open("wb") as stdout, output.with_suffix(".err").open("wb") as stderr:
+                command = [sys.executable, "-m", "mptraining_trainer", "train"]
+                attempt.processes.append(subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr))
         return attempt
 
     yield begin

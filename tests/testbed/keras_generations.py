@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from mptraining_trainer.keras_backend import Keras, load
 from tests.left_out import first_of
-from tests.testbed.forks import Forks
 
 _CPU = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 4)
@@ -65,13 +64,6 @@ def keras3() -> Keras:
     found = load("Keras3")
     found.set_seed(1)
     return found
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
-    """The process that imports TensorFlow once for all trainer processes that are forked from it."""
-    with Forks() as started:
-        yield started
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Names of Keras' applications, optimizers, losses, metrics and schedules, known without TensorFlow.
 
-`keras_names.toml` is made by `python -m hack.keras_names` from the installed packages.
+A unit test compares `keras_names.toml` with the installed packages.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from hack.bench.records import own_reader
 from hack.bench.records.child import Measured, Task
 from hack.bench.records.data import BUCKET, Data, Size, make
 from hack.bench.records.peers import PEERS
-from tests.testbed.gcs.faults import Counters, Shape
+from tests.testbed.gcs.faults import Shape
 from tests.testbed.gcs.object_server import ObjectServer
-from tests.testbed.gcs.proxy import StorageProxy
+from tests.testbed.gcs.proxy import Counters, StorageProxy
 
 ROOT = Path(__file__).resolve().parents[3]
 # 50 ms a request and 20 MB/s a stream: low enough that two cores do not hide a reader's design.

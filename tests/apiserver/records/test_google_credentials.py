@@ -6,7 +6,6 @@ One process makes all requests, with both clients: http.client reads, google-clo
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
@@ -17,12 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from google.auth import crypt, jwt
 
 from tests.testbed.gcs.object_server import ObjectServer
-from tests.testbed.google.emulator import Google, external_account, service_account_key
-from tests.testbed.google.identity import ANNOTATION, KubernetesAccount, Provider, Realm
+from tests.testbed.google.server import (
+    Google,
+    KubernetesAccount,
+    Provider,
+    Realm,
+    external_account,
+    new_key,
+    service_account_key,
+)
 
 PROJECT = "our-project"
 TRAINER = f"trainer@{PROJECT}.iam.gserviceaccount.com"
@@ -34,7 +39,7 @@ FEDERATED = f"principal://{POOLS}/clusters/subject/system:serviceaccount:team-a:
 STRANGER = f"principal://{POOLS}/clusters/subject/system:serviceaccount:team-b:other"
 DIRECT = f"principal://{POOLS}/{PROJECT}.svc.id.goog/subject/ns/team-a/sa"
 
-# Standard input is a JSON object of cases: the environment's credentials and the metadata server's file of each.
+# Standard input is a JSON object of cases: the environment's credentials and the metadata server's pod of each.
 ASK = """
 import json, os, pathlib, sys
 from mptraining_api.problems import Problem
@@ -47,9 +52,9 @@ def said(ask):
         return f"{problem.reason}: {problem}"
 
 answers = {}
-for name, (file, accounts) in json.load(sys.stdin).items():
+for name, (file, pod) in json.load(sys.stdin).items():
     os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = file
-    pathlib.Path(sys.argv[1]).write_text(json.dumps(accounts))
+    pathlib.Path(sys.argv[1]).write_text(pod)
     gcs_clients.endpoint_of.cache_clear()
     object = "gs://private/object"
     answers[name] = [
@@ -65,23 +70,14 @@ class Cluster:
     """A Kubernetes cluster as an issuer of service account tokens."""
 
     def __init__(self) -> None:
-        self._key = rsa.generate_private_key(65537, 2048)
-        numbers = self._key.public_key().public_numbers()
-        modulus, exponent = (
-            _part(each.to_bytes((each.bit_length() + 7) // 8, "big")) for each in (numbers.n, numbers.e)
-        )
-        self.keys = ({"kty": "RSA", "kid": "one", "n": modulus, "e": exponent},)
+        private, public = new_key()
+        self.keys = {"one": public}
+        self._signer = crypt.RSASigner.from_string(private, "one")
 
-    def token(self, subject: str, *, audience: str = f"https:{AUDIENCE}", issuer: str = ISSUER) -> str:
+    def token(self, subject: str, *, audience: str = f"https:{AUDIENCE}") -> str:
         now = int(time.time())
-        claims = {"iss": issuer, "sub": subject, "aud": [audience], "iat": now, "exp": now + 3600}
-        parts = [_part(json.dumps(each).encode()) for each in ({"alg": "RS256", "kid": "one"}, claims)]
-        signature = self._key.sign(".".join(parts).encode(), padding.PKCS1v15(), hashes.SHA256())
-        return ".".join([*parts, _part(signature)])
-
-
-def _part(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+        claims = {"iss": ISSUER, "sub": subject, "aud": [audience], "iat": now, "exp": now + 3600}
+        return jwt.encode(self._signer, claims).decode()
 
 
 @pytest.fixture
@@ -89,8 +85,8 @@ def kubernetes() -> Cluster:
     return Cluster()
 
 
-KEY, PUBLIC = service_account_key(TRAINER, PROJECT)
-READER_KEY, READER_PUBLIC = service_account_key(READER, PROJECT)
+KEY, PUBLIC = service_account_key(TRAINER)
+READER_KEY, READER_PUBLIC = service_account_key(READER)
 
 
 @pytest.fixture
@@ -99,10 +95,8 @@ def google(object_server: ObjectServer, kubernetes: Cluster, tmp_path: Path) -> 
     object_server.upload("private", "object", b"data")
     user, viewer = "roles/storage.objectUser", "roles/storage.objectViewer"
     realm = Realm(
-        secret="of the test",
-        project=PROJECT,
+        Provider(AUDIENCE.removeprefix("//"), issuer=ISSUER, audience=f"https:{AUDIENCE}", keys=kubernetes.keys),
         keys={TRAINER: PUBLIC, READER: READER_PUBLIC},
-        providers={AUDIENCE: Provider(issuer=ISSUER, audience=f"https:{AUDIENCE}", keys=kubernetes.keys)},
         users={TRAINER: (FEDERATED, f"serviceAccount:{PROJECT}.svc.id.goog[team-a/trainer]")},
         grants={"private": {TRAINER: user, READER: viewer, FEDERATED: user, f"{DIRECT}/direct": user}},
     )
@@ -140,19 +134,17 @@ def test_each_way_of_credentials_works_and_reports_what_is_missing(
         token_file = file(f"{name}.token", token) if token else "/nowhere/token"
         return file(f"{name}.json", external_account(AUDIENCE, token_file, account))
 
-    def pod(namespace: str, name: str, account: str | None) -> dict[str, Any]:
-        annotations = {ANNOTATION: account} if account else {}
-        asking = KubernetesAccount(namespace=namespace, name=name, annotations=annotations)
-        return {"127.0.0.1": asking.model_dump()}
+    def pod(namespace: str, name: str, account: str = "") -> str:
+        return KubernetesAccount(namespace, name, account).to_json()
 
     ours, theirs = "system:serviceaccount:team-a:trainer", "system:serviceaccount:team-b:other"
-    unknown = service_account_key("gone@our-project.iam.gserviceaccount.com", PROJECT)[0]
-    cases: dict[str, tuple[str, Any, list[str]]] = {
-        "key": (file("key.json", KEY), {}, WORKS),
-        "key of one who may only read": (file("reader.json", READER_KEY), {}, [*WORKS[:2], no_role(READER)[2]]),
+    unknown = service_account_key("gone@our-project.iam.gserviceaccount.com")[0]
+    cases: dict[str, tuple[str, str, list[str]]] = {
+        "key": (file("key.json", KEY), "", WORKS),
+        "key of one who may only read": (file("reader.json", READER_KEY), "", [*WORKS[:2], no_role(READER)[2]]),
         "key that was deleted": (
-            file("deleted.json", service_account_key(TRAINER, PROJECT)[0]),
-            {},
+            file("deleted.json", service_account_key(TRAINER)[0]),
+            "",
             everywhere(
                 "Google did not accept the service account's key (invalid_grant: Invalid JWT Signature). "
                 "Make a new key for the file that GOOGLE_APPLICATION_CREDENTIALS names"
@@ -160,18 +152,18 @@ def test_each_way_of_credentials_works_and_reports_what_is_missing(
         ),
         "key of an account that is gone": (
             file("gone.json", unknown),
-            {},
+            "",
             everywhere(
                 "Google did not accept the service account's key (invalid_grant: Invalid grant: account not found). "
                 "Make a new key for the file that GOOGLE_APPLICATION_CREDENTIALS names"
             ),
         ),
-        "external account, as the service account": (external("acting", kubernetes.token(ours), TRAINER), {}, WORKS),
-        "external account alone": (external("itself", kubernetes.token(ours), None), {}, WORKS),
-        "external account without a role": (external("no-role", kubernetes.token(theirs), None), {}, no_role(STRANGER)),
+        "external account, as the service account": (external("acting", kubernetes.token(ours), TRAINER), "", WORKS),
+        "external account alone": (external("itself", kubernetes.token(ours), None), "", WORKS),
+        "external account without a role": (external("no-role", kubernetes.token(theirs), None), "", no_role(STRANGER)),
         "external account that may not act": (
             external("not-acting", kubernetes.token(theirs), TRAINER),
-            {},
+            "",
             everywhere(
                 f"Google denied impersonation of the service account (HTTP 403: {DENIED}). Grant "
                 "roles/iam.workloadIdentityUser on the service account of the credential configuration to the pool's "
@@ -180,7 +172,7 @@ def test_each_way_of_credentials_works_and_reports_what_is_missing(
         ),
         "external account of another audience": (
             external("audience", kubernetes.token(ours, audience="vault"), TRAINER),
-            {},
+            "",
             everywhere(
                 "Google did not accept the provider's token (invalid_grant: The audience in ID Token [vault] does not "
                 "match the expected audience). Compare its issuer and audience with those of the workload identity "
@@ -189,7 +181,7 @@ def test_each_way_of_credentials_works_and_reports_what_is_missing(
         ),
         "external account signed by another cluster": (
             external("signature", Cluster().token(ours), TRAINER),
-            {},
+            "",
             everywhere(
                 "Google did not accept the provider's token (invalid_grant: Invalid ID Token signature). "
                 "Compare its issuer and audience with those of the workload identity provider"
@@ -197,14 +189,14 @@ def test_each_way_of_credentials_works_and_reports_what_is_missing(
         ),
         "external account without its token": (
             external("no-token", None, TRAINER),
-            {},
+            "",
             everywhere(
                 "File '/nowhere/token' was not found. Mount the token where the credential configuration names it"
             ),
         ),
         "workload identity": ("", pod("team-a", "trainer", TRAINER), WORKS),
-        "workload identity without a Google account": ("", pod("team-a", "direct", None), WORKS),
-        "workload identity without a role": ("", pod("team-a", "default", None), no_role(f"{DIRECT}/default")),
+        "workload identity without a Google account": ("", pod("team-a", "direct"), WORKS),
+        "workload identity without a role": ("", pod("team-a", "default"), no_role(f"{DIRECT}/default")),
         "workload identity that is not bound": (
             "",
             pod("team-b", "trainer", TRAINER),
@@ -219,7 +211,7 @@ def test_each_way_of_credentials_works_and_reports_what_is_missing(
         name: value for name, value in os.environ.items() if name not in ("STORAGE_EMULATOR_HOST", "NO_GCE_CHECK")
     }
     done = subprocess.run(
-        [sys.executable, "-c", ASK, str(google.accounts)],
+        [sys.executable, "-c", ASK, str(google.pod)],
         input=json.dumps({name: case[:2] for name, case in cases.items()}),
         env={**inherited, "MPTRAINING_STORAGE_RETRY_SECONDS": "1", **google.environment()},
         capture_output=True,

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.soak.kill_and_resume.elastic import EPOCHS, KILLED_AT, RECORDS, SIZES, ElasticRun, make_data, run
-from tests.testbed.forks import Forks
+from tests.soak.kill_and_resume import counting_program
+from tests.soak.kill_and_resume.elastic import EPOCHS, KILLED_AT, RECORDS, SIZES, ElasticRun, run
+from tests.soak.kill_and_resume.rounds import make_data
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.timeout(1800)
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("elastic")
-    make_data(folder)
+    make_data(folder, counting_program.__file__, counts=(RECORDS, 240), numbered=True)
     return folder
 
 
@@ -30,12 +31,10 @@ def each_record_once(one: ElasticRun) -> bool:
     return len(one.epochs) == EPOCHS and all(metrics["once"] == RECORDS for metrics in ends)
 
 
-def test_the_records_are_the_same_and_the_loss_curve_differs_by_rounding(
-    forks: Forks, data: Path, tmp_path: Path
-) -> None:
+def test_the_records_are_the_same_and_the_loss_curve_differs_by_rounding(data: Path, tmp_path: Path) -> None:
     """Without random numbers or statistics of a replica, only the order of float32 sums depends on the workers."""
-    fixed = run(forks, data, tmp_path / "fixed", (1,))
-    changing = run(forks, data, tmp_path / "changing", SIZES, KILLED_AT)
+    fixed = run(data, tmp_path / "fixed", (1,))
+    changing = run(data, tmp_path / "changing", SIZES, KILLED_AT)
     assert [workers for workers, _ in changing.started] == list(SIZES)
     assert all(0 < first <= killed for (_, first), killed in zip(changing.started[1:], KILLED_AT, strict=True))
     assert each_record_once(fixed)
@@ -48,11 +47,11 @@ def test_the_records_are_the_same_and_the_loss_curve_differs_by_rounding(
 
 
 def test_with_dropout_and_batch_normalization_it_ends_within_the_spread_of_the_seeds(
-    forks: Forks, data: Path, tmp_path: Path
+    data: Path, tmp_path: Path
 ) -> None:
     """Masks and statistics are those of a replica's rows: another number of workers is like another seed."""
-    seeds = [run(forks, data, tmp_path / f"seed-{seed}", (1,), program="random", seed=seed) for seed in (7, 8, 9)]
-    changing = run(forks, data, tmp_path / "changing", SIZES, KILLED_AT, program="random")
+    seeds = [run(data, tmp_path / f"seed-{seed}", (1,), program="random", seed=seed) for seed in (7, 8, 9)]
+    changing = run(data, tmp_path / "changing", SIZES, KILLED_AT, program="random")
     assert each_record_once(changing)
     assert changing.curve("order") == seeds[0].curve("order")
     for metric in ("val_accuracy", "val_loss"):

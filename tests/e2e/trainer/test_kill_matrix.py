@@ -13,7 +13,6 @@ import pytest
 from tests.soak.kill_and_resume.faults import Fault, Mutation
 from tests.soak.kill_and_resume.matrix import compared, different
 from tests.soak.kill_and_resume.rounds import STEPS, Configuration, Round, make_data, run
-from tests.testbed.forks import Forks
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -37,9 +36,9 @@ CHOSEN = (
 
 @pytest.mark.parametrize("configuration", CHOSEN, ids=str)
 def test_killed_three_times_and_resumed_it_is_the_same_run(
-    forks: Forks, data: Path, tmp_path: Path, configuration: Configuration
+    data: Path, tmp_path: Path, configuration: Configuration
 ) -> None:
-    (runs,) = compared(forks, data, tmp_path, [configuration], kills=3, seed=1).values()
+    (runs,) = compared(data, tmp_path, [configuration], kills=3, seed=1).values()
     for one, differing in runs:
         assert differing == [], f"{configuration}: {one.kills}"
         assert one.digests.keys() == PARTS
@@ -48,8 +47,8 @@ def test_killed_three_times_and_resumed_it_is_the_same_run(
 
 
 @pytest.fixture(scope="module")
-def whole(forks: Forks, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Round:
-    return run(forks, Configuration("float32", "two replicas"), data, tmp_path_factory.mktemp("whole") / "run")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Round:
+    return run(Configuration("float32", "two replicas"), data, tmp_path_factory.mktemp("whole") / "run")
 
 
 @pytest.mark.parametrize(
@@ -62,13 +61,13 @@ def whole(forks: Forks, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
     ],
 )
 def test_an_omission_of_a_checkpoint_is_detected(
-    forks: Forks, data: Path, tmp_path: Path, whole: Round, mutation: Mutation, others: set[str]
+    data: Path, tmp_path: Path, whole: Round, mutation: Mutation, others: set[str]
 ) -> None:
     """The same comparison with checkpoints that omit a part of the state: the comparison can fail, and each part
     matters.
     """
     killed = [{0: Fault(signal.SIGKILL, STEPS - 3)}]
-    forgetful = run(forks, Configuration("float32", "two replicas"), data, tmp_path / "run", killed, mutation=mutation)
+    forgetful = run(Configuration("float32", "two replicas"), data, tmp_path / "run", killed, mutation=mutation)
     assert forgetful.codes == [[-signal.SIGKILL], [0]]
     assert others <= set(different(whole, forgetful))
     assert bool(different(whole, forgetful)) == bool(mutation)

@@ -6,30 +6,27 @@ API server, controller manager and operator are real; a proxy between them cuts 
 from __future__ import annotations
 
 import itertools
+import re
 import signal
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 import yaml
 
 from tests.soak.chaos.calls import insisted
 from tests.soak.chaos.jobs import Stub
-from tests.soak.chaos.metrics import phases, restarts
 from tests.soak.chaos.record import ATTEMPT, JOB
-from tests.soak.chaos.run import Counted
-from tests.soak.chaos.schedule import Fault, Kind, Pace
-from tests.soak.chaos.verdict import InjectedFault
+from tests.soak.chaos.schedule import Fault, Kind
 from tests.testbed import Behaviour, ControlPlane, Exit, Options, Run
-from tests.testbed.kubernetes.access import wait_until
 from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, grant_lease, install
+from tests.testbed.kubernetes.operator_namespace import JOBS, SETTINGS
 from tests.testbed.kubernetes.rest import Refused, Rest
 from tests.testbed.nodes.pods import Pod
 from tests.testbed.processes import Server, free_ports
@@ -62,24 +59,19 @@ class Replica:
 
 
 class Servers:
-    """A context manager. `inject` carries out one fault and returns the pods that it may have ended."""
+    """A context manager."""
 
-    pace = Pace(wait=(0.1, 0.8), lasts=(0.2, 1.5))
-    seconds = (1.0, 4.0)
-    namespace = NAMESPACE
-    # Every namespace has this ConfigMap.
-    own = frozenset({"kube-root-ca.crt"})
-    kinds: Mapping[Kind, float] = MappingProxyType({Kind.SWITCH: 0.2, Kind.CUT: 0.2, Kind.API: 0.1, Kind.DELETE: 0.4})
-
-    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._clock = clock
         self._numbers = itertools.count(1)
         self._replicas: list[Replica] = []
         self._stubs: dict[str, Stub] = {}
         self._stack = ExitStack()
-        self.counted = Counted()
+        # The seconds by which the clock of each replica that was started is wrong; counts of those that have ended.
         self.offsets: list[int] = []
+        self._counted = 0
+        # Times in which restarts may have been counted without being read.
+        self.blind: list[tuple[float, float]] = []
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -106,8 +98,7 @@ class Servers:
 
     def create(self, stub: Stub) -> None:
         self._stubs[stub.name] = stub
-        path = f"/apis/mptraining.dev/v1alpha1/namespaces/{NAMESPACE}/mptrainingjobs"
-        self.rest.post(path, stub.document())
+        self.rest.post(JOBS.format(NAMESPACE), stub.document())
 
     def _behaviour(self, pod: Pod) -> Behaviour:
         stub = self._stubs[pod.labels[JOB]]
@@ -118,24 +109,23 @@ class Servers:
 
     # -- faults -------------------------------------------------------------------------------------------------
 
-    def inject(self, fault: Fault) -> InjectedFault:
-        """Raises TimeoutError if the cluster does not recover."""
-        began = self._clock()
-        pods: frozenset[str] = frozenset()
-        if fault.kind in (Kind.KILL, Kind.SWITCH):
-            self._replace(fault)
-        elif fault.kind is Kind.CUT:
+    def inject(self, fault: Fault) -> str | None:
+        """Return the uid of the pod that the fault ended, "" for a fault that ended none, and None if it had no target.
+        Raises TimeoutError if the cluster does not recover.
+        """
+        began = time.monotonic()
+        if fault.kind is Kind.DELETE:
+            return self._delete(fault)
+        if fault.kind is Kind.CUT:
             self._proxy.cut_watches()
         elif fault.kind is Kind.API:
             self.control_plane.stop_api_server()
             time.sleep(fault.seconds)
             self.control_plane.start_api_server()
-            self.counted.blind.append((began - _BEFORE, self._clock() + _AFTER))
-        elif fault.kind is Kind.DELETE:
-            pods = self._delete(fault)
+            self.blind.append((began - _BEFORE, time.monotonic() + _AFTER))
         else:
-            raise ValueError(f"{fault.kind}: there are no nodes here")
-        return InjectedFault(began, self._clock(), pods, done=fault.kind is not Kind.DELETE or bool(pods))
+            self._replace(fault)
+        return ""
 
     def _replace(self, fault: Fault) -> None:
         if fault.kind is Kind.SWITCH or fault.pick < _LEADER:
@@ -153,21 +143,16 @@ class Servers:
         self._bury(chosen)
         self._start(fault.offset)
 
-    def _delete(self, fault: Fault) -> frozenset[str]:
-        def there() -> list[Pod]:
+    def _delete(self, fault: Fault) -> str | None:
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
             found = insisted(partial(self.control_plane.pods.select, NAMESPACE)) or []
-            return [each for each in found if not (each.ended or each.terminating)]
-
-        try:
-            wait_until(lambda: bool(there()), "a pod to delete", seconds=5)
-        except TimeoutError:
-            return frozenset()
-        pods = there()
-        if not pods:
-            return frozenset()
-        pod = sorted(pods, key=lambda each: each.name)[int(fault.pick * len(pods))]
-        insisted(partial(self.rest.delete, pod.path, {"preconditions": {"uid": pod.uid}}))
-        return frozenset({pod.uid})
+            if pods := [each for each in found if not (each.ended or each.terminating)]:
+                pod = pods[int(fault.pick * len(pods))]
+                insisted(partial(self.rest.delete, pod.path, {"preconditions": {"uid": pod.uid}}))
+                return pod.uid
+            time.sleep(0.02)
+        return None
 
     # -- operators ----------------------------------------------------------------------------------------------
 
@@ -186,7 +171,7 @@ class Servers:
         }
         program = PROGRAM.format(settings=str(settings), offset=offset)
         server = Server([sys.executable, "-c", program], log=self._folder / f"{name}.log", environment=environment)
-        self._replicas.append(Replica(server, name, port, self._clock()))
+        self._replicas.append(Replica(server, name, port, time.monotonic()))
         self.offsets.append(offset)
 
     def _leader(self) -> Replica | None:
@@ -204,14 +189,16 @@ class Servers:
                 text = answer.read().decode()
         except OSError:
             return {}
-        replica.restarts, replica.asked = restarts(text), self._clock()
-        return phases(text)
+        counts = re.findall(r"^mptraining_restarts_total\{[^}]*\} (\S+)$", text, re.M)
+        replica.restarts, replica.asked = sum(int(float(each)) for each in counts), time.monotonic()
+        phases = re.findall(r'^mptraining_jobs\{phase="(\w+)"\} (\S+)$', text, re.M)
+        return {phase: int(float(count)) for phase, count in phases if float(count)}
 
     def _bury(self, replica: Replica) -> None:
         """Keep the count of a replica that has ended."""
         self._replicas.remove(replica)
-        self.counted.restarts += replica.restarts
-        self.counted.blind.append((replica.asked - _BEFORE, self._clock() + _AFTER))
+        self._counted += replica.restarts
+        self.blind.append((replica.asked - _BEFORE, time.monotonic() + _AFTER))
 
     def revive(self) -> None:
         """Restart a replica that ended by itself, as a leader does that cannot renew its lease; read the counts of the
@@ -228,7 +215,7 @@ class Servers:
         return self._ask(self._until(self._leader, "a leader"))
 
     def restarts(self) -> int:
-        return self.counted.restarts + sum(each.restarts for each in self._replicas)
+        return self._counted + sum(each.restarts for each in self._replicas)
 
     def logs(self) -> str:
         """Return the logs of all replicas, also of those that have ended."""
@@ -248,16 +235,6 @@ class Servers:
 
 
 def _settings(port: int) -> dict[str, Any]:
-    """Return settings as in the cluster tests: seconds instead of a real cluster's minutes."""
-    return {
-        "trainerImage": "mptraining/trainer:chaos",
-        "healthPort": port,
-        "logFormat": "text",
-        "namespaces": [NAMESPACE],
-        "settleSeconds": 0.5,
-        "stuckPodSeconds": 1.0,
-        "graceSeconds": 1,
-        "progress": {"port": 0},
-        "restart": {"programSeconds": 0.3, "infrastructureSeconds": 0.2},
-        "lease": {"durationSeconds": 3, "renewSeconds": 0.5, "name": LEASE},
-    }
+    lease = {"durationSeconds": 3, "renewSeconds": 0.5, "name": LEASE}
+    restart = {"programSeconds": 0.3, "infrastructureSeconds": 0.2}
+    return {**SETTINGS, "healthPort": port, "namespaces": [NAMESPACE], "restart": restart, "lease": lease}

@@ -13,10 +13,13 @@ from typing import Any
 
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Outcome
+from tests.testbed.kubernetes.operator_namespace import document
 
 COUNT = 20
 # Chaos hits a job more often than any cluster does.
 _INFRASTRUCTURE_RETRIES = 1000
+# For which the workers of a job run.
+_SECONDS = (1.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -83,38 +86,16 @@ class Stub:
 
     def document(self) -> dict[str, Any]:
         """Return the MPTrainingJob; its program is never run."""
-        policy = {
-            "backoffLimit": self.behaviour.backoff_limit,
-            "infrastructureRetries": _INFRASTRUCTURE_RETRIES,
-        }
-        spec: dict[str, Any] = {
-            "accelerator": {"type": "cpu"},
-            "nodes": self.workers,
-            "program": {"application": {"name": "mlp", "classes": 3}},
-            "data": {"train": ["/data/train-*.tfrecord"]},
-            "training": {"epochs": 1, "batchSize": {"global": 64}},
-            "runPolicy": policy,
-        }
-        return {
-            "apiVersion": "mptraining.dev/v1alpha1",
-            "kind": "MPTrainingJob",
-            "metadata": {"name": self.name},
-            "spec": spec,
-        }
+        policy = {"backoffLimit": self.behaviour.backoff_limit, "infrastructureRetries": _INFRASTRUCTURE_RETRIES}
+        return document(self.name, nodes=self.workers, runPolicy=policy)
 
 
-def draw(seed: int, seconds: tuple[float, float]) -> tuple[Stub, ...]:
-    """Return twenty jobs, each behaviour twice, with durations between these seconds; the seed decides order and
-    length.
-    """
+def draw(seed: int) -> tuple[Stub, ...]:
+    """Return twenty jobs, each behaviour twice; the seed decides order and length."""
     chance = random.Random(f"chaos jobs {seed}")
     kinds = [kind for kind in BEHAVIOURS for _ in range(COUNT // len(BEHAVIOURS))]
     chance.shuffle(kinds)
     return tuple(
-        Stub(
-            name=f"{kind}-{number}",
-            kind=kind,
-            seconds=round(chance.uniform(*seconds) * BEHAVIOURS[kind].times, 3),
-        )
+        Stub(f"{kind}-{number}", kind, round(chance.uniform(*_SECONDS) * BEHAVIOURS[kind].times, 3))
         for number, kind in enumerate(kinds)
     )

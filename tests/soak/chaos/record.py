@@ -21,7 +21,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 @dataclass(frozen=True)
 class PodSeen:
-    """A worker's pod. `deleted`: its deletion was requested."""
+    """A worker's pod."""
 
     uid: str
     name: str
@@ -29,8 +29,6 @@ class PodSeen:
     attempt: int
     index: int
     phase: str
-    node: str = ""
-    deleted: bool = False
 
     @property
     def alive(self) -> bool:
@@ -97,8 +95,6 @@ def pod(raw: Object) -> PodSeen | None:
         attempt=int(labels[ATTEMPT]),
         index=int(labels.get(INDEX) or metadata.get("annotations", {})[INDEX]),
         phase=raw.get("status", {}).get("phase", "Pending"),
-        node=raw["spec"].get("nodeName", ""),
-        deleted="deletionTimestamp" in metadata,
     )
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.soak.chaos.record import JobSeen
 from tests.soak.chaos.run import Ran
 from tests.soak.chaos.schedule import Kind
-from tests.soak.chaos.verdict import doubled
+from tests.soak.chaos.verdict import doubled, last_seen, outcomes_seen
 
 
 def table(rounds: Sequence[Ran], *, seed: int) -> str:
     """Return faults by kind, then the jobs' outcomes, then the complaints; all rounds together."""
     done = Counter(fault.kind for ran in rounds for fault in ran.faults)
-    jobs = [job for ran in rounds for job in _last(ran).values()]
-    reasons = Counter(outcome for ran in rounds for outcome in _outcomes(ran).values())
+    jobs = [job for ran in rounds for job in last_seen(ran.evidence).values()]
+    reasons = Counter(
+        outcome
+        for ran in rounds
+        for name in last_seen(ran.evidence)
+        for outcome in outcomes_seen(ran.evidence, name).values()
+    )
     offsets = [offset for ran in rounds for offset in ran.offsets]
     complaints = [line for ran in rounds for line in ran.complaints]
     lines = [
@@ -38,22 +42,6 @@ def table(rounds: Sequence[Ran], *, seed: int) -> str:
         *(f"| | {each} |" for each in complaints),
     ]
     return "\n".join(lines)
-
-
-def _last(ran: Ran) -> dict[str, JobSeen]:
-    seen = (change.seen for step in ran.evidence.steps for change in step.changes if not change.gone)
-    return {each.name: each for each in seen if isinstance(each, JobSeen)}
-
-
-def _outcomes(ran: Ran) -> dict[tuple[str, int], str]:
-    seen = (change.seen for step in ran.evidence.steps for change in step.changes if not change.gone)
-    return {
-        (each.name, number): outcome
-        for each in seen
-        if isinstance(each, JobSeen)
-        for number, outcome in each.attempts
-        if outcome
-    }
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from tests.soak.chaos import jobs
 from tests.soak.chaos.calls import insisted, listed
-from tests.soak.chaos.jobs import Stub
+from tests.soak.chaos.control_plane import NAMESPACE, Servers
 from tests.soak.chaos.record import JobSeen, Recorder, owner
-from tests.soak.chaos.schedule import Fault, Kind, Pace, draw
-from tests.soak.chaos.verdict import Evidence, InjectedFault, Left, complaints
-from tests.testbed.kubernetes.rest import Rest
+from tests.soak.chaos.schedule import Fault, draw
+from tests.soak.chaos.verdict import Evidence, Left, complaints
+from tests.testbed.kubernetes.operator_namespace import JOBS
 
-_JOBS = "/apis/mptraining.dev/v1alpha1/namespaces/{}/mptrainingjobs"
 # The objects that a job leaves behind.
 _COLLECTIONS = {
     "Pod": "/api/v1/namespaces/{}/pods",
@@ -25,51 +23,13 @@ _COLLECTIONS = {
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
 }
-# What the jobs of a namespace share stays.
-_SHARED = frozenset({"mptraining-workers", "mptraining-deny-ingress"})
+# What the jobs of a namespace share stays, and what every namespace has.
+_SHARED = frozenset({"mptraining-workers", "mptraining-deny-ingress", "kube-root-ca.crt"})
 # Seconds within which jobs without further faults end, children are deleted after their jobs, and the leader sees the
 # last end.
 _TO_END, _TO_GO, _TO_HEAR = 400.0, 180.0, 60.0
 # Jobs are created during this share of the faults.
 _MADE_WITHIN = 0.9
-
-
-@dataclass
-class Counted:
-    """Counts of replicas that have ended, and the times in which restarts may have been counted without being read."""
-
-    restarts: int = 0
-    blind: list[tuple[float, float]] = field(default_factory=list)
-
-
-class Place(Protocol):
-    """The place of a chaos run: `control_plane.Servers`."""
-
-    # The counts of replicas that have ended, and the seconds by which the clock of each that was started is wrong.
-    counted: Counted
-    offsets: list[int]
-    rest: Rest
-    namespace: str
-    # The time between faults, the duration of a stub's workers, and the faults of each kind for one kill.
-    pace: Pace
-    seconds: tuple[float, float]
-    kinds: Mapping[Kind, float]
-    # Names of objects in the namespace that belong to no job.
-    own: frozenset[str]
-
-    def create(self, stub: Stub) -> None: ...
-
-    def inject(self, fault: Fault) -> InjectedFault:
-        """Inject one fault; return the pods that it may have hit."""
-
-    def revive(self) -> None:
-        """Between two faults: restart what ended by itself, and read the counts of the others."""
-
-    def phases(self) -> dict[str, int]:
-        """Return the leader's jobs by phase."""
-
-    def restarts(self) -> int:
-        """Return the restarts that all replicas counted, also those that still run."""
 
 
 @dataclass(frozen=True)
@@ -88,47 +48,40 @@ class Ran:
     seconds: float
 
 
-def counts(kinds: Mapping[Kind, float], kills: int) -> dict[Kind, int]:
-    """Return the number of faults of each kind beside the kills: at least one of each that the place supports."""
-    return {Kind.KILL: kills, **{kind: max(1, round(share * kills)) for kind, share in kinds.items()}}
-
-
-def run(place: Place, *, seed: int, kills: int, say: Callable[[str], None]) -> Ran:
-    """Inject the seed's faults into `place` while the jobs run, wait for their ends, and judge."""
+def run(servers: Servers, *, seed: int, kills: int, say: Callable[[str], None]) -> Ran:
+    """Inject the seed's faults while the jobs run, wait for their ends, and judge."""
     began = time.monotonic()
-    stubs = jobs.draw(seed, place.seconds)
-    faults = draw(seed, counts(place.kinds, kills), place.pace)
-    injected = []
-    with Recorder(place.rest, place.namespace, clock=time.monotonic) as recorder:
+    stubs, faults = jobs.draw(seed), draw(seed, kills)
+    hit = []
+    with Recorder(servers.rest, NAMESPACE, clock=time.monotonic) as recorder:
         made = 0
         for number, fault in enumerate(faults, start=1):
             due = min(len(stubs), -(-number * len(stubs) // max(1, int(len(faults) * _MADE_WITHIN))))
             for stub in stubs[made:due]:
-                insisted(partial(place.create, stub))
+                insisted(partial(servers.create, stub))
             made = due
             time.sleep(fault.wait)
-            place.revive()
-            injected.append(place.inject(fault))
+            servers.revive()
+            hit.append(servers.inject(fault))
             say(f"{time.monotonic() - began:6.1f} s  {number} of {len(faults)}: {fault.kind}")
-        _wait_for_ends(place, recorder, {stub.name for stub in stubs})
+        _wait_for_ends(servers, recorder, {stub.name for stub in stubs})
         say(f"{time.monotonic() - began:6.1f} s  all jobs have ended, or were waited for long enough")
-        phases = _heard(place, recorder)
-        steps = recorder.steps
-        left = tuple(_there(place))
-        remains = _without_jobs(place)
-        evidence = Evidence(
-            planned=stubs,
-            steps=steps,
-            injected=tuple(injected),
-            left=left,
-            remains=remains,
-            counted=place.restarts(),
-            blind=tuple(place.counted.blind),
-            phases=phases,
-        )
+        phases = _heard(servers, recorder)
+        steps, left = recorder.steps, tuple(_there(servers))
+        remains = _without_jobs(servers)
+    evidence = Evidence(
+        planned=stubs,
+        steps=steps,
+        hit=frozenset(filter(None, hit)),
+        left=left,
+        remains=remains,
+        counted=servers.restarts(),
+        blind=tuple(servers.blind),
+        phases=phases,
+    )
+    done = tuple(fault for fault, pod in zip(faults, hit, strict=True) if pod is not None)
     took = time.monotonic() - began
-    done = tuple(fault for fault, each in zip(faults, injected, strict=True) if each.done)
-    return Ran(evidence, complaints(evidence), done, tuple(place.offsets), recorder.gaps, took)
+    return Ran(evidence, complaints(evidence), done, tuple(servers.offsets), recorder.gaps, took)
 
 
 def ended(recorder: Recorder) -> dict[str, str]:
@@ -137,20 +90,20 @@ def ended(recorder: Recorder) -> dict[str, str]:
     return {each.name: each.phase for each in seen if isinstance(each, JobSeen) and each.finished}
 
 
-def _wait_for_ends(place: Place, recorder: Recorder, names: Iterable[str]) -> None:
+def _wait_for_ends(servers: Servers, recorder: Recorder, names: Iterable[str]) -> None:
     """Wait for all ends; a job that does not end is a complaint of the verdict."""
     wanted, until = set(names), time.monotonic() + _TO_END
     while not wanted <= ended(recorder).keys() and time.monotonic() < until:
         time.sleep(0.5)
-        place.revive()
+        servers.revive()
 
 
-def _heard(place: Place, recorder: Recorder) -> dict[str, int]:
+def _heard(servers: Servers, recorder: Recorder) -> dict[str, int]:
     """Return the leader's jobs by phase, a moment after the last end: its watch is a separate one."""
     until = time.monotonic() + _TO_HEAR
     while True:
-        place.revive()
-        phases = place.phases()
+        servers.revive()
+        phases = servers.phases()
         if sum(phases.get(each, 0) for each in ("Succeeded", "Failed")) >= len(ended(recorder)):
             return phases
         if time.monotonic() > until:
@@ -158,22 +111,22 @@ def _heard(place: Place, recorder: Recorder) -> dict[str, int]:
         time.sleep(0.2)
 
 
-def _there(place: Place) -> Iterable[Left]:
+def _there(servers: Servers) -> Iterable[Left]:
     for kind, path in _COLLECTIONS.items():
-        for raw in listed(partial(place.rest.get, path.format(place.namespace))):
+        for raw in listed(partial(servers.rest.get, path.format(NAMESPACE))):
             metadata = raw["metadata"]
-            if metadata["name"] not in place.own | _SHARED:
+            if metadata["name"] not in _SHARED:
                 # NetworkPolicies have no owner: the operator deletes them with a job's last pod.
                 job = metadata.get("labels", {}).get("mptraining.dev/job-uid", "") if kind == "NetworkPolicy" else ""
                 yield Left(kind, metadata["name"], metadata["uid"], owner(raw) or job)
 
 
-def _without_jobs(place: Place) -> tuple[Left, ...]:
+def _without_jobs(servers: Servers) -> tuple[Left, ...]:
     """Delete all jobs; return the objects that are not deleted with them in time."""
-    path = _JOBS.format(place.namespace)
-    for raw in listed(partial(place.rest.get, path)):
-        insisted(partial(place.rest.delete, f"{path}/{raw['metadata']['name']}"))
+    path = JOBS.format(NAMESPACE)
+    for raw in listed(partial(servers.rest.get, path)):
+        insisted(partial(servers.rest.delete, f"{path}/{raw['metadata']['name']}"))
     until = time.monotonic() + _TO_GO
-    while (remains := tuple(_there(place))) and time.monotonic() < until:
+    while (remains := tuple(_there(servers))) and time.monotonic() < until:
         time.sleep(0.2)
     return remains

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,6 +20,11 @@ class Kind(StrEnum):
     DELETE = "pod deleted"
 
 
+# The faults of the other kinds for one kill; seconds between two faults, and those that an outage lasts.
+_FOR_A_KILL = {Kind.SWITCH: 0.2, Kind.CUT: 0.2, Kind.API: 0.1, Kind.DELETE: 0.4}
+_WAIT, _LASTS = (0.1, 0.8), (0.2, 1.5)
+
+
 @dataclass(frozen=True)
 class Fault:
     """One planned fault: `wait` seconds after the previous one was injected.
@@ -36,25 +40,20 @@ class Fault:
     offset: int
 
 
-@dataclass(frozen=True)
-class Pace:
-    """The seconds between two faults, and the duration of outages (from, to)."""
-
-    wait: tuple[float, float]
-    lasts: tuple[float, float]
-
-
-def draw(seed: int, counts: Mapping[Kind, int], pace: Pace) -> tuple[Fault, ...]:
-    """Return so many faults of each kind, in an order and at times that the seed decides."""
+def draw(seed: int, kills: int) -> tuple[Fault, ...]:
+    """Return so many kills, and beside them at least one fault of each other kind, in an order and at times that the
+    seed decides.
+    """
     chance = random.Random(f"chaos {seed}")
-    kinds = [kind for kind in Kind for _ in range(counts.get(kind, 0))]
+    counts = {Kind.KILL: kills, **{kind: max(1, round(share * kills)) for kind, share in _FOR_A_KILL.items()}}
+    kinds = [kind for kind in Kind for _ in range(counts[kind])]
     chance.shuffle(kinds)
     return tuple(
         Fault(
-            wait=round(chance.uniform(*pace.wait), 3),
+            wait=round(chance.uniform(*_WAIT), 3),
             kind=kind,
             pick=chance.random(),
-            seconds=round(chance.uniform(*pace.lasts), 3),
+            seconds=round(chance.uniform(*_LASTS), 3),
             offset=chance.choice(OFFSETS),
         )
         for kind in kinds

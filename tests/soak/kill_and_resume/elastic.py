@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,22 +11,15 @@ from typing import Any
 import numpy as np
 
 from mptraining_api import events
-from mptraining_api.launch import INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, launch
-from mptraining_api.resolve.attempt import for_attempt
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
-from mptraining_records.convert.convert import convert
 from tests.soak.kill_and_resume import counting_program
 from tests.soak.kill_and_resume.faults import Fault
-from tests.soak.kill_and_resume.rounds import free_hosts
-from tests.testbed.forks import Forks
+from tests.soak.kill_and_resume.rounds import attempt
 
-RECORDS, VALIDATION, BATCH, EPOCHS, SAVE_EVERY = counting_program.RECORDS, 240, 24, 5, 5
+RECORDS, BATCH, EPOCHS = counting_program.RECORDS, 24, 5
 STEPS_PER_EPOCH = RECORDS // BATCH
 SIZES = (2, 3, 4, 1)
 # In the middle of an epoch, and no multiples of the checkpoints' steps.
 KILLED_AT = (27, 48, 73)
-PATIENCE = 600.0
 
 
 @dataclass
@@ -48,19 +39,7 @@ class ElasticRun:
         return [self.epochs[epoch][-1][metric] for epoch in sorted(self.epochs)]
 
 
-def make_data(folder: Path) -> None:
-    """Write the records, each with its number, and the program's source beside them."""
-    numbers = np.random.default_rng(11)
-    for name, count in (("train", RECORDS), ("validation", VALIDATION)):
-        images = numbers.normal(size=(count, 6, 6, 1)).astype(np.float32)
-        labels = images.reshape(count, 3, -1).sum(axis=2).argmax(axis=1)
-        np.savez(folder / f"{name}.npz", image=images, label=labels, number=np.arange(count))
-        convert(str(folder / f"{name}.npz"), str(folder), name=name, keep_order=True)
-    shutil.copy(counting_program.__file__, folder / "counting_program.py")
-
-
 def run(
-    forks: Forks,
     data: Path,
     folder: Path,
     sizes: Sequence[int],
@@ -72,12 +51,19 @@ def run(
     """Train with `sizes[i]` workers in attempt i + 1, of which one worker is killed at step `killed_at[i]`."""
     folder.mkdir(parents=True)
     done = ElasticRun()
+    spec = {
+        "accelerator": {"type": "cpu"},
+        "elastic": {"min": min(SIZES), "max": max(SIZES)},
+        "precision": {"policy": "float32"},
+        "program": {"function": {"entryPoint": f"counting_program:{program}"}},
+        "training": {"epochs": EPOCHS, "batchSize": {"global": BATCH}, "seed": seed, "stepsPerExecution": 1},
+    }
     for number, size in enumerate(sizes, start=1):
         last = number == len(sizes)
         # The chief of one attempt, the last worker of the next one.
         lost = 0 if number % 2 else size - 1
         hit = {} if last else {lost: Fault(signal.SIGKILL, killed_at[number - 1])}
-        codes = _attempt(forks, data, folder, number, size, hit, program, seed)
+        codes = attempt(spec, data, folder, number, hit, nodes=size)
         done.codes.append(codes)
         expected = [0 if last else -signal.SIGKILL if worker in hit else 76 for worker in range(size)]
         if codes != expected:
@@ -98,36 +84,3 @@ def _read(done: ElasticRun, output: Path, size: int) -> None:
             done.losses[event.step] = event.metrics["loss"]
             if event.step % STEPS_PER_EPOCH == 0 and "val_accuracy" in event.metrics:
                 done.epochs.setdefault(event.step // STEPS_PER_EPOCH, []).append(dict(event.metrics))
-
-
-def _attempt(
-    forks: Forks, data: Path, folder: Path, number: int, size: int, hit: dict[int, Fault], program: str, seed: int
-) -> list[int]:
-    document = {
-        "accelerator": {"type": "cpu"},
-        "elastic": {"min": min(SIZES), "max": max(SIZES)},
-        "precision": {"policy": "float32"},
-        "program": {"function": {"entryPoint": f"counting_program:{program}"}},
-        "data": {
-            "train": [f"{data}/train-*.tfrecord"],
-            "validation": [f"{data}/validation-*.tfrecord"],
-            "label": "label",
-            "shuffle": {"bufferSize": 100},
-        },
-        "training": {"epochs": EPOCHS, "batchSize": {"global": BATCH}, "seed": seed, "stepsPerExecution": 1},
-        "checkpoint": {"everySteps": SAVE_EVERY},
-        "output": {"uri": str(folder / "run")},
-    }
-    frozen = resolve(MPTrainingJob.parse({"metadata": {"name": "elastic"}, "spec": document}), ClusterSettings())
-    job = for_attempt(frozen, nodes=size)
-    job_file = folder / f"{number}.json"
-    launched = launch(job, hosts=free_hosts(size), job_path=str(job_file), attempt=number, nodes=size)
-    # As on a cluster: the file is the same for all attempts.
-    job_file.write_text(frozen.to_json())
-    environment = {**os.environ, **launched.environment, PROGRESS_SECONDS: "0", INCARNATION: f"i{number}"}
-    environment[SOURCE_FOLDER] = str(data)
-    processes = [
-        forks.start(environment | {INDEX: str(index)}, folder / f"{number}-{index}.out", hit.get(index, Fault()))
-        for index in range(size)
-    ]
-    return [forks.wait(process, PATIENCE) for process in processes]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Any, Literal
 
 Mutation = Literal["", "position", "seed", "replicas"]
 
@@ -27,13 +27,6 @@ class Fault:
     delay: float = 0.0
     mutation: Mutation = ""
 
-    def to_document(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def read(cls, document: dict[str, Any]) -> Self:
-        return cls(**document)
-
     def arm(self) -> None:
         """Start the thread that sends the signal; call it in the worker's process, before it trains."""
         if self.signal:
@@ -43,6 +36,9 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{signal.Signals(self.signal).name} at step {self.step} + {self.delay * 1000:.0f} ms"
+
+
+NO_FAULT = Fault()
 
 
 def _signal_at(fault: Fault) -> None:

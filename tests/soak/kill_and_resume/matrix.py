@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.soak.kill_and_resume.rounds import Configuration, Round, faults, make_data, run
-from tests.testbed.forks import Forks
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 DEVICES = ("one replica", "two replicas", "two workers")
@@ -28,7 +27,7 @@ _KILLS_A_RUN = 4
 
 
 def compared(
-    forks: Forks, data: Path, folder: Path, configurations: Sequence[Configuration], kills: int, seed: int
+    data: Path, folder: Path, configurations: Sequence[Configuration], kills: int, seed: int
 ) -> dict[Configuration, list[tuple[Round, list[str]]]]:
     """Return the runs under faults of each configuration, each with the names of the digests that differ from the
     undisturbed run.
@@ -40,11 +39,9 @@ def compared(
         whole, killed = {}, {}
         for each in configurations:
             place = folder / f"{each}".replace(", ", "-").replace(" ", "-")
-            whole[each] = pool.submit(run, forks, each, data, place / "whole")
+            whole[each] = pool.submit(run, each, data, place / "whole")
             killed[each] = [
-                pool.submit(
-                    run, forks, each, data, place / f"killed-{n}", faults(each, seed + n, number), seed=seed + n
-                )
+                pool.submit(run, each, data, place / f"killed-{n}", faults(each, seed + n, number), seed=seed + n)
                 for n, number in enumerate(numbers)
             ]
         return {
@@ -70,13 +67,13 @@ def main(arguments: Sequence[str]) -> int:
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     chosen = [each for each in (*MATRIX, *LEGACY) if given.only in str(each)]
     failed = False
-    with tempfile.TemporaryDirectory() as folder, Forks() as forks:
+    with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data")
         data.mkdir()
         make_data(data)
         for each in chosen:
             try:
-                (runs,) = compared(forks, data, Path(folder), [each], given.kills, seed).values()
+                (runs,) = compared(data, Path(folder), [each], given.kills, seed).values()
             except (AssertionError, TimeoutError):
                 traceback.print_exc()
                 failed = True

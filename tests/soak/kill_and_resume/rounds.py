@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import shutil
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
 
-from mptraining_api.launch import INCARNATION, INDEX, PROGRESS_SECONDS, SOURCE_FOLDER, launch
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from tests.soak.kill_and_resume import program
-from tests.soak.kill_and_resume.faults import Fault, Mutation
-from tests.testbed.forks import Forks
-from tests.testbed.processes import free_ports
+from tests.soak.kill_and_resume.faults import NO_FAULT, Fault, Mutation
+from tests.testbed.forks import Fork, worker_environments
 
 EXAMPLES, VALIDATION, BATCH, EPOCHS, SAVE_EVERY = 200, 30, 16, 4, 5
 STEPS = EXAMPLES // BATCH * EPOCHS
@@ -71,15 +68,22 @@ class Round:
     digests: dict[str, str] = field(default_factory=dict)
 
 
-def make_data(folder: Path) -> None:
+def make_data(
+    folder: Path,
+    source: str = program.__file__,
+    *,
+    counts: tuple[int, int] = (EXAMPLES, VALIDATION),
+    numbered: bool = False,
+) -> None:
     """Write the records of all runs, the same every time, and the program's source beside them."""
-    numbers = np.random.default_rng(11)
-    for name, count in (("train", EXAMPLES), ("validation", VALIDATION)):
-        images = numbers.normal(size=(count, 6, 6, 1)).astype(np.float32)
+    draw = np.random.default_rng(11)
+    for name, count in zip(("train", "validation"), counts, strict=True):
+        images = draw.normal(size=(count, 6, 6, 1)).astype(np.float32)
         labels = images.reshape(count, 3, -1).sum(axis=2).argmax(axis=1)
-        np.savez(folder / f"{name}.npz", image=images, label=labels)
+        more = {"number": np.arange(count)} if numbered else {}
+        np.savez(folder / f"{name}.npz", image=images, label=labels, **more)
         convert(str(folder / f"{name}.npz"), str(folder), name=name, keep_order=True)
-    shutil.copy(program.__file__, folder / "matrix_program.py")
+    shutil.copy(source, folder)
 
 
 def faults(configuration: Configuration, seed: int, kills: int) -> list[dict[int, Fault]]:
@@ -101,7 +105,6 @@ def faults(configuration: Configuration, seed: int, kills: int) -> list[dict[int
 
 
 def run(
-    forks: Forks,
     configuration: Configuration,
     data: Path,
     folder: Path,
@@ -115,11 +118,32 @@ def run(
     draw = random.Random(f"fused {configuration} {seed}")
     folder.mkdir(parents=True)
     for number, hit in enumerate([*plan, {}], start=1):
-        done.codes.append(_attempt(forks, configuration, data, folder, number, hit, draw, mutation))
+        # Steps are compared without the way in which they are fused.
+        training = {"epochs": EPOCHS, "batchSize": {"global": BATCH}, "stepsPerExecution": draw.choice([1, 2, 3])}
+        spec = configuration.spec() | {"program": {"function": {"entryPoint": "program:build"}}, "training": training}
+        mutated = {worker: replace(hit.get(worker, NO_FAULT), mutation=mutation) for worker in range(2)}
+        done.codes.append(attempt(spec, data, folder, number, mutated))
         done.kills += [f"{fault} of worker {worker}" for worker, fault in hit.items()]
         _expect(done.codes[-1], hit, folder, number)
     done.digests = digests(folder / "run")
     return done
+
+
+def attempt(
+    spec: dict[str, Any], data: Path, folder: Path, number: int, hit: dict[int, Fault], *, nodes: int | None = None
+) -> list[int]:
+    """Train from the newest checkpoint to the end, or until the faults; return the exit codes of the workers."""
+    sources: dict[str, Any] = {name: [f"{data}/{name}-*.tfrecord"] for name in ("train", "validation")}
+    document = spec | {
+        "data": sources | {"label": "label", "shuffle": {"bufferSize": 100}},
+        "training": {"seed": 7} | spec["training"],
+        "checkpoint": {"everySteps": SAVE_EVERY},
+        "output": {"uri": str(folder / "run")},
+    }
+    job = resolve(MPTrainingJob.parse({"metadata": {"name": "killed"}, "spec": document}), ClusterSettings())
+    workers = worker_environments(job, folder, number, source=data, nodes=nodes)
+    forks = [Fork(*worker, hit.get(index, NO_FAULT)) for index, worker in enumerate(workers)]
+    return [fork.wait(PATIENCE) for fork in forks]
 
 
 def digests(run: Path) -> dict[str, str]:
@@ -136,52 +160,6 @@ def digests(run: Path) -> dict[str, str]:
     parts["state"] = _of_text(json.dumps(told, sort_keys=True))
     parts["shown metrics"] = _of_text(json.dumps([shown, result["step"], result["skippedSteps"]], sort_keys=True))
     return parts
-
-
-def _attempt(
-    forks: Forks,
-    configuration: Configuration,
-    data: Path,
-    folder: Path,
-    number: int,
-    hit: dict[int, Fault],
-    draw: random.Random,
-    mutation: Mutation,
-) -> list[int]:
-    document = configuration.spec() | {
-        "program": {"function": {"entryPoint": "matrix_program:build"}},
-        "data": {
-            "train": [f"{data}/train-*.tfrecord"],
-            "validation": [f"{data}/validation-*.tfrecord"],
-            "label": "label",
-            "shuffle": {"bufferSize": 100},
-        },
-        "training": {
-            "epochs": EPOCHS,
-            "batchSize": {"global": BATCH},
-            "seed": 7,
-            # Steps are compared without the way in which they are fused.
-            "stepsPerExecution": draw.choice([1, 2, 3]),
-        },
-        "checkpoint": {"everySteps": SAVE_EVERY},
-        "output": {"uri": str(folder / "run")},
-    }
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "matrix"}, "spec": document}), ClusterSettings())
-    job_file = folder / f"{number}.json"
-    launched = launch(job, hosts=free_hosts(job.processes), job_path=str(job_file), attempt=number)
-    job_file.write_text(launched.job_file)
-    environment = {**os.environ, **launched.environment, PROGRESS_SECONDS: "0", INCARNATION: f"i{number}"}
-    environment[SOURCE_FOLDER] = str(data)
-    mutated = Fault(mutation=mutation)
-    processes = [
-        forks.start(
-            environment | {INDEX: str(index)},
-            folder / f"{number}-{index}.out",
-            Fault(**{**hit.get(index, mutated).to_document(), "mutation": mutation}),
-        )
-        for index in range(job.processes)
-    ]
-    return [forks.wait(process, PATIENCE) for process in processes]
 
 
 def _expect(codes: list[int], hit: dict[int, Fault], folder: Path, number: int) -> None:
@@ -214,7 +192,3 @@ def _of_arrays(arrays: dict[str, Any]) -> str:
 
 def _of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def free_hosts(count: int) -> list[str]:
-    return [f"127.0.0.1:{port}" for port in free_ports(count)]

@@ -16,7 +16,13 @@ import urllib3
 import yaml
 
 from tests.testbed.binaries import binary
-from tests.testbed.credentials import ADMIN_TOKEN, create_keys, write_kubeconfig
+from tests.testbed.credentials import (
+    ADMIN_TOKEN,
+    create_server_keys,
+    create_service_account_key,
+    write_kubeconfig,
+    write_tokens,
+)
 from tests.testbed.faults.proxy import FaultProxy
 from tests.testbed.kubernetes import access, audit
 from tests.testbed.kubernetes.rest import Refused, Rest
@@ -71,7 +77,9 @@ class ControlPlane:
         self.folder = folder
         self.options = options
         self.logs = folder / "logs"
-        self._keys = create_keys(folder / "keys", _COMPONENTS)
+        self._keys = create_server_keys(folder / "keys", "kubernetes.default.svc")
+        self._account_key = create_service_account_key(folder / "keys" / "service-accounts.key")
+        self._tokens = write_tokens(folder / "keys" / "tokens.csv", _COMPONENTS)
         self._etcd_port, self._peer_port, self._port, *self._others = free_ports(5)
         self.server = f"https://127.0.0.1:{self._port}"
         self.admin_kubeconfig = self.kubeconfig("admin", ADMIN_TOKEN)
@@ -225,10 +233,10 @@ class ControlPlane:
             *(f"--etcd-servers=http://127.0.0.1:{self._etcd_port}", "--bind-address=127.0.0.1"),
             *(f"--secure-port={self._port}", "--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged"),
             *(f"--tls-cert-file={keys.certificate}", f"--tls-private-key-file={keys.key}"),
-            *("--authorization-mode=RBAC", f"--token-auth-file={keys.tokens}"),
+            *("--authorization-mode=RBAC", f"--token-auth-file={self._tokens}"),
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={keys.service_account_key}",
-            f"--service-account-signing-key-file={keys.service_account_key}",
+            f"--service-account-key-file={self._account_key}",
+            f"--service-account-signing-key-file={self._account_key}",
             "--shutdown-delay-duration=0s",
             *extra,
         )

@@ -9,15 +9,15 @@ import pytest
 
 from tests.soak.chaos.jobs import Stub
 from tests.soak.chaos.record import Change, ChildSeen, JobSeen, PodSeen, Seen, Step
-from tests.soak.chaos.verdict import Evidence, InjectedFault, Left, complaints, doubled
+from tests.soak.chaos.verdict import Evidence, Left, complaints, doubled
 
 ODD, PAIR = Stub("odd", "fails-once", 1.0), Stub("pair", "pair", 1.0)
 Story = list[Seen]
 
 
-def pod(job: str, attempt: int, phase: str, *, index: int = 0, uid: str = "", node: str = "node-1") -> PodSeen:
+def pod(job: str, attempt: int, phase: str, *, index: int = 0, uid: str = "") -> PodSeen:
     name = f"{job}-{attempt}-{index}"
-    return PodSeen(uid or name, name, job, attempt, index, phase, node)
+    return PodSeen(uid or name, name, job, attempt, index, phase)
 
 
 def child(job: str, attempt: int, *, uid: str = "", owner: str = "") -> ChildSeen:
@@ -32,13 +32,11 @@ def job(name: str, *attempts: str, phase: str = "Running", **more: object) -> Jo
 
 
 ODD_ENDS = job("odd", "ProgramFailed", "Succeeded", phase="Succeeded", failures=1)
-TRAINED_ENDS = job("train", "Succeeded", phase="Succeeded")
 STORY: Story = [
     *(job("odd", ""), child("odd", 1), pod("odd", 1, "Pending"), pod("odd", 1, "Running"), pod("odd", 1, "Failed")),
     *(job("odd", "ProgramFailed", failures=1), job("odd", "ProgramFailed", "", failures=1), child("odd", 2)),
     *(job("pair", ""), child("pair", 1), pod("pair", 1, "Running"), pod("pair", 1, "Running", index=1)),
     *(pod("odd", 2, "Running"), pod("odd", 2, "Succeeded"), ODD_ENDS),
-    *(job("train", ""), child("train", 1), pod("train", 1, "Running"), pod("train", 1, "Succeeded"), TRAINED_ENDS),
     *(pod("pair", 1, "Succeeded"), pod("pair", 1, "Succeeded", index=1)),
     job("pair", "Succeeded", phase="Succeeded"),
 ]
@@ -53,12 +51,10 @@ def evidence(story: Story = STORY) -> Evidence:
     steps = tuple(Step(float(at), (Change(seen),)) for at, seen in enumerate(story))
     return Evidence(
         planned=(ODD, PAIR),
-        trained=("train",),
         steps=steps,
-        digests={"train": ("abc", "abc")},
         left=LEFT,
         counted=1,
-        phases={"Succeeded": 3},
+        phases={"Succeeded": 2},
     )
 
 
@@ -85,13 +81,6 @@ DOCTORED: dict[str, tuple[Story, str]] = {
             (number, "Preempted" if outcome == "ProgramFailed" else outcome) for number, outcome in each.attempts
         ), failures=0, restarts=each.failures) for each in STORY],
         "odd: attempt 1 was judged Preempted, not ProgramFailed",
-    ),
-    "training failed": (
-        swapped(TRAINED_ENDS, job("train", "InvalidData", phase="Failed")), "train: ended as Failed"
-    ),
-    "training that failed once": (
-        swapped(TRAINED_ENDS, job("train", "ProgramFailed", "Succeeded", phase="Succeeded", failures=1)),
-        "train: attempt 1 was judged ProgramFailed, and nothing but chaos",
     ),
     "a second child": (
         swapped(child("odd", 2), child("odd", 2), child("odd", 2, uid="again")), "odd: attempt 2 had 2 Indexed Jobs"
@@ -149,12 +138,10 @@ CHANGED: dict[str, tuple[Callable[[Evidence], Evidence], str]] = {
     "something stays": (
         lambda good: replace(good, remains=LEFT[:1]), "Job odd-1: is still there after all jobs were deleted"
     ),
-    "other weights": (lambda good: replace(good, digests={"train": ("abc", "abd")}), "train: weights abc"),
-    "no weights": (lambda good: replace(good, digests={}), "train: weights none"),
     "counted too often": (lambda good: replace(good, counted=2), "mptraining_restarts_total: the replicas counted 2"),
     "not counted": (lambda good: replace(good, counted=0), "mptraining_restarts_total: the replicas counted 0"),
     "a job in another phase": (
-        lambda good: replace(good, phases={"Succeeded": 2, "Running": 1}), "mptraining_jobs: the leader tells"
+        lambda good: replace(good, phases={"Succeeded": 1, "Running": 1}), "mptraining_jobs: the leader tells"
     ),
 }  # fmt: skip
 
@@ -172,17 +159,11 @@ def test_only_an_attempt_that_a_fault_hit_may_be_called_preempted() -> None:
         *(job("pair", "Preempted", restarts=1), job("pair", "Preempted", "", restarts=1), child("pair", 2)),
         job("pair", "Preempted", "Succeeded", phase="Succeeded", restarts=1),
     ]
-    good = replace(evidence(preempted), planned=(PAIR,), trained=(), left=(), phases={"Succeeded": 1})
+    good = replace(evidence(preempted), planned=(PAIR,), left=(), phases={"Succeeded": 1})
     line = "pair: attempt 1 was judged Preempted, not Succeeded"
     assert complaints(good) == (line,)
-    for injected in (InjectedFault(1, 2, frozenset({"pair-1-1"})), InjectedFault(2, 3, nodes=frozenset({"node-1"}))):
-        assert complaints(replace(good, injected=(injected,))) == ()
-    for injected in (
-        InjectedFault(1, 2, frozenset({"other"})),
-        InjectedFault(9, 10, nodes=frozenset({"node-1"})),
-        InjectedFault(2, 3, nodes=frozenset({"node-2"})),
-    ):  # fmt: skip
-        assert complaints(replace(good, injected=(injected,))) == (line,)
+    assert complaints(replace(good, hit=frozenset({"pair-1-1"}))) == ()
+    assert complaints(replace(good, hit=frozenset({"other"}))) == (line,)
 
 
 def test_a_worker_that_kubernetes_made_twice_is_no_second_gang() -> None:

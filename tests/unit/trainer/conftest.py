@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.testbed.keras_generations import forks, in_generations, keras, keras3, keras_of_no_child  # noqa: F401
+from tests.testbed.keras_generations import in_generations, keras, keras3, keras_of_no_child  # noqa: F401
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

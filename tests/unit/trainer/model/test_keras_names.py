@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from hack.keras_names import TABLE, installed_names, text
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import KerasObject
-from mptraining_api.validation.keras_names import Kind, is_known, table
+from mptraining_api.validation.keras_names import Generation, Kind, is_known, table
 from mptraining_trainer import keras_backend
-from mptraining_trainer.model.compile import keras_object
+from mptraining_trainer.model import applications
+from mptraining_trainer.model.compile import classes, keras_object
 
 
-def test_the_table_has_the_names_of_the_installed_packages() -> None:
-    assert TABLE.read_text() == text(installed_names()), "stale. Run: python -m hack.keras_names"
+@pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
+def test_the_table_has_the_names_of_the_installed_packages(generation: Generation) -> None:
+    keras = keras_backend.load(generation)
+    schedules = keras.module.optimizers.schedules
+    base = schedules.LearningRateSchedule
+    names = {kind: sorted(classes(keras, kind)) for kind in ("optimizers", "losses", "metrics")}
+    names["applications"] = applications.names(keras)
+    names["schedules"] = sorted(
+        name
+        for name, value in vars(schedules).items()
+        if isinstance(value, type) and issubclass(value, base) and value is not base
+    )
+    assert {kind: list(known) for kind, known in table()[generation].names.items()} == names
+    assert table()[generation].version == keras.module.__version__
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""Coverage-guided fuzzing of every parser of bytes that others write, by atheris (libFuzzer)."""
