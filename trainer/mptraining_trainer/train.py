@@ -210,7 +210,8 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     keras.finalize(built.optimizer, built.program.model.trainable_variables)
     hooks.callbacks.end(metrics)
     model = built.program.model
-    if hooks.exports_last_weights and (keras.sets_final_weights(built.optimizer) or hooks.callbacks.restores_weights):
+    changed = keras.sets_final_weights(built.optimizer) or hooks.callbacks.restores_weights
+    if hooks.best_to_export is None and changed:
         # The metrics of the weights that are exported, which no validation has seen. `fit` does not validate here, and
         # a layer that counts its calls must not count these.
         with ReplicaValues(strategy).preserved(keras.forward_pass_state(model)):

@@ -85,11 +85,6 @@ class ShardWriter:
             self._file = None
 
 
-def shard_file_name(split: str, number: int, total: int) -> str:
-    """Return `train-00000-of-00004.tfrecord`; the final name contains the number of all shards."""
-    return f"{split}-{number:05}-of-{total:05}.tfrecord"
-
-
 def list_published(destination: str, split: str) -> list[StoredObject]:
     """List the shards of a split with final names, for any total."""
     return storage.glob_or_empty(storage.join(destination, f"{split}-?????-of-?????.tfrecord"))
@@ -160,7 +155,7 @@ class ShardOutput:
     def publish(self, shards: Sequence[Shard]) -> tuple[File, ...]:
         """Give all shards their final names, those in a bucket a sidecar, and delete the split's other shards."""
         self.wait()
-        names = [shard_file_name(self._split, shard.number, len(shards)) for shard in shards]
+        names = [f"{self._split}-{shard.number:05}-of-{len(shards):05}.tfrecord" for shard in shards]
         if self._is_remote:
             list(self._pool.map(self._publish, shards, names, [each.result() for each in self._uploads]))
         else:

@@ -84,11 +84,6 @@ class Column:
         return self.boundaries[-1] if self.boundaries else None
 
     @property
-    def batched_shape(self) -> tuple[int | None, ...]:
-        """The shape of an example in a batch: with one boundary, the first dimension is fixed."""
-        return (self.boundaries[0], *self.shape[1:]) if len(self.boundaries) == 1 else self.shape
-
-    @property
     def is_fixed_when_padded(self) -> bool:
         """Whether padding gives every batch the same shape: one boundary, and no second variable size."""
         return len(self.boundaries) == 1 and None not in self.shape[1:]
@@ -107,7 +102,9 @@ class Columns:
         """Return the tensors of one example."""
         specs = {}
         for column in self.columns:
-            specs[column.name] = TensorSpec(column.name, column.dtype, column.batched_shape, column.ragged)
+            # With one boundary, the first dimension is fixed in a batch.
+            shape = (column.boundaries[0], *column.shape[1:]) if len(column.boundaries) == 1 else column.shape
+            specs[column.name] = TensorSpec(column.name, column.dtype, shape, column.ragged)
             if column.length_name is not None:
                 specs[column.length_name] = TensorSpec(column.length_name, "int32", ())
         labels = tuple(specs.pop(name) for name in self.labels)

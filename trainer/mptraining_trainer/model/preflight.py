@@ -38,10 +38,6 @@ class LabelFacts:
     minimum: float | None
     maximum: float | None
 
-    @property
-    def is_text(self) -> bool:
-        return self.dtype == "object" or self.dtype.startswith(("|S", "<U"))
-
 
 @dataclass(frozen=True)
 class OutputFacts:
@@ -119,7 +115,8 @@ def _check_output(facts: Facts) -> None:
 
 def _check_label(facts: Facts) -> None:
     label, shape = facts.label, facts.output.shape
-    if label.is_text and facts.loss in (*SPARSE, *ELEMENTWISE):
+    is_text = label.dtype == "object" or label.dtype.startswith(("|S", "<U"))
+    if is_text and facts.loss in (*SPARSE, *ELEMENTWISE):
         raise InvalidData(
             "spec.data.label",
             f"the label is text, with the loss {facts.loss}",

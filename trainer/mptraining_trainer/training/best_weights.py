@@ -30,11 +30,6 @@ class Monitor:
     mode: Mode
     is_mode_known: bool = True
 
-    @property
-    def best_adjective(self) -> str:
-        """Return the word for the best value: highest or lowest."""
-        return "highest" if self.mode == "max" else "lowest"
-
     def is_better(self, value: float, best: float | None) -> bool:
         """Return whether `value` is better; NaN and infinity never are, nor an equal value. None is the worst."""
         if not math.isfinite(value):
@@ -129,7 +124,8 @@ def best_weights(
     directions = {metric.name: getattr(metric, "_direction", None) for metric in metrics}
     watched = monitor(export.monitor, directions, validated=validated, where=FIELD)
     when = "validation" if watched.metric.startswith(VALIDATION) else "epoch"
-    text = f"the weights with the {watched.best_adjective} {watched.metric} are exported, compared after each {when}"
+    best = "highest" if watched.mode == "max" else "lowest"
+    text = f"the weights with the {best} {watched.metric} are exported, compared after each {when}"
     if not watched.is_mode_known:
         text += "; nothing says that lower is better: name the metric ..._accuracy or the like where higher is"
     notice("Best", text, level="Info" if watched.is_mode_known else "Warning")

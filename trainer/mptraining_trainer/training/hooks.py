@@ -52,13 +52,8 @@ class Hooks:
         self.epoch_ended_early = False
 
     @property
-    def exports_last_weights(self) -> bool:
-        """Whether the weights are exported that the model has at the end."""
-        return self.best_to_export is None
-
-    @property
     def best_to_export(self) -> Best | None:
-        """The step whose weights are exported; None for the last."""
+        """The step whose weights are exported; None for those that the model has at the end."""
         return self.best.best if self.best is not None else None
 
     def begin(
