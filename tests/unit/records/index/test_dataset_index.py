@@ -57,9 +57,7 @@ class Test_scan:
 
 
 class Test_build:
-    def test_numbers_records_through_the_shards_in_the_order_of_their_names(
-        self, folder: str, write_shard: WriteShard
-    ) -> None:
+    def test_numbers_records_through_the_shards_in_order_of_name(self, folder: str, write_shard: WriteShard) -> None:
         for name, count in (("c", 1), ("a", 3), ("b", 0), ("d", 2)):
             write_shard(storage.join(folder, f"{name}.tfrecord"), [name.encode()] * count)
         dataset = dataset_index.build([storage.join(folder, "[bcd]*"), storage.join(folder, "*.tfrecord")])

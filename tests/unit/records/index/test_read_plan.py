@@ -19,9 +19,7 @@ SIZES = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=40), min_size
 
 
 @given(SIZES, st.lists(st.integers(0, 119), max_size=60))
-def test_every_record_is_in_one_range_and_every_range_within_the_limits(
-    sizes: list[list[int]], wanted: list[int]
-) -> None:
+def test_every_record_is_in_one_range_and_every_range_within_limits(sizes: list[list[int]], wanted: list[int]) -> None:
     shards = tuple(
         shard_index.from_lengths(StoredObject(str(number), 0, ""), np.array(lengths, np.int64), 0)
         for number, lengths in enumerate(sizes)

@@ -123,9 +123,7 @@ def test_the_features_of_a_manifest_hold_from_the_first_record_on(folder: str, w
     assert (bad.record, bad.cause) == (0, "feature 'x' has 1 values; expected 2 for float32 [2]")
 
 
-def test_splits_with_different_features_are_verified_together(
-    folder: str, tmp_path: Path, write_shard: WriteShard
-) -> None:
+def test_splits_with_other_features_are_verified_together(folder: str, tmp_path: Path, write_shard: WriteShard) -> None:
     for split in ("a", "b"):
         np.savez(tmp_path / f"{split}.npz", **{split: np.arange(40, dtype=np.float32)})
         convert(str(tmp_path / f"{split}.npz"), storage.join(folder, split))

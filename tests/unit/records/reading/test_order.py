@@ -180,12 +180,6 @@ def test_small_data_sets_are_shuffled_record_by_record() -> None:
     assert order.together == Together(row_size=500)
 
 
-def test_a_window_is_what_the_buffer_holds() -> None:
-    assert Order(100_000, seed=0, buffer_size=10_000).window_size == 64 * 156
-    assert Order(100_000, seed=0, buffer_size=10_000, block_size=10).window_size == 64 * 20 * 10
-    assert Order(3, seed=0, buffer_size=1).window_size == 3
-
-
 def test_without_shuffling_it_is_the_order_of_the_index_and_empty_for_no_records() -> None:
     assert _all(Order(100, seed=1, shuffle=False), 3) == list(range(100))
     assert _all(Order(0, seed=0), 0) == []
@@ -210,12 +204,6 @@ def test_numbers_are_those_of_splitmix64() -> None:
         4593380528125082431,
         16408922859458223821,
     ]
-
-
-def test_keys_depend_on_every_number_and_their_order() -> None:
-    keys = [key(1, 2), key(2, 1), key(1), key(1, 2, 0), key(-1), key(2**64 + 5)]
-    assert len({int(each[0]) for each in keys}) == len(keys)
-    assert key(-1) == key(2**64 - 1)
 
 
 @given(st.lists(st.integers(-(2**65), 2**65), max_size=4))

@@ -112,9 +112,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[RangeRead]:
     return reads
 
 
-def test_all_ranges_of_a_shuffled_chunk_are_started_before_they_are_needed(
-    tmp_path: Path, started: list[RangeRead]
-) -> None:
+def test_all_ranges_of_a_shuffled_chunk_are_started_early(tmp_path: Path, started: list[RangeRead]) -> None:
     dataset = _write(str(tmp_path), [b"x" * 17_000] * 1000, shards=1)
     scattered = np.random.default_rng(1).permutation(500) * 2
     with RecordReader(dataset) as reader:

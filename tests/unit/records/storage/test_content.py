@@ -64,9 +64,7 @@ RATE_LIMIT = b'{"error": {"code": 403, "errors": [{"reason": "rateLimitExceeded"
 
 
 @pytest.mark.parametrize(("status", "body"), [(401, b"expired"), (403, RATE_LIMIT)], ids=["401", "rateLimitExceeded"])
-def test_a_refusal_in_mid_epoch_that_may_pass_is_retried(
-    service: Service, reported: list[str], status: int, body: bytes
-) -> None:
+def test_a_refusal_that_may_pass_is_retried(service: Service, reported: list[str], status: int, body: bytes) -> None:
     service.fault = lambda number, handler: number == 1 and handler.answer(status, body)
     traffic = Traffic()
     assert [_read(traffic=traffic) for _ in range(3)] == [CONTENT[:5000]] * 3
@@ -161,9 +159,7 @@ def test_the_end_of_a_run_ends_retries_in_all_threads(
             reading.result(60)
 
 
-def test_the_bytes_that_a_slow_connection_lacks_are_requested_on_another_one(
-    service: Service, reported: list[str]
-) -> None:
+def test_the_bytes_that_a_slow_connection_lacks_are_requested_on_another(service: Service, reported: list[str]) -> None:
     def drip(number: int, handler: Handler) -> bool:
         if number != 30:
             return False

@@ -232,9 +232,7 @@ class Test_buckets:
                 request("gs://bucket/key")
         assert not gcs_clients.endpoint().has_responded
 
-    def test_proxies_of_the_environment_are_not_used_for_an_emulator(
-        self, bucket: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_proxies_are_not_used_for_an_emulator(self, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{free_ports(1)[0]}")
         gcs_clients.endpoint_of.cache_clear()

@@ -48,9 +48,7 @@ def test_lines_are_in_the_file_while_the_program_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["local", "bucket"])
-def test_of_a_long_output_the_beginning_and_the_end_are_kept(
-    where: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_of_a_long_output_both_ends_are_kept(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = str(tmp_path) if where == "local" else f"{request.getfixturevalue('bucket')}/run"
     log = BoundedLog(head_bytes=30, part_bytes=20, last_parts=2)
     lines = [f"line {number:03d}\n" for number in range(100)]
@@ -115,9 +113,7 @@ def test_a_folder_that_cannot_be_written_is_reported_once_and_retried(tmp_path: 
     assert len(said) == 1
 
 
-def test_storage_that_never_answers_does_not_hold_the_program_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_storage_that_never_answers_does_not_hold_a_program_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = threading.Event()
 
     def never(*_: object, **__: object) -> None:

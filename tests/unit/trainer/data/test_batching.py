@@ -81,9 +81,7 @@ def test_the_order_is_the_same_for_every_number_of_workers(count: int, share: in
 
 @settings(deadline=None)
 @given(counts, shares, workers, st.sampled_from(["Drop", "PadAndMask"]), st.integers(0, 30))
-def test_a_resume_at_any_step_gives_the_same_rest(
-    count: int, share: int, workers: int, remainder: Remainder, done: int
-) -> None:
+def test_a_resume_gives_the_same_rest(count: int, share: int, workers: int, remainder: Remainder, done: int) -> None:
     batching = Batching(count, share * workers, remainder)
     if batching.steps_per_pass == 0:
         return

@@ -31,11 +31,9 @@ def data(**fields: Any) -> ResolvedData:
     return resolve_data(Data.parse({"train": ["a.tfrecord"], **fields}), program)[0]
 
 
-def columns(
-    records: list[dict[str, Any]], manifest: Manifest | None = None, **fields: Any
-) -> tuple[Columns, list[str]]:
+def columns(records: list[dict[str, Any]], known: Manifest | None = None, **fields: Any) -> tuple[Columns, list[str]]:
     said: list[str] = []
-    return decide_columns(data(**fields), manifest, [encode(record) for record in records], said.append), said
+    return decide_columns(data(**fields), known, [encode(record) for record in records], said.append), said
 
 
 def manifest(*features: Feature, label: str | None = "label", classes: tuple[str, ...] | None = None) -> Manifest:
@@ -108,23 +106,13 @@ def test_images_of_mixed_sizes_become_one_by_resizing() -> None:
         ([ROW], {"label": "lable", "features": NUMBERS}, InvalidSpec, "'lable' is no feature.*Did you mean 'label'"),
         ([{"a": 1, "b": 2}], {}, InvalidSpec, r"data.label: missing; expected one of \['a', 'b'\]. Add data.label"),
         ([{"label": 2}], {}, InvalidSpec, "only 'label'; expected at least one input"),
-        (
-            [ROW],
-            {"labels": ("label", "lable")},
-            InvalidSpec,
-            r"data.labels: 'lable' is no feature.*Did you mean 'label'",
-        ),
+        ([ROW], {"labels": ("label", "lable")}, InvalidSpec, "data.labels: 'lable' is no feature.*mean 'label'"),
         ([ROW], {"sampleWeight": "w"}, InvalidSpec, "data.sampleWeight: 'w' is no feature of the records"),
         ([ROW], {"labels": ("label", "x")}, InvalidSpec, "only 'label', 'x'; expected at least one input"),
         ([PICTURE, {"image": png(5, 5), "label": 1}], {}, InvalidData, "mixed shapes .* resize"),
         ([PICTURE], {"features": image(shape=[0, 0, 3])}, InvalidData, r"mixed shapes .* resize: \[height, width\]"),
         ([PICTURE], {"features": image()}, InvalidData, r"mixed shapes .* resize: \[height, width\]"),
-        (
-            [ROW],
-            {"features": whole(default=-1)},
-            InvalidSpec,
-            r"\[n\].default: -1; expected a whole number from 0 to 255",
-        ),
+        ([ROW], {"features": whole(default=-1)}, InvalidSpec, r"default: -1; expected a whole number from 0 to 255"),
         ([ROW], {"features": whole(default=0.5)}, InvalidSpec, r"\[n\].default: 0.5; expected a whole number"),
         ([ROW], {"features": whole(shape=[0], ragged=True), "label": "n"}, InvalidSpec, "ragged label.* Remove ragged"),
         ([ROW], {"features": whole(shape=[2, 0]), "label": "n"}, InvalidData, "Only the first size may vary"),

@@ -84,9 +84,7 @@ ENDED = -signal.SIGTERM
         pytest.param(FORKED + ASKS, ["[1, 2]", f"{{{ENDED}}} False"], 9, id="a forked child"),
     ],
 )
-def test_a_sigterm_is_seen_and_a_process_that_does_not_respond_is_ended(
-    program: str, lines: list[str], exit_code: int
-) -> None:
+def test_a_sigterm_is_seen_and_a_process_that_hangs_is_ended(program: str, lines: list[str], exit_code: int) -> None:
     with watching(program, grace=0.2 if exit_code == 75 else 60) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in lines] == [f"{line}\n" for line in lines]

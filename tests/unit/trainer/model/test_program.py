@@ -162,9 +162,7 @@ def test_an_application_is_a_classifier_with_its_accuracy(keras: Keras) -> None:
         (function("wrong_inputs"), "function.entryPoint", "x [1, 4]"),
     ],
 )
-def test_a_wrong_function_is_named_with_the_next_step(
-    keras: Keras, program: dict[str, Any], where: str, says: str
-) -> None:
+def test_a_wrong_function_has_a_next_step(keras: Keras, program: dict[str, Any], where: str, says: str) -> None:
     with pytest.raises(InvalidProgram) as raised:
         made(keras, program)
     assert where in raised.value.where

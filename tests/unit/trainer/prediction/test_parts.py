@@ -23,7 +23,6 @@ BINARY = OutputLoss("binary_crossentropy", from_logits=True)
 @pytest.mark.parametrize(("count", "batch"), [(1, 8), (8, 8), (44, 8), (100, 1), (5_000_000, 100), (7, 1000)])
 def test_every_record_is_in_one_part_of_whole_batches(count: int, batch: int) -> None:
     found = parts.plan(count, batch)
-
     assert [part.first for part in found] == [0, *(part.end for part in found[:-1])]
     assert found[-1].end == count
     assert all(part.records % batch == 0 for part in found[:-1])
@@ -35,7 +34,6 @@ def test_every_record_is_in_one_part_of_whole_batches(count: int, batch: int) ->
 def test_a_part_of_other_settings_is_not_complete(tmp_path: Path) -> None:
     (part,) = parts.plan(2, 8)
     PartFiles(str(tmp_path), "a").write(part, pa.table({"x": [1, 2]}), {"loss": 1.0})
-
     assert PartFiles(str(tmp_path), "a").note(part) == {"loss": 1.0}
     PartFiles(str(tmp_path), "a").write(part, pa.table({"x": [1, 2]}), None)
     assert PartFiles(str(tmp_path), "a").is_complete(part), "without a note, too"
@@ -57,7 +55,6 @@ def test_parts_with_other_columns_are_not_joined(
     files, both = PartFiles(str(tmp_path / "parts"), "a"), parts.plan(2, 1)
     files.write(both[0], pa.table(first), None)
     files.write(both[1], pa.table(second), None)
-
     with pytest.raises(InvalidData, match=message):
         files.join(both, str(tmp_path / "p.parquet"), lambda: None)
     assert not (tmp_path / "p.parquet").exists()
@@ -80,15 +77,12 @@ def test_a_part_without_values_takes_the_type_of_the_others(
     for part, column in zip(both, columns, strict=True):
         files.write(part, pa.table({"id": column, "output": [1.0]}), None)
     files.join(both, str(tmp_path / "p.parquet"), lambda: None)
-
     joined = pq.read_table(tmp_path / "p.parquet")
     assert joined.schema.field("id").type == good.type
     assert joined["id"].to_pylist() == [*columns[0].to_pylist(), *columns[1].to_pylist()]
 
 
-def test_a_kill_at_any_deletion_leaves_no_complete_part_without_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_in_deletion_leaves_no_part_without_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, both = PartFiles(str(tmp_path), "a"), parts.plan(2, 1)
     for part in both:
         files.write(part, pa.table({"x": [1.0]}), None)
@@ -117,7 +111,6 @@ def test_a_kill_at_any_deletion_leaves_no_complete_part_without_its_file(
     monkeypatch.setattr(storage, "delete", look_and_delete)
     monkeypatch.setattr(storage, "delete_prefix", one_by_one)
     files.delete(look)
-
     assert not tmp_path.exists()
     assert len(seen) == 5
     for names in seen:
@@ -133,7 +126,6 @@ def test_outputs_are_numbers_lists_and_lists_of_lists() -> None:
         "ragged": tf.ragged.constant([[1], [2, 3]]),
     }
     found = output_columns.table(outputs, {}, [1, None])
-
     assert {name: column.to_pylist() for name, column in found.items()} == {
         "number": [2.0, None],
         "vector": [[3.0, 4.0], None],
@@ -147,7 +139,6 @@ def test_the_loss_decides_what_an_output_means() -> None:
     shapes: dict[str, tuple[int | None, ...]] = {"topic": (8, 3), "spam": (8, 1), "tags": (8, 4), "length": (8, 1)}
     losses = {"topic": CATEGORICAL, "spam": BINARY, "tags": BINARY, "length": OutputLoss("mean_squared_error", False)}
     found = output_columns.classifiers(shapes, losses, None, None)
-
     assert {name: (each.kind, each.activation) for name, each in found.items()} == {
         "topic": ("classes", "softmax"),
         "spam": ("binary", "sigmoid"),

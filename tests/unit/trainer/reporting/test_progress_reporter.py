@@ -139,9 +139,7 @@ def finished() -> events.Finished:
     )
 
 
-def test_the_very_event_is_sent_with_the_token_of_the_moment(
-    operator: Operator, start: Start, token_file: Path
-) -> None:
+def test_the_event_is_sent_with_the_token_of_the_moment(operator: Operator, start: Start, token_file: Path) -> None:
     reporter = start()
     reporter.on_event(progress_event(1))
     operator.wait()
@@ -154,13 +152,6 @@ def test_the_very_event_is_sent_with_the_token_of_the_moment(
     assert operator.events == [progress_event(1), progress_event(2)]
     assert operator.tokens == ["Bearer first", "Bearer second"]
     assert operator.requests[0].path == "/v1/namespaces/n/jobs/j/progress"
-
-
-def test_other_events_are_not_for_the_operator(operator: Operator, start: Start) -> None:
-    reporter = start()
-    reporter.on_event(events.Notice(time=1.0, attempt=1, incarnation="p", worker=0, topic="T", message="m"))
-    reporter.close(60)
-    assert operator.requests == []
 
 
 @pytest.mark.parametrize(
@@ -187,17 +178,6 @@ def test_steps_that_are_sent(
     assert operator.steps == sent
 
 
-def test_the_last_step_is_sent_before_the_end_even_when_both_come_at_once(operator: Operator, start: Start) -> None:
-    operator.may_answer.clear()
-    reporter = start(interval=60)
-    reporter.on_event(progress_event(1))
-    reporter.on_event(progress_event(100))
-    reporter.on_event(finished())
-    operator.may_answer.set()
-    reporter.close(60)
-    assert operator.steps in ([1, 100, "Finished"], [100, "Finished"])
-
-
 def test_reports_keep_their_distance(operator: Operator, start: Start) -> None:
     clock = [0.0]
     reporter = start(interval=5, clock=lambda: clock[0])
@@ -213,9 +193,7 @@ def test_reports_keep_their_distance(operator: Operator, start: Start) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 409, 413])
-def test_after_a_final_refusal_no_more_reports_are_sent(
-    operator: Operator, start: Start, notices: Heard, status: int
-) -> None:
+def test_after_a_final_refusal_none_are_sent(operator: Operator, start: Start, notices: Heard, status: int) -> None:
     operator.answers = [(status, {}, json.dumps({"error": "the next step"}))]
     reporter = start()
     reporter.on_event(progress_event(1))

@@ -125,9 +125,7 @@ def test_a_long_final_message_is_cut_and_stays_json(tmp_path: Path, character: s
     assert (kept.reason, kept.exit_code) == ("ProgramFailed", 1)
 
 
-def test_a_termination_log_that_cannot_be_written_changes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_termination_log_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     voice = Telemetry(SEAT, None, termination_log=str(tmp_path / "no" / "log"), stream=stream)
     voice.emit(events.Finished, reason="Succeeded", exit_code=0, message="done")

@@ -58,19 +58,10 @@ def test_the_rows_of_the_epochs_that_are_done_are_kept(rows: list[list[str]], ep
     assert rows_of_first_epochs(written(len(rows)), separator, epochs) == written(min(epochs, len(rows)))
 
 
-class CSVLogger(SimpleNamespace):
-    __module__ = "keras.callbacks"
-    filename: str
-
-
-class ModelCheckpoint(SimpleNamespace):
-    __module__ = "keras.callbacks"
-    filepath: str
-
-
-class TensorBoard(SimpleNamespace):
-    __module__ = "keras.callbacks"
-    log_dir: str
+CSVLogger, ModelCheckpoint, TensorBoard = (
+    type(name, (SimpleNamespace,), {"__module__": "keras.callbacks"})
+    for name in ("CSVLogger", "ModelCheckpoint", "TensorBoard")
+)
 
 
 @pytest.fixture
@@ -113,15 +104,13 @@ def test_files_go_to_the_run_folder_and_where_a_whole_path_says(tmp_path: Path, 
     assert published(tmp_path)["callbacks/log.csv"] == "epoch,loss"
 
 
-def logged(tmp_path: Path, notices: Notices, *, chief: bool = True) -> tuple[CSVLogger, CallbackFiles]:
+def logged(tmp_path: Path, notices: Notices, *, chief: bool = True) -> tuple[Any, CallbackFiles]:
     log, keeping = CSVLogger(filename="log.csv"), files(tmp_path, notices, chief=chief)
     keeping.redirect([log])
     return log, keeping
 
 
-def test_what_did_not_change_is_not_uploaded_again(
-    tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_unchanged_is_not_sent_again(tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     monkeypatch.setattr(storage, "upload", lambda path, uri: sent.append(uri))
     log, keeping = logged(tmp_path, notices)
@@ -177,7 +166,7 @@ def test_a_logger_continues_its_file(
 ) -> None:
     (tmp_path / "run" / "callbacks").mkdir(parents=True)
     (tmp_path / "run" / "callbacks" / "log.csv").write_bytes(b"epoch,loss\r\n0,3.5\r\n1,2.5\r\n")
-    log: Any = CSVLogger(filename="log.csv", sep=",", append=append)
+    log = CSVLogger(filename="log.csv", sep=",", append=append)
     keeping = files(tmp_path, notices)
     keeping.redirect([log])
     keeping.restore_csv_log(log, epochs)

@@ -127,9 +127,7 @@ def test_no_other_step_is_in_it(first: int, more: int, total: int, fused: int, b
     [(0, [("NotProfiled", "no step is recorded: training was over before step 10")]), (12, [])],
     ids=["before the range", "resumed behind it"],
 )
-def test_training_that_ends_before_the_range_reports_it(
-    tmp_path: Path, begin: int, notices: list[tuple[str, str]]
-) -> None:
+def test_an_end_before_the_range_is_reported(tmp_path: Path, begin: int, notices: list[tuple[str, str]]) -> None:
     place = Place(str(tmp_path), 10, 12)
     place.train(Recorder(), [5], begin=begin)
     assert place.notices() == notices
@@ -144,9 +142,7 @@ def test_training_that_ends_before_the_range_reports_it(
         (Recorder(), "file", ""),
     ],
 )
-def test_an_error_is_reported_once_and_training_continues(
-    recorder: Recorder, folder: str, why: str, tmp_path: Path
-) -> None:
+def test_an_error_is_reported_and_training_continues(recorder: Recorder, folder: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     place = Place(str(tmp_path / folder), 2, 4)
     place.train(recorder, [1] * 8)
