@@ -8,8 +8,8 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.storage import gcs, gcs_clients, preconditions, storage
@@ -253,9 +253,7 @@ def test_the_account_is_taken_from_the_credentials_when_the_response_lacks_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     account = {"type": "service_account", "client_email": "job@project.iam.gserviceaccount.com", "private_key": pem}
     (tmp_path / "key.json").write_text(json.dumps(account | {"token_uri": "https://localhost:1/token"}))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
