@@ -19,6 +19,10 @@ def identity(attempt: int, incarnation: str = "a", *, job: str = "", created: st
     )
 
 
+OLD, NEW = {"job": "old", "created": "2026-11-23T10:00:00Z"}, {"job": "new", "created": "2026-11-23T11:00:00Z"}
+LOCAL = {"created": "2026-11-23T11:00:00Z"}
+
+
 @pytest.fixture(params=["disk", "bucket"])
 def folder(request: pytest.FixtureRequest) -> str:
     if request.param == "disk":
@@ -27,19 +31,9 @@ def folder(request: pytest.FixtureRequest) -> str:
 
 
 def test_an_attempt_that_has_the_folder_may_write(folder: str) -> None:
-    mine = fence.claim(folder, identity(1, job="flowers", created="2026-11-23T10:00:00Z"))
-    mine.check()
-    assert json.loads(storage.read(f"{folder}/fence.json")) == {
-        "version": 1,
-        "attempt": 1,
-        "incarnation": "a",
-        "jobUid": "flowers",
-        "jobCreated": "2026-11-23T10:00:00Z",
-    }
-
-
-OLD, NEW = {"job": "old", "created": "2026-11-23T10:00:00Z"}, {"job": "new", "created": "2026-11-23T11:00:00Z"}
-LOCAL = {"created": "2026-11-23T11:00:00Z"}
+    fence.claim(folder, identity(1, **NEW)).check()
+    claim = json.loads(storage.read(f"{folder}/fence.json"))
+    assert claim == {"version": 1, "attempt": 1, "incarnation": "a", "jobUid": "new", "jobCreated": NEW["created"]}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from mptraining_records.tfrecord.framing import BadRecord
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 FRAME = 16 + len(b"record")
+PAYLOAD, LENGTH = framing.BAD_PAYLOAD, framing.BAD_LENGTH
 
 
 @pytest.fixture
@@ -43,20 +44,12 @@ def test_a_sound_data_set_has_no_bad_records(shards: list[str], folder: str) -> 
         (
             [(0, 14), (0, 1500 * FRAME + 12), (2, -1)],
             6000,
-            [
-                (0, 0, framing.BAD_PAYLOAD, FRAME),
-                (0, 1500, framing.BAD_PAYLOAD, FRAME),
-                (2, 1999, framing.BAD_PAYLOAD, FRAME),
-            ],
+            [(0, 0, PAYLOAD, FRAME), (0, 1500, PAYLOAD, FRAME), (2, 1999, PAYLOAD, FRAME)],
         ),
         (
             [(1, 1990 * FRAME + 3), (1, 15 * FRAME + 12), (2, 12)],
             5990,
-            [
-                (1, 15, framing.BAD_PAYLOAD, FRAME),
-                (1, 1990, framing.BAD_LENGTH, 10 * FRAME),
-                (2, 0, framing.BAD_PAYLOAD, FRAME),
-            ],
+            [(1, 15, PAYLOAD, FRAME), (1, 1990, LENGTH, 10 * FRAME), (2, 0, PAYLOAD, FRAME)],
         ),
     ],
     ids=["payloads", "a length"],

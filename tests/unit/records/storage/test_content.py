@@ -78,12 +78,7 @@ def test_a_refusal_that_may_pass_is_retried(service: Service, reported: list[str
         (401, b"no", {}, "no permission"),
         (403, b"no", {}, "no permission"),
         (200, CONTENT, {"X-Goog-Stored-Content-Encoding": "gzip"}, "--clear-content-encoding gs://bucket/object"),
-        (
-            400,
-            b'{"error": {"message": "requester pays bucket but no user project."}}',
-            {},
-            "GOOGLE_CLOUD_QUOTA_PROJECT",
-        ),
+        (400, b'{"error": {"message": "requester pays bucket but no user project."}}', {}, "CLOUD_QUOTA_PROJECT"),
         (412, b'{"error": {"message": "Not \\"so\\"."}}', {}, r'refused the request \(HTTP 412: Not "so".\)'),
     ],
 )
