@@ -128,15 +128,7 @@ class Test_with_some_requests_failing:
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        Refuse(status=429, retry_after=1),
-        Refuse(status=503, retry_after=1),
-        Drop(),
-        Cut(after=1),
-        WrongRange(),
-        WholeObject(),
-        Flip(at=5000),
-    ],
+    [Refuse(429, 1), Refuse(503, 1), Drop(), Cut(1), WrongRange(), WholeObject(), Flip(at=5000)],
     ids=repr,
 )
 def test_what_goes_wrong_twice_is_tried_a_third_time(

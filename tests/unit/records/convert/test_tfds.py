@@ -114,11 +114,7 @@ NESTED = {"sequence": {"feature": {"sequence": {"feature": {"text": {}}}}}}
             json.dumps({"featuresDict": {"features": WRITTEN["featuresDict"]["features"] | {"words": NESTED}}}),
             r"feature 'words' is a sequence of sequences.*Select other features",
         ),
-        (
-            "dataset_info.json",
-            json.dumps(INFO | {"fileFormat": "array_record"}),
-            "files of the format 'array_record'; expected tfrecord",
-        ),
+        ("dataset_info.json", json.dumps(INFO | {"fileFormat": "array_record"}), "'array_record'; expected tfrecord"),
     ],
     ids=["no features", "no JSON", "nested sequences", "another format"],
 )

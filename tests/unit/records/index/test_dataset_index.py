@@ -160,13 +160,12 @@ class Test_workers:
         packed = gzip.compress(b"".join(map(framing.encode, RECORDS)))
         storage.write(f"{bucket}/9.tfrecord", packed)
         traffics = [Traffic() for _ in range(3)]
+
+        def build(worker: int) -> DatasetIndex:
+            return dataset_index.build(patterns, worker=worker, workers=3, traffic=traffics[worker])
+
         with ThreadPoolExecutor(3) as pool:
-            built = list(
-                pool.map(
-                    lambda worker: dataset_index.build(patterns, worker=worker, workers=3, traffic=traffics[worker]),
-                    range(3),
-                )
-            )
+            built = list(pool.map(build, range(3)))
         assert len({dataset.fingerprint for dataset in built}) == 1
         assert built[0].count == 2 * len(RECORDS)
         read = sum(traffic.figures.bytes for traffic in traffics)

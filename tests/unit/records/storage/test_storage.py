@@ -99,14 +99,8 @@ class Test_every_kind_of_storage:
 
     def test_lists_every_depth_in_order(self, folder: str) -> None:
         _fill(folder)
-        assert _names(folder, storage.list_objects(folder)) == [
-            "a/deep/x y#%.txt",
-            "a/train-2",
-            "b/train-3",
-            "train-0",
-            "train-1",
-            "validation-0",
-        ]
+        names = ["a/deep/x y#%.txt", "a/train-2", "b/train-3", "train-0", "train-1", "validation-0"]
+        assert _names(folder, storage.list_objects(folder)) == names
         assert storage.list_objects(storage.join(folder, "nowhere")) == []
 
     def test_deletes_one_object_or_a_whole_folder_even_if_it_is_gone(self, folder: str) -> None:

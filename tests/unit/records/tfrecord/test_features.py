@@ -96,6 +96,7 @@ FEATURES = (
     Feature(name="label", dtype="int64"),
 )
 SOUND: dict[str, list[Any]] = {"x": [1.0, 2.0], "raw": [np.arange(4, dtype=np.float16).tobytes()], "label": [3]}
+DECODE, DTYPE, SHAPE = (f"Correct its {it} in data.features." for it in ("dtype or decode", "dtype or shape", "shape"))
 
 
 def record(features: dict[str, list[Any]]) -> bytes:
@@ -119,26 +120,10 @@ def record(features: dict[str, list[Any]]) -> bytes:
         (b"no example", "not a tf.train.Example; expected serialized tf.train.Example records", ""),
         ({"X": [1.0, 2.0], "label": [3]}, "feature 'x' is missing", "Did you mean 'X'?"),
         ({"raw": SOUND["raw"]}, "feature 'x' is missing", "The record has: raw."),
-        (
-            SOUND | {"x": [1, 2]},
-            "feature 'x' is a int64 list; expected a float list for dtype float32",
-            "Correct its dtype or decode in data.features.",
-        ),
-        (
-            SOUND | {"x": [1.0]},
-            "feature 'x' has 1 values; expected 2 for float32 [2]",
-            "Correct its shape in data.features.",
-        ),
-        (
-            SOUND | {"raw": [bytes(16)]},
-            "feature 'raw' has 16 bytes; expected 8 bytes for float16 [4]",
-            "Correct its dtype or shape in data.features.",
-        ),
-        (
-            SOUND | {"raw": [bytes(8), bytes(8)]},
-            "feature 'raw' has 2 values; expected 1 for float16 [4]",
-            "Correct its shape in data.features.",
-        ),
+        (SOUND | {"x": [1, 2]}, "feature 'x' is a int64 list; expected a float list for dtype float32", DECODE),
+        (SOUND | {"x": [1.0]}, "feature 'x' has 1 values; expected 2 for float32 [2]", SHAPE),
+        (SOUND | {"raw": [bytes(16)]}, "feature 'raw' has 16 bytes; expected 8 bytes for float16 [4]", DTYPE),
+        (SOUND | {"raw": [bytes(8)] * 2}, "feature 'raw' has 2 values; expected 1 for float16 [4]", SHAPE),
     ],
     ids=["empty", "no example", "misspelt", "missing", "another kind", "too few", "a multiple", "two values"],
 )
@@ -159,11 +144,7 @@ CASES = [
         [bytes(6)],
         "has 6 bytes; expected a multiple of 4 bytes for bfloat16 [None, 2]",
     ),
-    (
-        Feature(name="t", dtype="int64", shape=(2,), decode="tensor"),
-        [TENSOR],
-        "is a tensor int32 [3]; expected int64 [2]",
-    ),
+    (Feature(name="t", dtype="int64", shape=(2,), decode="tensor"), [TENSOR], "int32 [3]; expected int64 [2]"),
     (Feature(name="t", dtype="int64", shape=(2,), decode="tensor"), [b"text"], "is no serialized tensor; expected"),
 ]
 

@@ -79,12 +79,8 @@ def test_subclasses_are_accepted_and_treated_as_their_base(keras: Keras) -> None
     callbacks = [Mine(), Counting(), Telling()]
     assert supported_callbacks.check_callbacks(callbacks, package=package(keras)) == tuple(callbacks)
     assert [supported_callbacks.kind(one) for one in callbacks] == ["EarlyStopping", None, None]
-    assert supported_callbacks.checkpoint_names([*callbacks, Mine()]) == [
-        "own.Mine",
-        "own.Counting",
-        "own.Telling",
-        "own.Mine-2",
-    ]
+    names = ["own.Mine", "own.Counting", "own.Telling", "own.Mine-2"]
+    assert supported_callbacks.checkpoint_names([*callbacks, Mine()]) == names
     assert [supported_callbacks.has_own_attributes(one) for one in callbacks] == [False, True, False]
     assert [supported_callbacks.has_batch_hooks(one) for one in callbacks] == [False, False, True]
     assert [supported_callbacks.superseded_reason(one) for one in callbacks] == [None, None, None]
