@@ -208,10 +208,8 @@ REQUESTS: tuple[tuple[Callable[[str], object], str], ...] = (
     ("status", "body", "problem", "message"),
     [
         (403, b"", InvalidData, "no permission"),
-        (401, b"", InvalidData, "no permission"),
         (400, b"", InvalidData, "refused the request"),
         (500, b"", StorageUnavailable, "HTTP 500"),
-        (503, b"", StorageUnavailable, "HTTP 503"),
         (429, b"", StorageUnavailable, "HTTP 429"),
         (403, DENIED, InvalidData, rf"^{URI}: {TRAINER} has {GRANT} to {TRAINER}$"),
     ],

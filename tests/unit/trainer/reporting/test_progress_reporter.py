@@ -211,10 +211,7 @@ def test_after_a_final_refusal_none_are_sent(operator: Operator, start: Start, n
         (401, {}),
         (403, {"Retry-After": "0"}),
         (409, {"Retry-After": "0"}),
-        (404, {}),
-        (429, {}),
         (500, {}),
-        (503, {"Retry-After": "0"}),
         (503, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}),
         # The token follows no redirection.
         (302, {"Location": "https://localhost:1/"}),
