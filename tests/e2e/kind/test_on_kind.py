@@ -13,7 +13,7 @@ import pytest
 import mptraining
 from hack.cluster.images import VERSION
 from hack.cluster.installation import configure
-from hack.cluster.release import NAME
+from hack.cluster.nodes import NAME
 
 EXAMPLES = Path(__file__).parents[3] / "manifests" / "examples"
 
