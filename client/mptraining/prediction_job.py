@@ -11,7 +11,7 @@ from mptraining_api.resolved_job import ResolvedAccelerator, ResolvedJob
 from mptraining_api.spec import API_VERSION, KIND
 
 # Fields of a job's data section that describe records, whatever they are for.
-_OF_RECORDS = ("features", "label", "labels", "sampleWeight", "preprocess")
+OF_RECORDS = ("features", "label", "labels", "sampleWeight", "preprocess")
 
 
 def prediction_document(
@@ -31,24 +31,22 @@ def prediction_document(
     `data` is the data section of a job file, whose description of the records is taken.
     """
     section: dict[str, Any] = {"predict": list(records)}
-    section |= {key: data[key] for key in _OF_RECORDS if data is not None and data.get(key) is not None}
+    section |= {key: data[key] for key in OF_RECORDS if data is not None and data.get(key) is not None}
     if skip_bad is not None:
         section["badRecords"] = {"action": "Skip", "maxSkipped": skip_bad}
     elif data is not None and data.get("badRecords"):
         section["badRecords"] = data["badRecords"]
     given = {key: value for key, value in prediction.items() if value is not None}
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": name or job_name(model)},
-        "spec": {
-            "accelerator": dict(accelerator),
-            **({"nodes": nodes} if nodes is not None else {}),
-            "program": {"prediction": {"model": model, **given}},
-            "data": section,
-            "output": {"uri": output},
-        },
-    }
+    program = {"prediction": {"model": model, **given}}
+    return document(
+        name or job_name(model), accelerator=accelerator, nodes=nodes, program=program, data=section, output=output
+    )
+
+
+def document(name: str, *, output: str, nodes: int | None = None, **sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a job with these sections and this run folder."""
+    spec = {**sections, "output": {"uri": output}, **({"nodes": nodes} if nodes is not None else {})}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
 
 
 def job_name(model: str) -> str:
@@ -63,16 +61,8 @@ def accelerator_of(model: str) -> dict[str, Any]:
 
     Raises StorageUnavailable and InvalidData if a bucket cannot be read.
     """
-    from mptraining_records.storage import storage
-
-    for folder in (model, model.rstrip("/").removesuffix(f"/{run_folder.MODEL}")):
-        uri = storage.join(folder, run_folder.JOB)
-        if storage.exists(uri):
-            try:
-                return accelerator_document(ResolvedJob.read(storage.read(uri)).accelerator)
-            except ValueError:
-                break
-    return {"type": "cpu"}
+    job = _stored_job(model) or _stored_job(model.rstrip("/").removesuffix(f"/{run_folder.MODEL}"))
+    return accelerator_document(job.accelerator) if job is not None else {"type": "cpu"}
 
 
 def stored_prediction(folder: str) -> ResolvedJob | None:
@@ -80,16 +70,18 @@ def stored_prediction(folder: str) -> ResolvedJob | None:
 
     Raises StorageUnavailable and InvalidData if a bucket cannot be read.
     """
+    job = _stored_job(folder)
+    return job if job is not None and job.program.prediction is not None else None
+
+
+def _stored_job(folder: str) -> ResolvedJob | None:
     from mptraining_records.storage import storage
 
     uri = storage.join(folder, run_folder.JOB)
-    if not storage.exists(uri):
-        return None
     try:
-        job = ResolvedJob.read(storage.read(uri))
+        return ResolvedJob.read(storage.read(uri)) if storage.exists(uri) else None
     except ValueError:
         return None
-    return job if job.program.prediction is not None else None
 
 
 def accelerator_document(accelerator: ResolvedAccelerator) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from mptraining_api.resolve.document_problems import document_problems
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import API_VERSION, KIND
 from mptraining_api.validation.mistakes import FieldPath, InvalidJobFile, Mistake, field_text, value_at
-from mptraining_api.validation.yaml_text import YamlDocument, read_yaml
+from mptraining_api.validation.yaml_text import YamlDocument, read_text, read_yaml
 
 _GPU = "nvidia.com/gpu"
 _OF_LAUNCH = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TF_USE_LEGACY_KERAS", "NVIDIA_VISIBLE_DEVICES")
@@ -30,9 +30,10 @@ _RUN_POLICY = {
     "- a job has one controller": "managedBy",
 }
 # What becomes of the fields of each section: `>` copies into a section of the job, or to a field; `-` leaves out with
-# the reason; `!` refuses with the next step. Code converts the fields at "". All others have no counterpart.
+# the reason; `!` refuses with the next step; `@` is a section of the table. Code converts the fields at "". All others
+# have no counterpart.
 _FIELDS: dict[str, dict[str, str]] = {
-    "TFJob": {"": "metadata spec", "- the job has its own": "apiVersion kind status"},
+    "TFJob": {"@metadata": "metadata", "@spec": "spec", "- the job has its own": "apiVersion kind status"},
     "metadata": {
         "> metadata.": "name namespace annotations labels",
         "- a job has a name of its own": "generateName",
@@ -41,11 +42,12 @@ _FIELDS: dict[str, dict[str, str]] = {
     # Before kubeflow.org/v1 of 2021 the fields of runPolicy were those of spec itself.
     "spec": _RUN_POLICY
     | {
-        "": "tfReplicaSpecs runPolicy",
+        "": "tfReplicaSpecs",
+        "@runPolicy": "runPolicy",
         "! `elastic: {min, max}` in place of nodes changes the number of workers.": "enableDynamicWorker",
         "- a job has succeeded when all workers have": "successPolicy",
     },
-    "runPolicy": _RUN_POLICY | {"": "schedulingPolicy"},
+    "runPolicy": _RUN_POLICY | {"@schedulingPolicy": "schedulingPolicy"},
     "schedulingPolicy": {
         "> spec.scheduling.queueName": "queue",
         "> spec.scheduling.priorityClassName": "priorityClass",
@@ -57,8 +59,12 @@ _FIELDS: dict[str, dict[str, str]] = {
         "! There are no parameter servers: write the program for `model.fit`.": "PS Ps ps",
         "! Let `model.fit` evaluate by validation_data; the workers do it between epochs.": "Evaluator evaluator",
     },
-    "replica": {"": "replicas template", "- all workers restart together": "restartPolicy tfReplicaType"},
-    "template": {"": "metadata spec"},
+    "replica": {
+        "": "replicas",
+        "@template": "template",
+        "- all workers restart together": "restartPolicy tfReplicaType",
+    },
+    "template": {"@pod metadata": "metadata", "@pod": "spec"},
     "pod metadata": {
         "> spec.podTemplate.": "labels annotations",
         "- the operator's": "name namespace creationTimestamp",
@@ -115,7 +121,10 @@ class Conversion:
         self.refused.append(InvalidSpec(field_text(path), found, expected=expected, next_step=step))
 
     def section(self, kind: str, content: Any, path: FieldPath) -> dict[str, Any]:
-        """Apply the table to the fields of a section; return those that code converts. Empty fields count as absent."""
+        """Apply the table to the fields of a section and of those in it; return the fields that code converts.
+
+        Empty fields count as absent.
+        """
         if not isinstance(content, Mapping | None):
             self.refuse(path, repr(content), expected="a section with fields")
         rest = {}
@@ -127,6 +136,8 @@ class Conversion:
                 self.left_out[where] = "by --without"
             elif rule == "":
                 rest[name] = value
+            elif rule is not None and rule[0] == "@":
+                rest |= self.section(rule[1:], value, where)
             elif rule is None or rule[0] == "!":
                 step = rule[2:] if rule else nearest(str(name), _RULES[kind])
                 if value is not False:
@@ -163,11 +174,7 @@ def convert_file(path: Path, choices: Choices) -> list[Conversion]:
 
     Raises InvalidJobFile with every field that cannot be converted, InvalidSpec for a file without a TFJob.
     """
-    try:
-        documents = read_yaml(path.read_text(encoding="utf-8"), file=str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        cause = getattr(error, "strerror", None) or "not a text file"
-        raise InvalidSpec(str(path), cause, expected="a TFJob in YAML") from None
+    documents = read_yaml(read_text(path, expected="a TFJob in YAML"), file=str(path))
     jobs = [document for document in documents if value_at(document.content, ("kind",)) == "TFJob"]
     if not jobs:
         raise InvalidSpec(str(path), "has no TFJob", expected="kind: TFJob", next_step="See the guide, Migration.")
@@ -188,16 +195,12 @@ def _convert(document: YamlDocument, choices: Choices, *, alone: bool) -> Conver
     version = str(content.get("apiVersion"))
     if not version.startswith("kubeflow.org/") or version == "kubeflow.org/v1alpha1":
         job.refuse(("apiVersion",), repr(version), expected="kubeflow.org/v1, or v1alpha2 and later")
-    top = job.section("TFJob", content, ())
-    job.section("metadata", top.get("metadata"), ("metadata",))
+    rest = job.section("TFJob", content, ())
     if queue := value_at(content, ("metadata", "labels", "kueue.x-k8s.io/queue-name")):
         job.fields["spec.scheduling.queueName"] = queue
     if generated := value_at(content, ("metadata", "generateName")):
         job.fields.setdefault("metadata.name", str(generated).rstrip("-"))
-    spec = job.section("spec", top.get("spec"), ("spec",))
-    policy = job.section("runPolicy", spec.get("runPolicy"), ("spec", "runPolicy"))
-    job.section("schedulingPolicy", policy.get("schedulingPolicy"), ("spec", "runPolicy", "schedulingPolicy"))
-    _convert_replicas(job, spec.get("tfReplicaSpecs"), ("spec", "tfReplicaSpecs"))
+    _convert_replicas(job, rest.get("tfReplicaSpecs"), ("spec", "tfReplicaSpecs"))
     if choices.run_folder:
         folder = choices.run_folder.rstrip("/")
         job.fields["spec.output.uri"] = choices.run_folder if alone else f"{folder}/{job.fields['metadata.name']}"
@@ -240,19 +243,17 @@ def _convert_replicas(job: Conversion, content: Any, path: FieldPath) -> None:
 
 def _convert_replica(job: Conversion, content: Any, path: FieldPath) -> int:
     """Convert a replica type into `job.fields`; return the number of replicas."""
-    replica = job.section("replica", content, path)
-    template = job.section("template", replica.get("template"), (*path, "template"))
-    metadata = template.get("metadata")
-    annotations = value_at(metadata, ("annotations",))
-    if isinstance(metadata, Mapping) and isinstance(annotations, Mapping) and _GROUP in annotations:
+    rest = job.section("replica", content, path)
+    annotations = job.fields.pop("spec.podTemplate.annotations", None)
+    if isinstance(annotations, Mapping) and _GROUP in annotations:
         job.left_out[(*path, "template", "metadata", "annotations", _GROUP)] = "the operator makes the PodGroup"
-        metadata = {**metadata, "annotations": {name: annotations[name] for name in annotations if name != _GROUP}}
-    job.section("pod metadata", metadata, (*path, "template", "metadata"))
-    pod = job.section("pod", template.get("spec"), (*path, "template", "spec"))
+        annotations = {name: value for name, value in annotations.items() if name != _GROUP}
+    if annotations:
+        job.fields["spec.podTemplate.annotations"] = annotations
     if value_at(content, ("restartPolicy",)) == "Never":
         job.fields["spec.runPolicy.backoffLimit"] = 0
         job.decided.append("spec.runPolicy.backoffLimit: 0 unless the TFJob has one: Never repeats no failed program")
-    containers, where = pod.get("containers"), (*path, "template", "spec", "containers")
+    containers, where = rest.get("containers"), (*path, "template", "spec", "containers")
     if not isinstance(containers, list):
         job.refuse(where, "no container", expected="the container that trains")
         return 0
@@ -266,8 +267,8 @@ def _convert_replica(job: Conversion, content: Any, path: FieldPath) -> int:
             job.refuse((*where, index), "a second container", expected="one container", next_step=step)
     container = job.section("container", containers[main], (*where, main))
     _set_program(job, containers[main], (*where, main))
-    _set_accelerator(job, container.get("resources"), pod.get("nodeSelector"), (*where, main, "resources"))
-    count = replica.get("replicas", 1)
+    _set_accelerator(job, container.get("resources"), rest.get("nodeSelector"), (*where, main, "resources"))
+    count = rest.get("replicas", 1)
     if isinstance(count, int):
         return count
     job.refuse((*path, "replicas"), repr(count), expected="a whole number")

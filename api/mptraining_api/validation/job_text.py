@@ -9,7 +9,7 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.validation.api_versions import API_VERSION, is_served
 from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 from mptraining_api.validation.yaml_errors import not_a_job
-from mptraining_api.validation.yaml_text import YamlDocument, read_yaml
+from mptraining_api.validation.yaml_text import YamlDocument, read_text, read_yaml
 
 KIND: Literal["MPTrainingJob"] = "MPTrainingJob"
 _SWEEP = "MPTrainingSweep"
@@ -17,12 +17,7 @@ _SWEEP = "MPTrainingSweep"
 
 def load_job_text(path: Path | str, *, kind: str = KIND) -> YamlDocument:
     """Read the document of that kind from the file at `path`, without its status. Raises InvalidSpec."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        cause = getattr(error, "strerror", None) or "not a text file"
-        raise InvalidSpec(str(path), cause, expected=f"an {kind} in YAML") from None
-    return read_job_text(text, file=str(path), kind=kind)
+    return read_job_text(read_text(path, expected=f"an {kind} in YAML"), file=str(path), kind=kind)
 
 
 def read_job_text(text: str, *, file: str, kind: str = KIND) -> YamlDocument:
@@ -50,8 +45,8 @@ def _is_mapping(document: YamlDocument) -> bool:
 def holds_sweep(path: Path | str) -> bool:
     """Return whether the file at `path` has an MPTrainingSweep; False for a file that cannot be read."""
     try:
-        documents = read_yaml(Path(path).read_text(encoding="utf-8"), file=str(path))
-    except (OSError, UnicodeDecodeError, InvalidSpec):
+        documents = read_yaml(read_text(path, expected=""), file=str(path))
+    except InvalidSpec:
         return False
     return any(_is_mapping(each) and each.content.get("kind") == _SWEEP for each in documents)
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptraining_api.problems import InvalidSpec, Problem
@@ -52,6 +53,15 @@ class YamlDocument:
     def located(self, problems: Iterable[Problem]) -> InvalidJobFile:
         """Return the error that reports these problems with their lines."""
         return InvalidJobFile([Mistake(self.file, self.line(each.where), each) for each in problems])
+
+
+def read_text(path: Path | str, *, expected: str) -> str:
+    """Return the text of a file. Raises InvalidSpec, which says what was expected."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        cause = getattr(error, "strerror", None) or "not a text file"
+        raise InvalidSpec(str(path), cause, expected=expected) from None
 
 
 def read_yaml(text: str, *, file: str) -> list[YamlDocument]:

@@ -18,15 +18,9 @@ from mptraining_api.problems import InvalidData, InvalidSpec, nearest
 if TYPE_CHECKING:
     from mptraining.runs import Run
 
-# Fields of the best member's job that describe the records.
-_RECORDS = ("train", "validation", "features", "label", "labels", "sampleWeight")
-
 
 def ensemble(
-    runs: Annotated[
-        list[str],
-        typer.Argument(help="Run folders, local or gs://.", metavar="RUN...", autocompletion=completion.run_folders),
-    ],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", autocompletion=completion.run_folders)],
     top: Annotated[int, typer.Option(help="Number of members, the best of the runs.", min=2, metavar="N")] = 5,
     monitor: Annotated[str, typer.Option(help="Metric that orders the runs.", metavar="METRIC")] = "val_loss",
     mode: Annotated[str | None, typer.Option(help="Better direction of the metric.", metavar="min|max")] = None,
@@ -36,7 +30,7 @@ def ensemble(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job; average nothing.")] = False,
     plain: Plain = False,
 ) -> None:
-    """Average the best of some runs in one exported model, evaluated with its best member.
+    """Average the best of some runs, local or gs://, in one exported model, evaluated with its best member.
 
     Its run folder is one that compare, board, fetch, predict and export take.
     """
@@ -56,13 +50,11 @@ def ensemble(
     for run, value in members[:top]:
         typer.echo(f"member: {run.folder}  {monitor} {value:.6g}")
     again = shlex.join(["mptj", *sys.argv[1:]])
-    code = run_local(here / "ensemble", document=document, display=display_here(plain=plain), again=again)
-    if code:
+    if code := run_local(here / "ensemble", document=document, display=display_here(plain=plain), again=again):
         raise typer.Exit(code)
-    found = load_run(folder).metrics
-    for key in found:
-        if f"best_member_{key}" in found:
-            typer.echo(f"{key}: {found[key]:.6g}, best member {found[f'best_member_{key}']:.6g}")
+    metrics = load_run(folder).metrics
+    for key in (key for key in metrics if f"best_member_{key}" in metrics):
+        typer.echo(f"{key}: {metrics[key]:.6g}, best member {metrics[f'best_member_{key}']:.6g}")
     return typer.echo(f"next: mptj compare {shlex.quote(folder)}")
 
 
@@ -99,8 +91,7 @@ def job_document(
     name: str, members: Sequence[tuple[Run, float]], weights: str, better: str, folder: str
 ) -> dict[str, Any]:
     """Return the document of the job, with the records of the best member. Raises InvalidSpec."""
-    from mptraining.prediction_job import accelerator_document
-    from mptraining_api.spec import API_VERSION, KIND
+    from mptraining.prediction_job import OF_RECORDS, accelerator_document, document
 
     best = members[0][0]
     if best.job is None or best.job.data is None or not best.job.data.validation:
@@ -111,18 +102,10 @@ def job_document(
         if any(value <= 0 for _, value in members):
             raise InvalidSpec("--weights", "score with a value that is not above 0", next_step="Write --weights equal.")
         program["weights"] = [value if better == "max" else 1 / value for _, value in members]
-    data = best.job.data.to_document()
-    section = {field: data[field] for field in _RECORDS if data.get(field) is not None}
-    if ":" in best.job.data.preprocess:
-        section["preprocess"] = best.job.data.preprocess
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": name},
-        "spec": {
-            "accelerator": accelerator_document(best.job.accelerator),
-            "program": {"ensemble": program},
-            "data": section,
-            "output": {"uri": folder},
-        },
-    }
+    described = best.job.data.to_document()
+    data = {key: described[key] for key in ("train", "validation", *OF_RECORDS) if described.get(key) is not None}
+    if ":" not in best.job.data.preprocess:
+        # That of an application comes with its model.
+        data.pop("preprocess", None)
+    accelerator = accelerator_document(best.job.accelerator)
+    return document(name, accelerator=accelerator, program={"ensemble": program}, data=data, output=folder)

@@ -117,25 +117,26 @@ def show_list(
         print_documents([*found, *sweeps], output, many=True)
         return
     if sweeps:
-        for text in columns(_sweep_table(sweeps, server.name, everywhere=everywhere)):
-            typer.echo(text)
+        _print_table(_sweep_table(sweeps, server.name), sweeps, everywhere=everywhere)
         typer.echo()
     if not found:
         there = "any namespace" if everywhere else f"namespace {server.namespace!r}"
         typer.echo(f"no jobs in {there} of {server.name}")
         return
-    rows = [view(each) for each in found]
-    table = [HEADINGS, *(row(each, time.time()) for each in rows)]
+    table = [HEADINGS, *(row(view(each), time.time()) for each in found)]
+    _print_table(table, found, everywhere=everywhere)
+
+
+def _print_table(table: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]], *, everywhere: bool) -> None:
+    """Print a table with its headings; its rows are about `documents`, whose namespaces are shown if `everywhere`."""
     if everywhere:
-        table = [
-            (place_of, *each)
-            for place_of, each in zip(["NAMESPACE", *(each.namespace for each in rows)], table, strict=True)
-        ]
+        places = ["NAMESPACE", *(str(each["metadata"].get("namespace")) for each in documents)]
+        table = [(place, *row) for place, row in zip(places, table, strict=True)]
     for text in columns(table):
         typer.echo(text)
 
 
-def _sweep_table(documents: Sequence[Mapping[str, Any]], cluster: str, *, everywhere: bool) -> list[list[str]]:
+def _sweep_table(documents: Sequence[Mapping[str, Any]], cluster: str) -> list[list[str]]:
     """Return the table of the sweeps on a cluster, with its headings."""
     from mptraining.cluster.errors import ClusterProblem
     from mptraining.cluster.job_view import age
@@ -149,14 +150,7 @@ def _sweep_table(documents: Sequence[Mapping[str, Any]], cluster: str, *, everyw
         except ClusterProblem:
             row = [str(each["metadata"]["name"]), "cannot be read: update mptraining here", "", "", ""]
         table.append([*row, age(each["metadata"], time.time())])
-    if not everywhere:
-        return table
-    return [
-        [place, *each]
-        for place, each in zip(
-            ["NAMESPACE", *(str(each["metadata"].get("namespace")) for each in documents)], table, strict=True
-        )
-    ]
+    return table
 
 
 def show_status(name: Name, output: OutputFormat = None, *, where: Where) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import urlencode
 
-from mptraining.cluster.errors import ClusterProblem, Request, cluster_problem, cluster_problems
+from mptraining.cluster.errors import NOUNS, ClusterProblem, NotFound, Request, cluster_problem, cluster_problems
 from mptraining_api import kubernetes_api
 from mptraining_api.kubernetes_api import MERGE_PATCH, PODS, READ_SECONDS, ApiProblem, Raw, Resource, api_problem
 
@@ -47,14 +48,9 @@ class ApiServer:
 
     def in_namespace(self, namespace: str) -> ApiServer:
         """Return the same cluster with another namespace."""
-        return ApiServer(
-            self.api,
-            name=self.name,
-            namespace=namespace,
-            flags=self._flags,
-            kubeconfig=self._kubeconfig,
-            default_namespace=self._default_namespace,
-        )
+        server = copy.copy(self)
+        server.namespace = namespace
+        return server
 
     @property
     def flags(self) -> list[str]:
@@ -156,6 +152,25 @@ class ApiServer:
         path = resource.path(self.namespace, name, subresource)
         with cluster_problems(self.request(verb, resource, name, subresource)):
             yield from kubernetes_api.lines(self.api, path, query=query, read_seconds=read_seconds)
+
+
+def changes(server: ApiServer, resource: Resource, name: str, uid: str, seconds: int = WATCH_SECONDS) -> Iterator[Raw]:
+    """Yield the object now and after each change, for about `seconds`.
+
+    Raises NotFound if it was deleted, Unreachable if the API server does not answer.
+    """
+    gone = NotFound(name, f"the {NOUNS[resource.plural]} was deleted while it was followed")
+    document = server.get(resource, name)
+    if document["metadata"]["uid"] != uid:
+        raise gone
+    yield document
+    for change in server.watch(resource, name, str(document["metadata"]["resourceVersion"]), seconds):
+        if change["type"] == "DELETED":
+            raise gone
+        # The resourceVersion is too old; the next GET returns a current one.
+        if change["type"] == "ERROR":
+            return
+        yield change["object"]
 
 
 # WebSocket subprotocol of `pods/exec` that all kubelet versions support.

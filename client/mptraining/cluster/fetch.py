@@ -2,7 +2,7 @@
 
 bucket, volume mounted here ─────────────► StoredFolder ─┐
 volume, worker 0 runs ─────► its pod ────► PodFolder ────┼─► FetchedFolder
-volume, worker 0 has ended ► ReaderPod ──► PodFolder ────┤
+volume, worker 0 has ended ► reader pod ─► PodFolder ────┤
 no output.uri ─────────────► worker 0 ───► PodFolder ────┘   then worker 0 may end
 """
 
@@ -13,8 +13,8 @@ import posixpath
 import secrets
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.folder_source import FetchedFolder, FolderSource, PodFolder, StoredFolder, refuse_existing
 from mptraining.cluster.job_view import JobView, reason_text
 from mptraining.cluster.logs import WorkerPod, pods
-from mptraining.cluster.reader_pod import ReaderPod, absolute_path, volume_of
+from mptraining.cluster.reader_pod import absolute_path, reader_pod, volume_of
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import BATCH_JOBS
 from mptraining_api.launch import FETCHED_COMMAND
@@ -191,8 +191,8 @@ def _fetch_volume(
     on = f"claim {mounted.claim}" if mounted.claim else f"volume {mounted.volume['name']}"
     display.say(f"a pod reads {path} from the {on}; it is deleted afterwards")
     name = f"{seen.name}-fetch-{secrets.token_hex(2)}"
-    with ReaderPod(server, name, seen.document, template, mounted, clock=clock, wait=_pause) as reader:
-        return _transfer(PodFolder(server, reader.name, path), wanted, display)
+    with reader_pod(server, name, seen.document, template, mounted, clock=clock, wait=_pause):
+        return _transfer(PodFolder(server, name, path), wanted, display)
 
 
 def worker_zero(server: ApiServer, uid: str) -> WorkerPod | None:
@@ -219,10 +219,15 @@ def _template(server: ApiServer, seen: JobView) -> Mapping[str, Any]:
 
 def _transfer(source: FolderSource, wanted: Wanted, display: TransferDisplay) -> Path:
     """Copy the files of `source` to the target."""
-    with _absent_as_empty(wanted):
+    try:
         files = source.files()
+    except CommandFailed as problem:
+        if "no such folder" not in str(problem):
+            raise
+        files = []
     if not files:
-        raise _nothing(wanted)
+        step = f"It is written at the end of training: mptj status {wanted.job}" if wanted.model_only else ""
+        raise ClusterProblem(wanted.job, f"there is no {wanted.what} yet", next_step=step)
     with FetchedFolder(wanted.to, overwrite=wanted.overwrite) as folder:
         display.total(sum(file.size for file in files))
         source.copy(files, folder, display.add)
@@ -237,18 +242,3 @@ def _transfer(source: FolderSource, wanted: Wanted, display: TransferDisplay) ->
 
 def _pause(seconds: float) -> None:
     threading.Event().wait(seconds)
-
-
-@contextmanager
-def _absent_as_empty(wanted: Wanted) -> Iterator[None]:
-    try:
-        yield
-    except CommandFailed as problem:
-        if "no such folder" not in str(problem):
-            raise
-        raise _nothing(wanted) from None
-
-
-def _nothing(wanted: Wanted) -> ClusterProblem:
-    step = f"It is written at the end of training: mptj status {wanted.job}" if wanted.model_only else ""
-    return ClusterProblem(wanted.job, f"there is no {wanted.what} yet", next_step=step)

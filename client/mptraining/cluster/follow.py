@@ -14,10 +14,9 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from mptraining.cluster.api import ApiServer
-from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
+from mptraining.cluster.api import ApiServer, changes
+from mptraining.cluster.errors import ClusterProblem, Unreachable
 from mptraining.cluster.job_view import JobView, view
 from mptraining.cluster.logs import LogFollower, WorkerPod, pods
 from mptraining_api.kubernetes_api import JOBS
@@ -131,28 +130,14 @@ class JobFollower:
 
     def _once(self) -> bool:
         """Get the job, then watch it until the watch ends; return whether the job has ended."""
-        document = self._server.get(JOBS, self._name)
-        if self._put(document):
-            return True
-        since = str(document["metadata"]["resourceVersion"])
-        for change in self._server.watch(JOBS, self._name, since):
-            if self._stopping.is_set():
-                return True
-            if change["type"] == "DELETED":
-                raise self._gone()
-            # ERROR: the resourceVersion is too old; the next GET returns a current one.
-            if change["type"] != "ERROR" and self._put(change["object"]):
+        for document in changes(self._server, JOBS, self._name, self._uid):
+            seen = view(document, self._server.flags)
+            self._inbox.put(seen)
+            if self._logs is not None and seen.status.current_attempt:
+                self._look_for_logs(self._logs)
+            if seen.finished or self._stopping.is_set():
                 return True
         return False
-
-    def _put(self, document: dict[str, Any]) -> bool:
-        if document["metadata"]["uid"] != self._uid:
-            raise self._gone()
-        seen = view(document, self._server.flags)
-        self._inbox.put(seen)
-        if self._logs is not None and seen.status.current_attempt:
-            self._look_for_logs(self._logs)
-        return seen.finished
 
     def _look_for_logs(self, logs: LogFollower) -> None:
         try:
@@ -167,6 +152,3 @@ class JobFollower:
             wanted = pod.index < LOGS_AT_ONCE if self._worker is None else pod.index == self._worker
             if pod.started and wanted:
                 logs.add(pod)
-
-    def _gone(self) -> NotFound:
-        return NotFound(self._name, "the job was deleted while it was followed")

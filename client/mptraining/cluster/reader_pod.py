@@ -8,10 +8,10 @@ by itself after `LONGEST_SECONDS`.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound
@@ -85,20 +85,21 @@ def pod_body(
     worker = template["spec"]
     trainer = next(each for each in worker["containers"] if each["name"] == TRAINER_CONTAINER)
     written = (job.get("spec") or {}).get("podTemplate") or {}
-    placement: dict[str, Any] = {}
+    placement: dict[str, Any]
     if node is not None:
-        field = {"key": "metadata.name", "operator": "In", "values": [node]}
-        required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-        placement["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        required = {
+            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
+        }
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
         # The job's machine may be tainted for accelerators.
-        placement["tolerations"] = [{"operator": "Exists"}]
+        placement = {"affinity": affinity, "tolerations": [{"operator": "Exists"}]}
     else:
         # Without the accelerator's own selector: any machine can read a volume.
-        placement["tolerations"] = worker.get("tolerations") or []
-        placement["nodeSelector"] = written.get("nodeSelector") or {}
-    account: dict[str, Any] = {
-        key: worker[key] for key in ("serviceAccountName", "automountServiceAccountToken") if key in worker
-    }
+        placement = {
+            "tolerations": worker.get("tolerations") or [],
+            "nodeSelector": written.get("nodeSelector") or {},
+        }
+    account = ("serviceAccountName", "automountServiceAccountToken", "imagePullSecrets")
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
     return {
         "apiVersion": "v1",
@@ -116,8 +117,7 @@ def pod_body(
             "terminationGracePeriodSeconds": 1,
             "enableServiceLinks": False,
             "securityContext": worker.get("securityContext") or {},
-            **account,
-            **({"imagePullSecrets": worker["imagePullSecrets"]} if worker.get("imagePullSecrets") else {}),
+            **{key: worker[key] for key in account if worker.get(key) is not None},
             **placement,
             "containers": [
                 {
@@ -157,8 +157,7 @@ def node_of_claim(claim: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -
 
 def is_running(pod: Mapping[str, Any]) -> bool:
     """Return whether the pod's reader runs, which its readiness does not show: it has no probe."""
-    states = [each.get("state") or {} for each in _statuses(pod) if each.get("name") == TRAINER_CONTAINER]
-    return any("running" in state for state in states)
+    return any(name == TRAINER_CONTAINER and "running" in state for name, state in _states(pod))
 
 
 def start_problem(pod: Mapping[str, Any], warnings: Sequence[Mapping[str, Any]], claim: str | None) -> str | None:
@@ -166,52 +165,34 @@ def start_problem(pod: Mapping[str, Any], warnings: Sequence[Mapping[str, Any]],
 
     `warnings` are the Warning events about it.
     """
-    return (
-        _end(pod)
-        or next(filter(None, map(_container_problem, _statuses(pod))), None)
-        or next(filter(None, (_volume_problem(each, claim) for each in warnings)), None)
-        or _missing_claim(pod, claim)
-    )
+    return next(_start_problems(pod, warnings, claim), None)
 
 
-def _end(pod: Mapping[str, Any]) -> str | None:
-    status = pod.get("status") or {}
-    if status.get("phase") not in ("Failed", "Succeeded"):
-        return None
-    ended = [(each.get("state") or {}).get("terminated") or {} for each in _statuses(pod)]
-    message = status.get("message") or next((each["message"] for each in ended if each.get("message")), "")
-    return f"it ended: {message or status.get('reason') or 'no message'}"
+def _start_problems(pod: Mapping[str, Any], warnings: Sequence[Mapping[str, Any]], claim: str | None) -> Iterator[str]:
+    status, states = pod.get("status") or {}, [state for _, state in _states(pod)]
+    if status.get("phase") in ("Failed", "Succeeded"):
+        ended = ((state.get("terminated") or {}).get("message") for state in states)
+        yield f"it ended: {next(filter(None, (status.get('message'), *ended, status.get('reason'))), 'no message')}"
+    for waiting in (state.get("waiting") or {} for state in states):
+        reason, message = str(waiting.get("reason") or ""), waiting.get("message") or ""
+        if reason in _IMAGE:
+            yield f"its image cannot be pulled: {message or reason}"
+        elif reason.startswith("Create"):
+            yield f"{reason}: {message}"
+    for message in (str(each.get("message") or "") for each in warnings if each.get("reason") in _VOLUME):
+        if "Multi-Attach" in message:
+            step = "Fetch again when the pod that uses it has ended: kubectl get pods"
+            yield f"the claim {claim} is ReadWriteOnce and mounted on another machine: {message}. {step}"
+        yield f"its volume cannot be mounted: {message}"
+    unscheduled = _unscheduled(pod)
+    if "persistentvolumeclaim" in unscheduled and "not found" in unscheduled:
+        yield f"the claim {claim} does not exist any more, and the run folder with it: {unscheduled}"
 
 
-def _container_problem(container: Mapping[str, Any]) -> str | None:
-    waiting = (container.get("state") or {}).get("waiting") or {}
-    reason, message = str(waiting.get("reason") or ""), waiting.get("message") or ""
-    if reason in _IMAGE:
-        return f"its image cannot be pulled: {message or reason}"
-    return f"{reason}: {message}" if reason.startswith("Create") else None
-
-
-def _volume_problem(warning: Mapping[str, Any], claim: str | None) -> str | None:
-    message = str(warning.get("message") or "")
-    if warning.get("reason") not in _VOLUME:
-        return None
-    if "Multi-Attach" not in message:
-        return f"its volume cannot be mounted: {message}"
-    return (
-        f"the claim {claim} is ReadWriteOnce and mounted on another machine: {message}. Fetch again when the pod that "
-        "uses it has ended: kubectl get pods"
-    )
-
-
-def _missing_claim(pod: Mapping[str, Any], claim: str | None) -> str | None:
-    message = _unscheduled(pod)
-    if "persistentvolumeclaim" not in message or "not found" not in message:
-        return None
-    return f"the claim {claim} does not exist any more, and the run folder with it: {message}"
-
-
-def _statuses(pod: Mapping[str, Any]) -> list[Raw]:
-    return list((pod.get("status") or {}).get("containerStatuses") or ())
+def _states(pod: Mapping[str, Any]) -> list[tuple[str, Raw]]:
+    """Return the name and the state of each container."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return [(str(each.get("name")), each.get("state") or {}) for each in statuses]
 
 
 def _unscheduled(pod: Mapping[str, Any]) -> str:
@@ -221,85 +202,61 @@ def _unscheduled(pod: Mapping[str, Any]) -> str:
     return str(waits[0].get("message") or "no machine takes it") if waits else ""
 
 
-class ReaderPod:
-    """Context manager: creates the pod `name`, waits until it runs, and deletes it.
+@contextmanager
+def reader_pod(
+    server: ApiServer,
+    name: str,
+    job: Mapping[str, Any],
+    template: Mapping[str, Any],
+    mounted: Mounted,
+    *,
+    clock: Callable[[], float],
+    wait: Callable[[float], object],
+) -> Iterator[None]:
+    """Create the pod `name` and wait until it runs; delete it at the end.
 
     Raises ClusterProblem with the reason why it cannot be created or does not start. `wait` pauses for some seconds.
     """
-
-    def __init__(
-        self,
-        server: ApiServer,
-        name: str,
-        job: Mapping[str, Any],
-        template: Mapping[str, Any],
-        mounted: Mounted,
-        *,
-        clock: Callable[[], float],
-        wait: Callable[[float], object],
-    ) -> None:
-        self._server = server
-        self._job = job
-        self._template = template
-        self._mounted = mounted
-        self._clock = clock
-        self._wait = wait
-        self.name = name
-
-    def __enter__(self) -> Self:
-        body = pod_body(self.name, self._job, self._template, self._mounted, self._node())
-        try:
-            self._server.create(PODS, body)
-            self._start()
-        except BaseException:
-            # The name is chosen by the client, so that a pod whose creation was interrupted is deleted too.
-            self._delete()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._delete()
-
-    def _delete(self) -> None:
-        # It may not exist. If the request is not answered, the pod ends by its deadline, or with the job.
-        with suppress(ClusterProblem):
-            self._server.delete(PODS, self.name, grace_seconds=0)
-
-    def _node(self) -> str | None:
-        claim = self._mounted.claim
-        if claim is None:
-            return None
-        try:
-            found = self._server.get(PERSISTENT_VOLUME_CLAIMS, claim)
-        except NotFound:
-            raise ClusterProblem(
-                claim,
-                f"the claim with the run folder {self._mounted.path} does not exist any more, and the folder with it",
-                next_step="Train again, on a claim that is kept or with a bucket as output.uri.",
-            ) from None
-        except NotAllowed:
-            # A user who may create pods may lack the right to read claims: the scheduler reports one that is gone.
-            return None
-        return node_of_claim(found, self._server.items(PODS))
-
-    def _start(self) -> None:
-        began = self._clock()
-        while True:
-            pod = self._server.get(PODS, self.name)
-            if is_running(pod):
-                return
-            waited = self._clock() - began
-            warnings = self._warnings(pod) if waited >= _EVENTS_AFTER_SECONDS else []
-            problem = start_problem(pod, warnings, self._mounted.claim)
+    body = pod_body(name, job, template, mounted, _node(server, mounted))
+    began = clock()
+    try:
+        server.create(PODS, body)
+        while not is_running(pod := server.get(PODS, name)):
+            waited = clock() - began
+            warnings = _warnings(server, pod) if waited >= _EVENTS_AFTER_SECONDS else []
+            problem = start_problem(pod, warnings, mounted.claim)
             if problem is None and waited >= START_SECONDS:
                 problem = f"it has not started within {START_SECONDS:g} s. {_unscheduled(pod)}"
             if problem is not None:
-                raise ClusterProblem(self.name, f"the pod that reads {self._mounted.path} cannot start: {problem}")
-            self._wait(_POLL_SECONDS)
+                raise ClusterProblem(name, f"the pod that reads {mounted.path} cannot start: {problem}")
+            wait(_POLL_SECONDS)
+        yield
+    finally:
+        # The name is chosen by the client, so that a pod whose creation was interrupted is deleted too. It may not
+        # exist. If the request is not answered, the pod ends by its deadline, or with the job.
+        with suppress(ClusterProblem):
+            server.delete(PODS, name, grace_seconds=0)
 
-    def _warnings(self, pod: Mapping[str, Any]) -> list[Raw]:
-        selector = f"involvedObject.uid={pod['metadata']['uid']},type=Warning"
-        try:
-            return self._server.items(EVENTS, fieldSelector=selector)
-        except NotAllowed:
-            return []
+
+def _node(server: ApiServer, mounted: Mounted) -> str | None:
+    if mounted.claim is None:
+        return None
+    try:
+        found = server.get(PERSISTENT_VOLUME_CLAIMS, mounted.claim)
+    except NotFound:
+        raise ClusterProblem(
+            mounted.claim,
+            f"the claim with the run folder {mounted.path} does not exist any more, and the folder with it",
+            next_step="Train again, on a claim that is kept or with a bucket as output.uri.",
+        ) from None
+    except NotAllowed:
+        # A user who may create pods may lack the right to read claims: the scheduler reports one that is gone.
+        return None
+    return node_of_claim(found, server.items(PODS))
+
+
+def _warnings(server: ApiServer, pod: Mapping[str, Any]) -> list[Raw]:
+    try:
+        return server.items(EVENTS, fieldSelector=f"involvedObject.uid={pod['metadata']['uid']},type=Warning")
+    except NotAllowed:
+        return []

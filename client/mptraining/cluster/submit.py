@@ -33,18 +33,13 @@ from mptraining_api.status import JOB, JOB_UID
 from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
 
-def count_accelerators(nodes: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Count the nodes by accelerator type, from their labels, on every platform."""
-    found = (accelerator_of(node.get("metadata", {}).get("labels") or {}) for node in nodes)
-    return Counter(name for name in found if name is not None)
-
-
 def missing_accelerator(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a warning if no node has the accelerator `wanted`; None if a node has it, and for CPUs."""
     accelerator = catalogue().get(wanted)
     if accelerator is None or accelerator.kind == "cpu":
         return None
-    types = count_accelerators(nodes)
+    named = (accelerator_of(node.get("metadata", {}).get("labels") or {}) for node in nodes)
+    types = Counter(name for name in named if name is not None)
     if types[wanted]:
         return None
     there = ", ".join(f"{name} ({count} node{'s' if count != 1 else ''})" for name, count in sorted(types.items()))

@@ -15,6 +15,7 @@ from mptraining_api.admin_limits import JobLimits
 from mptraining_api.model import Model, Word
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.runtime_settings import Runtime, RuntimeName, parse_settings, refuse, unknown_defaults
+from mptraining_api.validation.yaml_text import read_text
 
 # The ConfigMap that the chart writes, readable by all users, and its key.
 CONFIG_MAP = "mptraining-runtimes"
@@ -43,11 +44,7 @@ def load(path: Path) -> KnownRuntimes:
 
     A file without runtimes is refused, since it is most likely not the intended one.
     """
-    try:
-        return parse(path.read_text(encoding="utf-8"), where=str(path), needed=True)
-    except (OSError, UnicodeDecodeError) as error:
-        cause = getattr(error, "strerror", None) or "not a text file"
-        raise InvalidSpec(str(path), cause, expected="a YAML file with runtimes") from None
+    return parse(read_text(path, expected="a YAML file with runtimes"), where=str(path), needed=True)
 
 
 def parse(text: str, *, where: str, needed: bool = False) -> KnownRuntimes:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mptraining.cluster.api import WATCH_SECONDS, ApiServer
+from mptraining.cluster.api import WATCH_SECONDS, ApiServer, changes
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound, NotInstalled
 from mptraining.sweeps.view import SweepView
@@ -42,20 +42,8 @@ class ClusterSweep:
         Raises NotFound if it was deleted, Unreachable if the API server does not answer.
         """
         while True:
-            document = self.document()
-            if document["metadata"]["uid"] != self.uid:
-                raise self._gone()
-            seen = view(document, self.server.name)
-            yield seen
-            if seen.finished is not None:
-                return
-            for change in self.server.watch(SWEEPS, self.name, str(document["metadata"]["resourceVersion"]), seconds):
-                if change["type"] == "DELETED":
-                    raise self._gone()
-                # ERROR: the resourceVersion is too old; the next GET returns a current one.
-                if change["type"] == "ERROR":
-                    break
-                seen = view(change["object"], self.server.name)
+            for document in changes(self.server, SWEEPS, self.name, self.uid, seconds):
+                seen = view(document, self.server.name)
                 yield seen
                 if seen.finished is not None:
                     return
@@ -70,9 +58,6 @@ class ClusterSweep:
 
     def resume(self) -> None:
         self.server.suspend(SWEEPS, self.name, False, uid=self.uid)
-
-    def _gone(self) -> NotFound:
-        return NotFound(self.name, "the sweep was deleted while it was followed")
 
 
 def view(document: Mapping[str, Any], cluster: str) -> SweepView:

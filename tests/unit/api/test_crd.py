@@ -13,13 +13,10 @@ from mptraining_api.crd import (
     CHART_FILE,
     SWEEPS_FILE,
     custom_resource_definition,
-    main,
-    structural,
     sweep_definition,
     sweeps_to_yaml,
     to_yaml,
 )
-from mptraining_api.model import Model
 from mptraining_api.rules.check import rules
 from mptraining_api.status import CONDITION_TYPES
 
@@ -95,32 +92,7 @@ def test_every_rule_is_at_its_place() -> None:
     assert sorted(placed) == sorted(rule.cel for rule in rules())
 
 
-def test_the_columns_of_kubectl_get() -> None:
-    (version,) = CRD["spec"]["versions"]
-    assert version["subresources"] == {"status": {}}
-    shown = [column["name"] for column in version["additionalPrinterColumns"] if "priority" not in column]
-    assert shown == ["Phase", "Accelerator", "Strategy", "Precision", "Progress %", "Age"]
-
-
-def test_a_union_is_refused() -> None:
-    class Union(Model):
-        either: int | str
-
-    with pytest.raises(ValueError, match="no structural schema"):
-        structural(Union)
-
-
 @pytest.mark.parametrize(("name", "text"), [(None, to_yaml()), (SWEEPS_FILE, sweeps_to_yaml())])
 def test_the_file_in_the_chart_is_up_to_date(name: str | None, text: str) -> None:
     file = Path(__file__).parents[3] / CHART_FILE
     assert file.with_name(name or file.name).read_text(encoding="utf-8") == text, "run `python -m mptraining_api.crd`"
-
-
-def test_check_reports_a_stale_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "crd.yaml"
-    assert main([str(file), "--check"]) == 1
-    assert "stale" in capsys.readouterr().err
-    assert main([str(file)]) == 0
-    assert main([str(file), "--check"]) == 0
-    assert main(["-"]) == 0
-    assert capsys.readouterr().out == f"{to_yaml()}---\n{sweeps_to_yaml()}"

@@ -1,4 +1,4 @@
-"""The owner of a run folder."""
+"""The owner of a run folder, and the direction in which its metrics improve."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.run_folder import difference
+from mptraining_api.run_folder import difference, metric_direction
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep.actions import CreateJob
 from mptraining_api.sweep.plan import plan
@@ -80,3 +80,17 @@ def test_the_trials_of_a_later_sweep_do_not_resume_those_of_an_earlier_one() -> 
     assert difference(job("digits-1"), job("digits-1", labels={SWEEP_UID: "u-1"})) is not None
     # A user's own job continues what a sweep began.
     assert difference(job("digits-1", labels={SWEEP_UID: "u-1"}), job("digits-1")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("val_loss", "down"), ("val_sparse_categorical_accuracy", "up"), ("acc", "up"), ("auc_3", "up"),
+        ("f1_score", "up"), ("binary_io_u", "up"), ("top_5_accuracy", "up"), ("true_positives_2", "up"),
+        ("false_positives", "down"), ("mean_squared_error_of_accuracy", "down"),
+        ("sparse_categorical_crossentropy", "down"), ("kl_divergence", "down"), ("precision_at_recall", "up"),
+        ("r2_score", "up"), ("cosine_similarity", "up"), ("vaccinated", None), ("examples", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_name_says_which_way_is_better(name: str, way: str | None) -> None:
+    assert metric_direction(name) == way

@@ -1,11 +1,11 @@
-"""Parsing a job file: the messages about a bad one."""
+"""The base of every value, and the messages about a bad job file."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from pydantic import ValidationError
 
+from mptraining_api.model import Arguments, Count, Model
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import JOB_NAME, MPTrainingJob
 from tests.jobs import parsed_job
@@ -56,11 +56,6 @@ def test_a_bad_file_is_answered_in_one_line(old: str, new: str, said: str) -> No
     assert "\n" not in line
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSpec, match=r"absent\.yaml: No such file"):
-        MPTrainingJob.load(tmp_path / "absent.yaml")
-
-
 @pytest.mark.parametrize(
     ("name", "fits"), [("a" * 50, True), ("a" * 51, False), ("a.b", False), ("1a", False), ("a-", False)]
 )
@@ -70,6 +65,44 @@ def test_a_name_leaves_room_for_attempt_and_index(name: str, fits: bool) -> None
         assert len(f"{name}-99999-9999") <= 63
 
 
-def test_a_queue_is_a_label() -> None:
-    with pytest.raises(InvalidSpec, match=r"spec\.scheduling\.queueName: 'team/gpus' is not valid"):
-        parsed_job(GOOD.replace("training:", "scheduling: {queueName: team/gpus}\n  training:"))
+class Inner(Model):
+    step_count: Count | None = None
+
+
+class Outer(Model):
+    inner_values: tuple[Inner, ...] = ()
+    arguments: Arguments | None = None
+
+
+def test_camel_case_on_the_wire() -> None:
+    value = Outer.parse({"innerValues": [{"stepCount": 3}]})
+    assert value == Outer(inner_values=(Inner(step_count=3),))
+    assert value.to_document() == {"innerValues": [{"stepCount": 3}]}
+
+
+def test_a_value_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Inner(step_count=3).step_count = 4  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"innerValues": [{}, {"stepCount": "3"}]}, "spec.innerValues[1].stepCount: '3' is not valid"),
+        ({"innerValues": [{"stepCont": 3}]}, "spec.innerValues[0].stepCont: unknown field. Did you mean 'stepCount'?"),
+        ({"a": 1, "b": 2}, "(1 more)"),
+    ],
+)
+def test_a_bad_document_names_the_first_field(document: object, said: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        Outer.parse(document, where="spec")
+    assert said in str(caught.value)
+
+
+def test_stored_values_of_a_newer_version_are_read() -> None:
+    assert Inner.read('{"stepCount": 3, "newer": true}') == Inner(step_count=3)
+
+
+def test_free_form_arguments_stay_as_written() -> None:
+    arguments = {"Any_Case": [1, 2.5, None, {"x": "y"}]}
+    assert Outer.parse({"arguments": arguments}).to_document() == {"arguments": arguments, "innerValues": []}

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -15,10 +15,10 @@ from typer.main import get_command
 
 from hack.helm_chart import ChartValues
 from mptraining.cli.main import app
+from mptraining_api.model import Model
 from mptraining_api.spec import KIND, PAUSED, MPTrainingJob
 from mptraining_api.status import CONDITION_TYPES, JobStatus
 from tests.unit.docs.blocks import ROOT, SECTIONS, Block, of
-from tests.unit.docs.model_fields import find_field
 
 # kubectl's verbs in the documents, and the kinds of their arguments.
 _VERBS = ("annotate", "apply", "cp", "create", "delete", "describe", "events", "exec", "explain", "get", "label")
@@ -146,3 +146,12 @@ def _jobs(text: str) -> set[str]:
 
 def _merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     return {**base, **{key: {**base.get(key, {}), **value} for key, value in patch.items()}}
+
+
+def find_field(model: type[Model], path: list[str]) -> None:
+    """Fail if a model has no such field."""
+    for name in path:
+        field = next((field for field in model.model_fields.values() if field.alias == name), None)
+        assert field is not None, f"{model.__name__} has no {name}"
+        inner = [each for each in (field.annotation, *get_args(field.annotation)) if isinstance(each, type)]
+        model = next((each for each in inner if issubclass(each, Model)), model)

@@ -113,17 +113,6 @@ def test_trials_run_side_by_side(sweep_file: SweepFile, stub: Stub, tmp_path: Pa
     assert view.status.succeeded == 2
 
 
-def test_failed_trials_count_and_too_many_end_the_sweep(
-    sweep_file: SweepFile, stub: Stub, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, view = run(sweep_file(trials=9), stub(TRAINER + "\nboth('Finished', reason='Diverged', exit_code=3, "
-                                                          "message='the loss is NaN')\nsys.exit(3)"))  # fmt: skip
-    assert code == 1
-    assert [each.state for each in view.trials] == [TrialState.FAILED] * 3
-    assert view.trials[0].message == "Diverged: the loss is NaN"
-    assert "trials.maxFailed is 2" in capsys.readouterr().out
-
-
 def test_a_fault_of_the_machine_stops_the_sweep_and_the_same_command_continues(
     sweep_file: SweepFile, stub: Stub, trainer: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Metrics by step from a run's events: what is drawn, and what a restart makes void."""
+"""Events among the other lines of a log, and the metrics by step that they make."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.events import Progress, Recovered, Started, parse
+from mptraining_api.events import Finished, Notice, Progress, Recovered, Saved, Started, parse
 from mptraining_api.outputs.scalars import Restart, Scalar, ScalarSeries, surviving
 
 COMMON: dict[str, Any] = {"attempt": 1, "incarnation": "a", "worker": 0}
@@ -68,3 +68,32 @@ def test_a_second_progress_of_a_step_replaces_the_first() -> None:
     events = [started(0, None), progress(10, metrics={"loss": 0.3}), both, both]
     found = surviving(item for event in events for item in series.add(event))
     assert [(each.name, each.value) for each in found] == [("loss", 0.1), ("val_loss", 0.2)]
+
+
+TIMED: dict[str, Any] = COMMON | {"time": 1.5}
+EVENTS = [
+    Started(
+        strategy="Mirrored", precision="float32", keras="Keras3", tensorflow="2.21", devices=("CPU:0",), workers=1,
+        replicas_in_sync=1, **TIMED,
+    ),
+    Progress(**TIMED, step=10, epoch=1, metrics={"loss": 0.25}),
+    Notice(**TIMED, topic="Features", message="inferred"),
+    Saved(**TIMED, step=10, uri="gs://b/c", bytes=12, seconds=0.5),
+    Recovered(**TIMED, from_step=20, to_step=10, precision="float32", message="loss was nan"),
+    Finished(**TIMED, reason="Succeeded", exit_code=0, message="done"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.kind)
+def test_an_event_is_one_line_and_comes_back(event: Started) -> None:
+    line = event.to_json()
+    assert "\n" not in line
+    assert parse(line + "\n") == event
+
+
+@pytest.mark.parametrize(
+    "line", ["", "Epoch 1/5", "{}", "[1]", '{"mptraining": 1, "kind": "FutureKind"}', '{"mptraining": 1, "kind"']
+)
+def test_any_other_line_is_no_event(line: str) -> None:
+    assert parse(line) is None
+    assert parse(EVENTS[1].to_json()[:-1] + ', "newer": {"a": 1}}') == EVENTS[1]

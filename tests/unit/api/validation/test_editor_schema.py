@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from mptraining_api.editor_schema import editor_schema, sweep_editor_schema, to_json
+from tests.unit.api.sweep.sweeps import JOB, document
 
 ROOT = Path(__file__).parents[4]
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
@@ -52,18 +53,8 @@ def test_names_are_suggested_and_not_enforced() -> None:
     assert "nvidia-tesla-t4" in types
 
 
-SWEEP: dict[str, Any] = {
-    "apiVersion": "mptraining.dev/v1alpha1",
-    "kind": "MPTrainingSweep",
-    "metadata": {"name": "digits", "labels": {"team": "vision"}},
-    "spec": {
-        "objective": {"metric": "val_accuracy", "direction": "Maximize"},
-        "algorithm": {"name": "TPE"},
-        "parameters": [{"path": "training.epochs", "int": {"low": 1, "high": 9}}],
-        # The epochs come from the parameter.
-        "job": {"accelerator": {"type": "cpu"}, "program": {"application": {"name": "mlp"}}, "training": {}},
-    },
-}
+# The epochs come from the parameter.
+SWEEP = document(parameters=[{"path": "training.epochs", "int": {"low": 1, "high": 9}}], job=JOB | {"training": {}})
 SWEEP_VALIDATOR = jsonschema.Draft202012Validator(sweep_editor_schema())
 
 

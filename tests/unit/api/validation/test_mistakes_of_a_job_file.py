@@ -7,8 +7,10 @@ import pytest
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.document_problems import DocumentProblems, document_problems
 from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.spec import MPTrainingJob
 from mptraining_api.validation.job_text import read_job_text
 from mptraining_api.validation.mistakes import InvalidJobFile
+from mptraining_api.validation.short_forms import for_value
 from mptraining_api.validation.yaml_text import read_yaml
 from tests.jobs import parsed_job
 
@@ -119,6 +121,7 @@ def test_an_accelerator_of_no_catalogue_gets_those_of_its_kind(word: str, kind: 
     (line,) = mistakes(("type: cpu", f"type: {word}"))
     assert line.startswith(f"job.yaml:5: spec.accelerator.type: unknown accelerator '{word}'. ")
     assert kind in line
+    assert "Did you mean 'cpu'" not in line
     assert line.endswith("`mptj accelerators` describes them.")
 
 
@@ -258,3 +261,45 @@ def test_values_that_kubectl_reads_differently_are_noted_and_recursion_is_a_mist
     )
     with pytest.raises(InvalidSpec, match="levels of nesting"):
         read_yaml("&a [*a]", file="x")
+
+
+def test_a_range_of_nodes_is_refused() -> None:
+    spec = {"accelerator": {"type": "nvidia-l4"}, "nodes": {"min": 2, "max": 8}}
+    with pytest.raises(InvalidSpec, match=r"spec\.nodes"):
+        MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        (("spec", "nodes"), {"min": 2, "max": 8}, "Write elastic: {min: 2, max: 8} in spec, without nodes."),
+        (("spec", "nodes"), "2-8", "Write elastic: {min: 2, max: 8} in spec, without nodes."),
+        (("spec", "nodes"), "two", ""),
+        (("spec", "elastic"), "2-8", "Write elastic: {min: 2, max: 8}"),
+        (("spec", "elastic"), 4, "Write elastic: {min: 1, max: 4}"),
+        (("spec", "elastic"), True, "Write elastic: {min: 1, max: 8}"),
+        (("spec", "scheduling", "gang"), "Kueue",
+         "Kueue admits all workers of a job that names a queue: write scheduling: {queueName: NAME}, without gang."),
+        (("spec", "scheduling", "gang"), "Slurm", ""),
+    ],
+)  # fmt: skip
+def test_a_short_form_gets_the_line_to_write(path: tuple[str | int, ...], value: object, line: str) -> None:
+    assert for_value(path, value) == line
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ({"podTemplate": {"sidecars": []}},
+         "spec.podTemplate.sidecars: unknown field. Write initContainers; a container with restartPolicy: Always is "
+         "a sidecar."),
+        ({"accelerator": {"type": "nvidia-l4", "deviceClass": "l4"}},
+         "spec.accelerator.deviceClass: unknown field. DeviceClasses are a setting of the operator, deviceClasses, "
+         "which the administrator changes."),
+    ],
+)  # fmt: skip
+def test_a_field_of_others_is_refused_with_what_is_here(spec: dict[str, object], line: str) -> None:
+    base = {"accelerator": {"type": "nvidia-l4"}, "program": {"script": {"path": "train.py"}}}
+    with pytest.raises(InvalidSpec) as caught:
+        MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": base | spec})
+    assert str(caught.value) == line

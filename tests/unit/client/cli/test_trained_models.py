@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from mptraining.cli.ensemble import choose, job_document
 from mptraining.cli.main import main
 from mptraining.local import run as local_run
+from mptraining.prediction_job import job_name, prediction_document
+from mptraining.runs import History, Run
 from mptraining_api import run_folder
+from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
-from tests.unit.client.test_ensemble_job import run as run_of
+from mptraining_api.rules.check import violations
+from mptraining_api.run_folder import Best, Result
+from mptraining_api.spec import JOB_NAME, MPTrainingJob
+from tests.jobs import resolved_job
+from tests.testbed.stub_trainer import RESULT
+
+
+def run_of(folder: str, model: str | None = "model", best: Best | None = None, **metrics: float) -> Run:
+    data = {"train": ["/data/train-*"], "validation": ["/data/validation-*"], "label": "kind"}
+    own = {"name": folder, "step": 9, "metrics": metrics, "model": model, "best": best}
+    return Run(f"runs/{folder}", resolved_job(folder, data=data), Result(**(RESULT | own)), History())
 
 
 class FakeRun:
@@ -215,3 +229,94 @@ def test_an_ensemble_shows_its_members_and_compares_itself_with_the_best(
     assert f"member: {here / 'b'}  val_loss 0.1" in printed
     assert "val_loss: 0.05, best member 0.1" in printed
     assert json.loads((here / "runs" / "ensemble" / "result.json").read_text())["metrics"]["val_loss"] == 0.05
+
+
+def folders(*chosen: Any) -> list[str]:
+    members, _ = choose(*chosen)
+    return [member.folder for member, _ in members]
+
+
+def test_the_best_are_those_with_the_least_loss_and_the_most_accuracy() -> None:
+    runs = [run_of("a", val_loss=0.3, val_accuracy=0.8), run_of("b", val_loss=0.1, val_accuracy=0.7)]
+    runs.append(run_of("c", val_loss=0.2, val_accuracy=0.9))
+
+    assert folders(runs, "val_loss", None) == ["runs/b", "runs/c", "runs/a"]
+    assert folders(runs, "val_accuracy", None) == ["runs/c", "runs/a", "runs/b"]
+    assert folders(runs, "val_accuracy", "min") == ["runs/b", "runs/a", "runs/c"]
+
+
+def test_the_value_of_a_run_is_that_of_the_exported_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    exported = Best(monitor="val_loss", mode="min", step=3, value=0.05)
+    runs = [run_of("a", val_loss=0.1), run_of("b", best=exported, val_loss=0.9, val_accuracy=0.5)]
+    members, _ = choose(runs, "val_loss", None)
+    assert [value for _, value in members] == [0.05, 0.1]
+    others = [run_of("c", val_accuracy=0.3), run_of("d", val_accuracy=0.2)]
+    assert folders([*runs, *others], "val_accuracy", None) == ["runs/c", "runs/d"]
+    assert "note: runs/b has no val_accuracy of its exported weights" in capsys.readouterr().err
+    # A metric of unknown direction needs a mode.
+    scored = [run_of("a", val_score=0.5), run_of("b", val_score=0.4)]
+    with pytest.raises(InvalidSpec, match=r"--mode.*expected min or max"):
+        choose(scored, "val_score", None)
+    assert folders(scored, "val_score", "min") == ["runs/b", "runs/a"]
+
+
+def test_runs_that_cannot_be_members_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [
+        run_of("a", val_loss=0.3),
+        run_of("b", val_loss=0.1),
+        run_of("c", model=None, val_loss=0.2),
+        run_of("d", loss=1.0),
+    ]
+    assert folders([*runs, replace(runs[0], folder="runs/a/")], "val_loss", None) == ["runs/b", "runs/a/"]
+    said = capsys.readouterr().err
+    assert "runs/c has no exported model" in said
+    assert "runs/d has no val_loss" in said
+    with pytest.raises(InvalidData, match=r"1 runs can be members; expected two or more"):
+        choose([runs[0], runs[2]], "val_loss", None)
+    with pytest.raises(InvalidData, match="Did you mean 'val_loss'"):
+        choose(runs, "val_los", None)
+
+
+def test_the_document_is_a_valid_job_over_the_records_of_the_best_member() -> None:
+    members, better = choose([run_of("a", val_loss=0.1), run_of("b", val_loss=0.4)], "val_loss", None)
+    job = MPTrainingJob.parse(job_document("both", members, "score", better, "runs/both"))
+    assert violations(job) == []
+    assert job.spec.program.ensemble.members == ["runs/a", "runs/b"]
+    assert job.spec.program.ensemble.weights == pytest.approx([10, 2.5])
+    assert (job.spec.data.validation, job.spec.data.label) == (["/data/validation-*"], "kind")
+    assert job_document("both", members, "equal", better, "r")["spec"]["program"]["ensemble"].keys() == {"members"}
+    with pytest.raises(InvalidSpec, match="--weights: score with a value that is not above 0"):
+        job_document("both", [(members[0][0], -0.2), members[1]], "score", better, "r")
+
+
+def test_a_job_is_named_after_its_model() -> None:
+    names = {
+        "gs://bucket/flowers": "predict-flowers", "runs/Flowers_2/model/": "predict-flowers-2",
+        "m.keras": "predict-m", "/": "predict", "x" * 99: "predict-" + "x" * 42, "a/ü.keras": "predict",
+    }  # fmt: skip
+    assert {model: job_name(model) for model in names} == names
+    assert all(JOB_NAME.fullmatch(name) for name in names.values())
+
+
+def test_the_document_is_a_valid_job_with_the_records_of_a_job_file() -> None:
+    document = prediction_document(
+        "gs://bucket/flowers",
+        ["gs://bucket/test-*"],
+        accelerator={"type": "cpu"},
+        nodes=3,
+        prediction={"to": "gs://bucket/p.parquet", "key": "id", "batchSize": None, "evaluate": None},
+        data={"train": ["ignored"], "label": "kind", "shuffle": {"mode": "Full"}},
+        skip_bad=4,
+        output="gs://bucket/p.parquet.run",
+    )
+
+    job = MPTrainingJob.parse(document)
+    assert violations(job) == []
+    assert job.spec.data.to_document() == {
+        "predict": ["gs://bucket/test-*"],
+        "label": "kind",
+        "badRecords": {"action": "Skip", "maxSkipped": 4},
+    }
+    resolved = resolve(job, ClusterSettings())
+    assert (resolved.processes, resolved.strategy, resolved.precision.policy) == (3, "Mirrored", "float32")
+    assert resolved.training is None

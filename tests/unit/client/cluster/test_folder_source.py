@@ -1,4 +1,4 @@
-"""Folders in buckets and in pods; the pods' side is the trainer's own, called in this process."""
+"""Fetched folders, whole or not there, from buckets and from pods; the pods' side is the trainer's own, called here."""
 
 from __future__ import annotations
 
@@ -161,3 +161,43 @@ def test_no_object_of_a_bucket_is_written_outside_of_the_folder(bucket: str, tmp
     with pytest.raises(InvalidData, match=r"bashrc: is outside of the folder"):
         copied(StoredFolder(f"{bucket}/run/model"), tmp_path / "home" / "model")
     assert [path for path in tmp_path.rglob(".bashrc") if path.is_file()] == []
+
+
+FILES = [RemoteFile("a.txt", 1, "1"), RemoteFile("sub/b.txt", 1, "1")]
+
+
+def add(folder: FetchedFolder, *files: RemoteFile) -> None:
+    for file in files:
+        with folder.add(file) as opened:
+            opened.write(file.version.encode())
+
+
+def test_it_is_whole_or_not_there(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with FetchedFolder(tmp_path / "run", overwrite=False) as folder:
+            add(folder, FILES[0])
+            with folder.add(FILES[1]) as opened:
+                opened.write(b"half")
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+    with FetchedFolder(tmp_path / "run", overwrite=False) as folder:
+        add(folder, *FILES)
+        assert not (tmp_path / "run").exists()
+        assert folder.publish() == tmp_path / "run"
+    assert sorted(contents(tmp_path)) == ["run/a.txt", "run/sub/b.txt"]
+
+
+def test_an_existing_folder_is_replaced_only_if_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").touch()
+    with pytest.raises(InvalidData, match=r"run: exists\. Replace it with --overwrite, or name another folder"):
+        FetchedFolder(tmp_path / "run", overwrite=False).__enter__()
+    assert sorted(contents(tmp_path)) == ["run/mine.txt"]
+    with FetchedFolder(tmp_path / "run", overwrite=True) as folder:
+        add(folder, *FILES)
+        assert sorted(contents(tmp_path / "run")) == ["mine.txt"], "until the new one is complete"
+        folder.publish()
+    assert sorted(contents(tmp_path)) == ["run/a.txt", "run/sub/b.txt"]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import mptraining.board
 from mptraining.comparison import Comparison, Row, compare
+from mptraining.comparison.compared import TIE, best
+from mptraining.comparison.values import Better
 from mptraining.runs import Run, load_run
-from mptraining_api.events import Event, Finished
+from mptraining_api.events import Event, Finished, Started
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.run_folder import events_file
 
@@ -147,3 +152,81 @@ def test_the_last_metrics_are_those_of_the_end(run_in: RunIn, attempt_events: Ca
 def ended(reason: str = "Succeeded", exit_code: int = 0, **fields: Any) -> Finished:
     common = {"time": 1060.0, "attempt": 1, "incarnation": "a-b", "worker": 0, "message": ""}
     return Finished(reason=reason, exit_code=exit_code, **(common | fields))
+
+
+@pytest.mark.parametrize(
+    ("values", "direction", "expected"),
+    [
+        ((1.0, 1.2), "lower", (0,)),
+        ((1.0, 1.009), "lower", ()),
+        ((1.0, 1.009, 1.02), "lower", (0, 1)),
+        ((1.0, 1.97, 2.0), "higher", (2,)),
+        ((1.0, 2.0), None, ()),
+        ((math.nan, 1.0, 2.0), "lower", (1,)),
+        ((None, "x", 2.0), "lower", ()),
+        ((-1.0, -2.0), "lower", (1,)),
+        ((0.0, 0.0, 5.0), "lower", (0, 1)),
+    ],
+)
+def test_the_best_value_and_its_ties(values: tuple[float, ...], direction: Better, expected: tuple[int, ...]) -> None:
+    assert best(values, direction, able=range(len(values))) == expected
+
+
+def test_only_some_runs_can_be_best() -> None:
+    assert best([1.0, 2.0, 3.0], "lower", able=[1, 2]) == (1,)
+
+
+def test_the_board_has_the_same_bound() -> None:
+    script = Path(mptraining.board.__file__).parent / "static" / "runs_table.js"
+    assert re.findall(r"const TIE = ([\d.]+);", script.read_text(encoding="utf-8")) == [str(TIE)]
+
+
+RunIn = Callable[..., Path]
+
+
+def texts(comparison: Comparison) -> dict[str, tuple[str, ...]]:
+    return {each.title: each.texts for each in comparison.rows if each.kind == "setting"}
+
+
+def differing(comparison: Comparison) -> set[str]:
+    return {each.title for each in comparison.rows if each.kind == "setting" and each.differs}
+
+
+def adam(rate: Any, **config: Any) -> dict[str, Any]:
+    return {"optimizer": {"className": "Adam", "config": {"learning_rate": rate, **config}}}
+
+
+def test_the_named_settings_are_always_there_and_only_what_differs_is_different(run_in: RunIn) -> None:
+    one = run_in("one", training=adam(0.01) | {"seed": 7})
+    two = run_in("two", training=adam(0.02) | {"seed": 8})
+    assert texts(compare([str(one)])) == {
+        "precision": ("float32",), "XLA": ("off",), "strategy": ("Mirrored",), "replicas": ("1",),
+        "global batch size": ("64",), "accelerator": ("CPU",), "Keras": ("3",), "optimizer": ("Adam",),
+        "learning rate": ("0.01",), "epochs": ("5",), "seed": ("7",),
+    }  # fmt: skip
+    assert differing(compare([str(one), str(two)])) == {"learning rate", "seed"}
+    schedule = {"class_name": "CosineDecay", "config": {"initial_learning_rate": 0.1, "decay_steps": 9}}
+    assert texts(compare([str(run_in("three", training=adam(schedule)))]))["learning rate"] == ("CosineDecay",)
+
+
+def test_every_other_field_that_differs_has_a_row(run_in: RunIn) -> None:
+    one = run_in("one", training=adam(0.01, beta_1=0.8))
+    two = run_in("two", training=adam(0.01) | {"gradientAccumulationSteps": 2, "classWeight": {"1": 3.0}})
+    compared = compare([str(one), str(two)])
+    assert differing(compared) == {"optimizer", "training.gradientAccumulationSteps"}
+    assert texts(compared)["optimizer"] == ("Adam(beta_1=0.8)", "Adam")
+    assert texts(compared)["training.gradientAccumulationSteps"] == ("1", "2")
+    # A value that only one run has.
+    assert texts(compared)["training.classWeight.1"] == ("-", "3")
+
+
+def test_keras_is_named_alike_by_events_and_results(run_in: RunIn) -> None:
+    folders = [run_in("done"), run_in("cut", done=False)]
+    for folder in folders:
+        path = folder / events_file(1, "a-b", 0, 0)
+        started = Started(
+            time=1.0, attempt=1, incarnation="a-b", worker=0, strategy="Mirrored", precision="float32",
+            keras="keras 3.15.1", tensorflow="2.21.0", devices=("/cpu:0",), workers=1, replicas_in_sync=1,
+        )  # fmt: skip
+        path.write_text(started.to_json())
+    assert texts(compare([str(each) for each in folders]))["Keras"] == ("3.15.1", "3.15.1")

@@ -14,6 +14,7 @@ import pytest
 
 from mptraining.local.outcome import End, GangEnd, Timeouts
 from mptraining.local.processes import Stream, Worker, run_gang
+from mptraining.local.watchdog import groups_left
 
 Seen = list[tuple[int, Stream, str]]
 QUICK = Timeouts(stop=0.5, peers=0.3)
@@ -151,3 +152,9 @@ run_gang([Worker(0, (sys.executable, "-c", child), os.environ)],
         assert len(pids) == 2
         starter.kill()
         wait_until(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_groups_left() -> None:
+    assert groups_left([]) == []
+    assert groups_left(["+12\n", "+13\n", "-12\n"]) == [13]
+    assert groups_left(["+12\n", "+1x\n", "\n", "nonsense\n", "-99\n"]) == [12]

@@ -10,7 +10,7 @@ import pytest
 
 import mptraining.tensorflow_cloud as tfc
 from mptraining.cluster import submit
-from mptraining.packaging.keras_choice import with_keras, with_keras_of_folder
+from mptraining.packaging.keras_choice import with_keras
 from mptraining.packaging.package import Package, SourceFile, build_package
 
 
@@ -116,18 +116,6 @@ def test_keras_tuner_is_of_the_same_generation() -> None:
     assert "r.txt: keras-tuner<1.4 is installed, since later releases take models of Keras 3 alone" in notes
     plain = shipped({"jobs/train.py": "import tensorflow"}, requirements)
     assert with_keras(job(), plain) == (job(), plain, [])
-
-
-def test_a_folder_that_is_not_packed(tmp_path: Path) -> None:
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "train.py").write_text("import models")
-    (tmp_path / "models.py").write_text(OLDER)
-    made, notes = with_keras_of_folder(job(), tmp_path)
-    assert made["spec"]["keras"] == "Legacy"
-    assert "models.py, line 3" in notes[0]
-    assert with_keras_of_folder(job(), tmp_path / "jobs") == (job(), [])
-    application = job({"application": {"name": "mlp"}})
-    assert with_keras_of_folder(application, tmp_path) == (application, [])
 
 
 def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from mptraining.cli.main import app
 from mptraining.tfjob import Choices, Conversion, convert_file
 from mptraining_api.accelerators import canonical_name
-from mptraining_api.problems import InvalidSpec, Problem
+from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.validation.mistakes import InvalidJobFile, field_text
 from tests.jobs import parsed_job
@@ -194,33 +191,3 @@ def test_several_jobs_of_a_file_get_a_run_folder_each(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump_all([_tfjob(), _tfjob("roses"), {"kind": "Service"}]), encoding="utf-8")
     folders = [job.document["spec"]["output"]["uri"] for job in convert_file(path, Choices(run_folder="gs://b/runs/"))]
     assert folders == ["gs://b/runs/flowers", "gs://b/runs/roses"]
-
-
-_GARBAGE = st.sampled_from([None, 0, -1, True, "", "x", "$(A)", [], ["x"], [None], {}, {"x": 1}, {"name": 5}, 1.5])
-_WORKER = ("spec", "tfReplicaSpecs", "Worker")
-_CONTAINER = (*_WORKER, "template", "spec", "containers", 0)
-_PATHS: list[tuple[str | int, ...]] = [
-    *((name,) for name in ("metadata", "spec")),
-    *(("metadata", name) for name in ("labels", "annotations")),
-    *(("spec", name) for name in ("runPolicy", "tfReplicaSpecs")),
-    *(_WORKER[:number] for number in (2, 3)),
-    *((*_WORKER, name) for name in ("replicas", "template")),
-    *((*_WORKER, "template", "spec", name) for name in ("containers", "initContainers", "nodeSelector", "volumes")),
-    *((*_CONTAINER, name) for name in ("args", "command", "env", "resources", "volumeMounts", "workingDir")),
-    (*_CONTAINER, "resources", "limits"),
-]
-
-
-@settings(max_examples=60)
-@given(path=st.sampled_from(_PATHS), value=_GARBAGE)
-def test_any_value_is_converted_or_refused(
-    path: tuple[str | int, ...], value: object, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    tfjob: Any = _tfjob(Worker=_replica(_container(resources={"limits": {"cpu": 1}})))
-    place = tfjob
-    for part in path[:-1]:
-        place = place[part]
-    place[path[-1]] = value
-    # Problem is the only exception that a user may see.
-    with contextlib.suppress(Problem):
-        _convert(tmp_path_factory.mktemp("any"), tfjob)
