@@ -68,7 +68,7 @@ class RunFolder:
         self.step = 0
         self.draw = random.Random(story.name)
         self.validation: dict[str, float] = {}
-        for name in (run_folder.EVENTS, "logs", run_folder.QUARANTINE):
+        for name in (run_folder.EVENTS, "logs"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / run_folder.JOB).write_text(json.dumps(_job(replace(story, name="story")) | {"name": story.name}))
 
@@ -128,12 +128,6 @@ class RunFolder:
 
     def notice(self, topic: str, message: str, level: str = "Warning") -> None:
         self._event("Notice", level=level, topic=topic, message=message)
-
-    def quarantine(self, *records: tuple[str, int, str]) -> None:
-        """Write the records that were skipped: (file, record, cause)."""
-        found = [{"uri": uri, "record": record, "cause": cause} for uri, record, cause in records]
-        path = self.folder / run_folder.QUARANTINE / f"{run_folder.quarantine_name(1, 'pod', 0)}.json"
-        path.write_text(json.dumps({"records": found}), encoding="utf-8")
 
     def _epoch(self) -> int:
         return 1 + (self.step - 1) // self.per_epoch

@@ -65,7 +65,6 @@ class Options:
     controllers: Sequence[str] = CONTROLLERS
     client_qps: int = 500
     concurrent_syncs: int = 10
-    disabled_admission: Sequence[str] = ()
     audit: bool = False
     crd: bool = True
 
@@ -226,8 +225,6 @@ class ControlPlane:
     def _start_api_server(self) -> None:
         keys, options = self._keys, self.options
         extra = audit.flags(self.folder) if options.audit else []
-        if options.disabled_admission:
-            extra.append(f"--disable-admission-plugins={','.join(options.disabled_admission)}")
         server = self._run(
             "kube-apiserver",
             *(f"--etcd-servers=http://127.0.0.1:{self._etcd_port}", "--bind-address=127.0.0.1"),
