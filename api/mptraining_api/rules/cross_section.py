@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pydantic.alias_generators import to_camel
 
 from mptraining_api.model import Model
 from mptraining_api.outputs.fields import Checkpoint
 from mptraining_api.rules.capacity import CAPACITY_RULES
+from mptraining_api.rules.clause import Clause, absent, absent_or, absent_or_not, field_at, present, rule
 from mptraining_api.rules.rule import Rule
 from mptraining_api.rules.sections import is_tpu
 from mptraining_api.spec import JOB_NAME, JobSpec, MPTrainingJob, RunPolicy
@@ -97,76 +100,6 @@ def _job(value: MPTrainingJob) -> MPTrainingJob:
     return value
 
 
-def _script_data(spec: JobSpec) -> bool:
-    return spec.program.script is None or spec.data is None
-
-
-def _script_training(spec: JobSpec) -> bool:
-    return spec.program.script is None or spec.training is None
-
-
-def _training_of_models(spec: JobSpec) -> bool:
-    return not spec.program.uses_trained_models or spec.training is None
-
-
-def _precision_of_models(spec: JobSpec) -> bool:
-    policy = spec.precision.policy if spec.precision else None
-    return not spec.program.uses_trained_models or policy in (None, "Auto", "float32")
-
-
-def _train_data(spec: JobSpec) -> bool:
-    return spec.data is None or (spec.data.train is None) == (spec.program.prediction is not None)
-
-
-def _validation_of_prediction(spec: JobSpec) -> bool:
-    return spec.program.prediction is None or spec.data is None or spec.data.validation is None
-
-
-def _predict_data(spec: JobSpec) -> bool:
-    return spec.data is None or (spec.data.predict is not None) == (spec.program.prediction is not None)
-
-
-def _ensemble_data(spec: JobSpec) -> bool:
-    return spec.program.ensemble is None or spec.data is None or spec.data.validation is not None
-
-
-def _ensemble_nodes(spec: JobSpec) -> bool:
-    return spec.program.ensemble is None or spec.nodes is None or spec.nodes == 1
-
-
-def _script_checkpoints(spec: JobSpec) -> bool:
-    return spec.program.script is None or spec.checkpoint is None or spec.checkpoint.every_steps is None
-
-
-def _script_precision(spec: JobSpec) -> bool:
-    return spec.program.script is None or spec.precision is None or spec.precision.policy != "Measure"
-
-
-def _needs_data(spec: JobSpec) -> bool:
-    return spec.program.script is not None or spec.data is not None
-
-
-def _preprocess_of_function(spec: JobSpec) -> bool:
-    return spec.program.function is None or spec.data is None or spec.data.preprocess != "auto"
-
-
-def _validation_steps(spec: JobSpec) -> bool:
-    if spec.training is None or spec.training.validation_every_steps is None:
-        return True
-    return spec.data is not None and spec.data.validation is not None
-
-
-def _validation_freq(spec: JobSpec) -> bool:
-    if spec.training is None or spec.training.validation_freq is None:
-        return True
-    return spec.data is not None and spec.data.validation is not None
-
-
-def _class_and_sample_weights(spec: JobSpec) -> bool:
-    weighted = spec.data is not None and spec.data.sample_weight is not None
-    return not weighted or spec.training is None or spec.training.class_weight is None
-
-
 def _ragged_compiled(spec: JobSpec) -> bool:
     features = (spec.data.features if spec.data else None) or []
     compiled = is_tpu(spec.accelerator) or spec.jit_compile == "Always"
@@ -178,184 +111,126 @@ def _first_ragged(spec: JobSpec) -> str:
     return f"[{next(i for i, feature in enumerate(features) if feature.ragged)}].ragged"
 
 
-def _monitor_validation(spec: JobSpec) -> bool:
-    if spec.export is None or spec.export.monitor is None or not spec.export.monitor.startswith("val_"):
-        return True
-    return spec.program.script is not None or (spec.data is not None and spec.data.validation is not None)
-
-
-def _resume_output(spec: JobSpec) -> bool:
-    return spec.training is None or spec.training.resume != "Required" or spec.output is not None
-
-
-def _nodes_of_tpu(spec: JobSpec) -> bool:
-    return not is_tpu(spec.accelerator) or spec.nodes is None or spec.nodes == 1
-
-
-def _nodes_or_elastic(spec: JobSpec) -> bool:
-    return spec.nodes is None or spec.elastic is None
-
-
-def _elastic_machines(spec: JobSpec) -> bool:
-    return spec.elastic is None or not is_tpu(spec.accelerator)
-
-
-def _resized(spec: JobSpec) -> bool:
-    return spec.run_policy is None or spec.run_policy.resize_seconds is None or spec.elastic is not None
-
-
-def _elastic_gang(spec: JobSpec) -> bool:
-    gang = spec.scheduling.gang if spec.scheduling else None
-    return spec.elastic is None or gang in (None, "Auto", "None")
-
-
-def _elastic_program(spec: JobSpec) -> bool:
-    return spec.elastic is None or spec.program.is_trained_here
-
-
-def _logical_devices(spec: JobSpec) -> bool:
+def _one_logical_device(spec: JobSpec) -> bool:
     several = (spec.elastic.max if spec.elastic else spec.nodes or 1) > 1
     return spec.accelerator.type != "cpu" or not several or (spec.accelerator.count_per_node or 1) == 1
 
 
-def _tpu_compiles(spec: JobSpec) -> bool:
-    return not is_tpu(spec.accelerator) or spec.jit_compile != "Never"
+def _as_given(field: str, program: str, *, equal: bool) -> Clause:
+    """Return the clause that a field of data is given for that program alone, or for all others."""
 
+    def holds(spec: JobSpec) -> bool:
+        same = (field_at(spec, field) is None) == (field_at(spec, program) is None)
+        return same is equal
+
+    return Clause(f"has(self.{field}) {'==' if equal else '!='} has(self.{program})", holds)
+
+
+_NO_TPU = Clause("!self.accelerator.type.matches('^tpu[-0-9]')", lambda spec: not is_tpu(spec.accelerator))
+_NO_TRAINED_MODEL = Clause(
+    "!(has(self.program.prediction) || has(self.program.ensemble))",
+    lambda spec: not spec.program.uses_trained_models,
+)
+_NO_VALIDATION_METRIC = Clause(
+    "!self.export.monitor.startsWith('val_')", lambda spec: not spec.export.monitor.startswith("val_")
+)
+_rule = partial(rule, "spec")
 
 CROSS_FIELD_RULES: tuple[Rule, ...] = (
     *_ROOT,
     *CAPACITY_RULES,
-    Rule(
-        "spec",
+    _rule(
         "spec.data",
-        "!has(self.program.script) || !has(self.data)",
+        absent("program.script") | absent("data"),
         "no data section beside a script, which reads its own",
         "Pass paths as program.script.arguments.",
-        _script_data,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.training",
-        "!has(self.program.script) || !has(self.training)",
+        absent("program.script") | absent("training"),
         "no training section beside a script, which trains by itself",
         "Pass settings as program.script.arguments.",
-        _script_training,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.data",
-        "has(self.program.script) || has(self.data)",
+        present("program.script") | present("data"),
         "data for every program but a script",
         "Name the TFRecords under data.train, of a prediction under data.predict.",
-        _needs_data,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.data.train",
-        "!has(self.data) || has(self.data.train) != has(self.program.prediction)",
+        absent("data") | _as_given("data.train", "program.prediction", equal=False),
         "the TFRecords to train on, and none for a prediction",
         "Name them under data.train, of a prediction under data.predict.",
-        _train_data,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.data.predict",
-        "!has(self.data) || has(self.data.predict) == has(self.program.prediction)",
+        absent("data") | _as_given("data.predict", "program.prediction", equal=True),
         "the records of program.prediction, and none for another program",
         "Name the records of a prediction under data.predict, those of training under data.train.",
-        _predict_data,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.data.validation",
-        "!has(self.program.prediction) || !has(self.data) || !has(self.data.validation)",
+        absent("program.prediction") | absent("data.validation"),
         "no validation data for a prediction",
         "Name the records under data.predict, and set prediction.evaluate: true for the metrics.",
-        _validation_of_prediction,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.data.validation",
-        "!has(self.program.ensemble) || !has(self.data) || has(self.data.validation)",
+        absent("program.ensemble") | absent("data") | present("data.validation"),
         "the records that an ensemble is evaluated on",
         "Add data.validation.",
-        _ensemble_data,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.training",
-        "!(has(self.program.prediction) || has(self.program.ensemble)) || !has(self.training)",
+        _NO_TRAINED_MODEL | absent("training"),
         "no training section for a prediction or an ensemble, which trains nothing",
         "Remove training; a prediction has prediction.batchSize.",
-        _training_of_models,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.precision.policy",
-        "!(has(self.program.prediction) || has(self.program.ensemble)) || !has(self.precision) || "
-        "!has(self.precision.policy) || self.precision.policy in ['Auto', 'float32']",
+        _NO_TRAINED_MODEL | absent_or("precision.policy", "Auto", "float32"),
         "Auto or float32 for a prediction or an ensemble, as trained models are exported under float32",
         "Remove precision.",
-        _precision_of_models,
     ),
-    Rule(
-        "spec",
-        "spec.nodes",
-        "!has(self.program.ensemble) || !has(self.nodes) || self.nodes == 1",
-        "one node for an ensemble",
-        "Remove nodes.",
-        _ensemble_nodes,
+    _rule(
+        "spec.nodes", absent("program.ensemble") | absent_or("nodes", 1), "one node for an ensemble", "Remove nodes."
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.checkpoint.everySteps",
-        "!has(self.program.script) || !has(self.checkpoint) || !has(self.checkpoint.everySteps)",
+        absent("program.script") | absent("checkpoint.everySteps"),
         "no everySteps for a script, which is saved at the end of its epochs",
         "Leave it out.",
-        _script_checkpoints,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.precision.policy",
-        "!has(self.program.script) || !has(self.precision) || !has(self.precision.policy)"
-        " || self.precision.policy != 'Measure'",
+        absent("program.script") | absent_or_not("precision.policy", "Measure"),
         "a policy other than Measure for a script, whose model is not known beforehand",
         "Write policy: Auto, or the policy itself.",
-        _script_precision,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.data.preprocess",
-        "!has(self.program.__function__) || !has(self.data) || !has(self.data.preprocess) || "
-        "self.data.preprocess != 'auto'",
+        absent("program.function") | absent_or_not("data.preprocess", "auto"),
         "none or module:function for a function, which has no preprocessing known by name",
         "Write preprocess: none, or name a function of your own.",
-        _preprocess_of_function,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.training.validationEverySteps",
-        "!has(self.training) || !has(self.training.validationEverySteps)"
-        " || (has(self.data) && has(self.data.validation))",
+        absent("training.validationEverySteps") | present("data.validation"),
         "data.validation to validate on",
         "Add data.validation, or leave validationEverySteps out.",
-        _validation_steps,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.training.validationFreq",
-        "!has(self.training) || !has(self.training.validationFreq) || (has(self.data) && has(self.data.validation))",
+        absent("training.validationFreq") | present("data.validation"),
         "data.validation to validate on",
         "Add data.validation, or remove validationFreq.",
-        _validation_freq,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.training.classWeight",
-        "!has(self.training) || !has(self.training.classWeight) || !has(self.data) || !has(self.data.sampleWeight)",
+        absent("training.classWeight") | absent("data.sampleWeight"),
         "classWeight or data.sampleWeight, not both, as in Keras",
         "Multiply the weights where the records are written.",
-        _class_and_sample_weights,
     ),
     Rule(
         "spec",
@@ -368,71 +243,48 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
         _ragged_compiled,
         _first_ragged,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.export.monitor",
-        "!has(self.export) || !has(self.export.monitor) || !self.export.monitor.startsWith('val_')"
-        " || has(self.program.script) || (has(self.data) && has(self.data.validation))",
+        absent("export.monitor") | _NO_VALIDATION_METRIC | present("program.script") | present("data.validation"),
         "a metric of the training data, as there is no data.validation",
         "Add data.validation, or monitor a metric without val_.",
-        _monitor_validation,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.output",
-        "!has(self.training) || !has(self.training.resume) || self.training.resume != 'Required' || has(self.output)",
+        absent_or_not("training.resume", "Required") | present("output"),
         "output.uri, the folder that training.resume: Required resumes from",
         "Name the run folder under output.uri.",
-        _resume_output,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.nodes",
-        "!self.accelerator.type.matches('^tpu[-0-9]') || !has(self.nodes) || self.nodes == 1",
+        _NO_TPU | absent_or("nodes", 1),
         "no nodes for a TPU, whose topology decides them",
         "Leave nodes out and choose accelerator.topology.",
-        _nodes_of_tpu,
     ),
-    Rule(
-        "spec",
+    _rule("spec.elastic", absent("elastic") | absent("nodes"), "nodes or elastic, not both", "Keep one."),
+    _rule(
         "spec.elastic",
-        "!has(self.elastic) || !has(self.nodes)",
-        "nodes or elastic, not both",
-        "Keep one.",
-        _nodes_or_elastic,
-    ),
-    Rule(
-        "spec",
-        "spec.elastic",
-        "!has(self.elastic) || !self.accelerator.type.matches('^tpu[-0-9]')",
+        absent("elastic") | _NO_TPU,
         "no elastic for a TPU, whose topology decides its nodes",
         "Remove elastic.",
-        _elastic_machines,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.runPolicy.resizeSeconds",
-        "!has(self.runPolicy) || !has(self.runPolicy.resizeSeconds) || has(self.elastic)",
+        absent("runPolicy.resizeSeconds") | present("elastic"),
         "resizeSeconds beside elastic only",
         "Add elastic, or leave resizeSeconds out: the number of nodes stays.",
-        _resized,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.scheduling.gang",
-        "!has(self.elastic) || !has(self.scheduling) || !has(self.scheduling.gang) || "
-        "self.scheduling.gang in ['Auto', 'None']",
+        absent("elastic") | absent_or("scheduling.gang", "Auto", "None"),
         "Auto or None for an elastic job, which takes the workers that get a machine",
         "Leave gang out, or write nodes instead of elastic.",
-        _elastic_gang,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.elastic",
-        "!has(self.elastic) || has(self.program.application) || has(self.program.__function__)",
+        absent("elastic") | present("program.application") | present("program.function"),
         "elastic for an application or a function only, whose batches the trainer makes",
         "Write nodes instead.",
-        _elastic_program,
     ),
     Rule(
         "spec",
@@ -443,14 +295,12 @@ CROSS_FIELD_RULES: tuple[Rule, ...] = (
         " || self.accelerator.countPerNode == 1",
         "1 on several CPU nodes, as MultiWorkerMirroredStrategy uses one logical device of each",
         "Leave countPerNode out, or take nodes: 1.",
-        _logical_devices,
+        _one_logical_device,
     ),
-    Rule(
-        "spec",
+    _rule(
         "spec.jitCompile",
-        "!self.accelerator.type.matches('^tpu[-0-9]') || !has(self.jitCompile) || self.jitCompile != 'Never'",
+        _NO_TPU | absent_or_not("jitCompile", "Never"),
         "Auto or Always on a TPU, which computes only what XLA compiled",
         "Leave jitCompile out.",
-        _tpu_compiles,
     ),
 )

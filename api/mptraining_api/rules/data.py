@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
+from mptraining_api.rules.clause import Clause, absent, absent_or, absent_or_not, field_at, given_as, present, rule
 from mptraining_api.rules.rule import Rule
-from mptraining_api.spec import BadRecords, Data, Feature, Shuffle
-
-
-def _preprocess(data: Data) -> bool:
-    return data.preprocess is None or data.preprocess in ("auto", "none") or ":" in data.preprocess
-
-
-def _label_known(data: Data) -> bool:
-    if data.label is None or data.features is None:
-        return True
-    return any(feature.name == data.label for feature in data.features)
+from mptraining_api.spec import Data, Feature, Shuffle
 
 
 def _labels_known(data: Data) -> bool:
     known = None if data.features is None else {feature.name for feature in data.features}
     labels = data.labels or []
     return len(labels) == len(set(labels)) and (known is None or set(labels) <= known)
-
-
-def _weight_known(data: Data) -> bool:
-    if data.sample_weight is None or data.features is None:
-        return True
-    return any(feature.name == data.sample_weight for feature in data.features)
 
 
 def _weight_is_no_label(data: Data) -> bool:
@@ -49,32 +34,12 @@ def _wrong_name(data: Data) -> str:
     return f"[{next(wrong)}].lengthName"
 
 
-def _resize(feature: Feature) -> bool:
-    return feature.resize is None or feature.decode in ("jpeg", "png")
-
-
-def _raw(feature: Feature) -> bool:
-    return feature.decode != "raw" or feature.shape is not None
-
-
 def _image_shape(feature: Feature) -> bool:
     if feature.decode not in ("jpeg", "png") or not feature.shape:
         return True
     return len(feature.shape) in (3, 4) and feature.shape[-1] in (
         (0, 1, 3) if feature.decode == "jpeg" else (0, 1, 3, 4)
     )
-
-
-def _image(feature: Feature) -> bool:
-    return feature.decode in (None, "tensor") or feature.dtype != "string"
-
-
-def _default(feature: Feature) -> bool:
-    return feature.default is None or feature.dtype != "string"
-
-
-def _default_text(feature: Feature) -> bool:
-    return feature.default_text is None or feature.dtype == "string"
 
 
 def _variable(feature: Feature) -> bool:
@@ -85,40 +50,38 @@ def _variable(feature: Feature) -> bool:
     return shape[0] == 0 and (feature.decode not in ("jpeg", "png") or len(shape) == 4)
 
 
-def _ragged(feature: Feature) -> bool:
-    return not feature.ragged or feature.bucket_boundaries is None
-
-
 def _buffer_used(shuffle: Shuffle) -> bool:
     if shuffle.mode is None or shuffle.buffer_size is None:
         return True
     return shuffle.mode == "Windowed" and shuffle.buffer_size > 0
 
 
-def _skip(bad: BadRecords) -> bool:
-    return bad.action != "Skip" or bad.max_skipped is not None
+def _names_feature(field: str) -> Clause:
+    """Return the clause that a field of data names a feature, if the features are known."""
+    named = Clause(
+        f"self.features.exists(f, f.name == self.{field})",
+        lambda data: any(feature.name == field_at(data, field) for feature in data.features),
+    )
+    return absent(field) | absent("features") | named
 
 
-def _max_skipped(bad: BadRecords) -> bool:
-    return bad.max_skipped is None or bad.action == "Skip"
-
+_NO_TEXT = Clause("self.dtype != 'string'", lambda feature: feature.dtype != "string")
 
 DATA_RULES: tuple[Rule, ...] = (
-    Rule(
+    rule(
         "spec.data",
         "spec.data.preprocess",
-        "!has(self.preprocess) || self.preprocess in ['auto', 'none'] || self.preprocess.contains(':')",
+        absent_or("preprocess", "auto", "none")
+        | Clause("self.preprocess.contains(':')", lambda data: ":" in data.preprocess),
         "auto, none or module:function",
         "Write the module and the function with a colon between them.",
-        _preprocess,
     ),
-    Rule(
+    rule(
         "spec.data",
         "spec.data.label",
-        "!has(self.label) || !has(self.features) || self.features.exists(f, f.name == self.label)",
+        _names_feature("label"),
         "the name of one of data.features",
         "Add the label to data.features, or correct its name.",
-        _label_known,
     ),
     Rule(
         "spec.data",
@@ -129,21 +92,19 @@ DATA_RULES: tuple[Rule, ...] = (
         "Add the label to data.features, or correct its name.",
         _labels_known,
     ),
-    Rule(
+    rule(
         "spec.data",
         "spec.data.labels",
-        "!has(self.labels) || !has(self.label)",
+        absent("labels") | absent("label"),
         "label or labels, not both",
         "Remove label.",
-        lambda data: data.labels is None or data.label is None,
     ),
-    Rule(
+    rule(
         "spec.data",
         "spec.data.sampleWeight",
-        "!has(self.sampleWeight) || !has(self.features) || self.features.exists(f, f.name == self.sampleWeight)",
+        _names_feature("sampleWeight"),
         "the name of one of data.features",
         "Add the weight to data.features, or correct its name.",
-        _weight_known,
     ),
     Rule(
         "spec.data",
@@ -165,21 +126,19 @@ DATA_RULES: tuple[Rule, ...] = (
         _names_once,
         _wrong_name,
     ),
-    Rule(
+    rule(
         "spec.data.features[]",
         "spec.data.features[].resize",
-        "!has(self.resize) || (has(self.decode) && self.decode in ['jpeg', 'png'])",
+        absent("resize") | given_as("decode", "jpeg", "png"),
         "resize for images only",
         "Add decode: jpeg or decode: png.",
-        _resize,
     ),
-    Rule(
+    rule(
         "spec.data.features[]",
         "spec.data.features[].shape",
-        "!has(self.decode) || self.decode != 'raw' || has(self.shape)",
+        absent_or_not("decode", "raw") | present("shape"),
         "the shape of the tensor whose bytes are stored",
         "Add shape.",
-        _raw,
     ),
     Rule(
         "spec.data.features[]",
@@ -192,29 +151,26 @@ DATA_RULES: tuple[Rule, ...] = (
         "Write 1 for grey images, 3 for colours, or 4 for colours and transparency.",
         _image_shape,
     ),
-    Rule(
+    rule(
         "spec.data.features[]",
         "spec.data.features[].dtype",
-        "!has(self.decode) || self.decode == 'tensor' || self.dtype != 'string'",
+        absent_or("decode", "tensor") | _NO_TEXT,
         "the type of the decoded pixels or numbers, such as uint8",
         "Write dtype: uint8.",
-        _image,
     ),
-    Rule(
+    rule(
         "spec.data.features[]",
         "spec.data.features[].default",
-        "!has(self.default) || self.dtype != 'string'",
+        absent("default") | _NO_TEXT,
         "defaultText for dtype string",
         "Write defaultText.",
-        _default,
     ),
-    Rule(
+    rule(
         "spec.data.features[]",
         "spec.data.features[].defaultText",
-        "!has(self.defaultText) || self.dtype == 'string'",
+        absent("defaultText") | Clause("self.dtype == 'string'", lambda feature: feature.dtype == "string"),
         "default for numbers",
         "Write default.",
-        _default_text,
     ),
     Rule(
         "spec.data.features[]",
@@ -226,13 +182,12 @@ DATA_RULES: tuple[Rule, ...] = (
         "Write 0 as the first size, or remove these fields.",
         _variable,
     ),
-    Rule(
+    rule(
         "spec.data.features[]",
         "spec.data.features[].ragged",
-        "!has(self.ragged) || !self.ragged || !has(self.bucketBoundaries)",
+        absent_or("ragged", False) | absent("bucketBoundaries"),
         "ragged or bucketBoundaries, not both",
         "Remove one of them.",
-        _ragged,
     ),
     Rule(
         "spec.data.shuffle",
@@ -242,20 +197,18 @@ DATA_RULES: tuple[Rule, ...] = (
         "Leave bufferSize out, or write mode: Windowed and a size.",
         _buffer_used,
     ),
-    Rule(
+    rule(
         "spec.data.badRecords",
         "spec.data.badRecords.maxSkipped",
-        "!has(self.action) || self.action != 'Skip' || has(self.maxSkipped)",
+        absent_or_not("action", "Skip") | present("maxSkipped"),
         "how many records action: Skip may leave out",
         "Add maxSkipped.",
-        _skip,
     ),
-    Rule(
+    rule(
         "spec.data.badRecords",
         "spec.data.badRecords.action",
-        "!has(self.maxSkipped) || (has(self.action) && self.action == 'Skip')",
+        absent("maxSkipped") | given_as("action", "Skip"),
         "Skip beside maxSkipped",
         "Write action: Skip, or leave maxSkipped out.",
-        _max_skipped,
     ),
 )

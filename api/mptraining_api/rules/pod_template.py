@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mptraining_api.pods.fields import VOLUME_KINDS, InitContainer, PodTemplate, Resources
+from mptraining_api.rules.clause import Clause, absent, absent_or, absent_or_not, field_at, rule
 from mptraining_api.rules.rule import Rule
-from mptraining_api.spec import Scheduling
 from mptraining_api.status import SOURCE_CONTAINER, TRAINER_CONTAINER
 
 # Variables that are set for each process; a job's own value would break the gang. NVIDIA_VISIBLE_DEVICES in a pod
@@ -65,16 +65,41 @@ def _first(holds: Callable[[list[dict[str, Any]]], bool], below: str = "") -> Ca
     return lambda items: f"[{next(i for i, each in enumerate(items) if not holds([each]))}]{below}"
 
 
-def _free_names(env: list[dict[str, Any]]) -> bool:
-    names = [entry.get("name", "") for entry in env]
-    return all(name in _SETTINGS or not (name in _SET_BY_LAUNCH or str(name).startswith(_PREFIX)) for name in names)
+def _other_variables(*allowed: str) -> Callable[[list[dict[str, Any]]], bool]:
+    """Return the predicate that no variable is of the launch, but the allowed ones."""
+
+    def holds(env: list[dict[str, Any]]) -> bool:
+        names = {str(entry.get("name", "")) for entry in env}.difference(allowed)
+        return not any(name in _SET_BY_LAUNCH or name.startswith(_PREFIX) for name in names)
+
+    return holds
 
 
-def _foreign_names(env: list[dict[str, Any]]) -> bool:
-    names = [str(entry.get("name", "")) for entry in env]
-    return not any(name in _SET_BY_LAUNCH or name.startswith(_PREFIX) for name in names)
+def _no_key(field: str, *prefixes: str) -> Clause:
+    """Return the clause that no key of labels or annotations begins with one of the prefixes."""
+
+    def holds(template: PodTemplate) -> bool:
+        return not any(key.startswith(prefixes) for key in field_at(template, field))
+
+    return absent(field) | Clause(f"!self.{field}.exists(k, {_starts_with_one(prefixes)})", holds)
 
 
+_NAME_SERVERS = Clause(
+    "(has(self.dnsConfig) && has(self.dnsConfig.nameservers) && size(self.dnsConfig.nameservers) > 0)",
+    lambda template: bool((template.dns_config or {}).get("nameservers")),
+)
+_OTHER_SELECTORS = Clause(
+    f"!self.nodeSelector.exists(k, k in {_cel_list(_SELECTORS)})",
+    lambda template: not set(template.node_selector).intersection(_SELECTORS),
+)
+_SHORT_VALUES = Clause(
+    "self.labels.all(k, size(self.labels[k]) <= 63)",
+    lambda template: all(len(value) <= 63 for value in template.labels.values()),
+)
+_NO_SYSTEM_CLASS = Clause(
+    f"!self.priorityClassName.startsWith('{_SYSTEM_CLASSES}')",
+    lambda scheduling: not scheduling.priority_class_name.startswith(_SYSTEM_CLASSES),
+)
 _CEL_NO_DEVICES = " && ".join(
     f"(!has(self.{part}) || !self.{part}.exists(k, {_starts_with_one(_DEVICES)}))" for part in ("requests", "limits")
 )
@@ -83,38 +108,6 @@ _CEL_NO_DEVICES = " && ".join(
 def _no_devices(resources: Resources) -> bool:
     given = {*(resources.requests or {}), *(resources.limits or {})}
     return not any(name.startswith(_DEVICES) for name in given)
-
-
-def _no_security(template: PodTemplate) -> bool:
-    return not any(key.startswith(_SECURITY_ANNOTATIONS) for key in template.annotations or {})
-
-
-def _no_system_class(scheduling: Scheduling) -> bool:
-    name = scheduling.priority_class_name or ""
-    return not name.startswith(_SYSTEM_CLASSES)
-
-
-def _queue_is_the_gang(scheduling: Scheduling) -> bool:
-    return scheduling.queue_name is None or scheduling.gang in (None, "Auto", "None")
-
-
-def _not_the_default_scheduler(scheduling: Scheduling) -> bool:
-    return scheduling.gang != "Volcano" or scheduling.scheduler_name != _DEFAULT_SCHEDULER
-
-
-def _own_selectors(template: PodTemplate) -> bool:
-    return not set(template.node_selector or {}).intersection(_SELECTORS)
-
-
-def _own_names(field: str) -> Callable[[PodTemplate], bool]:
-    def holds(template: PodTemplate) -> bool:
-        return not any(key.startswith(_OWN_PREFIX) for key in getattr(template, field) or {})
-
-    return holds
-
-
-def _label_length(template: PodTemplate) -> bool:
-    return all(len(value) <= 63 for value in (template.labels or {}).values())
 
 
 def _no_host(handler: object) -> bool:
@@ -143,10 +136,6 @@ def _is_reserved(name: str) -> bool:
 
 def _only_of_sidecars(container: InitContainer) -> bool:
     return container.restart_policy == "Always" or not (container.startup_probe or container.lifecycle)
-
-
-def _has_name_servers(template: PodTemplate) -> bool:
-    return template.dns_policy != "None" or bool((template.dns_config or {}).get("nameservers"))
 
 
 def _cel_no_host(field: str) -> str:
@@ -200,8 +189,8 @@ POD_RULES: tuple[Rule, ...] = (
         f"self.all(e, !has(e.name) || (!(e.name in {_cel_list(_SET_BY_LAUNCH)}) && !e.name.startsWith('{_PREFIX}')))",
         f"other variables than {', '.join(_SET_BY_LAUNCH)} and {_PREFIX}*, which are the trainer's",
         "Leave them out.",
-        _foreign_names,
-        _first(_foreign_names, ".name"),
+        _other_variables(),
+        _first(_other_variables(), ".name"),
     ),
     Rule(
         f"{_EACH}.resources",
@@ -226,14 +215,12 @@ POD_RULES: tuple[Rule, ...] = (
         *_NO_HOST,
         lambda lifecycle: _no_host(lifecycle.get("postStart")),
     ),
-    Rule(
+    rule(
         "spec.podTemplate",
         "spec.podTemplate.dnsConfig",
-        "!has(self.dnsPolicy) || self.dnsPolicy != 'None' || (has(self.dnsConfig) && has(self.dnsConfig.nameservers) "
-        "&& size(self.dnsConfig.nameservers) > 0)",
+        absent_or_not("dnsPolicy", "None") | _NAME_SERVERS,
         "nameservers with dnsPolicy: None, which know the names of the cluster's Services too",
         "Add them, or leave dnsPolicy out: dnsConfig adds to the cluster's.",
-        _has_name_servers,
     ),
     Rule(
         "spec.podTemplate.volumes",
@@ -253,8 +240,8 @@ POD_RULES: tuple[Rule, ...] = (
         f"other variables than {', '.join(_SET_BY_LAUNCH)} and {_PREFIX}*, which the launch sets "
         f"({', '.join(_SETTINGS)} apart)",
         "Leave them out; keras: Legacy chooses tf_keras.",
-        _free_names,
-        _first(_free_names, ".name"),
+        _other_variables(*_SETTINGS),
+        _first(_other_variables(*_SETTINGS), ".name"),
     ),
     Rule(
         "spec.podTemplate.resources",
@@ -264,64 +251,56 @@ POD_RULES: tuple[Rule, ...] = (
         "spec.accelerator.countPerNode says how many there are.",
         _no_devices,
     ),
-    Rule(
+    rule(
         "spec.podTemplate",
         "spec.podTemplate.nodeSelector",
-        f"!has(self.nodeSelector) || !self.nodeSelector.exists(k, k in {_cel_list(_SELECTORS)})",
+        absent("nodeSelector") | _OTHER_SELECTORS,
         "labels other than the accelerator's and the topology's",
         "spec.accelerator chooses those.",
-        _own_selectors,
     ),
     *(
-        Rule(
+        rule(
             "spec.podTemplate",
             f"spec.podTemplate.{field}",
-            f"!has(self.{field}) || !self.{field}.exists(k, k.startsWith('{_OWN_PREFIX}'))",
+            _no_key(field, _OWN_PREFIX),
             f"keys outside {_OWN_PREFIX}, which the operator sets",
             "Use a prefix of your own.",
-            _own_names(field),
         )
         for field in ("labels", "annotations")
     ),
-    Rule(
+    rule(
         "spec.podTemplate",
         "spec.podTemplate.annotations",
-        f"!has(self.annotations) || !self.annotations.exists(k, {_starts_with_one(_SECURITY_ANNOTATIONS)})",
+        _no_key("annotations", *_SECURITY_ANNOTATIONS),
         f"keys outside {', '.join(_SECURITY_ANNOTATIONS)}, which the operator's security context decides",
         "Leave them out.",
-        _no_security,
     ),
-    Rule(
+    rule(
         "spec.scheduling",
         "spec.scheduling.priorityClassName",
-        f"!has(self.priorityClassName) || !self.priorityClassName.startsWith('{_SYSTEM_CLASSES}')",
+        absent("priorityClassName") | _NO_SYSTEM_CLASS,
         f"a class that does not begin with {_SYSTEM_CLASSES}, as Kubernetes' own do",
         "Ask the cluster's administrator for a class for training.",
-        _no_system_class,
     ),
-    Rule(
+    rule(
         "spec.scheduling",
         "spec.scheduling.gang",
-        "!has(self.queueName) || !has(self.gang) || self.gang in ['Auto', 'None']",
+        absent("queueName") | absent_or("gang", "Auto", "None"),
         "Auto or None together with queueName, since Kueue admits all workers of a job or none: it is the gang",
         "Leave gang out, or queueName.",
-        _queue_is_the_gang,
     ),
-    Rule(
+    rule(
         "spec.scheduling",
         "spec.scheduling.schedulerName",
-        f"!has(self.gang) || self.gang != 'Volcano' || !has(self.schedulerName) || "
-        f"self.schedulerName != '{_DEFAULT_SCHEDULER}'",
+        absent_or_not("gang", "Volcano") | absent_or_not("schedulerName", _DEFAULT_SCHEDULER),
         f"Volcano's scheduler for gang: Volcano, since {_DEFAULT_SCHEDULER} does not read Volcano's PodGroups",
         "Leave schedulerName out: Volcano's own is called volcano.",
-        _not_the_default_scheduler,
     ),
-    Rule(
+    rule(
         "spec.podTemplate",
         "spec.podTemplate.labels",
-        "!has(self.labels) || self.labels.all(k, size(self.labels[k]) <= 63)",
+        absent("labels") | _SHORT_VALUES,
         "values of at most 63 characters",
         "Longer text belongs in annotations.",
-        _label_length,
     ),
 )
