@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
+from tests.jobs import resolved_job
 from tests.soak.kill_and_resume import program
 from tests.soak.kill_and_resume.faults import NO_FAULT, Fault, Mutation
 from tests.testbed.forks import Fork, worker_environments
@@ -140,8 +139,7 @@ def attempt(
         "checkpoint": {"everySteps": SAVE_EVERY},
         "output": {"uri": str(folder / "run")},
     }
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "killed"}, "spec": document}), ClusterSettings())
-    workers = worker_environments(job, folder, number, source=data, nodes=nodes)
+    workers = worker_environments(resolved_job("killed", **document), folder, number, source=data, nodes=nodes)
     forks = [Fork(*worker, hit.get(index, NO_FAULT)) for index, worker in enumerate(workers)]
     return [fork.wait(PATIENCE) for fork in forks]
 

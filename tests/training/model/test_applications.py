@@ -11,15 +11,14 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidSpec, StorageUnavailable
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_records.storage import storage
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import applications
 from mptraining_trainer.model.applications import BuiltApplication
 from tests.fakes import Notices
+from tests.jobs import resolved_job
 from tests.left_out import first_of
 
 LABEL = TensorSpec("label", "int64", ())
@@ -37,15 +36,9 @@ TABLE = example(("float32", ()), ("int64", ()), ("float32", (4,)))
 
 
 def job(application: dict[str, Any], **changed: Any) -> ResolvedJob:
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": {"application": application},
-        "data": {"train": ["x.tfrecord"], "label": "label"},
-        "training": {"epochs": 1, "batchSize": {"global": 8}},
-    }
-    document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
-    parsed = MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec})
-    return resolve(parsed, ClusterSettings()).model_copy(update=changed)
+    training = {"epochs": 1, "batchSize": {"global": 8}}
+    data = {"train": ["x.tfrecord"], "label": "label"}
+    return resolved_job(program={"application": application}, data=data, training=training).model_copy(update=changed)
 
 
 def build(keras: Keras, application: dict[str, Any], examples: ExampleSpec, **changed: Any) -> BuiltApplication:
