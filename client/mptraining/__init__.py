@@ -19,42 +19,30 @@ if TYPE_CHECKING:
     from mptraining.local.job import LocalJob, run_local
     from mptraining.runs import History, Run, load_run
     from mptraining.sweeps.result import Sweep, sweep
-    from mptraining.training_job import (
+    from mptraining.training_job import TrainingJob
+    from mptraining_api.outputs.fields import Checkpoint, Export, MLflow, Output, Profile, Tracking, WandB
+    from mptraining_api.pods.fields import InitContainer, PodTemplate, Resources
+    from mptraining_api.programs.fields import Application, Ensemble, Function, Prediction, Script
+    from mptraining_api.spec import (
         Accelerator,
-        Application,
         Archive,
         BadRecords,
         BatchSize,
-        Checkpoint,
         ConfigMapSource,
         Data,
         Elastic,
-        Ensemble,
-        Export,
         Feature,
-        Function,
-        InitContainer,
         KerasObject,
         LearningRateScaling,
         LossScale,
         Machine,
-        MLflow,
-        Output,
-        PodTemplate,
         Precision,
-        Prediction,
-        Profile,
         Program,
-        Resources,
         RunPolicy,
         Scheduling,
-        Script,
         Shuffle,
         Source,
-        Tracking,
         Training,
-        TrainingJob,
-        WandB,
     )
 
 __all__ = [

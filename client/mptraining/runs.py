@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from mptraining.display.text import duration, metrics
+from mptraining.display.text import counted, duration, metrics
 from mptraining_api import events, run_folder
 from mptraining_api.events import GAUGES, Event, Finished, Notice, Progress, Recovered, Started
 from mptraining_api.outcomes import SUCCEEDED
@@ -66,7 +66,8 @@ class History:
         """Return the last recorded value of each epoch that has one. Raises KeyError."""
         values = self.per_epoch(name)
         if not values:
-            raise KeyError(f"{name!r} was not recorded. {nearest(name, self.keys())} Recorded: {self._recorded()}")
+            known = ", ".join(self.keys()) or "nothing"
+            raise KeyError(f"{name!r} was not recorded. {nearest(name, self.keys())} Recorded: {known}")
         return values
 
     def per_epoch(self, name: str) -> list[float]:
@@ -116,9 +117,9 @@ class History:
         return plot(self.panels(names))
 
     def __repr__(self) -> str:
-        attempts = f"{self.attempts} attempt{'s' if self.attempts != 1 else ''}"
         end = f" to step {self.points[-1].step}" if self.points else ""
-        return f"<History: {len(self.points)} points{end}, {attempts}  {metrics(self.metrics)}>".replace("  >", ">")
+        parts = [f"{len(self.points)} points{end}, {counted(self.attempts, 'attempt')}", metrics(self.metrics)]
+        return f"<History: {'  '.join(filter(None, parts))}>"
 
     def _repr_html_(self) -> str:
         from mptraining.display.html import card
@@ -133,9 +134,6 @@ class History:
             metrics = list(dict.fromkeys(name for point in self.points for name in point.metrics))
             names = curves.shown_by_default(metrics, {name: self.series(name) for name in GAUGES})
         return curves.panels({name: self.series(name) for name in names})
-
-    def _recorded(self) -> str:
-        return ", ".join(self.keys()) or "nothing"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -237,8 +235,8 @@ def _lines(run: Run) -> list[str]:
     decided = [
         known.strategy if known else run.job.strategy if run.job else "",
         run.precision or "",
-        _count(known.workers if known else run.job.processes if run.job else None, "worker"),
-        _count(known.replicas_in_sync if known else run.job.replicas if run.job else None, "replica"),
+        counted(known.workers if known else run.job.processes if run.job else None, "worker"),
+        counted(known.replicas_in_sync if known else run.job.replicas if run.job else None, "replica"),
         f"global batch size {known.global_batch_size}" if known and known.global_batch_size else "",
     ]
     rows = [
@@ -265,10 +263,6 @@ def _step(run: Run) -> str:
         return ""
     total = progress.total_steps if progress else None
     return f"step {step}/{total} ({100 * step // total}%)" if total else f"step {step}"
-
-
-def _count(value: int | None, noun: str) -> str:
-    return "" if value is None else f"{value} {noun}{'s' if value != 1 else ''}"
 
 
 def history(attempts: Sequence[Sequence[Event]]) -> History:
@@ -339,7 +333,8 @@ def load_run(folder: str) -> Run:
     job_file = storage.join(folder, run_folder.JOB)
     if job is None and not any(job_file in gap for gap in gaps):
         gaps.append(f"{job_file} is missing")
-    attempts = _attempts((name, storage.read(name)) for name in _of_the_chief(names))
+    of_the_chief = [name for name in names if (parsed := parse_events_name(name)) and parsed.worker == 0]
+    attempts = _attempts((name, storage.read(name)) for name in of_the_chief)
     curves = history(attempts)
     if result is not None and curves.started is not None and curves.started.attempt > result.attempt:
         # A later attempt has started: the result is of an earlier attempt and out of date.
@@ -359,10 +354,6 @@ def _stored(folder: str, name: str, read: Callable[[bytes], T], gaps: list[str])
     except ValidationError:
         gaps.append(f"{uri} cannot be read")
         return None
-
-
-def _of_the_chief(names: Sequence[str]) -> list[str]:
-    return [name for name in names if (parsed := parse_events_name(name)) and parsed.worker == 0]
 
 
 def _attempts(files: Iterable[tuple[str, bytes]]) -> list[list[Event]]:

@@ -19,7 +19,9 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Mapping
+import types
+import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -27,10 +29,7 @@ from pydantic import Field, ValidationError
 
 from mptraining_api import spec
 from mptraining_api.model import Model
-from mptraining_api.outputs import fields
-from mptraining_api.pods import fields as pods
 from mptraining_api.problems import InvalidSpec, Problem, nearest
-from mptraining_api.programs import fields as programs
 from mptraining_api.validation.mistakes import InvalidJobFile
 
 P = TypeVar("P", bound=Problem)
@@ -86,106 +85,21 @@ def _summary(kind: type) -> str:
     return inspect.cleandoc(own)
 
 
-class Machine(PythonArguments, spec.Machine): ...
-
-
-class Accelerator(PythonArguments, spec.Accelerator): ...
-
-
-class Elastic(PythonArguments, spec.Elastic): ...
-
-
-class Feature(PythonArguments, spec.Feature): ...
-
-
-class Shuffle(PythonArguments, spec.Shuffle): ...
-
-
-class BadRecords(PythonArguments, spec.BadRecords): ...
-
-
-class Data(PythonArguments, spec.Data): ...
-
-
-class Checkpoint(PythonArguments, fields.Checkpoint): ...
-
-
-class Export(PythonArguments, fields.Export): ...
-
-
-class Profile(PythonArguments, fields.Profile): ...
-
-
-class MLflow(PythonArguments, fields.MLflow): ...
-
-
-class WandB(PythonArguments, fields.WandB): ...
-
-
-class Tracking(PythonArguments, fields.Tracking): ...
-
-
-class Output(PythonArguments, fields.Output): ...
-
-
-class Resources(PythonArguments, pods.Resources): ...
-
-
-class InitContainer(PythonArguments, pods.InitContainer): ...
-
-
-class PodTemplate(PythonArguments, pods.PodTemplate): ...
-
-
-class LossScale(PythonArguments, spec.LossScale): ...
-
-
-class Precision(PythonArguments, spec.Precision): ...
-
-
-class Application(PythonArguments, programs.Application): ...
-
-
-class Function(PythonArguments, programs.Function): ...
-
-
-class Script(PythonArguments, programs.Script): ...
-
-
-class Prediction(PythonArguments, programs.Prediction): ...
-
-
-class Ensemble(PythonArguments, programs.Ensemble): ...
-
-
-class Program(PythonArguments, spec.Program): ...
-
-
-class ConfigMapSource(PythonArguments, spec.ConfigMapSource): ...
-
-
-class Archive(PythonArguments, spec.Archive): ...
-
-
-class Source(PythonArguments, spec.Source): ...
-
-
-class RunPolicy(PythonArguments, spec.RunPolicy): ...
-
-
-class Scheduling(PythonArguments, spec.Scheduling): ...
-
-
-class BatchSize(PythonArguments, spec.BatchSize): ...
-
-
-class KerasObject(PythonArguments, spec.KerasObject): ...
-
-
-class LearningRateScaling(PythonArguments, spec.LearningRateScaling): ...
-
-
-class Training(PythonArguments, spec.Training): ...
+def sections(annotation: Any) -> Iterator[type[Model]]:
+    """Yield the classes of the resource in the type of a field, and those of their fields."""
+    if inspect.isclass(annotation) and issubclass(annotation, Model):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from sections(field.annotation)
+    for inner in typing.get_args(annotation):
+        yield from sections(inner)
+
+
+# A class for each section of a job, such as Accelerator; `mptraining` has their static types.
+for _kind in set(sections(spec.JobSpec)) - {spec.JobSpec}:
+    globals()[_kind.__name__] = types.new_class(
+        _kind.__name__, (PythonArguments, _kind), exec_body=lambda body: body.update(__module__=__name__)
+    )
 
 
 class TrainingJob(PythonArguments, spec.JobSpec):

@@ -72,17 +72,13 @@ def matches(image: ImageReference, allowed: ImageReference) -> bool:
 
 def _repository(name: str) -> str:
     first, _, rest = name.partition("/")
-    if rest and _is_host(first):
+    if rest and ("." in first or ":" in first or first == "localhost"):
         host, path = _host(first), rest
     else:
         host, path = DOCKER, name
     if host == DOCKER and "/" not in path:
         path = f"library/{path}"
     return f"{host}/{path}"
-
-
-def _is_host(part: str) -> bool:
-    return "." in part or ":" in part or part == "localhost"
 
 
 def _host(host: str) -> str:

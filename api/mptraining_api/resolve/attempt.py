@@ -20,7 +20,8 @@ def for_attempt(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None)
     if machine:
         if not 0 < machine <= len(job.alternatives):
             raise ValueError(f"machine {machine} of a job with {len(job.alternatives)} alternatives")
-        job = _on_machine(job, job.alternatives[machine - 1])
+        chosen = job.alternatives[machine - 1]
+        job = job.model_copy(update={name: getattr(chosen, name) for name in ResolvedMachine.model_fields})
     if nodes is not None and nodes != job.processes:
         job = _with_nodes(job, nodes)
     if not job.alternatives and job.nodes_range is None:
@@ -47,10 +48,6 @@ def divisors(least: int, most: int, replicas: int, batch_size: int | None) -> tu
     """Return the numbers of workers with `replicas` each, from `least` to `most`, that share a batch evenly."""
     sizes = range(least, most + 1)
     return tuple(size for size in sizes if batch_size is None or batch_size % (size * replicas) == 0)
-
-
-def _on_machine(job: ResolvedJob, machine: ResolvedMachine) -> ResolvedJob:
-    return job.model_copy(update={name: getattr(machine, name) for name in ResolvedMachine.model_fields})
 
 
 def _with_nodes(job: ResolvedJob, nodes: int) -> ResolvedJob:

@@ -127,13 +127,9 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
 def _provided(machine: M, runtime: Runtime) -> M:
     """Return the machine with the provisioning of the runtime, if the job leaves it open."""
     impossible = machine.type == "cpu" and runtime.provisioning == "FlexStart"
-    if runtime.provisioning is None or _is_provided(machine) or impossible:
+    if runtime.provisioning is None or machine.provisioning is not None or impossible:
         return machine
     return machine.model_copy(update={"provisioning": Provisioning(runtime.provisioning)})
-
-
-def _is_provided(machine: Machine) -> bool:
-    return machine.provisioning is not None
 
 
 def _reasons(job: MPTrainingJob, runtime: Runtime, name: str) -> list[Choice]:

@@ -89,16 +89,14 @@ def parameter_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
             step = "Write values, or use an algorithm that samples: TPE."
             name = "uniform" if each.uniform else "logUniform"
             yield InvalidSpec(f"{where}.{name}", "Grid cannot enumerate real numbers", next_step=step)
-    if spec.algorithm.name == "CMA-ES" and not any(_searched_by_cma(each) for each in spec.parameters):
+    if spec.algorithm.name == "CMA-ES" and all(
+        each.values is not None or each.when is not None for each in spec.parameters
+    ):
         yield InvalidSpec(
             "spec.algorithm.name",
             "CMA-ES searches ranges of numbers without a condition, and there is none",
             next_step="Use TPE, or write int, uniform or logUniform.",
         )
-
-
-def _searched_by_cma(parameter: Parameter) -> bool:
-    return parameter.values is None and parameter.when is None
 
 
 def _path_again(parameter: Parameter, earlier: Sequence[Parameter], where: str) -> Iterator[InvalidSpec]:

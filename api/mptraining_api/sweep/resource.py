@@ -10,7 +10,7 @@ import hashlib
 import json
 
 from mptraining_api.rules.rule import Rule
-from mptraining_api.sweep.spec import SWEEP_NAME, IntegerRange, Parameter, SweepSpec, UniformRange
+from mptraining_api.sweep.spec import SWEEP_NAME, SweepSpec
 
 COLUMNS = (
     ("Phase", "string", ".status.phase", "Summary in one word."),
@@ -31,17 +31,9 @@ def search_digest(spec: SweepSpec) -> str:
     return hashlib.sha256(json.dumps(searched, sort_keys=True).encode()).hexdigest()
 
 
-def _one_range(parameter: Parameter) -> bool:
-    return sum(each is not None for each in (parameter.int_, parameter.uniform, parameter.log_uniform)) <= 1
-
-
-def _ordered(bounds: UniformRange | IntegerRange) -> bool:
-    return bounds.low <= bounds.high
-
-
 def _range_rule(name: str) -> Rule:
-    at = f"spec.parameters[].{name}"
-    return Rule(at, at, "self.low <= self.high", "low not above high", "Exchange low and high.", _ordered)
+    at, holds = f"spec.parameters[].{name}", lambda bounds: bounds.low <= bounds.high
+    return Rule(at, at, "self.low <= self.high", "low not above high", "Exchange low and high.", holds)
 
 
 def _unchanged(field: str) -> Rule:
@@ -71,7 +63,7 @@ RULES: tuple[Rule, ...] = (
         "[has(self.int), has(self.uniform), has(self.logUniform)].filter(given, given).size() <= 1",
         "at most one of int, uniform and logUniform",
         "Write one range.",
-        _one_range,
+        lambda parameter: [parameter.int_, parameter.uniform, parameter.log_uniform].count(None) >= 2,
     ),
     _range_rule("int"),
     _range_rule("uniform"),

@@ -70,31 +70,23 @@ def _mixed(value: object) -> str:
     return f"Write precision: {{policy: {policy}}} in spec."
 
 
-def _workers(value: object) -> str:
-    return f"Write nodes: {value if isinstance(value, int) else 2} in spec."
-
-
-def _model(value: object) -> str:
-    return f"Write program: {{application: {{name: {value if isinstance(value, str) else 'ResNet50'}}}}}"
-
-
-def _sidecars(_: object) -> str:
-    return "Write initContainers; a container with restartPolicy: Always is a sidecar."
-
-
-def _device_class(_: object) -> str:
-    return "DeviceClasses are a setting of the operator, deviceClasses, which the administrator changes."
-
+_SIDECARS = "Write initContainers; a container with restartPolicy: Always is a sidecar."
+_DEVICE_CLASS = "DeviceClasses are a setting of the operator, deviceClasses, which the administrator changes."
 
 # By the field's name in small letters, without separators.
 _UNKNOWN: dict[str, Callable[[object], str]] = {
     **dict.fromkeys(("learningrate", "lr"), _rate),
     **dict.fromkeys(("gpu", "gpus", "gpucount", "numgpus"), _gpus),
     **dict.fromkeys(("mixedprecision", "fp16", "amp", "dtype", "policy", "dtypepolicy"), _mixed),
-    **dict.fromkeys(("workers", "replicas", "numworkers"), _workers),
-    "model": _model,
-    **dict.fromkeys(("sidecars", "sidecar", "containers"), _sidecars),
-    **dict.fromkeys(("deviceclass", "deviceclassname"), _device_class),
+    **dict.fromkeys(
+        ("workers", "replicas", "numworkers"),
+        lambda value: f"Write nodes: {value if isinstance(value, int) else 2} in spec.",
+    ),
+    "model": lambda value: (
+        f"Write program: {{application: {{name: {value if isinstance(value, str) else 'ResNet50'}}}}}"
+    ),
+    **dict.fromkeys(("sidecars", "sidecar", "containers"), lambda _: _SIDECARS),
+    **dict.fromkeys(("deviceclass", "deviceclassname"), lambda _: _DEVICE_CLASS),
 }
 
 

@@ -134,12 +134,12 @@ def convert(
 
 
 def _describe(made: Manifest) -> None:
-    from mptraining.display.text import size
+    from mptraining.display.text import counted, size
 
     total = size(sum(file.bytes for file in made.files))
     order = "in the source's order" if made.permutation_seed is None else f"permuted by seed {made.permutation_seed}"
-    counted = f"{_counted(made.records, 'record')} in {_counted(len(made.files), 'file')}"
-    typer.echo(f"{made.name}: {counted}, {total}, {order}")
+    records = f"{counted(made.records, 'record')} in {counted(len(made.files), 'file')}"
+    typer.echo(f"{made.name}: {records}, {total}, {order}")
     if made.is_sorted_by_label:
         typer.echo(
             f"warning: {made.name} looks sorted by {made.label!r}; without --keep-order it is permuted", err=True
@@ -185,7 +185,7 @@ def index(
 
     Payloads are not checked; `mptj records verify` checks them. Exit code 2 if there is damage.
     """
-    from mptraining.display.text import size
+    from mptraining.display.text import counted, size
     from mptraining_records.index.dataset_index import publish
 
     with _Meter("bytes") as meter:
@@ -200,8 +200,8 @@ def index(
     counts = [f"{report.count(state):,} {text}" for state, text in texts.items() if report.count(state)]  # type: ignore[arg-type]
     typer.echo(f"indexes: {', '.join(counts)}")
     damaged = f"{len(report.damaged)} damaged" if report.damaged else "no damaged frame"
-    files = _counted(len(report.shards), "file")
-    typer.echo(f"{_counted(report.records, 'record')} in {files}, {size(report.bytes)}: {damaged}")
+    files = counted(len(report.shards), "file")
+    typer.echo(f"{counted(report.records, 'record')} in {files}, {size(report.bytes)}: {damaged}")
     if report.damaged and not allow_damage:
         raise typer.Exit(2)
 
@@ -211,7 +211,7 @@ def verify(
     patterns: Annotated[list[str], typer.Argument(help="Paths or URIs; wildcards allowed.", metavar="PATTERN...")],
 ) -> None:
     """Read every record, list damaged ones and those without the features; exit code 2 if there are any."""
-    from mptraining.display.text import size
+    from mptraining.display.text import counted, size
     from mptraining_records.index.verify import verify as run
 
     with _Meter("bytes") as meter:
@@ -220,8 +220,8 @@ def verify(
             meter.say(f"checksums only, the features are not known: {report.unchecked}")
     _list_damage(report.bad)
     damaged = f"{len(report.bad)} damaged" if report.bad else "all sound"
-    counted = f"{_counted(report.records, 'record')} in {_counted(report.files, 'file')}"
-    typer.echo(f"{counted}, {size(report.bytes)}: {damaged}")
+    records = f"{counted(report.records, 'record')} in {counted(report.files, 'file')}"
+    typer.echo(f"{records}, {size(report.bytes)}: {damaged}")
     if report.bad:
         raise typer.Exit(2)
 
@@ -229,10 +229,6 @@ def verify(
 def _list_damage(damaged: Iterable[BadRecord]) -> None:
     for bad in damaged:
         typer.echo(f"{bad.uri}: record {bad.record} at byte {bad.offset}: {bad.cause}")
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:

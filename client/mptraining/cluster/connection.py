@@ -86,7 +86,7 @@ def connect(where: Where) -> ApiServer:
         raise NoCluster(
             "", "the package `kubernetes` is not installed here", next_step="pip install 'kubernetes>=34,<37'"
         ) from None
-    configuration = client.Configuration()
+    configuration, in_pod = client.Configuration(), bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     # Retries are done, and reported to the user, by `mptraining.cluster.follow`.
     configuration.retries = False
     if where.cluster and where.project and where.location:
@@ -94,7 +94,7 @@ def connect(where: Where) -> ApiServer:
 
         gke.configure(configuration, gke.find_cluster(where.project, where.location, where.cluster))
         name, namespace = f"GKE cluster {where.cluster}", "default"
-    elif where.in_cluster or (not where.context and not where.kubeconfig and not _kubeconfigs() and _is_pod()):
+    elif where.in_cluster or (not where.context and not where.kubeconfig and not _kubeconfigs() and in_pod):
         try:
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException as error:
@@ -136,10 +136,6 @@ def _kubeconfigs() -> list[str]:
     named = os.environ.get("KUBECONFIG")
     files = named.split(os.pathsep) if named else [str(Path.home() / ".kube" / "config")]
     return [each for each in files if each and Path(each).exists()]
-
-
-def _is_pod() -> bool:
-    return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
 
 def _own_namespace() -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from mptraining.display.text import duration, number, rate
+from mptraining.display.text import counted, duration, number, rate
 from mptraining_api import events, outcomes
 from mptraining_api.events import Event, Finished
 from mptraining_api.outcomes import Outcome
@@ -292,8 +292,8 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
         (status.accelerator or "") if len(_machines(seen)) > 1 else "",
         "" if status.strategy in (None, "None") else str(status.strategy),
         status.precision or "",
-        _count(status.workers, "worker"),
-        _count(status.replicas_in_sync, "replica"),
+        counted(status.workers, "worker"),
+        counted(status.replicas_in_sync, "replica"),
         f"global batch size {status.global_batch_size}" if status.global_batch_size else "",
     ]
     rows.append(("runs as", ", ".join(filter(None, decided))))
@@ -342,14 +342,10 @@ HEADINGS = ("NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE")
 def _attempt(attempt: Attempt) -> str:
     known = [f"on {attempt.accelerator}, {attempt.precision}"] if attempt.accelerator else []
     if attempt.workers is not None:
-        known.append(f"with {_count(attempt.workers, 'worker')}")
+        known.append(f"with {counted(attempt.workers, 'worker')}")
     ran = f" {', '.join(known)}:" if known else ""
     message = f": {attempt.message}" if attempt.message else ""
     return f"{attempt.number}{ran} {attempt.outcome or 'under way'}{message}"
-
-
-def _count(value: int | None, noun: str) -> str:
-    return "" if value is None else f"{value} {noun}{'s' if value != 1 else ''}"
 
 
 def _number(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -14,18 +14,16 @@ from mptraining.comparison.values import (
     Better,
     Value,
     better_direction,
-    examples_per_second,
     input_bound_percent,
     labels,
+    latest,
     metric_names,
     metric_title,
     outcome,
-    peak_memory_bytes,
     reported,
     speed_ratio,
-    step_seconds,
 )
-from mptraining.display.text import duration, number, short_time, size
+from mptraining.display.text import counted, duration, number, short_time, size
 from mptraining.runs import Run, load_run
 from mptraining_api.model import json_value
 from mptraining_api.problems import InvalidSpec, nearest
@@ -171,7 +169,7 @@ class Comparison:
         return plot(self._panels(names))
 
     def __repr__(self) -> str:
-        return f"<Comparison of {len(self.runs)} run{'s' if len(self.runs) != 1 else ''}: {', '.join(self.labels)}>"
+        return f"<Comparison of {counted(len(self.runs), 'run')}: {', '.join(self.labels)}>"
 
     def __str__(self) -> str:
         from mptraining.comparison.text_table import plain_text
@@ -205,7 +203,7 @@ class Comparison:
                 ["", *self.labels], [([row.title, *row.texts], frozenset(at + 1 for at in row.best)) for row in rows]
             )
         legend = f'<div style="font:12px sans-serif;line-height:1.7">{keys}</div>' if panels else ""
-        title = f"Comparison of {len(self.runs)} run{'s' if len(self.runs) != 1 else ''}"
+        title = f"Comparison of {counted(len(self.runs), 'run')}"
         lines = [*filter(None, [self.shared_text]), *self.notes]
         return card(title, table=table, lines=lines, panels=panels, shared_legend=legend)
 
@@ -294,6 +292,9 @@ def _result_rows(runs: Sequence[Run], metrics: Sequence[str]) -> list[Row]:
         texts = tuple("-" if value is None else text(value) for value in found)
         return Row(key, title, found, texts, best(found, better, able=able), better=better)
 
+    def values(field: str) -> Iterator[Value]:
+        return (latest(run, field) for run in runs)
+
     # Step times are comparable only for equal batch sizes.
     same_batch = len({batch_size(run) for run in runs}) == 1
     rows = [row("outcome", "outcome", map(outcome, runs))]
@@ -302,23 +303,17 @@ def _result_rows(runs: Sequence[Run], metrics: Sequence[str]) -> list[Row]:
         for name in metrics
     ]
     rows += [
-        row("step_seconds", "time per step", map(step_seconds, runs), short_time, "lower" if same_batch else None),
-        row("examples_per_second", "examples/s", map(examples_per_second, runs), lambda rate: f"{rate:,.0f}", "higher"),
+        row("step_seconds", "time per step", values("step_seconds"), short_time, "lower" if same_batch else None),
+        row("examples_per_second", "examples/s", values("examples_per_second"), "{:,.0f}".format, "higher"),
     ]
     if base is not None and len(runs) > 1:
         ratios = [speed_ratio(run, base) for run in runs]
         title = f"speed against {labels(runs)[_base(runs)]}"
-        rows.append(row("speed", title, ratios, lambda ratio: f"{ratio:.2f}x", "higher"))
+        rows.append(row("speed", title, ratios, "{:.2f}x".format, "higher"))
     rows += [
         row("seconds", "total time", (run.seconds for run in runs), duration, "lower"),
-        row("peak_memory_bytes", "peak memory", map(peak_memory_bytes, runs), size, "lower"),
-        row(
-            "input_bound_percent",
-            "waited for data",
-            map(input_bound_percent, runs),
-            lambda percent: f"{percent:.0f}%",
-            "lower",
-        ),
+        row("peak_memory_bytes", "peak memory", values("peak_memory_bytes"), size, "lower"),
+        row("input_bound_percent", "waited for data", map(input_bound_percent, runs), "{:.0f}%".format, "lower"),
         row("attempts", "attempts", [run.history.attempts or None for run in runs]),
     ]
     return rows

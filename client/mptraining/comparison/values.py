@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -33,11 +34,7 @@ def metric_names(runs: Sequence[Run]) -> list[str]:
 
 
 def metric_title(name: str) -> str:
-    return name.replace("val_", "validation ", 1).replace("_", " ") if name.startswith("val_") else _spaced(name)
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
+    return re.sub("^val_", "validation ", name).replace("_", " ")
 
 
 def better_direction(name: str) -> Better:
@@ -58,26 +55,17 @@ def reported(run: Run, field: str) -> Any:
     return None if source is None else getattr(source, field)
 
 
-def step_seconds(run: Run) -> float | None:
+def latest(run: Run, field: str) -> float | None:
+    """Return a field that both Result and Progress have; None before the first progress."""
     source = run.result or run.history.progress
-    return source.step_seconds if source else None
-
-
-def examples_per_second(run: Run) -> float | None:
-    source = run.result or run.history.progress
-    return source.examples_per_second if source else None
+    return None if source is None else getattr(source, field)
 
 
 def speed_ratio(run: Run, base: Run) -> float | None:
-    one, other = examples_per_second(run), examples_per_second(base)
-    return one / other if one is not None and other else None
+    speed, other = latest(run, "examples_per_second"), latest(base, "examples_per_second")
+    return speed / other if speed is not None and other else None
 
 
 def input_bound_percent(run: Run) -> float | None:
     source = run.result or run.history.finished
     return source.input_bound_percent if source else None
-
-
-def peak_memory_bytes(run: Run) -> float | None:
-    source = run.result or run.history.progress
-    return source.peak_memory_bytes if source else None

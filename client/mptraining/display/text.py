@@ -115,6 +115,11 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def counted(count: int | None, noun: str) -> str:
+    """Return a count with its noun: 1 worker, 2,000 workers; empty if it is unknown."""
+    return "" if count is None else f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def number(value: float) -> str:
     """Format a number with four significant digits: 0.8713, 12.34, 1.2e-05, NaN."""
     return "NaN" if math.isnan(value) else f"{value:.4g}"
@@ -185,7 +190,7 @@ def event_lines(event: Event, before: Progress | None = None) -> list[str]:
     """
     match event:
         case Started():
-            replicas = f"{event.replicas_in_sync} replica{'s' if event.replicas_in_sync != 1 else ''}"
+            replicas = counted(event.replicas_in_sync, "replica")
             on = f"{event.workers} workers, {replicas}" if event.workers > 1 else replicas
             parts = [
                 on if event.strategy == "None" else f"{event.strategy} on {on}",
@@ -198,8 +203,7 @@ def event_lines(event: Event, before: Progress | None = None) -> list[str]:
                 held = f" + {event.validation_examples:,}" if event.validation_examples else ""
                 parts.append(f"{event.train_examples:,}{held} {'records' if event.purpose else 'examples'}")
             if event.steps_per_execution is not None:
-                steps = event.steps_per_execution
-                parts.append(f"{steps} step{'s' if steps != 1 else ''} per execution")
+                parts.append(f"{counted(event.steps_per_execution, 'step')} per execution")
             if event.cache is not None and event.cache != "None":
                 parts.append(f"cache {event.cache}")
             starts = "prediction starts" if event.purpose == "Prediction" else "training starts"

@@ -121,7 +121,7 @@ class Export:
 
     def _description(self) -> Description:
         assert self._first is not None
-        job = _job(self._folder)
+        job = read_job(self._folder)
         return Description(
             key=run_key(job.name, self._first.incarnation),
             name=job.name,
@@ -174,10 +174,6 @@ def describe(error: Exception) -> str:
 
 def read_job(folder: str) -> ResolvedJob:
     """Return the job of a run folder. Raises InvalidData if it has none."""
-    return _job(folder)
-
-
-def _job(folder: str) -> ResolvedJob:
     uri = storage.join(folder, run_folder.JOB)
     if not storage.exists(uri):
         raise InvalidData(folder, f"holds no run: there is no {run_folder.JOB} in it", expected="a run folder")

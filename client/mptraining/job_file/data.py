@@ -108,7 +108,8 @@ def _look_at(pattern: str, where: str, folder: Path, here: bool, found: DataFind
     if scheme == "gs":
         return _look_into_bucket(pattern, where, found)
     absolute = absolute_path(pattern, folder)
-    if not here and PurePosixPath(pattern).is_absolute() and not _literal_parent(absolute).is_dir():
+    parent = Path(absolute.removeprefix("file://").partition("*")[0]).parent
+    if not here and PurePosixPath(pattern).is_absolute() and not parent.is_dir():
         found.notes.append(f"{where}: {pattern} is not on this machine; it must be in the image or a volume of the job")
         return None
     try:
@@ -117,10 +118,6 @@ def _look_at(pattern: str, where: str, folder: Path, here: bool, found: DataFind
         found.problems.append(_nothing(pattern, problem, where))
         return None
     return absolute
-
-
-def _literal_parent(pattern: str) -> Path:
-    return Path(pattern.removeprefix("file://").partition("*")[0]).parent
 
 
 def _unknown_scheme(pattern: str, scheme: str, where: str) -> InvalidSpec:

@@ -90,7 +90,6 @@ def ship_file(
         made = notebook_to_program(read_notebook(place))
         files = [each for each in files if each.path != path]
         path = f"{path.removesuffix('.ipynb')}_notebook.py"
-        files = [each for each in files if each.path != path]
         files.append(SourceFile.of_text(path, made.text))
         lines, notes = made.requirements, [*notes, *made.notes]
     elif path not in {each.path for each in files}:
@@ -105,7 +104,6 @@ def ship_running_notebook(
     made = notebook_to_program(running_notebook())
     path = f"{NOTEBOOK_MODULE}.py"
     files, notes, root = _files_for(made.text, folder)
-    files = [each for each in files if each.path != path]
     files.append(SourceFile.of_text(path, made.text))
     return _packed(files, _script(path, arguments), root, requirements, made.requirements, [*notes, *made.notes])
 
@@ -152,9 +150,7 @@ def ship_function(
         module = NOTEBOOK_MODULE
         files, folder_notes, root = _files_for(text, folder)
         notes = [*notes, *folder_notes]
-        path = f"{module}.py"
-        files = [each for each in files if each.path != path]
-        files.append(SourceFile.of_text(path, text))
+        files.append(SourceFile.of_text(f"{module}.py", text))
     else:
         root = (folder or _import_root(function)).resolve()
         files, notes = read_folder(root)
@@ -163,7 +159,6 @@ def ship_function(
         return _packed(files, made, root, requirements, lines, notes)
     starter = f"run_{name}.py"
     call = f"from {module} import {name}\n\nif __name__ == '__main__':\n    {name}(**{_literal(arguments or {})})\n"
-    files = [each for each in files if each.path != starter]
     files.append(SourceFile.of_text(starter, call))
     return _packed(files, _script(starter, ()), root, requirements, lines, notes)
 
@@ -210,6 +205,7 @@ def _packed(
     lines: tuple[str, ...],
     notes: Iterable[str],
 ) -> Package:
+    # A generated file, which comes last, replaces one of the folder.
     ready = {file.path: file for file in files}
     requirements_path, requirements_notes = _requirements(ready, root, requirements, lines)
     return build_package(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mptraining.display.text import duration, number
+from mptraining.display.text import counted, duration, number
 from mptraining.sweeps.view import value_text
 from mptraining_api.sweep.early_stopping import Rungs, job_epochs, rungs
 from mptraining_api.sweep.search_space import choices_count, grid_size, integers, max_trials
@@ -102,7 +102,7 @@ def lines(
 ) -> Iterator[str]:
     """Return the text of `mptj sweep FILE --explain`; a trial uses `devices` devices of the name `device`."""
     found = cost(spec)
-    yield f"{name}: {spec.algorithm.name} over {_count(len(spec.parameters), 'parameter')}"
+    yield f"{name}: {spec.algorithm.name} over {counted(len(spec.parameters), 'parameter')}"
     wide = max(len(each.path) for each in spec.parameters)
     for each in spec.parameters:
         yield f"  {each.path:<{wide}}  {parameter_text(each)}"
@@ -113,10 +113,10 @@ def lines(
 def _size_rows(spec: SweepSpec, found: Cost, parallel: int) -> Iterator[tuple[str, str]]:
     if found.combinations is None:
         real = sum(choices_count(each) is None for each in spec.parameters)
-        yield "search", f"no finite number of combinations: {_count(real, 'range')} of real numbers"
+        yield "search", f"no finite number of combinations: {counted(real, 'range')} of real numbers"
     else:
         more = "more than " if found.more_combinations else ""
-        yield "search", f"{more}{_count(found.combinations, 'combination')}"
+        yield "search", f"{more}{counted(found.combinations, 'combination')}"
     yield "trials", f"at most {found.trials:,}, {parallel} at a time"
     if len(found.rungs) > 1:
         yield "rungs", ", ".join(f"{trials:,} to epoch {epochs}" for epochs, trials in found.rungs)
@@ -134,7 +134,7 @@ def _time_rows(
         yield "device hours", "unknown until a trial has ended: run the sweep, stop it with Ctrl-C, and ask again"
     else:
         seconds = measured.seconds_per_epoch * found.epochs
-        basis = f"{_count(measured.trials, 'trial')}, {duration(measured.seconds_per_epoch)} for an epoch"
+        basis = f"{counted(measured.trials, 'trial')}, {duration(measured.seconds_per_epoch)} for an epoch"
         hours = number(seconds * devices / 3600)
         yield "device hours", f"about {hours} on {devices} x {device} for each trial ({basis})"
         yield "time", f"about {duration(seconds / parallel)}"
@@ -143,10 +143,6 @@ def _time_rows(
 def _rows(rows: Iterator[tuple[str, str]]) -> Iterator[str]:
     for title, text in rows:
         yield f"  {title:<12}  {text}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def measured_from(trials: Sequence[tuple[int, float]]) -> Measured | None:

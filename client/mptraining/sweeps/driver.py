@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,7 +21,8 @@ from mptraining.sweeps.view import SweepView, best_text, counts_text, newly_ende
 from mptraining_api.accelerators import catalogue
 from mptraining_api.events import Progress
 from mptraining_api.problems import InvalidSpec, ResumeRefused
-from mptraining_api.sweep.actions import CreateJob, DeleteJob, SweepPlan, TrialJob
+from mptraining_api.sweep.actions import CreateJob, DeleteJob, TrialJob
+from mptraining_api.sweep.plan import plan
 from mptraining_api.sweep.resource import search_digest
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec, Trials
 from mptraining_api.sweep.status import TRIAL, SweepPhase, SweepStatus, Trial
@@ -31,8 +32,6 @@ from mptraining_api.sweep.trial_transitions import reopened
 TICK_SECONDS = 0.25
 INTERRUPTED = 128 + signal.SIGINT
 MACHINE_FAULT = 75
-
-Planner = Callable[[MPTrainingSweep, SweepStatus, Mapping[str, TrialJob], float], SweepPlan]
 
 
 class SweepDisplay(Protocol):
@@ -134,7 +133,6 @@ class Driver:
     folder: SweepFolder
     machine: Machine
     display: SweepDisplay
-    plan: Planner
     slots: list[Mapping[str, str]]
     _records: dict[str, JobRecord] = field(default_factory=dict)
     _runs: dict[str, TrialRun] = field(default_factory=dict)
@@ -175,7 +173,7 @@ class Driver:
     def _replan(self) -> float | None:
         """Apply plans until one changes nothing; return when to plan again."""
         while True:
-            found = self.plan(self.sweep, self.status, self._observed(), self.machine.clock())
+            found = plan(self.sweep, self.status, self._observed(), self.machine.clock())
             ended = newly_ended(self.view.trials, found.status.trials or ())
             changed = found.status != self.status
             if changed:

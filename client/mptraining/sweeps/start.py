@@ -16,15 +16,7 @@ from mptraining.runs import load_run
 from mptraining.sweeps import cost
 from mptraining.sweeps.best_job import SWEEP_FILE
 from mptraining.sweeps.display import sweep_display_here
-from mptraining.sweeps.driver import (
-    Driver,
-    Planner,
-    SweepDisplay,
-    continued,
-    final_lines,
-    gpus_of_slots,
-    on_this_machine,
-)
+from mptraining.sweeps.driver import Driver, SweepDisplay, continued, final_lines, gpus_of_slots, on_this_machine
 from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
 from mptraining.sweeps.trial_runs import Machine, visible_gpus
@@ -34,7 +26,6 @@ from mptraining_api.resolve.resolve import resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep.check import first_values
 from mptraining_api.sweep.early_stopping import job_epochs
-from mptraining_api.sweep.plan import plan
 from mptraining_api.sweep.proposals import require_optuna
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
@@ -97,14 +88,11 @@ def run_sweep(
     display: SweepDisplay | None = None,
     command: Sequence[str] = TRAINER,
     clock: Callable[[], float] = time.time,
-    planner: Planner = plan,
-    new_uid: Callable[[], str] = lambda: str(uuid.uuid4()),
 ) -> tuple[int, SweepView]:
     """Run the sweep to its end; return the exit code for a shell, and the sweep.
 
     The code is 0, 1 if the sweep failed, 75 after a fault of this machine, and 130 after Ctrl-C; after the last two the
-    same call continues. `command` is the command of each worker; `new_uid` identifies a sweep that begins. Raises
-    Problem before any process starts.
+    same call continues. `command` is the command of each worker. Raises Problem before any process starts.
     """
     if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
         step = "Install it with: pip install 'mptraining[trainer-cpu]'"
@@ -117,9 +105,10 @@ def run_sweep(
         stored = opened.folder.read()
         status = continued(stored, opened.sweep, opened.folder)
         # Not the uid of the file, which may be of a sweep on a cluster: run folders belong to one search.
-        metadata = opened.sweep.metadata.model_copy(update={"uid": stored[0].metadata.uid if stored else new_uid()})
+        uid = stored[0].metadata.uid if stored else str(uuid.uuid4())
+        metadata = opened.sweep.metadata.model_copy(update={"uid": uid})
         sweep = opened.sweep.model_copy(update={"metadata": metadata})
-        driver = Driver(sweep, status, opened.folder, Machine(opened.file, command, clock), display, planner, slots)
+        driver = Driver(sweep, status, opened.folder, Machine(opened.file, command, clock), display, slots)
         for each in opened.notes:
             display.say(f"note: {each}")
         begun = counts(driver.view)

@@ -169,7 +169,8 @@ def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig,
     # All nodes of a job are equal, so an "auto" config takes the value of the other one.
     machine = first or (others if count else None) or automatic
     _refuse_unavailable(machine, "chief_config" if first else "worker_config")
-    if count and others is not None and _differ(machine, others):
+    kinds = [(each.accelerator, each.accelerator_count) for each in (machine, others or machine)]
+    if count and others is not None and kinds[0] != kinds[1]:
         _refuse_unavailable(others, "worker_config")
         if _is_small_chief(machine, others):
             return others, count, [_without_chief(machine, others, count)]
@@ -185,10 +186,6 @@ def _has_custom_shape(machine: MachineConfig) -> bool:
     """Return whether the user chose CPU cores or memory; the common configs have those of AI Platform's machines."""
     common = any(machine is each for each in COMMON_MACHINE_CONFIGS.values())
     return not common and (machine.cpu_cores, machine.memory) != (MachineConfig.cpu_cores, MachineConfig.memory)
-
-
-def _differ(one: MachineConfig, other: MachineConfig) -> bool:
-    return (one.accelerator, one.accelerator_count) != (other.accelerator, other.accelerator_count)
 
 
 def _is_small_chief(chief: MachineConfig, workers: MachineConfig) -> bool:

@@ -60,29 +60,6 @@ def test_a_script_with_its_folder(typed: Typed, control_plane: ControlPlane, nam
         assert {"train.py", "flowers/model.py"} <= set(tar.getnames())
 
 
-def test_a_function_with_data(typed: Typed) -> None:
-    data = ["--data", "gs://b/train-*", "--validation", "gs://b/val-*", "--label", "species"]
-    made = typed("flowers.model:build", *data, "--epochs", "5", "--batch-size", "32", "--precision", "mixed_bfloat16")
-    spec = made["spec"]
-    assert made["metadata"]["name"].startswith("build-")
-    assert spec["program"]["function"]["entryPoint"] == "flowers.model:build"
-    assert spec["data"] == {"train": ["gs://b/train-*"], "validation": ["gs://b/val-*"], "label": "species"}
-    assert spec["training"] == {"epochs": 5, "batchSize": {"perReplica": 32}}
-    assert spec["precision"] == {"policy": "mixed_bfloat16"}
-    assert "configMap" in spec["source"]
-
-
-def test_an_application_on_a_tpu(typed: Typed) -> None:
-    flags = ["--accelerator", "v5e", "--topology", "2x4", "--spot", "--name", "pictures", "--classes", "5"]
-    made = typed("ResNet50", *flags, "--data", "gs://b/train-*", "--epochs", "1", "--image", "registry/own:1")
-    assert made["metadata"]["name"] == "pictures"
-    accelerator = {"type": "tpu-v5-lite-podslice", "topology": "2x4", "provisioning": "Spot"}
-    assert made["spec"]["accelerator"] == accelerator
-    assert made["spec"]["program"] == {"application": {"name": "ResNet50", "classes": 5}}
-    assert made["spec"]["podTemplate"] == {"image": "registry/own:1"}
-    assert "source" not in made["spec"]
-
-
 def test_a_dry_run_sends_nothing(typed: Typed, control_plane: ControlPlane, namespace: str) -> None:
     assert typed("train.py", "--dry-run")["metadata"] == {"generateName": "train-"}
     assert control_plane.rest.get(f"/apis/mptraining.dev/v1alpha1/namespaces/{namespace}/mptrainingjobs")["items"] == []

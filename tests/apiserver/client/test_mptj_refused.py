@@ -173,17 +173,6 @@ def refuses(control_plane: ControlPlane, path: str, body: dict[str, Any]) -> boo
     return False
 
 
-def test_a_job_that_can_never_work_is_not_sent(refused: Refusal, document: Any, tmp_path: Path) -> None:
-    said = refused("submit", job_file(tmp_path, document, "wrong", accelerator={"type": "t4"}))
-    assert "spec.accelerator.type: 't4' is a short name of the command line; write 'nvidia-tesla-t4'" in said
-    assert "is a complete job file; it cannot be combined with --epochs" in refused(
-        "submit", "job.yaml", "--epochs", "2"
-    )
-    assert "TARGET: 'a b'; expected a job file" in refused("submit", "a b")
-    assert "no job.yaml" not in refused("submit", "job.yaml")
-    assert "job.yaml: No such file or directory" in refused("submit", "job.yaml")
-
-
 def test_no_cluster_is_named(refused: Refusal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

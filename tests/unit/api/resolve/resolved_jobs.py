@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.resolved_job import Choice, ResolvedData, ResolvedJob, ResolvedTraining
+from mptraining_api.resolved_job import Choice, ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 
 CLUSTER = ClusterSettings()
@@ -28,16 +28,6 @@ def resolved(
     if program is not SCRIPT:
         document.setdefault("data", DATA)
     return resolve(MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": document}), settings)
-
-
-def training(job: ResolvedJob) -> ResolvedTraining:
-    assert job.training is not None
-    return job.training
-
-
-def data(job: ResolvedJob) -> ResolvedData:
-    assert job.data is not None
-    return job.data
 
 
 def choice(job: ResolvedJob, field: str) -> Choice:

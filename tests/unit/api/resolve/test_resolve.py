@@ -10,7 +10,7 @@ import pytest
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedJob
-from tests.unit.api.resolve.resolved_jobs import NO_ACCELERATORS, SCRIPT, choice, resolved, training
+from tests.unit.api.resolve.resolved_jobs import NO_ACCELERATORS, SCRIPT, choice, resolved
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_operations_are_deterministic_on_request(
     type: str, accelerator: dict[str, Any], written: str | None, expected: bool, because: str
 ) -> None:
     job = resolved(type, accelerator=accelerator, training={} if written is None else {"deterministic": written})
-    assert training(job).deterministic is expected
+    assert job.training.deterministic is expected
     made = choice(job, "spec.training.deterministic")
     assert made.value == ("Always" if expected else "Never")
     assert because in made.because

@@ -12,11 +12,11 @@ import pytest
 
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedData
-from tests.unit.api.resolve.resolved_jobs import APPLICATION, DATA, FUNCTION, data, resolved, training
+from tests.unit.api.resolve.resolved_jobs import APPLICATION, DATA, FUNCTION, resolved
 
 
 def test_an_application_is_a_classifier_trained_by_adam() -> None:
-    found = training(resolved()).to_document()
+    found = resolved().training.to_document()
     assert found["optimizer"] == {"className": "Adam", "config": {"learning_rate": 0.001}}
     assert found["loss"] == {"className": "SparseCategoricalCrossentropy", "config": {"from_logits": True}}
     assert [metric["className"] for metric in found["metrics"]] == ["SparseCategoricalAccuracy"]
@@ -24,20 +24,20 @@ def test_an_application_is_a_classifier_trained_by_adam() -> None:
 
 def test_a_function_keeps_what_it_compiled_with() -> None:
     job = resolved(program=FUNCTION)
-    assert (training(job).optimizer, training(job).loss, training(job).metrics) == (None, None, None)
-    assert data(job).preprocess == "none"
+    assert (job.training.optimizer, job.training.loss, job.training.metrics) == (None, None, None)
+    assert job.data.preprocess == "none"
 
 
 def test_an_empty_list_of_metrics_and_total_steps_replace_the_defaults() -> None:
-    found = training(resolved(training={"metrics": [], "totalSteps": 50}))
+    found = resolved(training={"metrics": [], "totalSteps": 50}).training
     assert (found.metrics, found.epochs, found.total_steps) == ((), None, 50)
 
 
 def test_the_order_of_records_follows_the_buffer() -> None:
-    unshuffled = data(resolved(data=DATA | {"shuffle": {"bufferSize": 0}}))
+    unshuffled = resolved(data=DATA | {"shuffle": {"bufferSize": 0}}).data
     assert (unshuffled.shuffle, unshuffled.shuffle_buffer_size) == ("None", None)
-    assert (data(resolved()).shuffle, data(resolved()).shuffle_buffer_size) == ("Windowed", None)
-    older = json.loads(data(resolved()).to_json()) | {"shuffleBufferSize": 10_000}
+    assert (resolved().data.shuffle, resolved().data.shuffle_buffer_size) == ("Windowed", None)
+    older = json.loads(resolved().data.to_json()) | {"shuffleBufferSize": 10_000}
     del older["shuffle"]
     parsed = ResolvedData.read(json.dumps(older))
     assert (parsed.shuffle, parsed.shuffle_buffer_size) == ("Windowed", 10_000), "a job of an older version"
@@ -59,7 +59,7 @@ FEATURES = [{"name": name, "dtype": "float32"} for name in ("x", "y", "z", "w")]
 @pytest.mark.parametrize("program", [APPLICATION, FUNCTION])
 def test_what_is_written_of_training_is_kept(program: dict[str, Any], written: dict[str, Any]) -> None:
     job = resolved(program=program, training=written, data=DATA | {"validation": ["gs://bucket/val"]})
-    assert training(job).to_document().items() >= written.items()
+    assert job.training.to_document().items() >= written.items()
     assert not [each for each in job.choices if each.field.removeprefix("spec.training.") in written]
 
 
@@ -73,7 +73,7 @@ def test_what_is_written_of_training_is_kept(program: dict[str, Any], written: d
     ],
 )
 def test_what_is_written_of_data_is_kept(written: dict[str, Any]) -> None:
-    assert data(resolved(data=DATA | written)).to_document().items() >= written.items()
+    assert resolved(data=DATA | written).data.to_document().items() >= written.items()
 
 
 def test_what_is_written_of_records_checkpoints_export_and_profile_is_kept() -> None:
@@ -85,8 +85,8 @@ def test_what_is_written_of_records_checkpoints_export_and_profile_is_kept() -> 
         precision={"lossScale": {"mode": "Fixed", "value": 512}},
     )
     assert (job.precision.loss_scale_mode, job.precision.loss_scale) == ("Fixed", 512.0)
-    assert (data(job).bad_records, data(job).max_skipped) == ("Skip", 9)
-    assert (data(job).shuffle, data(job).shuffle_buffer_size) == ("Windowed", 77)
+    assert (job.data.bad_records, job.data.max_skipped) == ("Skip", 9)
+    assert (job.data.shuffle, job.data.shuffle_buffer_size) == ("Windowed", 77)
     assert (job.checkpoint.every_steps, job.checkpoint.max_to_keep) == (100, 5)
     assert (job.export.format, job.export.checkpoint, job.export.monitor) == ("saved_model", "Best", "loss")
     assert (job.profile.first_step, job.profile.last_step) == (20, 30)

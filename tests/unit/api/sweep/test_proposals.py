@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +13,7 @@ import pytest
 from mptraining_api.sweep.proposals import propose, trial_seed
 from mptraining_api.sweep.spec import SweepSpec
 from mptraining_api.sweep.status import RungValue, Trial, TrialState
-from tests.unit.api.sweep.sweeps import document, sweep
+from tests.unit.api.sweep.sweeps import sweep
 
 RATE, WIDTH, DROPOUT, POLICY = "training.rate", "program.width", "program.dropout", "precision.policy"
 PARAMETERS: list[dict[str, Any]] = [
@@ -155,21 +152,3 @@ def test_a_grid_is_every_combination_and_ends() -> None:
     found = [propose(searched, told(number)) for number in range(7)]
     assert found[:6] == [{"a": a, "b": b} for a, b in itertools.product([1, 2], [0, 2, 4])]
     assert found[6] is None
-
-
-def test_optuna_is_imported_by_the_first_proposal_alone() -> None:
-    """Neither the operator nor `mptj` pays for it before; a grid never does."""
-    program = (
-        "import sys\n"
-        "import mptraining_api.crd, mptraining_api.sweep.check\n"
-        "from mptraining_api.sweep.plan import plan\n"
-        "from mptraining_api.sweep.spec import MPTrainingSweep\n"
-        "import json\n"
-        "plan(MPTrainingSweep.parse_document(json.loads(sys.argv[1])), None, {}, 0.0)\n"
-        "print(sorted({'optuna', 'numpy', 'sqlalchemy', 'alembic'} & set(sys.modules)))\n"
-    )
-    grid = [{"path": "training.seed", "values": [1, 2]}]
-    for name, parameters, loaded in (("Grid", grid, "[]\n"), ("TPE", grid, "['numpy', 'optuna']\n")):
-        found = json.dumps(document(algorithm={"name": name}, parameters=parameters))
-        done = subprocess.run([sys.executable, "-c", program, found], capture_output=True, text=True, check=True)
-        assert done.stdout == loaded

@@ -15,7 +15,6 @@ from mptraining.cli.main import main
 from mptraining.cluster.connection import Where, connect
 from mptraining.cluster.errors import NoCluster
 from mptraining_api.problems import InvalidData
-from tests.testbed import mptj as processes
 
 JobFile = Callable[..., Path]
 
@@ -27,7 +26,11 @@ RunIn = Callable[..., Path]
 Mptj = Callable[..., Any]
 
 
-HEAVY = ("tensorflow", "kopf", "kubernetes", "google.cloud.storage", "pyarrow", "numpy", "rich", "pydantic")
+HEAVY = ("tensorflow", "kopf", "kubernetes", "google.cloud.storage", "pyarrow", "numpy", "rich", "pydantic", "IPython")
+NOTEBOOK = """\
+import mptraining.colab, tensorflow_cloud as tfc
+assert (tfc.__name__, tfc.COMMON_MACHINE_CONFIGS["T4_1X"].cpu_cores) == ("mptraining.tensorflow_cloud", 8)
+"""
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,7 @@ HEAVY = ("tensorflow", "kopf", "kubernetes", "google.cloud.storage", "pyarrow", 
         pytest.param("import mptraining", id="import mptraining"),
         pytest.param("from mptraining.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass",
          id="mptj --help"),
+        pytest.param(NOTEBOOK, id="the import line of a notebook for tensorflow-cloud"),
     ],
 )  # fmt: skip
 def test_a_light_start(code: str, environment: Environment) -> None:
@@ -153,13 +157,6 @@ def test_a_run_is_on_this_machine_and_says_how_to_reach_a_cluster(
     without = mptj("run", str(job)).stdout
     assert without.startswith("training on this machine; a cluster takes the job with: mptj submit")
     assert "\nstarting TensorFlow…\n" in without
-
-
-def test_the_exit_code_is_the_workers(job_file: JobFile, environment: Environment) -> None:
-    stub = environment("finish('Diverged', 3, 'loss is NaN')")
-    done = processes.mptj("run", str(job_file()), "--local", environment=stub)
-    assert done.returncode == 3
-    assert done.stderr == "mptj: Diverged: loss is NaN.\n"
 
 
 def test_next_steps_are_flags_here_and_arguments_in_python(

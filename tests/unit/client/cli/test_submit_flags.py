@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining.cli.submit_flags import Flags, document, name_prefix, refuse_flags_with_file, target_kind
+from mptraining.cli.submit_flags import Flags, application, document, name_prefix, refuse_flags_with_file, target_kind
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import JOB_NAME
 
@@ -28,6 +28,23 @@ def test_kinds_of_targets() -> None:
 def test_a_name_by_the_cluster_is_always_a_name(target: str) -> None:
     made = f"{name_prefix(target)}-x7k2p"
     assert JOB_NAME.fullmatch(made), made
+
+
+def test_every_flag_is_a_field_of_the_job() -> None:
+    flags = Flags(
+        name="pictures", accelerator="v5e", topology="2x4", nodes=1, spot=True, precision="mixed_bfloat16",
+        data=("gs://b/train-*",), validation=("gs://b/val-*",), label="species", classes=5, epochs=5, batch_size=32,
+        run_folder="gs://b/run", image="registry/own:1",
+    )  # fmt: skip
+    made = document("ResNet50", flags, application("ResNet50", flags))
+    assert made["metadata"] == {"name": "pictures"}
+    assert made["spec"] == {
+        "accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4", "provisioning": "Spot"}, "nodes": 1,
+        "precision": {"policy": "mixed_bfloat16"}, "program": {"application": {"name": "ResNet50", "classes": 5}},
+        "data": {"train": ["gs://b/train-*"], "validation": ["gs://b/val-*"], "label": "species"},
+        "training": {"epochs": 5, "batchSize": {"perReplica": 32}}, "output": {"uri": "gs://b/run"},
+        "podTemplate": {"image": "registry/own:1"},
+    }  # fmt: skip
 
 
 def test_only_given_flags_are_in_the_job() -> None:

@@ -22,15 +22,11 @@ from mptraining_api.tensorflow_cloud.machine_configs import (
     DockerConfig,
     MachineConfig,
 )
+from tests.unit.client.test_tensorflow_cloud import ARGUMENTS
 
 TABLE = Path(__file__).parents[3] / "golden" / "tensorflow_cloud.yaml"
 CASES = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-# The defaults of a case: tensorflow-cloud's own.
-DEFAULTS: dict[str, Any] = {
-    "entry_point": "train.py", "requirements_txt": None, "docker_config": "auto", "distribution_strategy": "auto",
-    "chief_config": "auto", "worker_config": "auto", "worker_count": 0, "entry_point_args": None, "stream_logs": False,
-    "job_labels": None, "service_account": None,
-}  # fmt: skip
+DEFAULTS: dict[str, Any] = ARGUMENTS | {"entry_point": "train.py"}
 
 
 @pytest.fixture(autouse=True)

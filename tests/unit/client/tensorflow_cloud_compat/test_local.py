@@ -13,6 +13,7 @@ from mptraining.packaging.package import SourceFile, build_package
 from mptraining.tensorflow_cloud_compat.arguments import check_arguments
 from mptraining.tensorflow_cloud_compat.local import train_locally
 from mptraining_api.problems import InvalidProgram
+from tests.unit.client.test_tensorflow_cloud import ARGUMENTS
 
 PROGRAM = {"script": {"path": "pkg/train.py"}}
 DOCUMENT: dict[str, Any] = {
@@ -63,15 +64,8 @@ def test_who_asks_for_no_accelerator_gets_this_machine_s(
     shown = capsys.readouterr().out
     assert "on CPU" in shown
     assert "T4" not in shown
-    assert not check_arguments(chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_1X"], **ARGUMENTS).any_machine
-    assert check_arguments(chief_config="auto", **ARGUMENTS).any_machine
-
-
-ARGUMENTS: dict[str, Any] = {
-    "entry_point": None, "requirements_txt": None, "docker_config": "auto", "distribution_strategy": "auto",
-    "worker_config": "auto", "worker_count": 0, "entry_point_args": None, "stream_logs": False, "job_labels": None,
-    "service_account": None,
-}  # fmt: skip
+    assert not check_arguments(**ARGUMENTS | {"chief_config": tfc.COMMON_MACHINE_CONFIGS["T4_1X"]}).any_machine
+    assert check_arguments(**ARGUMENTS).any_machine
 
 
 def test_what_is_deleted_at_the_end_is_not_shown(
