@@ -244,19 +244,3 @@ def test_batch_normalization_sees_all_replicas_unless_xla_compiles_the_step(
     layers = [each for each in model.layers if isinstance(each, keras.module.layers.BatchNormalization)]
     assert {bool(layer.synchronized) for layer in layers} == {synchronized}
     assert ("BatchNormalization" in notices.topics) is said
-
-
-def test_two_replicas_share_one_batch_statistic(keras: Keras) -> None:
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
-        model = build(keras, {"name": "cnn"}, PHOTO, replicas=2).model
-    normalization = next(each for each in model.layers if isinstance(each, keras.module.layers.BatchNormalization))
-    batch = strategy.experimental_distribute_values_from_function(
-        lambda context: tf.fill((2, 32, 32, 32), 10.0 * context.replica_id_in_sync_group)
-    )
-    tf.function(lambda: strategy.run(lambda each: normalization(each, training=True), args=(batch,)))()
-    moved = dict(zip(("gamma", "beta", "mean", "variance"), normalization.get_weights(), strict=True))
-    # Half of the examples are 0, half are 10: mean 5 and variance 25; the statistics began at 0 and 1.
-    kept = normalization.momentum
-    assert moved["mean"] == pytest.approx((1 - kept) * 5)
-    assert moved["variance"] == pytest.approx(kept + (1 - kept) * 25, rel=1e-4)
