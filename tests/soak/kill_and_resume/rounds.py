@@ -79,8 +79,10 @@ def make_data(
     for name, count in zip(("train", "validation"), counts, strict=True):
         images = draw.normal(size=(count, 6, 6, 1)).astype(np.float32)
         labels = images.reshape(count, 3, -1).sum(axis=2).argmax(axis=1)
-        more = {"number": np.arange(count)} if numbered else {}
-        np.savez(folder / f"{name}.npz", image=images, label=labels, **more)
+        columns: dict[str, Any] = {"image": images, "label": labels}
+        if numbered:
+            columns["number"] = np.arange(count)
+        np.savez(folder / f"{name}.npz", **columns)
         convert(str(folder / f"{name}.npz"), str(folder), name=name, keep_order=True)
     shutil.copy(source, folder)
 
