@@ -1,7 +1,11 @@
+"""Frames of records and tf.train.Examples, as TensorFlow writes them."""
+
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -9,7 +13,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.tfrecord import example
+from mptraining_records.tfrecord import example, framing
+
+# Written by tf.io.TFRecordWriter of TensorFlow 2.21: the records b"hello" and b"".
+FRAMED = bytes.fromhex("0500000000000000eab2043e68656c6c6fbb1f1c19000000000000000029039807d8ea82a2")
+
+
+def test_records_are_framed_as_tensorflow_frames_them() -> None:
+    assert framing.encode(b"hello") + framing.encode(b"") == FRAMED
+    framing.refuse_foreign("file", FRAMED)
+    framing.refuse_foreign("file", b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"PAR1" + bytes(20), "a Parquet file"),
+        (b"PK\x03\x04" + bytes(20), r"a ZIP or NumPy .npz file"),
+        (b"\xff\xd8\xff\xe0" + bytes(20), "a JPEG image"),
+        (b"label,pixel\n1,2\n", "begins b'label,pi'"),
+        (b"short", "begins b'short'"),
+        (gzip.compress(FRAMED, mtime=0), "is compressed"),
+        (zlib.compress(FRAMED), "is compressed"),
+    ],
+)
+def test_other_files_are_refused_with_the_way_out(content: bytes, said: str) -> None:
+    with pytest.raises(InvalidData, match=said) as caught:
+        framing.refuse_foreign("gs://bucket/file", content)
+    assert str(caught.value).startswith("gs://bucket/file: ")
+    assert caught.value.next_step
+
 
 # Written by TensorFlow 2.21: b = [b"x", b"y"], f = [1.5], i = [-1, 2].
 BY_TENSORFLOW = bytes.fromhex(

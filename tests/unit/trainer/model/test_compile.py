@@ -1,4 +1,4 @@
-"""Optimizer, loss and metrics: Keras' serialization, the sources that name them, defaults, and the learning rate."""
+"""Optimizer, loss and metrics: Keras' names, the sources that name them, defaults, and the learning rate."""
 
 from __future__ import annotations
 
@@ -11,11 +11,61 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_api.resolved_job import LearningRate, ResolvedJob
 from mptraining_api.spec import KerasObject
+from mptraining_api.validation.keras_names import Generation, is_known, table
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras, load
-from mptraining_trainer.model.compile import Kind, compile_model, keras_object, scale_learning_rate, scaled_schedule
+from mptraining_trainer.model import applications
+from mptraining_trainer.model.compile import (
+    Kind,
+    classes,
+    compile_model,
+    keras_object,
+    scale_learning_rate,
+    scaled_schedule,
+)
 from tests.fakes import Notices
 from tests.jobs import resolved_job
+
+
+@pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
+def test_the_table_has_the_names_of_the_installed_packages(generation: Generation) -> None:
+    keras = load(generation)
+    schedules = keras.module.optimizers.schedules
+    base = schedules.LearningRateSchedule
+    names = {kind: sorted(classes(keras, kind)) for kind in ("optimizers", "losses", "metrics")}
+    names["applications"] = applications.names(keras)
+    names["schedules"] = sorted(
+        name
+        for name, value in vars(schedules).items()
+        if isinstance(value, type) and issubclass(value, base) and value is not base
+    )
+    assert {kind: list(known) for kind, known in table()[generation].names.items()} == names
+    assert table()[generation].version == keras.module.__version__
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("optimizers", "Adam"), ("optimizers", "adam"), ("optimizers", "Adamm"), ("losses", "mean_squared_error"),
+        ("losses", "MeanSquaredErrors"), ("losses", "sparse_categorical_crossentropy"), ("metrics", "accuracy"),
+        ("metrics", "Acc"), ("optimizers", "LossScaleOptimizer"), ("losses", "Loss"),
+    ],
+)  # fmt: skip
+def test_the_trainer_and_the_check_know_the_same_names(kind: Kind, name: str) -> None:
+    keras = load("Keras3")
+    try:
+        keras_object(keras, kind, KerasObject(class_name=name), "spec.training")
+        known = True
+    except InvalidSpec as problem:
+        known = "there is no" not in str(problem)
+    assert is_known(kind, name) is known
+
+
+def test_both_generations_are_in_the_table() -> None:
+    assert "RegNetX002" in table()["Legacy"].names["applications"]
+    assert not is_known("applications", "RegNetX002")
+    assert is_known("applications", "RegNetX002", "Legacy")
+
 
 EXAMPLE = ExampleSpec((TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "int64", ()),), ("a", "b", "c"))
 SGD = {"className": "SGD", "config": {"learning_rate": 0.5, "momentum": 0.9}}

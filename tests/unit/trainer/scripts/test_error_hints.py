@@ -1,10 +1,11 @@
-"""Messages of TensorFlow and Keras under a mixed policy: the ones that a policy causes."""
+"""What a policy of mixed precision causes: messages of TensorFlow and Keras, and old names in a program."""
 
 from __future__ import annotations
 
 import pytest
 
 from mptraining_trainer.scripts.error_hints import Circumstances, next_step
+from mptraining_trainer.scripts.old_names import old_mixed_precision
 
 WITH_STEP = [
     "Exception encountered when calling Sampling.call().\n\n\x1b[1mCould not automatically infer the output shape / "
@@ -60,3 +61,19 @@ def test_two_dtypes_that_meet_are_of_the_policy(message: str) -> None:
 @pytest.mark.parametrize("message", WITHOUT)
 def test_a_dtype_among_the_arguments_is_not_of_the_policy(message: str) -> None:
     assert not _step(message)
+
+
+def test_old_names_of_mixed_precision_have_a_translation() -> None:
+    text = (
+        "import tensorflow as tf\n"
+        "policy = tf.keras.mixed_precision.experimental.Policy('mixed_float16')\n"
+        "tf.keras.mixed_precision.experimental.set_policy(policy)\n"
+        "opt = tf.train.experimental.enable_mixed_precision_graph_rewrite(opt)\n"
+        "tf.config.optimizer.set_experimental_options({'auto_mixed_precision': True})\n"
+    )
+    found = old_mixed_precision(text)
+    assert [old.line for old in found] == [3, 4, 5]
+    assert "set_global_policy" in found[0].change
+    assert all("precision: {policy: mixed_float16}" in old.change for old in found[1:])
+    assert old_mixed_precision("config.set_policy(3)") == ()
+    assert old_mixed_precision("!pip install") == ()
