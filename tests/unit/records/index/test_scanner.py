@@ -57,19 +57,6 @@ def test_every_record_of_a_sound_file_has_a_row(records: list[bytes]) -> None:
     assert (_records(content, shard), shard.damage) == (records, None)
 
 
-def test_a_long_record_is_not_kept() -> None:
-    records = [b"a", bytes(200 << 20), b"b"]
-    size = sum(len(record) + framing.OVERHEAD for record in records)
-    walk = FrameWalk(StoredObject("file", size, "1"))
-    header = struct.pack("<Q", 200 << 20)
-    walk.feed(framing.encode(b"a") + header + struct.pack("<I", framing.masked_crc(header)))
-    window = bytes(1 << 20)
-    for _ in range(200):
-        walk.feed(window)
-    walk.feed(bytes(4) + framing.encode(b"b"))
-    assert walk.finish().lengths.tolist() == [1, 200 << 20, 1]
-
-
 def test_more_or_fewer_bytes_than_the_object_has_are_a_mistake() -> None:
     walk = FrameWalk(StoredObject("file", 20, "1"))
     with pytest.raises(ValueError, match="fed 0 bytes of 20"):

@@ -34,15 +34,16 @@ def _mixing(records: NDArray[np.int64], classes: int, batch: int) -> Mixing:
     return Mixing(float((counts > 0).sum(axis=1).mean()), near, far)
 
 
+ints = st.integers
+SEEDS = ints(-(2**63), 2**64)
 orders = st.builds(
-    Order,
-    count=st.integers(1, 700),
-    seed=st.integers(-(2**63), 2**64),
-    buffer_size=st.integers(1, 900),
-    streams=st.integers(1, 80),
-    block_size=st.integers(1, 200),
+    Order, count=ints(1, 700), seed=SEEDS, buffer_size=ints(1, 900), streams=ints(1, 80), block_size=ints(1, 200)
 )
-epochs = st.integers(0, 5)
+# Orders whose blocks are read together.
+blocks = st.builds(
+    Order, count=ints(100, 700), seed=SEEDS, buffer_size=ints(250, 900), streams=ints(1, 4), block_size=ints(2, 25)
+)
+epochs = ints(0, 5)
 
 
 def _all(order: Order, epoch: int) -> list[int]:
@@ -57,12 +58,12 @@ def test_an_epoch_holds_every_record_exactly_once(order: Order, epoch: int) -> N
 @given(orders, epochs, st.data())
 def test_any_positions_can_be_asked_for_in_any_order(order: Order, epoch: int, data: st.DataObject) -> None:
     whole = np.array(_all(order, epoch))
-    positions = data.draw(st.lists(st.integers(0, order.count - 1), max_size=50))
+    positions = data.draw(st.lists(ints(0, order.count - 1), max_size=50))
     asked = order.records(epoch, np.array(positions, np.int64))
     assert asked.tolist() == whole[np.array(positions, np.int64)].tolist()
 
 
-@given(orders, epochs, st.integers(1, 12), st.integers(1, 64))
+@given(orders, epochs, ints(1, 12), ints(1, 64))
 def test_the_order_is_the_same_for_any_number_of_workers(order: Order, epoch: int, workers: int, batch: int) -> None:
     together: dict[int, int] = {}
     for start in range(0, order.count, batch):
@@ -91,17 +92,7 @@ def test_each_row_of_a_stream_draws_from_the_last_segments(order: Order, epoch: 
     assert (sequence[starts] % order.block_size == 0).all()
 
 
-@given(
-    st.builds(
-        Order,
-        count=st.integers(100, 700),
-        seed=st.integers(0, 9),
-        buffer_size=st.integers(250, 900),
-        streams=st.integers(1, 4),
-        block_size=st.integers(2, 25),
-    ),
-    epochs,
-)
+@given(blocks, epochs)
 def test_the_records_of_a_block_are_within_the_rows_that_are_read_together(order: Order, epoch: int) -> None:
     together = order.together
     assert together is not None
@@ -200,7 +191,7 @@ def test_numbers_are_those_of_splitmix64() -> None:
     assert drawn.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
 
 
-@given(st.lists(st.integers(-(2**65), 2**65), max_size=4))
+@given(st.lists(ints(-(2**65), 2**65), max_size=4))
 def test_a_key_is_what_is_hashed_one_number_after_the_other(numbers: list[int]) -> None:
     expected = np.zeros(1, np.uint64)
     for number in numbers:

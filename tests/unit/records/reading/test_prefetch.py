@@ -222,13 +222,9 @@ def test_a_block_is_chosen_once_in_an_epoch(count: int, block_size: int, workers
     together = order.together
     assert together is not None
     empty = np.empty(0, np.int64)
-    epochs = [
-        [
-            order.records(epoch, np.arange(first, min(count, first + together.row_size), workers))
-            for first in range(0, count, together.row_size)
-        ]
-        for epoch in range(2)
-    ]
+    starts = range(0, count, together.row_size)
+    rows = [np.arange(first, min(count, first + together.row_size), workers) for first in starts]
+    epochs = [[order.records(epoch, row) for row in rows] for epoch in range(2)]
     chosen = _chosen(Lookahead(iter([*epochs[0], empty, *epochs[1]]), together, count))
     places = np.concatenate([one.places for one in chosen])
     assert sorted(places.tolist()) == list(range(sum(map(len, itertools.chain(*epochs)))))
