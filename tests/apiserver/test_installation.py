@@ -60,30 +60,9 @@ def test_with_the_rights_of_one_namespace_jobs_run_there(narrow: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "resource", "where"),
-    [
-        ("list", "mptrainingjobs.mptraining.dev", "default"),
-        ("list", "pods", "default"),
-        ("create", "jobs.batch", "default"),
-        ("get", "secrets", "narrow"),
-        ("get", "secrets", "kube-system"),
-        ("update", "configmaps", "narrow"),
-        ("create", "pods", "narrow"),
-        ("create", "rolebindings.rbac.authorization.k8s.io", SYSTEM),
-    ],
-)
-def test_other_requests_are_refused(narrow: Any, verb: str, resource: str, where: str) -> None:
-    account = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
-    asked = narrow.control_plane.kubectl("auth", "can-i", verb, resource, "-n", where, f"--as={account}", check=False)
-    assert asked.stdout.strip() == "no"
-
-
-@pytest.mark.parametrize(
     ("spec", "said"),
     [
         ({"accelerator": {"type": "nvidia-tesla-t4"}}, "spec.accelerator.type: 'nvidia-tesla-t4' is outside limits."),
-        ({"podTemplate": {"image": "evil.org/a"}}, "spec.podTemplate.image: 'evil.org/a' is outside limits.registries"),
-        ({"nodes": 4}, "spec.nodes: 4 nodes are more than limits.nodesPerJob allows"),
         ({"podTemplate": {"serviceAccountName": ACCOUNT}}, "spec.podTemplate.serviceAccountName: "),
     ],
 )

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from mptraining_api.resolved_job import ResolvedJob
 from tests.testbed import Behaviour, Exit, Lost, Run, Unscheduled
-from tests.testbed.kubernetes.rest import MERGE, Refused
 from tests.testbed.nodes.pods import Pod
 
 
@@ -91,13 +88,6 @@ def test_suspend_and_resume(ns: Any) -> None:
     assert ns.condition("paused", "Suspended")["status"] == "False"
 
 
-def test_a_started_job_keeps_its_spec(ns: Any) -> None:
-    ns.create("fixed")
-    ns.running("fixed")
-    with pytest.raises(Refused, match="no change but runPolicy"):
-        ns.patch("fixed", {"spec": {"nodes": 3}})
-
-
 def test_deadline_and_time_to_live_of_a_started_job_may_move(ns: Any) -> None:
     ns.create("moved", runPolicy={"activeDeadlineSeconds": 3600})
     ns.running("moved")
@@ -158,16 +148,6 @@ def test_somebody_deletes_the_indexed_job(ns: Any) -> None:
     ns.rest.delete(f"/apis/batch/v1/namespaces/{ns.namespace}/jobs/robbed-1", {"propagationPolicy": "Background"})
     status = ns.phase("robbed", "Succeeded")
     assert [each["outcome"] for each in status["attempts"]] == ["ChildDeleted", "Succeeded"]
-
-
-def test_somebody_takes_the_owner_from_the_indexed_job(ns: Any) -> None:
-    ns.create("disowned", lambda pod: Run() if pod.job.endswith("-1") else Exit(0))
-    ns.running("disowned")
-    path = f"/apis/batch/v1/namespaces/{ns.namespace}/jobs/disowned-1"
-    ns.rest.patch(path, {"metadata": {"ownerReferences": None}}, kind=MERGE)
-    status = ns.phase("disowned", "Succeeded")
-    assert [each["outcome"] for each in status["attempts"]] == ["ChildDeleted", "Succeeded"]
-    ns.wait(lambda: ns.child("batch/v1 jobs", "disowned-1"), lambda found: found is None)
 
 
 def test_somebody_elses_job_of_the_childs_name(ns: Any) -> None:

@@ -44,90 +44,41 @@ def test_wrong_settings_are_one_line_and_exit_2(tmp_path: Path) -> None:
         assert text.split(":")[0] in result.stderr
 
 
-def test_neither_in_a_cluster_nor_a_kubeconfig(tmp_path: Path) -> None:
-    nowhere = {"KUBECONFIG": str(tmp_path / "none"), "KUBERNETES_SERVICE_HOST": ""}
-    done = subprocess.run(
-        [sys.executable, "-m", "mptraining_operator", "run"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, **nowhere},
-    )
-    assert done.returncode == 2
-    assert "kubeconfig" in done.stderr.strip().splitlines()[-1]
-    assert "Traceback" not in done.stderr
-
-
-def kubeconfig(folder: Path) -> Path:
-    """Return a kubeconfig of an API server that does not respond."""
-    config = folder / "config"
+def test_an_api_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
+    """As in a pod: with the environment that a kubelet gives it."""
+    (port,) = free_ports(1)
+    config, settings = tmp_path / "config", tmp_path / "settings.yaml"
+    clusters = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]
+    contexts = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
+    users = [{"name": "u", "user": {"token": "t"}}]
     config.write_text(
-        yaml.safe_dump(
-            {
-                "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
-                "users": [{"name": "u", "user": {"token": "t"}}],
-                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-                "current-context": "x",
-            }
-        )
+        yaml.safe_dump({"clusters": clusters, "users": users, "contexts": contexts, "current-context": "x"})
     )
-    return config
-
-
-def started(folder: Path, settings: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    settings.write_text(f"healthPort: {port}\nlogFormat: text\nprogress: {{enabled: false}}\n")
+    process = subprocess.Popen(
         [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(settings)],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "KUBECONFIG": str(kubeconfig(folder)), "KUBERNETES_SERVICE_HOST": ""},
+        env={**os.environ, "KUBECONFIG": str(config), "KUBERNETES_SERVICE_HOST": ""},
     )
-
-
-def test_a_running_operator_writes_its_stacks_and_stops_by_itself(tmp_path: Path) -> None:
-    settings = tmp_path / "settings.yaml"
-    settings.write_text("healthPort: 0\nprogress: {enabled: false}\n")
-    process = started(tmp_path, settings)
     assert process.stderr is not None
-    lines = iter(process.stderr.readline, "")
     try:
-        assert any("the API server does not answer" in line for line in lines)
-        # Written by C code, not as JSON.
+        assert "the API server does not answer" in process.stderr.readline()
+        assert (answer(port, "/healthz"), answer(port, "/readyz")) == (200, 503)
+        # The stacks of all threads, written by C code.
         process.send_signal(signal.SIGUSR2)
-        assert any("(most recent call first)" in line for line in lines)
+        assert any("(most recent call first)" in line for line in iter(process.stderr.readline, ""))
         process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
         rest = process.stderr.read()
-        assert process.wait(60) == 0
+        assert process.wait(60) == 0, rest
+        assert time.monotonic() - began < 30
         assert "stopping" in rest
         assert "Traceback" not in rest
     finally:
         process.kill()
         process.wait()
         process.stderr.close()
-
-
-def test_an_api_server_that_is_away_is_waited_for_in_plain_lines(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    settings = tmp_path / "settings.yaml"
-    settings.write_text(f"healthPort: {port}\nlogFormat: text\nprogress: {{enabled: false}}\n")
-    process = started(tmp_path, settings)
-    try:
-        assert process.stderr is not None
-        assert "the API server does not answer" in process.stderr.readline()
-        assert answer(port, "/healthz") == 200
-        assert answer(port, "/readyz") == 503
-        process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
-        rest = process.stderr.read()
-        assert process.wait(60) == 0, rest
-        # The environment that a kubelet gives a pod.
-        assert time.monotonic() - began < 30
-        assert "Traceback" not in rest
-    finally:
-        process.kill()
-        process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
 
 
 def answer(port: int, path: str) -> int:

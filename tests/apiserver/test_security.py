@@ -13,21 +13,11 @@ from typing import Any
 import pytest
 
 from mptraining_api.launch import SECRET_VARIABLES
-from mptraining_api.resolved_job import ResolvedJob
 from tests.testbed import Exit, Refused, Rest, Run
 from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM
 
 STRICT = {"fieldValidation": "Strict"}
 JOBS = "mptraining.dev/v1alpha1"
-# tests/apiserver/test_children_on_the_api_server.py has the others.
-PROGRAMS: dict[str, dict[str, Any]] = {
-    "application": {},
-    "function": {"program": {"function": {"entryPoint": "flowers:build"}}, "source": {"configMap": {"name": "code"}}},
-    "archive": {
-        "program": {"function": {"entryPoint": "flowers:build"}},
-        "source": {"archive": {"uri": "gs://bucket/code.tgz", "sha256": "0" * 64}, "requirements": "requirements.txt"},
-    },
-}
 
 
 @pytest.fixture
@@ -66,29 +56,6 @@ def refusal(ns: Any, rest: Rest, spec: dict[str, Any], query: dict[str, str] = S
     return ""
 
 
-# The host.
-
-
-@pytest.mark.parametrize(
-    "volume",
-    [
-        {"hostPath": {"path": "/"}},
-        {"emptyDir": {}, "hostPath": {"path": "/"}},
-        {"nfs": {"server": "files", "path": "/"}},
-        {},
-    ],
-    ids=lambda volume: "-".join(volume) or "none",
-)
-def test_no_volume_is_of_the_host(ns: Any, user: Rest, volume: dict[str, Any]) -> None:
-    spec = {"podTemplate": {"volumes": [{"name": "a", **volume}]}}
-    said = refusal(ns, user, spec)
-    assert "spec.podTemplate.volumes: expected one of" in said or "unknown field" in said
-    # For a client that requests no field validation, the API server drops an unknown kind; a volume without any other
-    # is refused.
-    dropped = refusal(ns, user, spec, {"fieldValidation": "Ignore"})
-    assert dropped == "" if "emptyDir" in volume else "spec.podTemplate.volumes: expected one of" in dropped
-
-
 PRIVILEGES: dict[str, Any] = {
     "hostNetwork": True,
     "hostPID": True,
@@ -112,27 +79,22 @@ PRIVILEGES: dict[str, Any] = {
 }
 
 
-# Fields of a container that the pod security level `restricted` limits, and one more that Kubernetes has.
-CONTAINER_PRIVILEGES: dict[str, Any] = {
-    "securityContext": {"privileged": True},
-    "ports": [{"containerPort": 80, "hostPort": 80}],
-    "volumeDevices": [{"name": "a", "devicePath": "/dev/sda"}],
-    "livenessProbe": {"httpGet": {"host": "10.0.0.1", "port": 80}},
-    "resizePolicy": [],
-}
+def test_no_field_that_gives_privileges_is_taken(ns: Any, user: Rest) -> None:
+    for field, value in PRIVILEGES.items():
+        assert f'unknown field "spec.podTemplate.{field}"' in refusal(ns, user, {"podTemplate": {field: value}})
+    for field in ("securityContext", "ports", "volumeDevices", "livenessProbe", "resizePolicy"):
+        sidecar = {"name": "a", "image": "b", "restartPolicy": "Always", field: PRIVILEGES.get(field, {})}
+        said = refusal(ns, user, {"podTemplate": {"initContainers": [sidecar]}})
+        assert f'unknown field "spec.podTemplate.initContainers[0].{field}"' in said
+    assert "expected keys outside mptraining.dev/" in refusal(
+        ns, user, {"podTemplate": {"labels": {"mptraining.dev/job-uid": "another"}}}
+    )
 
 
-@pytest.mark.parametrize("field", CONTAINER_PRIVILEGES)
-def test_no_field_of_an_init_container_that_gives_privileges_is_taken(ns: Any, user: Rest, field: str) -> None:
-    container = {"name": "a", "image": "b", "restartPolicy": "Always", field: CONTAINER_PRIVILEGES[field]}
-    said = refusal(ns, user, {"podTemplate": {"initContainers": [container]}})
-    assert f'unknown field "spec.podTemplate.initContainers[0].{field}"' in said
-
-
-@pytest.mark.parametrize("field", PRIVILEGES)
-def test_no_field_of_a_pod_that_gives_privileges_is_taken(ns: Any, user: Rest, field: str) -> None:
-    said = refusal(ns, user, {"podTemplate": {field: PRIVILEGES[field]}})
-    assert f'unknown field "spec.podTemplate.{field}"' in said
+def test_a_volume_of_the_host_is_refused_without_field_validation_too(ns: Any, user: Rest) -> None:
+    """The API server drops an unknown kind; a volume without any other is refused."""
+    spec = {"podTemplate": {"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}}
+    assert "spec.podTemplate.volumes: expected one of" in refusal(ns, user, spec, {"fieldValidation": "Ignore"})
 
 
 def test_fields_without_validation_do_not_reach_the_pods(restricted: Any) -> None:
@@ -148,74 +110,6 @@ def test_fields_without_validation_do_not_reach_the_pods(restricted: Any) -> Non
     assert spec["automountServiceAccountToken"] is False
     assert [each["name"] for each in spec["containers"]] == ["trainer"]
     assert spec["containers"][0]["command"] == ["python", "-m", "mptraining_trainer", "train"]
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        (
-            {"podTemplate": {"annotations": {"container.apparmor.security.beta.kubernetes.io/trainer": "unconfined"}}},
-            "spec.podTemplate.annotations: expected keys outside container.apparmor.",
-        ),
-        (
-            {"scheduling": {"priorityClassName": "system-node-critical"}},
-            "spec.scheduling.priorityClassName: expected a class that does not begin with system-",
-        ),
-        (
-            {"podTemplate": {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}},
-            "spec.podTemplate.env: expected other variables than",
-        ),
-        (
-            {"podTemplate": {"resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}}},
-            "spec.podTemplate.resources: expected cpu, memory and the like, without accelerators",
-        ),
-        (
-            {"podTemplate": {"labels": {"mptraining.dev/job-uid": "another"}}},
-            "spec.podTemplate.labels: expected keys outside mptraining.dev/",
-        ),
-        (
-            {"podTemplate": {"env": [{"name": "MPTRAINING_PROGRESS_URL", "value": "https://evil"}]}},
-            "spec.podTemplate.env: expected other variables than",
-        ),
-    ],
-)
-def test_no_way_around_what_others_decide(ns: Any, user: Rest, spec: dict[str, Any], said: str) -> None:
-    assert said in refusal(ns, user, spec)
-
-
-# Pods under `restricted`.
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_every_kind_of_program_passes_restricted_pod_security(restricted: Any, name: str) -> None:
-    restricted.create(name, lambda pod: Exit(0), **{"nodes": 1, **PROGRAMS[name]})
-    restricted.phase(name, "Succeeded")
-    (batch,) = restricted.batch_jobs(name)
-    spec = batch["spec"]["template"]["spec"]
-    assert spec["automountServiceAccountToken"] is False
-    pods = restricted.control_plane.pods.select(restricted.namespace, **{"mptraining.dev/job": name})
-    raw = restricted.rest.get(f"/api/v1/namespaces/{restricted.namespace}/pods/{pods[0].name}")
-    # The volume that admission would add for the Kubernetes API.
-    assert not [each for each in raw["spec"]["volumes"] if each["name"].startswith("kube-api-access")]
-    for container in (*raw["spec"]["containers"], *raw["spec"].get("initContainers", ())):
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        }
-
-
-@pytest.mark.parametrize("allows", [True, False])
-def test_an_account_without_token_mount_is_honoured(restricted: Any, allows: bool) -> None:
-    name = f"account-{str(allows).lower()}"
-    account = {"metadata": {"name": name}, "automountServiceAccountToken": allows}
-    restricted.rest.post(f"/api/v1/namespaces/{restricted.namespace}/serviceaccounts", account)
-    restricted.create(name, lambda pod: Exit(0), nodes=1, podTemplate={"serviceAccountName": name})
-    restricted.phase(name, "Succeeded")
-    (pod,) = restricted.control_plane.pods.select(restricted.namespace, **{"mptraining.dev/job": name})
-    raw = restricted.rest.get(f"/api/v1/namespaces/{restricted.namespace}/pods/{pod.name}")
-    assert raw["spec"]["serviceAccountName"] == name
-    assert any(each["name"].startswith("kube-api-access") for each in raw["spec"]["volumes"]) is allows
 
 
 # Another namespace.
@@ -243,7 +137,7 @@ def test_a_reference_into_another_namespace_leads_nowhere(ns: Any, user: Rest) -
     for field in ("secretKeyRef", "configMapRef", "secret", "persistentVolumeClaim", "imagePullSecrets[0]"):
         assert f'{field}.namespace"' in failed["message"]
     # The job's own sections that name objects have no such field either.
-    said = refusal(ns, user, {**PROGRAMS["function"], "source": {"configMap": {"name": "a", "namespace": other}}})
+    said = refusal(ns, user, {"source": {"configMap": {"name": "a", "namespace": other}}})
     assert 'unknown field "spec.source.configMap.namespace"' in said
     ns.delete("abroad")
     path = f"/apis/{JOBS}/namespaces/{other}/mptrainingjobs"
@@ -252,19 +146,6 @@ def test_a_reference_into_another_namespace_leads_nowhere(ns: Any, user: Rest) -
 
 
 # The operator's identity, and the objects that it has written.
-
-
-def test_no_job_gets_the_operators_identity(ns: Any, user: Rest) -> None:
-    ns.scripts["impostor"] = lambda pod: Run()
-    impostor = ns.document("impostor", podTemplate={"serviceAccountName": OPERATOR})
-    words = f"spec.podTemplate.serviceAccountName: '{OPERATOR}' is the operator's own name"
-    user.post(ns.jobs, impostor)
-    ns.phase("impostor", "Failed")
-    failed = ns.condition("impostor", "Failed")
-    assert (failed["reason"], ns.batch_jobs("impostor")) == ("OutsideLimits", [])
-    assert failed["message"].startswith(words)
-    with pytest.raises(Refused, match="forbidden"):
-        user.post(f"/apis/{JOBS}/namespaces/{SYSTEM}/mptrainingjobs", ns.document("impostor"))
 
 
 def test_no_user_writes_a_status(ns: Any, user: Rest) -> None:
@@ -279,43 +160,16 @@ def test_no_user_writes_a_status(ns: Any, user: Rest) -> None:
     assert ns.status("honest")["jobDigest"] == status["jobDigest"] != "0" * 64
 
 
-def forged(ns: Any, name: str, text: str) -> dict[str, Any]:
-    """Return the ConfigMap of a frozen job, as the operator writes it."""
-    owner = ns.get(name)["metadata"]
-    reference = {"apiVersion": JOBS, "kind": "MPTrainingJob", "name": name, "uid": owner["uid"], "controller": True}
-    labels = {"mptraining.dev/job": name, "mptraining.dev/job-uid": owner["uid"]}
-    metadata = {"name": f"{name}-job", "labels": labels, "ownerReferences": [reference]}
-    return {"metadata": metadata, "immutable": True, "data": {"job.json": text}}
-
-
-def test_a_forged_frozen_job_is_not_trained(ns: Any, user: Rest) -> None:
-    """A frozen job contains image, nodes and number of pods: a forged one would exceed every limit of the
-    administrator. The operator reads a ConfigMap only for a job that has lost its Indexed Jobs.
-    """
-    config_maps = f"/api/v1/namespaces/{ns.namespace}/configmaps"
-    ns.scripts["slipped"] = ns.scripts["exemplar"] = lambda pod: Run()
-    user.post(ns.jobs, ns.document("exemplar"))
-    ns.running("exemplar")
-    job = ResolvedJob.read(frozen_text(ns, "exemplar"))
-    text = job.model_copy(update={"name": "slipped", "image": "evil.org/miner:1", "processes": 40}).to_json()
-    user.post(ns.jobs, ns.document("slipped", runPolicy={"suspend": True}))
-    ns.phase("slipped", "Suspended")
-    user.post(config_maps, forged(ns, "slipped", text))
-    user.patch(f"{ns.jobs}/slipped", {"spec": {"runPolicy": {"suspend": False}}})
-    ns.running("slipped")
-    (batch,) = ns.batch_jobs("slipped")
-    assert batch["spec"]["template"]["spec"]["containers"][0]["image"] == "mptraining/trainer:test"
-
-
 def frozen_text(ns: Any, name: str) -> str:
     """Return the text of the job's frozen job, from the template of its newest Indexed Job."""
     template = ns.batch_jobs(name)[-1]["spec"]["template"]
     return str(template["metadata"]["annotations"]["mptraining.dev/resolved-job"])
 
 
-@pytest.fixture
-def suspended(alone: Any) -> Any:
-    """A suspended job `kept` without Indexed Jobs, whose operator was stopped: a ConfigMap alone has the frozen job."""
+def test_a_replaced_frozen_job_is_not_trained(alone: Any) -> None:
+    """A frozen job contains image, nodes and number of pods: a forged one would exceed every limit of the
+    administrator. The operator reads a ConfigMap only for a job that has lost its Indexed Jobs.
+    """
     first = alone.operator()
     alone.create("kept", lambda pod: Run())
     alone.running("kept")
@@ -323,28 +177,23 @@ def suspended(alone: Any) -> Any:
     alone.patch("kept", {"spec": {"runPolicy": {"suspend": True}}})
     alone.phase("kept", "Suspended")
     kept = alone.wait(lambda: alone.child("configmaps", "kept-job"), lambda found: found)
-    assert kept["immutable"]
-    assert kept["data"] == {"job.json": text}
+    assert (kept["immutable"], kept["data"]) == (True, {"job.json": text})
     alone.wait(lambda: alone.batch_jobs("kept"), lambda jobs: not jobs)
     first.stop()
     alone.patch("kept", {"spec": {"runPolicy": {"suspend": False}}})
-    return alone
-
-
-def test_a_replaced_frozen_job_is_not_trained(suspended: Any) -> None:
-    config_maps = f"/api/v1/namespaces/{suspended.namespace}/configmaps"
-    text = suspended.child("configmaps", "kept-job")["data"]["job.json"]
-    suspended.rest.delete(f"{config_maps}/kept-job")
-    replaced = forged(suspended, "kept", text.replace("mptraining/trainer:test", "evil.org/miner:1"))
-    suspended.rest.post(config_maps, replaced)
-    suspended.operator()
-    told = "\n".join(suspended.wait_for_event("kept", "OperatorProblem"))
+    config_maps = f"/api/v1/namespaces/{alone.namespace}/configmaps"
+    alone.rest.delete(f"{config_maps}/kept-job")
+    metadata = {name: kept["metadata"][name] for name in ("name", "labels", "ownerReferences")}
+    forged = {"job.json": text.replace("mptraining/trainer:test", "evil.org/miner:1")}
+    alone.rest.post(config_maps, {"metadata": metadata, "immutable": True, "data": forged})
+    alone.operator()
+    told = "\n".join(alone.wait_for_event("kept", "OperatorProblem"))
     assert "ConfigMap kept-job: job.json does not match status.jobDigest. Delete the ConfigMap" in told
-    assert suspended.batch_jobs("kept") == []
+    assert alone.batch_jobs("kept") == []
     # The fix that the message names: the job is resolved again.
-    suspended.rest.delete(f"{config_maps}/kept-job")
-    suspended.running("kept", attempt=2)
-    (batch,) = suspended.batch_jobs("kept")
+    alone.rest.delete(f"{config_maps}/kept-job")
+    alone.running("kept", attempt=2)
+    (batch,) = alone.batch_jobs("kept")
     assert batch["spec"]["template"]["spec"]["containers"][0]["image"] == "mptraining/trainer:test"
 
 

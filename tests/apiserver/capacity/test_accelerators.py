@@ -84,16 +84,3 @@ def test_refused_without_the_machines_and_placed_on_them(cluster: Any, name: str
         resource = "google.com/tpu" if "topology" in accelerator else "nvidia.com/gpu"
         assert limits[resource] == str(accelerator["countPerNode"])
     cluster.delete(name)
-
-
-def test_with_the_fallback_the_same_job_runs_on_cpus(scheduled: ControlPlane, new_namespace: Any) -> None:
-    scheduled.nodes.create("laptop", kwok=True)
-    ns = new_namespace(scheduled, "fallback", cpuFallback=True)
-    try:
-        ns.operator()
-        ns.create("t4", accelerator={"type": "nvidia-tesla-t4", "countPerNode": 4}, nodes=2)
-        status = ns.running("t4")
-        assert (status["precision"], status["workers"], status["globalBatchSize"]) == ("float32", 2, 64)
-        assert ns.condition("t4", "FellBackToCPU")["reason"] == "FellBackToCPU"
-    finally:
-        ns.close()

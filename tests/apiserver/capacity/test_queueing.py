@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.testbed import Behaviour, ControlPlane, Exit, Refused, Run
+from tests.testbed import Behaviour, ControlPlane, Exit, Run
 from tests.testbed.kubernetes.queueing import QUEUE_NAME, Flavor, Queue
 from tests.testbed.nodes.pods import Pod
 
@@ -140,17 +140,6 @@ def test_somebody_deletes_the_place(ns: Any, queue: Queue) -> None:
     admit(queue, name, EAST)
     status = ns.phase(name, "Succeeded")
     assert (status["currentAttempt"], status["infrastructureRestarts"]) == (2, 0)
-
-
-def test_a_job_of_another_controller_is_left_alone(ns: Any, queue: Queue) -> None:
-    ns.create("theirs", scheduling=QUEUED, managedBy="example.com/farm")
-    ns.create("ours", scheduling=QUEUED, managedBy="mptraining.dev/operator")
-    ns.phase("ours", "Queued")
-    assert ns.get("theirs")["status"] == {"observedGeneration": -1}, "the CRD's default alone"
-    assert ns.batch_jobs("theirs") == []
-    assert place("theirs") not in queue.pending()
-    with pytest.raises(Refused, match=r"spec\.managedBy: expected no change"):
-        ns.patch("theirs", {"spec": {"managedBy": None}})
 
 
 def uid(child: dict[str, Any]) -> str:

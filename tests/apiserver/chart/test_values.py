@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from mptraining.job_file.runtimes import KnownRuntimes
-from mptraining_api.problems import InvalidSpec
 from mptraining_operator.settings import OperatorSettings
 from tests.apiserver.chart.rendered import objects, pod, rendered, settings
 from tests.testbed.kubernetes.chart import REGISTRY, Refused, documents, render
@@ -164,20 +163,14 @@ def test_ports_and_names_of_the_settings_are_those_of_the_objects() -> None:
     ("values", "words"),
     [
         ({"settings": {"cpuFalback": True}}, "cpuFalback"),
-        ({"settings": {"workers": 0}}, "workers"),
         ({"replica": 3}, "replica"),
-        ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
         ({"settings": {"healthPort": 0}}, "healthPort"),
         ({"settings": {"healthPort": 8443}}, r"healthPort: 8443 is settings.progress.port too"),
         ({"settings": {"lease": {"durationSeconds": 5, "renewSeconds": 3}}}, "renewSeconds"),
-        ({"settings": {"namespaces": ["Team_A"]}}, "namespaces/0"),
-        ({"settings": {"limits": {"accelerators": ["t5"]}}}, "nvidia-tesla-t4"),
-        ({"global": {"imageRegistry": "https://mirror.example"}}, "imageRegistry"),
         ({"resources": {"limits": {"memory": "10MB"}}}, "10MB|memory"),
         # As the operator does.
         ({"settings": {"deviceClasses": {"T4": "a"}}}, "T4"),
         ({"settings": {"limits": {"registries": ["https://x.example/y"]}}}, "registries/0"),
-        ({"settings": {"trainerImage": "https://x.example/y"}}, "trainerImage"),
         # One message, not one more for null.
         ({"settings": {"trainerImage": ["a"]}}, r"got array, want null or string\s*$"),
         ({"settings": {"namespaces": ["a", "mptraining-system"]}}, "mptraining-system is the operator's own namespace"),
@@ -248,27 +241,3 @@ def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_els
         ({"settings": RUNTIMES, "rbac": {"userRoles": False}}, {"ConfigMap"}),
     ):
         assert {kind for kind, name in objects(values) if name == "mptraining-runtimes"} == kinds
-
-
-@pytest.mark.parametrize(
-    ("runtime", "words"),
-    [
-        ({"podTemplat": {}}, "podTemplat"),
-        ({"limits": {"nodesPerNamespace": 2}}, "nodesPerNamespace"),
-        ({"images": {"gpu": "a b"}}, r"images\.gpu"),
-    ],
-)
-def test_a_wrong_runtime_is_refused_by_the_operator_by_name(runtime: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidSpec, match=words):
-        settings({"settings": {"runtimes": {"a": runtime}}})
-
-
-def test_the_key_of_an_annotation_may_have_capitals_in_its_domain_as_in_kubernetes() -> None:
-    def values(field: str) -> dict[str, Any]:
-        return {"settings": {"runtimes": {"a": {"podTemplate": {field: {"Example.com/Team": "b"}}}}}}
-
-    template = settings(values("annotations")).runtimes["a"].pod_template
-    assert template is not None
-    assert template.annotations == {"Example.com/Team": "b"}
-    with pytest.raises(InvalidSpec, match=r"Example\.com/Team"):
-        settings(values("labels"))

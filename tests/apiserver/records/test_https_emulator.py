@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
-import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +13,7 @@ import pytest
 from mptraining_api.problems import InvalidData
 from mptraining_records.storage import storage
 from tests.testbed.credentials import ServerKeys, create_server_keys
+from tests.testbed.http_stub import Handler, HttpStub
 
 # A process reads certificates at its first request; so each client has a separate process.
 ASK = """
@@ -24,21 +22,11 @@ print(storage.read_range("gs://bucket/object", 0, 4), storage.stat("gs://bucket/
 """
 
 
-class _Object(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        about = {"name": "object", "size": "4", "generation": "7", "bucket": "bucket"}
-        content = json.dumps(about).encode() if self.path.startswith("/storage/v1/") else b"data"
-        self.send_response(200 if "Range" not in self.headers else 206)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("Content-Range", "bytes 0-3/4")
-        self.send_header("ETag", '"x"')
-        self.send_header("x-goog-generation", "7")
-        self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None: ...
+def _respond(_number: int, handler: Handler) -> None:
+    about = {"name": "object", "size": "4", "generation": "7", "bucket": "bucket"}
+    content = json.dumps(about).encode() if handler.path.startswith("/storage/v1/") else b"data"
+    headers = {"Content-Type": "application/json", "Content-Range": "bytes 0-3/4", "x-goog-generation": "7"}
+    handler.answer(206 if "Range" in handler.headers else 200, content, headers)
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +36,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> ServerKeys:
 
 @pytest.fixture(scope="module")
 def address(keys: ServerKeys) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Object)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(keys.certificate, keys.key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"https://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with HttpStub(_respond, keys.certificate, keys.key) as server:
+        yield server.address
 
 
 @pytest.mark.parametrize(

@@ -147,65 +147,37 @@ def gpu(name: str, count: int) -> dict[str, Any]:
 
 def provisioned() -> Iterator[Row]:
     """Provisionings, each with one L4, which machines on demand must not get."""
-    l4 = {"type": "nvidia-l4", "countPerNode": 1}
+    l4, t4, cpu = gpu("nvidia-l4", 1), gpu("nvidia-tesla-t4", 1), {"type": "cpu"}
+    spot, flex = {"provisioning": "Spot"}, {"provisioning": "FlexStart"}
     reserved = {"provisioning": "Reservation", "reservation": "team-l4"}
-    gke = {GKE_GPU: "nvidia-l4"}
-    spot, flex = "cloud.google.com/gke-spot", "cloud.google.com/gke-flex-start"
-    queued = "cloud.google.com/gke-queued"
-    yield Row(
-        "gke-spot",
-        "GKE",
-        {**l4, "provisioning": "Spot"},
-        ({**gke, spot: "true"},),
-        taints=(NVIDIA_TAINT, taint(spot, "true")),
-    )
-    yield Row(
-        "gke-flex",
-        "GKE",
-        {**l4, "provisioning": "FlexStart"},
-        ({**gke, flex: "true"},),
-        taints=(NVIDIA_TAINT, taint(flex, "true"), taint(queued, "true")),
-    )
-    reservation = {"cloud.google.com/reservation-name": "team-l4", "cloud.google.com/reservation-affinity": "specific"}
-    yield Row("gke-reservation", "GKE", {**l4, **reserved}, ({**gke, **reservation},))
-    yield Row(
-        "eks-spot",
-        "EKS",
-        {**l4, "provisioning": "Spot"},
-        (
-            {AUTO_MODE: "l4", "karpenter.sh/capacity-type": "spot"},
-            {INSTANCE: "g6.xlarge", "eks.amazonaws.com/capacityType": "SPOT"},
-        ),
-    )
-    yield Row(
-        "eks-reservation",
-        "EKS",
-        {**l4, **reserved, "reservation": "cr-0123abc"},
-        ({KARPENTER: "l4", "karpenter.k8s.aws/capacity-reservation-id": "cr-0123abc"},),
-    )
-    priority = "kubernetes.azure.com/scalesetpriority"
-    yield Row(
-        "aks-spot",
-        "AKS",
-        {"type": "nvidia-tesla-t4", "countPerNode": 1, "provisioning": "Spot"},
-        ({INSTANCE: "Standard_NC4as_T4_v3", priority: "spot"},),
-        taints=(taint("sku", "gpu"), taint(priority, "spot")),
-    )
+    gke, name = {GKE_GPU: "nvidia-l4"}, "cloud.google.com/gke-"
+    spot_label, priority = {f"{name}spot": "true"}, {"kubernetes.azure.com/scalesetpriority": "spot"}
+    spot_taint, priority_taint = taint(f"{name}spot", "true"), taint(*next(iter(priority.items())))
+    flex_taints = (taint(f"{name}flex-start", "true"), taint(f"{name}queued", "true"))
+    own = {"cloud.google.com/reservation-name": "team-l4", "cloud.google.com/reservation-affinity": "specific"}
+    yield Row("gke-spot", "GKE", l4 | spot, (gke | spot_label,), taints=(NVIDIA_TAINT, spot_taint))
+    yield Row("gke-flex", "GKE", l4 | flex, (gke | {f"{name}flex-start": "true"},), taints=(NVIDIA_TAINT, *flex_taints))
+    yield Row("gke-reservation", "GKE", l4 | reserved, (gke | own,))
+    auto = {AUTO_MODE: "l4", "karpenter.sh/capacity-type": "spot"}
+    group = {INSTANCE: "g6.xlarge", "eks.amazonaws.com/capacityType": "SPOT"}
+    yield Row("eks-spot", "EKS", l4 | spot, (auto, group))
+    own = {KARPENTER: "l4", "karpenter.k8s.aws/capacity-reservation-id": "cr-0123abc"}
+    yield Row("eks-reservation", "EKS", l4 | reserved | {"reservation": "cr-0123abc"}, (own,))
+    aks = {INSTANCE: "Standard_NC4as_T4_v3", **priority}
+    yield Row("aks-spot", "AKS", t4 | spot, (aks,), taints=(taint("sku", "gpu"), priority_taint))
     # A job on CPUs has no accelerator's taint.
-    cpu = {"type": "cpu", "provisioning": "Spot"}
-    yield Row("gke-cpu-spot", "GKE", cpu, ({spot: "true"},), 0, taints=(taint(spot, "true"),))
-    yield Row("aks-cpu-spot", "AKS", cpu, ({priority: "spot"},), 0, taints=(taint(priority, "spot"),))
+    yield Row("gke-cpu-spot", "GKE", cpu | spot, (spot_label,), 0, taints=(spot_taint,))
+    yield Row("aks-cpu-spot", "AKS", cpu | spot, (priority,), 0, taints=(priority_taint,))
 
 
 def parts() -> Iterator[Row]:
     """Slices (MIG)."""
     a100 = "nvidia-tesla-a100"
     third = {"type": a100, "partition": "3g.20gb"}
-    partition = "cloud.google.com/gke-gpu-partition-size"
-    yield Row("gke-slice", "GKE", third, ({GKE_GPU: a100, partition: "3g.20gb"},), 2)
     product, slice_ = "NVIDIA-A100-SXM4-40GB", "nvidia.com/mig-3g.20gb"
-    yield Row("nvidia-slice-mixed", "NVIDIA", third, ({PRODUCT: product},), 2, slice_)
     single = f"{product}-MIG-3g.20gb"
+    yield Row("gke-slice", "GKE", third, ({GKE_GPU: a100, "cloud.google.com/gke-gpu-partition-size": "3g.20gb"},), 2)
+    yield Row("nvidia-slice-mixed", "NVIDIA", third, ({PRODUCT: product},), 2, slice_)
     yield Row("nvidia-slice-single", "NVIDIA", third, ({PRODUCT: single},), 2, mig_strategy="Single")
     yield Row("eks-slice", "EKS", third, ({INSTANCE: "p4d.24xlarge"},), 2, slice_)
     discovered = {INSTANCE: "Standard_ND96asr_v4", PRODUCT: single}

@@ -16,8 +16,8 @@ from mptraining_operator.metrics import Metrics
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.settings import Identity, OperatorSettings
 from mptraining_operator.watch import parse
+from tests.unit.operator.api_objects import raw_job
 
-Make = Callable[..., dict[str, Any]]
 RUNNING = {"phase": "Running", "currentAttempt": 1, "progress": {"step": 5}}
 
 
@@ -37,7 +37,7 @@ class Bench:
         return set(self.metrics.text().decode().splitlines())
 
 
-def test_the_first_child_of_a_job_is_timed(api: Any, raw_job: Make) -> None:
+def test_the_first_child_of_a_job_is_timed(api: Any) -> None:
     bench = Bench(api)
     bench.put(api.put(JOBS, raw_job()))
     bench.operator._reconciler.reconcile(Key("team", "flowers"))
@@ -45,7 +45,7 @@ def test_the_first_child_of_a_job_is_timed(api: Any, raw_job: Make) -> None:
     assert 'mptraining_created_to_child_seconds_bucket{le="1.0"} 1.0' in bench.lines()
 
 
-def test_an_outage_of_the_api_server_of_35_minutes_restarts_nothing(api: Any, raw_job: Make) -> None:
+def test_an_outage_of_the_api_server_of_35_minutes_restarts_nothing(api: Any) -> None:
     ahead = [0.0]
     stuck: list[str] = []
     settings = OperatorSettings.parse({"healthPort": 0, "progress": {"enabled": False}, "lease": {"renewSeconds": 0.1}})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,10 +20,11 @@ from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache
 from tests.fakes import Clock
+from tests.unit.operator.api_objects import raw_job
 
 
 @pytest.fixture
-def snapshot(raw_job: Callable[..., dict[str, Any]], clock: Clock) -> Snapshot:
+def snapshot(clock: Clock) -> Snapshot:
     cache = Cache(clock)
     cache.put_job(parse.job(raw_job()))
     found = cache.snapshot(Key("team", "flowers"), Limits())

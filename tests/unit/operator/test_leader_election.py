@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.kubernetes_api import LEASES, ApiProblem
+from mptraining_api.kubernetes_api import LEASES, ApiProblem, Resource
 from mptraining_operator.leader_election import (
     Election,
     LeaseAction,
@@ -24,6 +24,7 @@ from mptraining_operator.leader_election import (
 )
 from mptraining_operator.settings import Identity, LeaseSettings
 from tests.fakes import Clock
+from tests.unit.operator.conftest import FakeCluster
 
 SETTINGS = LeaseSettings(duration_seconds=10, renew_seconds=2.0)
 
@@ -77,32 +78,6 @@ def test_the_first_leads_and_renews_and_a_second_waits(api: Any, clock: Clock) -
     spec = api.find(LEASES, "ops", SETTINGS.name)["spec"]
     assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("a", 10, 0)
     assert spec["renewTime"].endswith("Z")
-
-
-def test_a_silent_leader_is_replaced_after_the_duration(api: Any, clock: Clock) -> None:
-    a, b = election(api, "a", clock), election(api, "b", clock)
-    a.step()
-    b.step()
-    clock.now += 9
-    b.step()
-    assert not b.leading
-    assert a.overdue()
-    clock.now += 1
-    b.step()
-    assert b.leading
-    assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["leaseTransitions"] == b.transitions() == 1
-    a.step()
-    assert a.lost()
-
-
-def test_a_released_lease_is_taken_at_once(api: Any, clock: Clock) -> None:
-    a, b = election(api, "a", clock), election(api, "b", clock)
-    a.step()
-    b.step()
-    a.release()
-    assert not a.leading
-    b.step()
-    assert b.leading
 
 
 def test_of_two_that_take_it_one_gets_it(api: Any, clock: Clock) -> None:
@@ -163,21 +138,14 @@ def test_a_leader_creates_a_deleted_lease_again(api: Any, clock: Clock) -> None:
 def test_never_two_leaders(steps: list[tuple[str, float, str]], offsets: tuple[float, float, float]) -> None:
     api = Leases()
     true_time = [1e7]
-    replicas = {
-        name: Election(
-            api,
-            Identity(name=name, namespace="ops"),
-            SETTINGS,
-            monotonic=lambda offset=offset: true_time[0] + offset,  # type: ignore[misc]
-            wall=lambda offset=offset: true_time[0] + 1e9 - offset,  # type: ignore[misc]
-        )
-        for name, offset in zip("abc", offsets, strict=True)
-    }
     terms: list[Term] = []
-    keepers = {
-        name: LeaseKeeper(replica, SETTINGS, on_started=terms.append, on_lost=lambda cause: None)
-        for name, replica in replicas.items()
-    }
+
+    def keeper(name: str, offset: float) -> LeaseKeeper:
+        clocks = {"monotonic": lambda: true_time[0] + offset, "wall": lambda: true_time[0] + 1e9 - offset}
+        replica = Election(api, Identity(name=name, namespace="ops"), SETTINGS, **clocks)  # type: ignore[arg-type]
+        return LeaseKeeper(replica, SETTINGS, on_started=terms.append, on_lost=lambda cause: None)
+
+    keepers = {name: keeper(name, offset) for name, offset in zip("abc", offsets, strict=True)}
     for name, seconds, fails in steps:
         true_time[0] += seconds
         api.fails = fails
@@ -193,43 +161,23 @@ def may_write(term: Term) -> bool:
     return True
 
 
-class Leases:
-    """One Lease with its versions. `fails`: calls have no effect (before), or take effect without a
-    response (after).
-    """
+class Leases(FakeCluster):
+    """`fails`: calls have no effect (before), or take effect without a response (after)."""
 
-    def __init__(self) -> None:
-        self.raw: dict[str, Any] | None = None
-        self.fails = ""
+    fails = ""
 
-    def get(self, resource: object, namespace: str | None, name: str) -> dict[str, Any]:
-        self._answer()
-        if self.raw is None:
-            raise ApiProblem(404, "NotFound", name)
-        return self.raw
+    def put(self, resource: Resource, raw: dict[str, Any]) -> dict[str, Any]:
+        stored = super().put(resource, raw)
+        self._answer("after")
+        return stored
 
-    def create(self, resource: object, namespace: str | None, body: Any) -> dict[str, Any]:
-        self._answer()
-        if self.raw is not None:
-            raise ApiProblem(409, "AlreadyExists", "lease")
-        return self._put(body)
+    def _call(self, verb: str, resource: Resource, name: str) -> None:
+        super()._call(verb, resource, name)
+        self._answer("before")
 
-    def replace(self, resource: object, namespace: str, name: str, body: Any) -> dict[str, Any]:
-        self._answer()
-        assert self.raw is not None
-        if body["metadata"]["resourceVersion"] != self.raw["metadata"]["resourceVersion"]:
-            raise ApiProblem(409, "Conflict", "lease")
-        return self._put(body)
-
-    def _answer(self, when: str = "before") -> None:
+    def _answer(self, when: str) -> None:
         if self.fails == when:
             raise ApiProblem(0, "NoAnswer", "timed out")
-
-    def _put(self, body: Any) -> dict[str, Any]:
-        version = int(self.raw["metadata"]["resourceVersion"]) + 1 if self.raw else 1
-        self.raw = {**body, "metadata": {**body["metadata"], "resourceVersion": str(version)}}
-        self._answer("after")
-        return self.raw
 
 
 class Replica:
@@ -243,6 +191,11 @@ class Replica:
 
     def turn(self) -> None:
         self.keeper.turn()
+
+    @property
+    def may_write(self) -> list[bool]:
+        """Whether each of its terms may write, in their order."""
+        return [may_write(term) for term in self.terms]
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -281,12 +234,11 @@ def test_no_write_is_sent_after_the_deadline_of_a_late_lease(api: Any, clock: Cl
     """By the clock, at the write itself: neither the lease's thread nor a call that is under way needs to end first."""
     a = Replica(api, "a", clock)
     a.turn()
-    (term,) = a.terms
     clock.now += 7.9
-    term.check()
+    assert a.may_write == [True]
     clock.now += 0.1
     with pytest.raises(NotLeading, match="term 1 is over"):
-        term.check()
+        a.terms[0].check()
     assert not a.keeper.leading
 
 
@@ -298,7 +250,7 @@ def test_a_renewal_that_arrives_after_the_deadline_does_not_continue_the_term(ap
     def late(verb: str, plural: str, name: str) -> None:
         clock.now += 2
         # A worker looks in the meantime, and leaves.
-        assert not may_write(a.terms[0])
+        assert a.may_write == [False]
 
     api.before = late
     a.turn()
@@ -308,16 +260,18 @@ def test_a_renewal_that_arrives_after_the_deadline_does_not_continue_the_term(ap
 
 def test_after_a_late_lease_the_replica_leads_again_in_a_new_term(api: Any, clock: Clock) -> None:
     a = Replica(api, "a", clock)
+    seen: list[tuple[str, list[bool]]] = []
+    a.keeper = LeaseKeeper(
+        a.election, SETTINGS, on_started=a.terms.append, on_lost=lambda cause: seen.append((cause, a.may_write))
+    )
     a.turn()
     clock.now += 8
     a.turn()
-    assert a.causes == ["the lease could not be renewed in time"]
-    assert [term.number for term in a.terms] == [1, 2]
-    assert [may_write(term) for term in a.terms] == [False, True]
+    assert seen == [("the lease could not be renewed in time", [False])], "the next term waits for the workers"
     for _ in range(10):
+        assert ([term.number for term in a.terms], a.may_write) == ([1, 2], [False, True])
         clock.now += 2
         a.turn()
-    assert [may_write(term) for term in a.terms] == [False, True]
     assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["leaseTransitions"] == 0
 
 
@@ -325,17 +279,20 @@ def test_a_replaced_leader_stands_by_and_leads_again_when_its_successor_is_silen
     a, b = Replica(api, "a", clock), Replica(api, "b", clock)
     a.turn()
     b.turn()
-    clock.now += 10
+    clock.now += 9
+    b.turn()
+    assert (b.keeper.leading, a.election.overdue()) == (False, True)
+    clock.now += 1
     b.turn()
     a.turn()
     assert (a.keeper.leading, b.keeper.leading) == (False, True)
+    assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["leaseTransitions"] == b.election.transitions() == 1
     # Its last look at the Lease found another holder.
     a.turn()
     assert len(a.terms) == 1
     clock.now += 10
     a.turn()
-    assert (a.keeper.leading, b.keeper.leading) == (True, False)
-    assert [may_write(term) for term in a.terms] == [False, True]
+    assert (a.keeper.leading, b.keeper.leading, a.may_write) == (True, False, [False, True])
 
 
 def test_another_holder_ends_the_term_at_once(api: Any, clock: Clock) -> None:
@@ -346,23 +303,7 @@ def test_another_holder_ends_the_term_at_once(api: Any, clock: Clock) -> None:
     api.put(LEASES, raw)
     clock.now += 2
     a.turn()
-    assert a.causes == ["another replica holds the lease"]
-    assert [may_write(term) for term in a.terms] == [False]
-
-
-def test_the_next_term_waits_for_the_workers_of_the_last(api: Any, clock: Clock) -> None:
-    a = Replica(api, "a", clock)
-    seen: list[tuple[int, bool]] = []
-
-    def leave(cause: str) -> None:
-        seen.append((len(a.terms), may_write(a.terms[-1])))
-
-    a.keeper = LeaseKeeper(a.election, SETTINGS, on_started=a.terms.append, on_lost=leave)
-    a.turn()
-    clock.now += 8
-    a.turn()
-    assert seen == [(1, False)]
-    assert len(a.terms) == 2
+    assert (a.causes, a.may_write) == (["another replica holds the lease"], [False])
 
 
 def test_the_thread_of_the_keeper_leads_and_hands_over(api: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache
 from tests.fakes import Clock
+from tests.unit.operator.api_objects import raw_job
 
-Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
 
 
@@ -52,7 +51,7 @@ def test_only_the_value_true_pauses(annotations: dict[str, str] | None, paused: 
     assert is_paused(annotations) is paused
 
 
-def test_a_change_of_the_annotation_queues_the_job(bench: Bench, raw_job: Make) -> None:
+def test_a_change_of_the_annotation_queues_the_job(bench: Bench) -> None:
     """An annotation changes neither generation nor spec."""
     assert bench.put(raw_job(version=10))
     assert bench.put(with_annotation(raw_job(version=11)))
@@ -60,7 +59,7 @@ def test_a_change_of_the_annotation_queues_the_job(bench: Bench, raw_job: Make) 
     assert bench.put(raw_job(version=13))
 
 
-def test_a_paused_job_is_held_and_reported_once(bench: Bench, raw_job: Make) -> None:
+def test_a_paused_job_is_held_and_reported_once(bench: Bench) -> None:
     bench.put(raw_job(version=10))
     assert not bench.pause.holds(KEY)
     bench.put(with_annotation(raw_job(version=11)))

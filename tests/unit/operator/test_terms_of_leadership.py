@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from mptraining_operator.cluster import Cluster
 from mptraining_operator.leader_election import NotLeading, Term
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.settings import Identity, OperatorSettings
+from tests.unit.operator.api_objects import raw_job
 
 
 class Replica:
@@ -68,7 +68,7 @@ def test_the_process_ends_only_if_a_worker_does_not_leave_its_call(monkeypatch: 
     assert replica.stuck == ([] if left else ["a worker is still in a call 60 s after its term ended"])
 
 
-def test_a_new_leader_repairs_shared_objects_and_reconciles(api: Any, raw_job: Callable[..., dict[str, Any]]) -> None:
+def test_a_new_leader_repairs_shared_objects_and_reconciles(api: Any) -> None:
     """Jobs that an older version started run in a namespace without them."""
     api.put(JOBS, raw_job(status={"phase": "Running", "currentAttempt": 1}))
     identity, metrics = Identity(name="a", namespace="ops"), Metrics(monotonic=float)

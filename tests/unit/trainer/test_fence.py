@@ -9,6 +9,7 @@ import pytest
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import Problem, ResumeRefused, Superseded
 from mptraining_records.storage import storage
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_trainer import fence
 
 
@@ -89,7 +90,7 @@ def test_a_fence_that_is_damaged_or_of_an_older_version_is_replaced(folder: str,
 def test_one_that_changes_between_read_and_write_is_read_again(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     look, others = storage.find, [identity(3, "c")]
 
-    def find(uri: str) -> storage.StoredObject | None:
+    def find(uri: str) -> StoredObject | None:
         found = look(uri)
         if others:
             fence.claim(folder, others.pop())

@@ -18,7 +18,7 @@ import numpy as np
 from mptraining_api.problems import InvalidData
 from mptraining_records.index import shard_index, sidecar
 from mptraining_records.storage import local, storage
-from mptraining_records.storage.storage import StoredObject
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.manifest import File
 

@@ -19,8 +19,8 @@ from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.index import scanner
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.storage import local, storage
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.storage.ranges import Traffic, windows
-from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
 

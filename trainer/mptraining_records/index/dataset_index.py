@@ -17,8 +17,8 @@ from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.shard_index import Int64s, ShardIndex
 from mptraining_records.storage import storage
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.storage.ranges import Traffic
-from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import OVERHEAD, BadRecord
 

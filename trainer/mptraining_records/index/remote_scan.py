@@ -15,8 +15,8 @@ from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.scanner import FrameWalk
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.storage import storage
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.storage.ranges import Traffic, windows
-from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import framing
 
 # Parallel requests for the first bytes of objects.

@@ -13,8 +13,8 @@ import numpy as np
 from mptraining_records.index import shard_index
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.storage import storage
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.storage.ranges import Traffic, windows
-from mptraining_records.storage.storage import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import FOOTER, HEADER, OVERHEAD, BadRecord
 

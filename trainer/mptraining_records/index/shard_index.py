@@ -8,7 +8,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from mptraining_records.storage.storage import StoredObject
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
 

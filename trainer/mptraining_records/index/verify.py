@@ -11,7 +11,7 @@ from mptraining_records.index import compressed, dataset_index, scanner
 from mptraining_records.index.scanner import FrameWalk
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.storage import storage
-from mptraining_records.storage.storage import StoredObject
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import features, framing, manifest, record_check
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.framing import BadRecord

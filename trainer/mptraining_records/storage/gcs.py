@@ -12,12 +12,13 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import google_crc32c
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.storage import content, errors, gcs_clients, preconditions
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.storage.retry import retried, retry_policy
 
 if TYPE_CHECKING:
@@ -29,15 +30,6 @@ SCHEME = "gs://"
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 # A resumable upload resumes at a multiple of this size and holds this much in memory.
 _CHUNK = 8 << 20
-
-
-class Found(NamedTuple):
-    """One object of a bucket: its key, its size in bytes, its generation, and the CRC32C of its content."""
-
-    key: str
-    size: int
-    version: str
-    crc32c: int | None
 
 
 def split(uri: str) -> tuple[str, str]:
@@ -108,7 +100,7 @@ def download(uri: str, destination: Path) -> None:
             file.write(into[: received.size])
 
 
-def put(uri: str, source: bytes | Path, replacing: str | None) -> Found:
+def put(uri: str, source: bytes | Path, replacing: str | None) -> StoredObject:
     """Write the object in one step, a large one by a resumable upload; `replacing` as in `storage.write`.
 
     The bucket rejects content whose CRC32C is not the source's. Raises Conflict.
@@ -143,7 +135,7 @@ def put(uri: str, source: bytes | Path, replacing: str | None) -> Found:
     raise StorageUnavailable(uri, "what arrived differs from what was sent (CRC32C)")
 
 
-def copy(source: str, version: str, uri: str) -> Found:
+def copy(source: str, version: str, uri: str) -> StoredObject:
     """Copy this version of an object within Google Cloud Storage, replacing the object at `uri`."""
     with translate_errors(uri, writing=True):
         original, blob = _blob(source), _blob(uri)
@@ -157,7 +149,7 @@ def copy(source: str, version: str, uri: str) -> Found:
                 return _found(blob)
 
 
-def head(uri: str) -> Found | None:
+def head(uri: str) -> StoredObject | None:
     """Return the object's size and version, None if it does not exist; raises InvalidData if there is no bucket."""
     from google.api_core.exceptions import NotFound
 
@@ -172,21 +164,21 @@ def head(uri: str) -> Found | None:
         return _found(blob)
 
 
-def walk(uri: str) -> list[Found]:
+def walk(uri: str) -> list[StoredObject]:
     """List every object below a folder, at any depth; empty if the folder does not exist."""
     with translate_errors(uri):
         return [_found(blob) for blob in _list(uri) if not _is_marker(blob)]
 
 
-def list_folder(uri: str, start: str = "", most: int | None = None) -> tuple[list[str], list[Found]]:
-    """List the folders (keys without the last slash) and the objects directly in one folder.
+def list_folder(uri: str, start: str = "", most: int | None = None) -> tuple[list[str], list[StoredObject]]:
+    """List the names of the folders, and the objects, directly in one folder.
 
     Only names that begin with `start` are listed, at most `most` of them.
     """
     with translate_errors(uri):
         listing = _list(uri, start, delimiter="/", max_results=most)
         objects = [_found(blob) for blob in listing if not _is_marker(blob)]
-        return sorted(prefix.rstrip("/") for prefix in listing.prefixes), objects
+        return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listing.prefixes), objects
 
 
 def delete(uri: str, version: str | None = None) -> None:
@@ -228,9 +220,9 @@ def _is_marker(blob: Blob) -> bool:
     return str(blob.name).endswith("/")
 
 
-def _found(blob: Blob) -> Found:
+def _found(blob: Blob) -> StoredObject:
     crc = None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big")
-    return Found(str(blob.name), int(blob.size or 0), str(blob.generation), crc)
+    return StoredObject(f"{SCHEME}{blob.bucket.name}/{blob.name}", int(blob.size or 0), str(blob.generation), crc)
 
 
 def _blob(uri: str) -> Blob:

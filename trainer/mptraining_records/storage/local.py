@@ -10,20 +10,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from mptraining_api.problems import InvalidData, StorageFull, StorageUnavailable
 from mptraining_records.storage import preconditions
+from mptraining_records.storage.preconditions import StoredObject
 
 UNFINISHED = ".part"
-
-
-class Found(NamedTuple):
-    """One file: its path, its size in bytes, and a version that changes when it is written again."""
-
-    path: Path
-    size: int
-    version: str
 
 
 def read(path: Path) -> bytes:
@@ -33,7 +26,7 @@ def read(path: Path) -> bytes:
 
 
 @contextmanager
-def open_file(path: Path) -> Iterator[tuple[BinaryIO, Found]]:
+def open_file(path: Path) -> Iterator[tuple[BinaryIO, StoredObject]]:
     """Open a file for reading; yields it with its size and version."""
     with translate_errors(path), path.open("rb") as file:
         yield file, _found(path, os.fstat(file.fileno()))
@@ -56,7 +49,7 @@ def read_range(path: Path, start: int, length: int) -> tuple[bytes, str]:
             os.close(file)
 
 
-def write(path: Path, data: bytes, replacing: str | None = preconditions.ANY) -> Found:
+def write(path: Path, data: bytes, replacing: str | None = preconditions.ANY) -> StoredObject:
     """Write a file in one step; `replacing` as in `storage.write`."""
     with atomic_write(path, replacing) as unfinished, unfinished.open("wb") as file:
         file.write(data)
@@ -64,7 +57,7 @@ def write(path: Path, data: bytes, replacing: str | None = preconditions.ANY) ->
     return _present(path)
 
 
-def copy(source: Path, destination: Path, replacing: str | None = preconditions.ANY) -> Found:
+def copy(source: Path, destination: Path, replacing: str | None = preconditions.ANY) -> StoredObject:
     """Copy a file in one step, without loading it into memory."""
     with (
         translate_errors(source),
@@ -77,7 +70,7 @@ def copy(source: Path, destination: Path, replacing: str | None = preconditions.
     return _present(destination)
 
 
-def move(source: Path, destination: Path, replacing: str | None = preconditions.ANY) -> Found:
+def move(source: Path, destination: Path, replacing: str | None = preconditions.ANY) -> StoredObject:
     """Rename a file on the same disk after an fsync of its content; `replacing` as in `storage.write`."""
     with translate_errors(destination), source.open("rb+") as file:
         _flush(file)
@@ -86,19 +79,19 @@ def move(source: Path, destination: Path, replacing: str | None = preconditions.
         return _present(destination)
 
 
-def head(path: Path) -> Found | None:
+def head(path: Path) -> StoredObject | None:
     """Return the file's size and version; None if it does not exist or is a folder."""
     with translate_errors(path):
         return _found(path, path.stat()) if path.is_file() else None
 
 
-def walk(folder: Path) -> list[Found]:
+def walk(folder: Path) -> list[StoredObject]:
     """List every finished file below a folder, at any depth; empty if the folder does not exist."""
     with translate_errors(folder):
         return _finished(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
 
 
-def list_folder(folder: Path) -> tuple[list[str], list[Found]]:
+def list_folder(folder: Path) -> tuple[list[str], list[StoredObject]]:
     """List the names of the folders and the finished files directly in `folder`."""
     with translate_errors(folder):
         paths = {path: path.is_dir() for path in folder.iterdir()}
@@ -189,12 +182,12 @@ def _publish(unfinished: Path, path: Path, replacing: str | None) -> None:
     unfinished.replace(path)
 
 
-def _present(path: Path) -> Found:
+def _present(path: Path) -> StoredObject:
     with translate_errors(path):
         return _found(path, path.stat())
 
 
-def _finished(paths: Iterable[Path]) -> list[Found]:
+def _finished(paths: Iterable[Path]) -> list[StoredObject]:
     found = []
     for path in paths:
         # Another process may delete or rename a file between the listing and stat.
@@ -209,8 +202,8 @@ def _flush(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _found(path: Path, stat: os.stat_result) -> Found:
-    return Found(path, stat.st_size, _version(stat))
+def _found(path: Path, stat: os.stat_result) -> StoredObject:
+    return StoredObject(str(path), stat.st_size, _version(stat))
 
 
 def _version(stat: os.stat_result) -> str:

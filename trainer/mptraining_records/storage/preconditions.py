@@ -1,11 +1,30 @@
-"""Preconditions of a write: the version that it may replace, and the errors if another version exists."""
+"""Stored objects with their versions, the version that a write may replace, and the errors if another one exists."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from mptraining_api.problems import InvalidData
 
 # As `replacing`, ANY allows any version or no object; None requires that no object exists; else it is a version.
 ANY = "*"
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """One file or object: `size` in bytes; `version` changes whenever the content is replaced.
+
+    `crc32c` is that of the whole content, as reported by the bucket; None for local files.
+    """
+
+    uri: str
+    size: int
+    version: str
+    crc32c: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.uri.rpartition("/")[2]
 
 
 class Conflict(InvalidData):

@@ -14,34 +14,17 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.storage import gcs, local, preconditions
+from mptraining_records.storage.preconditions import ANY, StoredObject
 
 _WILDCARDS = frozenset("*?[")
 _THREADS = 16
 # The names of a folder among which a message looks for the nearest ones: one response of a bucket.
 _NEAREST_OF = 1000
-
-
-@dataclass(frozen=True)
-class StoredObject:
-    """One file or object: `size` in bytes; `version` changes whenever the content is replaced.
-
-    `crc32c` is that of the whole content, as reported by the bucket; None for local files.
-    """
-
-    uri: str
-    size: int
-    version: str
-    crc32c: int | None = None
-
-    @property
-    def name(self) -> str:
-        return self.uri.rpartition("/")[2]
 
 
 def is_remote(uri: str) -> bool:
@@ -100,44 +83,37 @@ def memory_map(stored: StoredObject) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def write(uri: str, data: bytes, *, replacing: str | None = preconditions.ANY) -> StoredObject:
+def write(uri: str, data: bytes, *, replacing: str | None = ANY) -> StoredObject:
     """Write in one step: a reader sees either the old content or the new one.
 
     `replacing` is the precondition: `preconditions.ANY` replaces any version or none; with None the object must not
     exist; else it must have this version. Raises Conflict, and changes nothing, if the precondition is not met. Local
     files are compared and renamed in two steps, between which another process could write.
     """
-    if is_remote(uri):
-        return _stored(uri, gcs.put(uri, data, replacing))
-    return _local([local.write(local_path(uri), data, replacing)])[0]
+    return gcs.put(uri, data, replacing) if is_remote(uri) else local.write(local_path(uri), data, replacing)
 
 
-def upload(source: Path | str, uri: str, *, replacing: str | None = preconditions.ANY) -> StoredObject:
+def upload(source: Path | str, uri: str, *, replacing: str | None = ANY) -> StoredObject:
     """Copy a local file to `uri` in one step, as `write`, without loading it into memory."""
     if not is_remote(uri):
-        return _local([local.copy(Path(source), local_path(uri), replacing)])[0]
+        return local.copy(Path(source), local_path(uri), replacing)
     with local.translate_errors(Path(source)):
         Path(source).stat()
-    return _stored(uri, gcs.put(uri, Path(source), replacing))
+    return gcs.put(uri, Path(source), replacing)
 
 
-def move(source: Path, uri: str, *, replacing: str | None = preconditions.ANY) -> StoredObject:
+def move(source: Path, uri: str, *, replacing: str | None = ANY) -> StoredObject:
     """Upload a local file and delete it; to a local `uri`, which must be on the same disk, rename it."""
     if not is_remote(uri):
-        return _local([local.move(source, local_path(uri), replacing)])[0]
+        return local.move(source, local_path(uri), replacing)
     stored = upload(source, uri, replacing=replacing)
     local.delete(source)
     return stored
 
 
 def copy(source: StoredObject, uri: str) -> StoredObject:
-    """Copy an object; from bucket to bucket, the copy is made within Google Cloud Storage."""
-    if not is_remote(source.uri):
-        return upload(local_path(source.uri), uri)
-    if is_remote(uri):
-        return _stored(uri, gcs.copy(source.uri, source.version, uri))
-    download(source.uri, local_path(uri))
-    return stat(uri)
+    """Copy an object of a bucket within Google Cloud Storage."""
+    return gcs.copy(source.uri, source.version, uri)
 
 
 def download(uri: str, destination: Path | str) -> None:
@@ -177,18 +153,13 @@ def stat(uri: str) -> StoredObject:
 
 def find(uri: str) -> StoredObject | None:
     """Return size and version, None if the object does not exist; raises InvalidData if there is no bucket."""
-    if is_remote(uri):
-        remote = gcs.head(uri)
-        return None if remote is None else _stored(uri, remote)
-    present = local.head(local_path(uri))
-    return None if present is None else _local([present])[0]
+    return gcs.head(uri) if is_remote(uri) else local.head(local_path(uri))
 
 
 def list_objects(folder: str) -> list[StoredObject]:
     """List every object below a folder, at any depth, sorted by URI; empty if the folder does not exist."""
-    remote = is_remote(folder)
-    found = _remote(folder, gcs.walk(folder)) if remote else _local(local.walk(local_path(folder)))
-    return sorted(found, key=lambda each: each.uri)
+    objects = gcs.walk(folder) if is_remote(folder) else local.walk(local_path(folder))
+    return sorted(objects, key=lambda stored: stored.uri)
 
 
 def delete(uri: str, *, version: str | None = None) -> None:
@@ -305,24 +276,7 @@ def _list_folder(folder: str, start: str = "", most: int | None = None) -> tuple
 
     With `most`, a bucket is asked for so many names only.
     """
-    if is_remote(folder):
-        keys, objects = gcs.list_folder(folder, start, most)
-        return [key.rpartition("/")[2] for key in keys], _remote(folder, objects)
-    names, found = local.list_folder(Path(folder))
-    return names, _local(found)
-
-
-def _remote(uri: str, found: Iterable[gcs.Found]) -> list[StoredObject]:
-    bucket = gcs.SCHEME + gcs.split(uri)[0]
-    return [_stored(f"{bucket}/{each.key}", each) for each in found]
-
-
-def _stored(uri: str, found: gcs.Found) -> StoredObject:
-    return StoredObject(uri, found.size, found.version, found.crc32c)
-
-
-def _local(found: Iterable[local.Found]) -> list[StoredObject]:
-    return [StoredObject(str(each.path), each.size, each.version) for each in found]
+    return gcs.list_folder(folder, start, most) if is_remote(folder) else local.list_folder(Path(folder))
 
 
 def _nearest_names(folder: str, element: str) -> str:

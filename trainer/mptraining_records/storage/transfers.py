@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mptraining_records.storage import preconditions, storage
-from mptraining_records.storage.storage import StoredObject
+from mptraining_records.storage.preconditions import StoredObject
 
 THREADS = 8
 

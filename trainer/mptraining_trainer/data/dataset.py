@@ -17,7 +17,7 @@ from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
-from mptraining_records.storage.storage import StoredObject
+from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import features, manifest, record_check, sorted_labels
 from mptraining_records.tfrecord.framing import BadRecord
 from mptraining_records.tfrecord.manifest import Manifest

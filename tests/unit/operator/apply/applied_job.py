@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mptraining_api.kubernetes_api import (
@@ -24,9 +23,6 @@ from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from tests.fakes import Clock
-
-Make = Callable[..., dict[str, Any]]
-
 
 KEY = Key("team", "flowers")
 

@@ -8,11 +8,12 @@ import pytest
 
 from mptraining_operator.resources import job_objects
 from tests.fakes import Clock
-from tests.unit.operator.apply.applied_job import Bench, Make
+from tests.unit.operator.api_objects import raw_job
+from tests.unit.operator.apply.applied_job import Bench
 
 
 @pytest.fixture
-def bench(api: Any, clock: Clock, raw_job: Make) -> Bench:
+def bench(api: Any, clock: Clock) -> Bench:
     return Bench(api, clock, raw_job())
 
 

@@ -20,8 +20,8 @@ from mptraining_operator.plan.actions import (
 )
 from mptraining_operator.resources import indexed_job, job_objects
 from tests.fakes import Clock
-from tests.unit.operator.api_objects import seen_pod
-from tests.unit.operator.apply.applied_job import KEY, QUOTA, Bench, Make
+from tests.unit.operator.api_objects import raw_job, raw_pod, seen_pod
+from tests.unit.operator.apply.applied_job import KEY, QUOTA, Bench
 
 
 def test_a_second_start_creates_nothing_twice(bench: Bench) -> None:
@@ -51,7 +51,7 @@ def test_workers_of_a_job_reach_each_other(bench: Bench) -> None:
     assert bench.api.calls == [], "it is known to exist"
 
 
-def test_the_rule_of_a_deleted_job_stays_until_its_workers_have_ended(bench: Bench, raw_pod: Make) -> None:
+def test_the_rule_of_a_deleted_job_stays_until_its_workers_have_ended(bench: Bench) -> None:
     bench.apply(actions=(AllowPeers(),))
     bench.cache.put_pod(KEY, 30, seen_pod(raw_pod()))
     bench.cache.remove_job(KEY, "job-1", 99)
@@ -153,7 +153,7 @@ def test_a_pod_that_cannot_be_leaves_nothing_behind(bench: Bench) -> None:
     assert bench.api.calls == []
 
 
-def test_a_pod_template_of_which_no_pod_can_be_built_is_invalid(api: Any, clock: Clock, raw_job: Make) -> None:
+def test_a_pod_template_of_which_no_pod_can_be_built_is_invalid(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, raw_job(podTemplate={"env": [{"name": ["X"], "value": "1"}]}))
     assert bench.start()
     assert bench.refused[0] == "Invalid"
@@ -166,7 +166,7 @@ def test_a_pod_template_of_which_no_pod_can_be_built_is_invalid(api: Any, clock:
 
 @pytest.mark.parametrize("part", ["launch", "own_volumes"])
 def test_a_fault_of_the_operator_is_no_mistake_in_the_pod_template(
-    api: Any, clock: Clock, raw_job: Make, monkeypatch: pytest.MonkeyPatch, part: str
+    api: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     def fails(*_: object, **__: object) -> None:
         raise TypeError("a fault")

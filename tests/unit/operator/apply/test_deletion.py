@@ -17,8 +17,8 @@ from mptraining_operator.plan.actions import (
     ForgetAttempt,
 )
 from mptraining_operator.plan.snapshot import Limits
-from tests.unit.operator.api_objects import seen_batch_job, seen_pod, version_of
-from tests.unit.operator.apply.applied_job import KEY, Bench, Make
+from tests.unit.operator.api_objects import raw_batch_job, raw_pod, seen_batch_job, seen_pod, version_of
+from tests.unit.operator.apply.applied_job import KEY, Bench
 
 
 def test_deletions_are_of_the_uid_that_was_seen(bench: Bench) -> None:
@@ -73,9 +73,7 @@ def test_a_job_without_label_that_is_going_is_left_to_go(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("other", [False, True])
-def test_a_deletion_without_an_event_is_learnt_from_the_response(
-    bench: Bench, raw_pod: Make, raw_batch_job: Make, other: bool
-) -> None:
+def test_a_deletion_without_an_event_is_learnt_from_the_response(bench: Bench, other: bool) -> None:
     """Otherwise the next attempt would wait until the next list for a pod that is gone."""
     pod, job = raw_pod(), raw_batch_job()
     bench.cache.put_pod(KEY, 30, seen_pod(pod))
@@ -98,7 +96,7 @@ def test_a_deletion_without_an_event_is_learnt_from_the_response(
 
 
 @pytest.mark.parametrize("status", [409, 422])
-def test_another_conflict_is_no_deletion(bench: Bench, raw_batch_job: Make, status: int) -> None:
+def test_another_conflict_is_no_deletion(bench: Bench, status: int) -> None:
     """The object is read and its uid compared: the words of the message decide nothing."""
     raw = raw_batch_job()
     bench.api.put(BATCH_JOBS, raw)

@@ -21,8 +21,8 @@ from mptraining_operator.plan.actions import (
 )
 from mptraining_operator.resources import job_objects
 from tests.fakes import Clock
-from tests.unit.operator.api_objects import seen_batch_job, version_of
-from tests.unit.operator.apply.applied_job import KEY, QUOTA, STARTED, Bench, Make
+from tests.unit.operator.api_objects import raw_batch_job, seen_batch_job, version_of
+from tests.unit.operator.apply.applied_job import KEY, QUOTA, STARTED, Bench
 
 
 def test_the_frozen_job_of_a_config_map_goes_before_the_planned_one(bench: Bench, large: None) -> None:
@@ -114,9 +114,7 @@ def test_pods_never_get_the_text_of_another_job_than_their_own(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("ended", ["", "one more Job", "job over"])
-def test_the_frozen_job_is_kept_when_its_last_job_is_deleted_before_the_end(
-    bench: Bench, raw_batch_job: Make, ended: str
-) -> None:
+def test_the_frozen_job_is_kept_when_its_last_job_is_deleted_before_the_end(bench: Bench, ended: str) -> None:
     bench.start()
     uid = bench.snapshot.batch_jobs[0].uid
     status = STARTED

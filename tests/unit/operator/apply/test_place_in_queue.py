@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,14 +9,12 @@ import pytest
 from mptraining_api.kubernetes_api import BATCH_JOBS, LOCAL_QUEUES, ApiProblem
 from mptraining_operator.plan.actions import JoinQueue, ReportToQueue, StartAttempt
 from tests.fakes import Clock
-from tests.unit.operator.api_objects import seen_batch_job
+from tests.unit.operator.api_objects import raw_job, seen_batch_job
 from tests.unit.operator.apply.applied_job import Bench
-
-Make = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def queued(api: Any, clock: Clock, raw_job: Make) -> Bench:
+def queued(api: Any, clock: Clock) -> Bench:
     api.put(LOCAL_QUEUES[0], {"metadata": {"namespace": "team", "name": "gpus"}})
     return Bench(api, clock, raw_job(scheduling={"queueName": "gpus"}))
 

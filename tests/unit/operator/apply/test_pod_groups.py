@@ -11,13 +11,14 @@ from mptraining_operator.plan.actions import CreatePodGroup
 from mptraining_operator.resources.pod_groups import VOLCANO
 from mptraining_operator.watch.gang_apis import resource
 from tests.fakes import Clock
-from tests.unit.operator.apply.applied_job import Bench, Make
+from tests.unit.operator.api_objects import raw_job
+from tests.unit.operator.apply.applied_job import Bench
 
 GROUPS = resource(VOLCANO)
 
 
 @pytest.fixture
-def gang(api: Any, clock: Clock, raw_job: Make) -> Bench:
+def gang(api: Any, clock: Clock) -> Bench:
     """A job of two workers for Volcano, which is installed."""
     api.served.add(VOLCANO.api_version)
     template = {"annotations": {"scheduling.volcano.sh/queue-name": "research"}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from mptraining_operator.controller import Reconciler
@@ -13,9 +12,6 @@ from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
-
-Make = Callable[..., dict[str, Any]]
-
 
 KEY = Key("team", "flowers")
 

@@ -23,7 +23,8 @@ from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
-from tests.unit.operator.controller.reconciled_job import KEY, Bench, Make, reconciler
+from tests.unit.operator.api_objects import raw_job
+from tests.unit.operator.controller.reconciled_job import KEY, Bench, reconciler
 
 NOW = Clock().now
 
@@ -41,16 +42,14 @@ NOW = Clock().now
         ),
     ],
 )
-def test_when_a_job_is_due_again_after_its_plan_was_applied(
-    clock: Clock, raw_job: Make, plan: Plan, due: float | None
-) -> None:
+def test_when_a_job_is_due_again_after_its_plan_was_applied(clock: Clock, plan: Plan, due: float | None) -> None:
     bench = Bench(clock, raw_job(), plan=plan)
     bench.reconciler.reconcile(KEY)
     assert (len(bench.applied.plans), len(bench.seconds)) == (1, 1)
     assert bench.next_in(clock) == due
 
 
-def test_a_pause_ends_the_plans_of_one_reconcile(clock: Clock, raw_job: Make) -> None:
+def test_a_pause_ends_the_plans_of_one_reconcile(clock: Clock) -> None:
     bench = Bench(clock, raw_job(), plan=Plan(actions=(ReadNode("n"),)))
 
     def apply(plan: Plan, seen: VersionedSnapshot) -> bool:
@@ -63,7 +62,7 @@ def test_a_pause_ends_the_plans_of_one_reconcile(clock: Clock, raw_job: Make) ->
     assert len(bench.applied.plans) == 1
 
 
-def test_retries_are_counted_by_their_cause(clock: Clock, raw_job: Make) -> None:
+def test_retries_are_counted_by_their_cause(clock: Clock) -> None:
     problems = [
         ApiProblem(500, "InternalError", "etcd is away"),
         NotCreated("Refused", "ConfigMap flowers-job", "quota"),
@@ -75,7 +74,7 @@ def test_retries_are_counted_by_their_cause(clock: Clock, raw_job: Make) -> None
     assert bench.retries == ["Api", "Refused", "Bug"]
 
 
-def test_a_plan_has_the_time_since_when_reports_arrive(clock: Clock, raw_job: Make) -> None:
+def test_a_plan_has_the_time_since_when_reports_arrive(clock: Clock) -> None:
     bench = Bench(clock, raw_job(), plan=Plan())
     heard: list[float | None] = []
 
@@ -90,20 +89,20 @@ def test_a_plan_has_the_time_since_when_reports_arrive(clock: Clock, raw_job: Ma
     assert heard == [None, 990.0]
 
 
-def test_a_new_finding_is_planned_with_at_once(clock: Clock, raw_job: Make) -> None:
+def test_a_new_finding_is_planned_with_at_once(clock: Clock) -> None:
     bench = Bench(clock, raw_job(), True, True, plan=Plan(actions=(ReadNode("n"),)))
     bench.reconciler.reconcile(KEY)
     assert len(bench.applied.plans) == 3
 
 
-def test_but_not_for_ever(clock: Clock, raw_job: Make) -> None:
+def test_but_not_for_ever(clock: Clock) -> None:
     bench = Bench(clock, raw_job(), *[True] * 100, plan=Plan())
     bench.reconciler.reconcile(KEY)
     assert len(bench.applied.plans) == PLANS_AT_ONCE
     assert bench.next_in(clock) == 1
 
 
-def test_a_job_that_is_gone_is_no_work(clock: Clock, raw_job: Make) -> None:
+def test_a_job_that_is_gone_is_no_work(clock: Clock) -> None:
     bench = Bench(clock, raw_job(), plan=Plan())
     bench.queue.retry(KEY)
     bench.cache.remove_job(KEY, "job-1", 99)
@@ -113,9 +112,7 @@ def test_a_job_that_is_gone_is_no_work(clock: Clock, raw_job: Make) -> None:
     assert bench.queue.failures(KEY) == 0
 
 
-def test_errors_are_retried_with_backoff_and_logged_once(
-    clock: Clock, raw_job: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_errors_are_retried_with_backoff_and_logged_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     away = ApiProblem(500, "InternalError", "etcd is away")
     bench = Bench(clock, raw_job(), *[away] * 7, ApiProblem(429, "TooManyRequests", "slow", 40.0), plan=Plan())
     waits = []
@@ -136,9 +133,7 @@ def test_errors_are_retried_with_backoff_and_logged_once(
     assert bench.queue.failures(KEY) == 0
 
 
-def test_an_error_of_our_own_leaves_a_traceback_and_a_retry(
-    clock: Clock, raw_job: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_of_our_own_leaves_a_traceback_and_a_retry(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(clock, raw_job(), plan=ZeroDivisionError("a policy divides"))
     with caplog.at_level(logging.ERROR):
         bench.reconciler.reconcile(KEY)
@@ -148,7 +143,7 @@ def test_an_error_of_our_own_leaves_a_traceback_and_a_retry(
 
 @pytest.mark.parametrize("spec", [{}, {"scheduling": {"queueName": "gpus"}}])
 def test_while_one_start_is_written_another_job_sees_its_nodes_and_does_not_wait_for_it(
-    clock: Clock, raw_job: Make, spec: dict[str, Any]
+    clock: Clock, spec: dict[str, Any]
 ) -> None:
     queue, cache = WorkQueue(clock), Cache(clock)
     for name in ("first", "second"):

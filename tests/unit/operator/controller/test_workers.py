@@ -16,10 +16,11 @@ from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
-from tests.unit.operator.controller.reconciled_job import KEY, Applied, Make, reconciler
+from tests.unit.operator.api_objects import raw_job
+from tests.unit.operator.controller.reconciled_job import KEY, Applied, reconciler
 
 
-def test_workers_survive_and_stop(raw_job: Make) -> None:
+def test_workers_survive_and_stop() -> None:
     done = threading.Event()
     working: list[Key] = []
 
@@ -65,7 +66,7 @@ class Leader:
         self.reconciler = reconciler(self.queue, cache, Applying())
 
 
-def test_at_the_end_of_a_term_the_workers_leave_and_the_queue_stays(raw_job: Make) -> None:
+def test_at_the_end_of_a_term_the_workers_leave_and_the_queue_stays() -> None:
     first, second = Term(1, lambda: False), Term(2, lambda: False)
     applied = threading.Semaphore(0)
 
@@ -91,7 +92,7 @@ def test_at_the_end_of_a_term_the_workers_leave_and_the_queue_stays(raw_job: Mak
     assert leader.reconciler.join(60)
 
 
-def test_a_worker_whose_calls_are_answered_slowly_is_not_stuck(raw_job: Make, clock: Clock) -> None:
+def test_a_worker_whose_calls_are_answered_slowly_is_not_stuck(clock: Clock) -> None:
     """As in a long turn of a sweep, each of whose writes takes half a minute when the API server is overloaded."""
     ages: list[float] = []
     term = Term(1, lambda: False)
@@ -112,7 +113,7 @@ def test_a_worker_whose_calls_are_answered_slowly_is_not_stuck(raw_job: Make, cl
     assert leader.reconciler.longest_work() is None
 
 
-def test_a_worker_that_is_blocked_in_a_call_sends_nothing_in_a_later_term_and_delays_it(raw_job: Make) -> None:
+def test_a_worker_that_is_blocked_in_a_call_sends_nothing_in_a_later_term_and_delays_it() -> None:
     first, second = Term(1, lambda: False), Term(2, lambda: False)
     entered, answered = threading.Event(), threading.Event()
     sent: list[int] = []

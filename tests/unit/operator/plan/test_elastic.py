@@ -16,96 +16,59 @@ import pytest
 import yaml
 
 from mptraining_api.admin_limits import JobLimits
-from mptraining_api.resolve.attempt import for_attempt
-from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
-from mptraining_api.status import JobStatus, Phase, Progress, parse_time
+from mptraining_api.status import Phase, Progress, parse_time
 from mptraining_operator.plan import conditions, waiting
-from mptraining_operator.plan.actions import (
-    Action,
-    EndAttempt,
-    JoinQueue,
-    ReadEvents,
-    ReportToQueue,
-    StartAttempt,
-    StartProbe,
-)
+from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, StartAttempt, StartProbe
 from mptraining_operator.plan.capacity import nodes
-from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
+from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod
 from mptraining_operator.resources import names
-from mptraining_operator.resources.queue_job import Placement
+from tests.jobs import two_workers
+from tests.unit.operator.plan.simulated_job import BEGIN, SimulatedJob
 
 FILE = Path(__file__).parents[3] / "golden" / "elastic.yaml"
-BEGIN = 1_767_225_600.0
 # Seconds that workers need to start, and to save a checkpoint and exit.
 STARTS, ENDS = 4.0, 6.0
 RESIZE = 100
+REPORTED = ("Resized", "Started", "Restarting", "Succeeded", "NamespaceFull")
 
 
 @functools.cache
 def job(least: int, most: int, batch: int, queue: bool = False, suspended: bool = False) -> MPTrainingJob:
-    return MPTrainingJob.parse(
-        {
-            "metadata": {"name": "flowers", "namespace": "team"},
-            "spec": {
-                "accelerator": {"type": "nvidia-l4"},
-                "elastic": {"min": least, "max": most},
-                "program": {"application": {"name": "cnn"}},
-                "data": {"train": ["gs://bucket/*.tfrecord"]},
-                "training": {"epochs": 1, "batchSize": {"global": batch}},
-                "runPolicy": {"resizeSeconds": RESIZE, "suspend": suspended},
-                **({"scheduling": {"queueName": "gpus"}} if queue else {}),
-            },
-        }
+    return two_workers(
+        accelerator={"type": "nvidia-l4"},
+        nodes=None,
+        elastic={"min": least, "max": most},
+        training={"epochs": 1, "batchSize": {"global": batch}},
+        runPolicy={"resizeSeconds": RESIZE, "suspend": suspended},
+        scheduling={"queueName": "gpus"} if queue else None,
     )
 
 
 @dataclass
-class Machines:
-    """A cluster of `free` machines for one elastic job; `now` in seconds since its creation."""
+class Machines(SimulatedJob):
+    """A cluster of `free` machines for one elastic job."""
 
-    elastic: dict[str, int]
-    batch: int
+    # The smallest and the largest size, and the batch size.
+    sizes: tuple[int, int, int] = (2, 8, 64)
+    limits: Limits = field(default_factory=Limits)
     free: int = 0
     # What the queue admits; None without a queue.
     admits: int | None = None
-    limits: Limits = field(default_factory=Limits)
-    other_nodes: int = 0
     suspended: bool = False
-    now: float = 0.0
-    status: JobStatus = field(default_factory=JobStatus)
-    lookups: Lookups = field(default_factory=lambda: Lookups(peers_allowed=True))
-    place: SeenBatchJob | None = None
-    jobs: dict[int, SeenBatchJob] = field(default_factory=dict)
-    pods: list[SeenPod] = field(default_factory=list)
-    # Times at which the pods got their nodes and at which they are gone, by uid.
+    # Times at which the pods got their nodes and at which they are gone.
     since: dict[str, float] = field(default_factory=dict)
     gone: dict[str, float] = field(default_factory=dict)
-    probe: SeenBatchJob | None = None
-    # Of the probe's pods.
+    # Machines of the probe's pods.
     held: int = 0
     table: list[str] = field(default_factory=list)
     # At the end of the last reconcile.
     seen: object = None
     wake_at: float | None = None
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(
-            key=Key("team", "flowers"),
-            uid="uid",
-            generation=1,
-            created=BEGIN,
-            job=job(self.elastic["min"], self.elastic["max"], self.batch, self.admits is not None, self.suspended),
-            status=self.status,
-            batch_jobs=tuple(self.jobs.values()),
-            pods=tuple(self.pods),
-            probe=self.probe,
-            queue_job=self.place,
-            lookups=self.lookups,
-            limits=self.limits,
-            other_nodes=self.other_nodes,
-        )
+    @property
+    def job(self) -> MPTrainingJob:
+        return job(*self.sizes, self.admits is not None, self.suspended)
 
     def run(self, seconds: float) -> None:
         """Let time pass. The operator acts when the cluster has changed, or when its plan wanted to be made again."""
@@ -113,24 +76,9 @@ class Machines:
         while self.now < end:
             self.now += 1
             self.schedule()
-            seen = self.observed()
-            if seen == self.seen and (self.wake_at is None or BEGIN + self.now < self.wake_at):
-                continue
-            for _ in range(20):
-                found = plan(self.snapshot(), BEGIN + self.now)
-                self.wake_at = found.wake_at
-                for record in found.event_records:
-                    if record.reason in ("Resized", "Started", "Restarting", "Succeeded", "NamespaceFull"):
-                        self.say(f"{record.reason}: {record.message}")
-                if found.status is not None:
-                    self.status = JobStatus.read(found.status.to_json())
-                for action in found.actions:
-                    self.act(action)
-                if not found.actions and found.status is None:
-                    break
-            else:
-                raise AssertionError("the plan does not come to rest")
-            self.seen = self.observed()
+            if self.observed() != self.seen or (self.wake_at is not None and self.time >= self.wake_at):
+                self.wake_at = self.settle()
+                self.seen = self.observed()
 
     def run_until(self, words: str) -> None:
         while not any(words in line for line in self.table):
@@ -148,115 +96,89 @@ class Machines:
 
     def end_in(self, seconds: int) -> None:
         """Let the job report that it ends in these seconds."""
-        progress = Progress(
-            attempt=self.status.current_attempt, percent_complete=97, estimated_remaining_seconds=seconds
-        )
+        attempt = self.status.current_attempt
+        progress = Progress(attempt=attempt, percent_complete=97, estimated_remaining_seconds=seconds)
         self.status = self.status.model_copy(update={"progress": progress})
 
     def observed(self) -> object:
-        return dict(self.jobs), list(self.pods), self.probe, self.place, self.free, self.other_nodes, self.suspended
+        return dict(self.jobs), dict(self.pods), self.probe, self.place, self.free, self.other_nodes, self.suspended
 
     def say(self, text: str) -> None:
         self.table.append(f"T+{self.now:.0f} {text}")
 
+    def hear(self, record: EventRecord) -> None:
+        if record.reason in REPORTED:
+            self.say(f"{record.reason}: {record.message}")
+
     @property
     def used(self) -> int:
-        return self.held + sum(bool(pod.node) for pod in self.pods if not pod.terminated)
+        return self.held + sum(bool(pod.node) for pod in self.pods.values() if not pod.terminated)
 
     def schedule(self) -> None:
-        self.pods = [pod for pod in self.pods if self.gone.get(pod.uid, self.now + 1) > self.now]
-        for number, found in list(self.jobs.items()):
-            of_job = [pod for pod in self.pods if pod.attempt == number]
-            if found.deleting and not of_job:
-                del self.jobs[number]
+        self.pods = {name: pod for name, pod in self.pods.items() if self.gone.get(name, self.now + 1) > self.now}
+        for name, batch_job in list(self.jobs.items()):
+            if batch_job.deleting and not self.pods_of(name):
+                del self.jobs[name]
         if self.place is not None and self.place.suspended and self.admits:
             self.place = replace(self.place, suspended=False, parallelism=min(self.place.parallelism, self.admits))
-        for place, pod in enumerate(self.pods):
+        for name, pod in self.pods.items():
             if not pod.node and not pod.terminated:
                 fits = self.used < self.free
-                self.pods[place] = replace(pod, node="node" if fits else "", unscheduled="" if fits else "no node fits")
-                self.since[pod.uid] = self.now
-        for number, found in self.jobs.items():
-            ready = sum(
-                bool(pod.node) and self.now >= self.since[pod.uid] + STARTS
-                for pod in self.pods
-                if pod.attempt == number
-            )
-            self.jobs[number] = replace(found, ready=ready)
+                self.change_pod(name, node="node" if fits else "", unscheduled="" if fits else "no node fits")
+                self.since[name] = self.now
+        for name in self.jobs:
+            placed = [pod.name for pod in self.pods_of(name) if pod.node]
+            self.change_job(name, ready=sum(self.now >= self.since[pod] + STARTS for pod in placed))
         if self.probe is not None and self.probe.deleting:
             self.probe, self.held = None, 0
         elif self.probe is not None:
             held = max(0, min(self.probe.parallelism, self.held + self.free - self.used))
             if held != self.held:
                 self.held = held
-                self.probe = replace(self.probe, ready=held, changed=BEGIN + self.now)
+                self.probe = replace(self.probe, ready=held, changed=self.time)
 
-    def make_pods(self, made: SeenBatchJob) -> None:
-        for index in range(made.parallelism):
-            uid = f"{made.name}-{index}"
-            self.pods.append(SeenPod(uid, uid, "uid", made.uid, made.attempt, index, "Pending"))
+    def pods_of(self, batch_job: str) -> list[SeenPod]:
+        return [pod for pod in self.pods.values() if pod.owner_uid == batch_job]
 
     def act(self, action: Action) -> None:
         match action:
             case StartAttempt():
-                self.frozen(action.job)
-                size, name = action.attempt_job.processes, f"flowers-{action.number}"
-                now = BEGIN + self.now
+                super().act(action)
+                size, name, number = action.attempt_job.processes, f"flowers-{action.number}", action.number
                 queue = self.place.uid if self.place else ""
-                made = SeenBatchJob(name, name, "uid", action.number, now, parallelism=size, queue_uid=queue)
-                self.jobs[action.number] = made
-                self.make_pods(made)
-            case JoinQueue():
-                size = for_attempt(action.job, nodes=action.nodes).processes
-                self.place = SeenBatchJob(
-                    "queue", "queue", "uid", -1, BEGIN + self.now, Placement("{}"), parallelism=size, suspended=True
-                )
-            case ReportToQueue(_, active, ready):
-                assert self.place is not None
-                self.place = replace(self.place, active=active, ready=ready)
+                made = SeenBatchJob(name, name, "uid", number, self.time, parallelism=size, queue_uid=queue)
+                self.jobs[name] = made
+                for index in range(size):
+                    pod = f"{name}-{index}"
+                    self.pods[pod] = SeenPod(pod, pod, "uid", name, number, index, "Pending")
             case StartProbe():
                 self.say(f"probe for {action.pods}")
-                self.probe = SeenBatchJob(
-                    "probe", "probe", "uid", names.PROBE_ATTEMPT, BEGIN + self.now, parallelism=action.pods
-                )
+                attempt, pods = names.PROBE_ATTEMPT, action.pods
+                self.probe = SeenBatchJob("probe", "probe", "uid", attempt, self.time, parallelism=pods)
                 self.held = 0
             case EndAttempt("probe"):
                 assert self.probe is not None
                 self.say(f"probe deleted, it held {self.held}")
                 self.probe = replace(self.probe, deleting=True)
             case EndAttempt(name):
-                number = int(name.rpartition("-")[2])
-                self.jobs[number] = replace(self.jobs[number], deleting=True)
-                for place, pod in enumerate(self.pods):
-                    if pod.attempt == number:
-                        self.pods[place] = replace(pod, deletion=BEGIN + self.now + 60)
-                        self.gone[pod.uid] = self.now + (ENDS if pod.node else 0)
-            case ReadEvents(about):
-                self.lookups = replace(self.lookups, warnings={about: SeenWarning("", "", BEGIN + self.now)})
+                self.change_job(name, deleting=True)
+                for pod in self.pods_of(name):
+                    self.change_pod(pod.name, deletion=self.time + 60)
+                    self.gone[pod.name] = self.now + (ENDS if pod.node else 0)
             case _:
-                raise AssertionError(action)
-
-    def frozen(self, resolved: ResolvedJob) -> None:
-        self.lookups = replace(self.lookups, job_text=resolved.to_json())
+                super().act(action)
 
     def lose(self, count: int) -> None:
         """Machines of running workers are gone: their attempt fails, the other pods end."""
         self.free -= count
-        number = self.status.current_attempt or 0
         self.say(f"{count} of its machines are gone")
-        kept = []
-        for pod in self.pods:
-            lost = pod.attempt == number and pod.index < count
-            kept.append(
-                replace(pod, phase="Failed", exit_code=76)
-                if not lost
-                else replace(pod, phase="Failed", disruption="DeletionByPodGC", disrupted_at=BEGIN + self.now)
-            )
-        self.pods = kept
-        now = BEGIN + self.now
-        self.jobs[number] = replace(
-            self.jobs[number], ended="Failed", end_reason="PodFailurePolicy", ended_at=now, changed=now
-        )
+        name = f"flowers-{self.status.current_attempt}"
+        for pod in self.pods.values():
+            gone = {"disruption": "DeletionByPodGC", "disrupted_at": self.time}
+            lost = pod.owner_uid == name and pod.index < count
+            self.change_pod(pod.name, phase="Failed", **(gone if lost else {"exit_code": 76}))
+        ended = {"ended": "Failed", "end_reason": "PodFailurePolicy"}
+        self.change_job(name, **ended, ended_at=self.time, changed=self.time)
 
 
 # By pattern: the job's smallest and largest size, its batch size, what else holds at the start, and the steps: seconds
@@ -292,7 +214,7 @@ PATTERNS: dict[str, tuple[tuple[int, int, int], dict[str, Any], tuple[Any, ...]]
 
 
 def simulated(sizes: tuple[int, int, int], start: dict[str, Any], steps: tuple[Any, ...]) -> Machines:
-    sim = Machines({"min": sizes[0], "max": sizes[1]}, sizes[2], **start)
+    sim = Machines(sizes=sizes, **start)
     for step in steps:
         match step:
             case int():
@@ -330,7 +252,7 @@ def test_the_attempts_of(pattern: str) -> None:
 
 def test_a_job_that_was_resumed_and_waits_for_nodes_starts_with_the_most_that_there_are_then() -> None:
     """It was suspended between the end of an attempt and the next one: its nodes are no longer its own."""
-    sim = Machines({"min": 2, "max": 8}, 64, free=8, limits=Limits(jobs=JobLimits(nodes_per_namespace=8)))
+    sim = Machines(sizes=(2, 8, 64), free=8, limits=Limits(jobs=JobLimits(nodes_per_namespace=8)))
     sim.other_nodes = 4
     sim.run(60)
     sim.other_nodes = 0
@@ -349,7 +271,7 @@ def test_a_job_that_was_resumed_and_waits_for_nodes_starts_with_the_most_that_th
 
 def test_a_job_that_waits_for_nodes_of_its_namespace_keeps_no_probe() -> None:
     """Its pods would occupy machines while the limit allows the job none."""
-    sim = Machines({"min": 2, "max": 4}, 24, free=2)
+    sim = Machines(sizes=(2, 4, 24), free=2)
     sim.run(60)
     sim.free = 4
     sim.run_until("Resized: 2 more")

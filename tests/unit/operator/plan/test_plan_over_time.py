@@ -6,42 +6,30 @@ faults have stopped the job ends.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import (
     Action,
-    AllowPeers,
     DeletePod,
     EndAttempt,
     ForgetAttempt,
-    JoinQueue,
     LeaveQueue,
-    Plan,
-    ReadEvents,
-    ReadJobFile,
-    ReadNode,
     ReportToQueue,
     StartAttempt,
 )
-from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
-from mptraining_operator.resources.queue_job import Placement
+from mptraining_operator.plan.snapshot import Lookups, SeenBatchJob, SeenPod
+from tests.jobs import two_workers
+from tests.unit.operator.plan.simulated_job import SimulatedJob
 
 WORKERS = 2
 GRACE = 60
-LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
 EVENTS = (
     "run", "run", "succeed", "bug", "preempt", "lose node", "delete node", "lose peer", "delete job", "suspend",
     "resume", "suspend for a moment", "empty status", "suspend and empty status", "job vanishes", "make again",
@@ -54,105 +42,49 @@ QUEUE = ("admit", "admit", "take back", "take back and admit")
 
 
 @functools.cache
-def job(suspend: bool, queued: bool = False) -> MPTrainingJob:
-    return MPTrainingJob.parse(
-        {
-            "metadata": {"name": "flowers", "namespace": "team"},
-            "spec": {
-                "accelerator": {"type": "nvidia-tesla-t4"},
-                "nodes": WORKERS,
-                "program": {"application": {"name": "cnn"}},
-                "data": {"train": ["gs://bucket/*.tfrecord"]},
-                "training": {"epochs": 1, "batchSize": {"global": 64}},
-                "runPolicy": {"suspend": suspend, "backoffLimit": 2, "infrastructureRetries": 5},
-                **({"scheduling": {"queueName": "gpus"}} if queued else {}),
-            },
-        }
+def job(suspend: bool, queued: bool) -> MPTrainingJob:
+    return two_workers(
+        training={"epochs": 1, "batchSize": {"global": 64}},
+        runPolicy={"suspend": suspend, "backoffLimit": 2, "infrastructureRetries": 5},
+        scheduling={"queueName": "gpus"} if queued else None,
     )
 
 
 @dataclass
-class ClusterSimulation:
+class ClusterSimulation(SimulatedJob):
     """Simulates API server, Job controller, kubelets and user, and applies the operator's actions."""
 
-    now: float = 1_767_225_600.0
-    # The MPTrainingJob may be deleted and created again.
-    uid: str = "uid"
     queued: bool = False
-    # The Job that holds the job's place in its queue over all attempts.
-    place: SeenBatchJob | None = None
     suspend: bool = False
-    status: JobStatus = field(default_factory=JobStatus)
-    jobs: dict[str, SeenBatchJob] = field(default_factory=dict)
-    pods: dict[str, SeenPod] = field(default_factory=dict)
-    file: ResolvedJob | None = None
-    lookups: Lookups = field(default_factory=Lookups)
-    lost: set[str] = field(default_factory=set)
     made: list[str] = field(default_factory=list)
+    # The indexes of a Job that have no pod yet.
     owed: dict[str, set[int]] = field(default_factory=dict)
-    numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(
-            key=Key("team", "flowers"),
-            uid=self.uid,
-            generation=1,
-            created=1_767_225_600.0,
-            job=job(self.suspend, self.queued),
-            status=self.status,
-            batch_jobs=tuple(self.jobs.values()),
-            pods=tuple(pod for pod in self.pods.values() if pod.job_uid == self.uid),
-            predecessors=tuple(pod for pod in self.pods.values() if pod.job_uid != self.uid and not pod.terminated),
-            lookups=self.lookups,
-            limits=LIMITS,
-            queue_job=self.place,
-        )
-
-    def reconcile(self, *, stop_after: int | None = None) -> Plan:
-        """Apply one plan; after `stop_after` actions the operator is killed."""
-        found = plan(self.snapshot(), self.now)
-        if found.status is not None:
-            self.status = JobStatus.read(found.status.to_json())
-        for action in found.actions[:stop_after]:
-            self.act(action)
-        return found
+    @property
+    def job(self) -> MPTrainingJob:
+        return job(self.suspend, self.queued)
 
     def act(self, action: Action) -> None:
         match action:
-            case StartAttempt(number, resolved):
-                self.file = self.file or resolved
+            case StartAttempt(number):
+                super().act(action)
                 self.start(f"flowers-{number}", number)
-            case JoinQueue():
-                assert self.place is None
-                uid = f"place-{next(self.numbers)}"
-                self.place = SeenBatchJob("flowers-queue", uid, self.uid, -1, self.now, Placement("{}"), suspended=True)
-            case LeaveQueue(_, uid):
-                assert self.place is not None
-                assert self.place.uid == uid
+            case LeaveQueue():
                 assert not self.alive(), "the machines were given back before the workers ended"
-                self.place = None
-            case ReportToQueue(_, active, ready, ended):
+                super().act(action)
+            case ReportToQueue(_, active):
                 assert self.place is not None
                 assert active or not (self.place.suspended and self.alive())
-                self.place = dataclasses.replace(self.place, active=active, ready=ready, ended=ended)
+                super().act(action)
             case EndAttempt(name, uid) | ForgetAttempt(name, uid):
                 if name in self.jobs and self.jobs[name].uid == uid:
                     self.change_job(name, deleting=True)
                     self.delete_pods(name)
             case DeletePod(name):
                 if name in self.pods:
-                    self.change_pod(name, deletion=self.now + GRACE)
-            case ReadJobFile():
-                text = self.file.to_json() if self.file else ""
-                self.lookups = dataclasses.replace(self.lookups, job_text=text, job_file_missing=not text)
-            case AllowPeers():
-                self.lookups = dataclasses.replace(self.lookups, peers_allowed=True)
-            case ReadNode(node):
-                self.lookups = dataclasses.replace(self.lookups, unready_nodes={node: node in self.lost})
-            case ReadEvents(about):
-                self.lookups = dataclasses.replace(self.lookups, warnings={about: SeenWarning("", "", self.now)})
+                    self.change_pod(name, deletion=self.time + GRACE)
             case _:
-                raise AssertionError(action)
+                super().act(action)
 
     def start(self, name: str, number: int) -> None:
         if name in self.jobs:
@@ -160,49 +92,37 @@ class ClusterSimulation:
         assert not self.alive(), f"{name} started beside {self.alive()}"
         self.made.append(name)
         uid = f"{name}/{len(self.made)}"
-        self.jobs[name] = SeenBatchJob(name, uid, self.uid, number, self.now, parallelism=WORKERS)
+        self.jobs[name] = SeenBatchJob(name, uid, self.uid, number, self.time, parallelism=WORKERS, started=self.time)
         if self.queued:
             assert self.place is not None
             assert not self.place.suspended, "started before its admission"
             self.change_job(name, queue_uid=self.place.uid)
-        self.resume(name)
-
-    def resume(self, name: str) -> None:
-        there = {pod.index for pod in self.pods.values() if self.owns(name, pod)}
-        self.change_job(name, suspended=False, started=self.now)
-        self.owed[name] = set(range(WORKERS)) - there
+        self.owed[name] = set(range(WORKERS))
         self.make_pods(name)
 
     def make_pods(self, name: str) -> None:
         """Create a pod for each index that has none left: `podReplacementPolicy: Failed`."""
-        each = self.jobs[name]
-        for index in self.owed[name] - {pod.index for pod in self.pods.values() if pod.owner_uid == each.uid}:
-            pod = f"{each.uid}-{index}-{next(self.numbers)}"
-            self.pods[pod] = SeenPod(pod, pod, self.uid, each.uid, each.attempt, index, "Pending", node=f"node-{index}")
+        uid, attempt = self.jobs[name].uid, self.jobs[name].attempt
+        for index in self.owed[name] - {pod.index for pod in self.pods_of(name)}:
+            pod = f"{uid}-{index}-{next(self.numbers)}"
+            self.pods[pod] = SeenPod(pod, pod, self.uid, uid, attempt, index, "Pending", node=f"node-{index}")
             self.owed[name].discard(index)
 
-    def owns(self, name: str, pod: SeenPod) -> bool:
-        return pod.owner_uid == self.jobs[name].uid
+    def pods_of(self, name: str) -> list[SeenPod]:
+        return [pod for pod in self.pods.values() if pod.owner_uid == self.jobs[name].uid]
 
-    def held(self, suspended: bool) -> list[str]:
-        """Return the Jobs that their queue holds, or has released."""
-        jobs = [self.place] if self.place else []
-        return [each.name for each in jobs if each.suspended is suspended and not each.deleting and not each.ended]
+    def holds_place(self, *, suspended: bool) -> bool:
+        """Return whether the job waits in its queue, or is admitted."""
+        return self.place is not None and self.place.suspended is suspended and not self.place.ended
 
     def alive(self) -> list[str]:
         """Return the pods in which a process may still train."""
         return [pod.name for pod in self.pods.values() if not pod.terminated]
 
-    def change_job(self, name: str, **changes: object) -> None:
-        self.jobs[name] = dataclasses.replace(self.jobs[name], **changes)  # type: ignore[arg-type]
-
-    def change_pod(self, name: str, **changes: object) -> None:
-        self.pods[name] = dataclasses.replace(self.pods[name], **changes)  # type: ignore[arg-type]
-
     def delete_pods(self, job_name: str) -> None:
-        for pod in list(self.pods.values()):
-            if pod.owner_uid == self.jobs[job_name].uid and not pod.terminated and pod.deletion is None:
-                self.change_pod(pod.name, deletion=self.now + GRACE)
+        for pod in self.pods_of(job_name):
+            if not pod.terminated and pod.deletion is None:
+                self.change_pod(pod.name, deletion=self.time + GRACE)
 
     def collect(self, job_name: str) -> None:
         """Delete the Job in the background: at once, and its pods after it."""
@@ -213,35 +133,37 @@ class ClusterSimulation:
         """Run the kubelets, which end pods that were deleted unless their node is lost, and the Job controller."""
         for pod in list(self.pods.values()):
             # Saving a checkpoint takes some of the grace period.
-            left = pod.deletion is not None and self.now >= pod.deletion - GRACE + 10
-            if pod.deletion is not None and (pod.terminated or (left and pod.node not in self.lost)):
+            left = pod.deletion is not None and self.time >= pod.deletion - GRACE + 10
+            if pod.deletion is not None and (pod.terminated or (left and pod.node not in self.lost_nodes)):
                 del self.pods[pod.name]
-        for name, each in list(self.jobs.items()):
-            mine = [pod for pod in self.pods.values() if pod.owner_uid == each.uid]
-            if each.deleting:
-                if not any(not pod.terminated for pod in mine):
+        for name, batch_job in list(self.jobs.items()):
+            if batch_job.deleting:
+                if all(pod.terminated for pod in self.pods_of(name)):
+                    for pod in self.pods_of(name):
+                        del self.pods[pod.name]
                     del self.jobs[name]
-                    self.pods = {key: pod for key, pod in self.pods.items() if pod.owner_uid != each.uid}
-                continue
-            if each.ended or each.suspended:
-                continue
-            self.make_pods(name)
-            mine = [pod for pod in self.pods.values() if self.owns(name, pod)]
-            failed = [pod for pod in mine if pod.phase == "Failed"]
-            done = [pod for pod in mine if pod.phase == "Succeeded"]
-            live = [pod for pod in self.pods.values() if pod.owner_uid == each.uid and not pod.terminated]
-            if failed or len(mine) + len(self.owed[name]) < WORKERS:
-                self.delete_pods(name)
-                if not live:
-                    reason = "PodFailurePolicy" if any(pod.disruption for pod in failed) else "FailedIndexes"
-                    self.change_job(name, ended="Failed", end_reason=reason, active=0, ready=0, ended_at=self.now)
-                    continue
-            elif len(done) == WORKERS:
-                self.change_job(name, ended="Complete", succeeded=WORKERS, active=0, ready=0, ended_at=self.now)
-                continue
-            live = [pod for pod in mine if not pod.terminated]
-            ready = len([pod for pod in live if pod.phase == "Running"])
-            self.change_job(name, active=len(live), ready=ready, succeeded=len(done))
+            elif not batch_job.ended:
+                self.count(name)
+
+    def count(self, name: str) -> None:
+        """Create missing pods of the Job, and write its status."""
+        self.make_pods(name)
+        mine = self.pods_of(name)
+        failed = [pod for pod in mine if pod.phase == "Failed"]
+        done = [pod for pod in mine if pod.phase == "Succeeded"]
+        live = [pod for pod in mine if not pod.terminated]
+        over = {"active": 0, "ready": 0, "ended_at": self.time}
+        if len(done) == WORKERS:
+            self.change_job(name, ended="Complete", succeeded=WORKERS, **over)
+            return
+        if failed or len(mine) + len(self.owed[name]) < WORKERS:
+            self.delete_pods(name)
+            if not live:
+                reason = "PodFailurePolicy" if any(pod.disruption for pod in failed) else "FailedIndexes"
+                self.change_job(name, ended="Failed", end_reason=reason, **over)
+                return
+        ready = sum(pod.phase == "Running" for pod in live)
+        self.change_job(name, active=len(live), ready=ready, succeeded=len(done))
 
     def happen(self, what: str) -> None:
         live = [pod for pod in self.pods.values() if not pod.terminated and pod.deletion is None]
@@ -253,25 +175,25 @@ class ClusterSimulation:
             case "succeed":
                 for pod in live:
                     if pod.phase == "Running":
-                        self.change_pod(pod.name, phase="Succeeded", finished=self.now)
+                        self.change_pod(pod.name, phase="Succeeded", finished=self.time)
             case "bug" | "lose peer" if victim:
                 code = 1 if what == "bug" else 76
-                self.change_pod(victim, phase="Failed", exit_code=code, exit_reason="Error", finished=self.now)
+                self.change_pod(victim, phase="Failed", exit_code=code, exit_reason="Error", finished=self.time)
             case "preempt" if victim:
-                gone = {"disruption": "EvictionByEvictionAPI", "disrupted_at": self.now}
-                self.change_pod(victim, phase="Failed", exit_code=75, finished=self.now, **gone)
+                gone = {"disruption": "EvictionByEvictionAPI", "disrupted_at": self.time}
+                self.change_pod(victim, phase="Failed", exit_code=75, finished=self.time, **gone)
             case "lose node":
-                self.lost = {"node-0"}
+                self.lost_nodes = {"node-0"}
                 for pod in live:
-                    if pod.node in self.lost:
-                        self.change_pod(pod.name, deletion=self.now + GRACE, disruption="DeletionByTaintManager")
+                    if pod.node in self.lost_nodes:
+                        self.change_pod(pod.name, deletion=self.time + GRACE, disruption="DeletionByTaintManager")
             case "delete node":
                 # Or the taint out-of-service: the pod garbage collector ends the pods.
                 for pod in live + [pod for pod in self.pods.values() if pod.deletion is not None]:
-                    if pod.node in self.lost and not pod.terminated:
-                        gone = {"disruption": "DeletionByPodGC", "disrupted_at": self.now, "deletion": self.now}
+                    if pod.node in self.lost_nodes and not pod.terminated:
+                        gone = {"disruption": "DeletionByPodGC", "disrupted_at": self.time, "deletion": self.time}
                         self.change_pod(pod.name, phase="Failed", **gone)
-                self.lost = set()
+                self.lost_nodes = set()
             case "delete job" if self.jobs:
                 name = next(iter(self.jobs))
                 self.change_job(name, deleting=True)
@@ -287,14 +209,14 @@ class ClusterSimulation:
                     self.collect(name)
                 self.uid += "'"
                 self.place = None
-                self.status, self.file, self.lookups = JobStatus(), None, Lookups()
+                self.status, self.file, self.lookups = JobStatus(), "", Lookups()
             case "admit" | "take back" | "take back and admit":
                 if self.place and not self.place.ended:
                     taken = what != "admit" and not self.place.suspended
                     # Kueue gives a quota again only when the Job that had it is not active.
                     admitted = what != "take back" and not self.place.active
                     suspended = (self.place.suspended or taken) and not admitted
-                    self.place = dataclasses.replace(self.place, suspended=suspended, started=None)
+                    self.place = replace(self.place, suspended=suspended, started=None)
             case "suspend" | "resume":
                 self.suspend = what == "suspend"
             case "suspend for a moment":
@@ -315,7 +237,7 @@ class ClusterSimulation:
             case "crash midway":
                 self.reconcile(stop_after=1)
                 self.lookups = Lookups()
-            case "days pass" if not self.alive() and not self.held(suspended=False):
+            case "days pass" if not self.alive() and not self.holds_place(suspended=False):
                 self.now += 200_000
             case "wait":
                 self.now += 5
@@ -323,21 +245,26 @@ class ClusterSimulation:
                 self.now += 50
 
     def check(self) -> None:
-        attempts = {pod.attempt for pod in self.pods.values() if not pod.terminated}
-        owners = {pod.owner_uid for pod in self.pods.values() if not pod.terminated}
-        assert len(attempts) <= 1, f"pods of attempts {attempts} live side by side"
-        assert len(owners) <= 1
-        indexes = sorted(pod.index for pod in self.pods.values() if not pod.terminated)
-        assert indexes == sorted(set(indexes)), "two workers with one index"
+        live = [pod for pod in self.pods.values() if not pod.terminated]
+        assert len({pod.attempt for pod in live}) <= 1, "pods of several attempts live side by side"
+        assert len({pod.owner_uid for pod in live}) <= 1
+        assert len({pod.index for pod in live}) == len(live), "two workers with one index"
         assert (self.status.application_failures or 0) <= 3
         assert (self.status.infrastructure_restarts or 0) <= 6
+
+    def turn(self, event: str) -> None:
+        """Apply one random event, then let every controller run."""
+        self.happen(event)
+        self.controllers()
+        self.reconcile()
+        self.controllers()
 
 
 @given(events=st.lists(st.sampled_from(EVENTS + QUEUE), max_size=40), queued=st.booleans())
 def test_one_gang_at_a_time_and_every_job_ends(events: list[str], queued: bool) -> None:
     world = ClusterSimulation(queued=queued)
     for what in events:
-        apply_event(world, what)
+        world.turn(what)
         world.check()
     stop_faults(world)
     assert conditions.is_true(world.status, "Finished"), world
@@ -346,20 +273,12 @@ def test_one_gang_at_a_time_and_every_job_ends(events: list[str], queued: bool) 
     assert writes.actions == ()
 
 
-def apply_event(world: ClusterSimulation, what: str) -> None:
-    """Apply one random event, then let every controller run."""
-    world.happen(what)
-    world.controllers()
-    world.reconcile()
-    world.controllers()
-
-
 def stop_faults(world: ClusterSimulation) -> None:
     """Stop all faults: the operator runs, nodes are back, no suspension, the queue has room; pods run and succeed."""
-    world.suspend, world.lost = False, set()
+    world.suspend, world.lost_nodes = False, set()
     for _ in range(12):
         for what in ("long wait", "admit", "run", "succeed"):
-            apply_event(world, what)
+            world.turn(what)
             world.reconcile()
             world.check()
 
@@ -368,14 +287,14 @@ def stop_faults(world: ClusterSimulation) -> None:
 def test_a_suspended_job_gives_its_machines_back(events: list[str], queued: bool) -> None:
     world = ClusterSimulation(queued=queued)
     for what in [*events, "suspend", "long wait", "long wait", "long wait", "long wait"]:
-        apply_event(world, what)
-    world.lost = set()
+        world.turn(what)
+    world.lost_nodes = set()
     for _ in range(4):
         world.happen("long wait")
         world.controllers()
         world.reconcile()
     assert world.alive() == []
-    assert world.held(suspended=True) == []
+    assert not world.holds_place(suspended=True)
 
 
 NOTHING_FAILS = (
@@ -390,7 +309,7 @@ def test_what_its_queue_does_is_charged_to_no_budget(events: list[str]) -> None:
     """However long it queues, and however often it is preempted, suspended and resumed."""
     world = ClusterSimulation(queued=True)
     for what in events:
-        apply_event(world, what)
+        world.turn(what)
         world.check()
         assert not conditions.is_true(world.status, "Failed"), world.status
     stop_faults(world)

@@ -7,14 +7,12 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 from cryptography import x509
 
-from mptraining_api.kubernetes_api import SECRETS, ApiProblem, Raw, Resource
-from mptraining_operator.cluster import Cluster
+from mptraining_api.kubernetes_api import SECRETS
 from mptraining_operator.progress.certificate import (
     Certificate,
     InvalidCertificate,
@@ -29,32 +27,8 @@ NAMES = dns_names("mptraining-operator", "mptraining-system")
 NOW = time.time()
 
 
-class ApiServer(Cluster):
-    """One Secret; with `status` every call fails."""
-
-    def __init__(self, status: int | None = None) -> None:
-        self.secret: dict[str, Any] | None = None
-        self.status = status
-        # Called before a creation, as by another replica that is faster.
-        self.before: Callable[[], object] = lambda: None
-
-    def get(self, resource: Resource, namespace: str | None, name: str) -> Raw:
-        if self.secret is None:
-            raise ApiProblem(404 if self.status is None else self.status, "", "no such Secret")
-        assert (resource, namespace, name) == (SECRETS, "ops", "progress")
-        return self.secret
-
-    def create(self, resource: Resource, namespace: str | None, body: Mapping[str, Any]) -> Raw:
-        before, self.before = self.before, lambda: None
-        before()
-        if self.secret is not None:
-            raise ApiProblem(409, "AlreadyExists", "taken")
-        assert (resource, namespace, body["metadata"]["name"]) == (SECRETS, "ops", "progress")
-        self.secret = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
-        return self.secret
-
-    def ensure(self) -> Certificate:
-        return ensure_certificate(self, "ops", "progress", lambda: issue_certificate(NAMES, NOW))
+def ensure(api: Any) -> Certificate:
+    return ensure_certificate(api, "ops", "progress", lambda: issue_certificate(NAMES, NOW))
 
 
 def test_the_certificate_is_valid_for_the_service_and_for_ten_years() -> None:
@@ -72,35 +46,40 @@ def test_the_certificate_is_valid_for_the_service_and_for_ten_years() -> None:
     assert "PRIVATE" not in repr(made)
 
 
-def test_the_first_replica_creates_the_secret_and_the_others_read_it() -> None:
-    server = ApiServer()
-    first = server.ensure()
-    assert server.ensure() == first
-    assert server.secret is not None
-    assert (server.secret["type"], server.secret["immutable"]) == ("kubernetes.io/tls", True)
-    assert set(server.secret["data"]) == {"tls.crt", "tls.key"}
+def test_the_first_replica_creates_the_secret_and_the_others_read_it(api: Any) -> None:
+    assert ensure(api) == ensure(api)
+    secret = api.find(SECRETS, "ops", "progress")
+    assert (secret["type"], secret["immutable"]) == ("kubernetes.io/tls", True)
+    assert set(secret["data"]) == {"tls.crt", "tls.key"}
 
 
-def test_a_replica_that_is_slower_reads_the_secret_of_the_other() -> None:
-    server, others = ApiServer(), list[Certificate]()
-    server.before = lambda: others.append(server.ensure())
-    assert [server.ensure()] == others
+def test_a_replica_that_is_slower_reads_the_secret_of_the_other(api: Any) -> None:
+    others: list[Certificate] = []
+
+    def before(verb: str, plural: str, name: str) -> None:
+        if verb == "create":
+            api.before = lambda *call: None
+            others.append(ensure(api))
+
+    api.before = before
+    assert [ensure(api)] == others
 
 
 OTHER = base64.b64encode(issue_certificate(NAMES, NOW).cert_pem).decode()
 
 
 @pytest.mark.parametrize("data", [{}, {"tls.crt": "?"}, {"tls.crt": "AAAA"}, {"tls.crt": OTHER}, {"tls.key": OTHER}])
-def test_a_secret_without_a_certificate_and_its_key_is_an_error_with_the_next_step(data: dict[str, str]) -> None:
-    made = ApiServer()
-    made.ensure()
-    assert made.secret is not None
-    made.secret["data"] = {**made.secret["data"], **data} if data else {}
+def test_a_secret_without_a_certificate_and_its_key_is_an_error_with_the_next_step(
+    api: Any, data: dict[str, str]
+) -> None:
+    ensure(api)
+    secret = api.find(SECRETS, "ops", "progress")
+    secret["data"] = {**secret["data"], **data} if data else {}
     with pytest.raises(
         InvalidCertificate,
         match=r"the Secret ops/progress has no self-signed certificate with its key \(.*\): delete it",
     ):
-        read_certificate(made.secret)
+        read_certificate(secret)
 
 
 @pytest.mark.parametrize("strict", [False, True])

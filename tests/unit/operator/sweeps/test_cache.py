@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,9 +14,9 @@ from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
+from tests.unit.operator.api_objects import raw_job
 from tests.unit.operator.sweeps.swept import document, stored
 
-Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "lr")
 OWNER = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingSweep", "uid": "sweep-1", "controller": True}
 
@@ -72,7 +71,7 @@ def test_a_list_supersedes_what_was_known_before_it_began() -> None:
     ],
 )
 def test_the_jobs_of_a_sweep_are_indexed_by_their_controller(
-    clock: Clock, raw_job: Make, reference: dict[str, Any], indexed: bool
+    clock: Clock, reference: dict[str, Any], indexed: bool
 ) -> None:
     owner = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingSweep", "name": "lr", "uid": "sweep-1"}
     changed: list[str] = []
@@ -89,7 +88,7 @@ def test_the_jobs_of_a_sweep_are_indexed_by_their_controller(
     assert changed == (["sweep-1"] * 2 if indexed else [])
 
 
-def test_the_job_of_a_trial_resolves_with_its_sweep_so_that_another_sweep_cannot_resume_it(raw_job: Make) -> None:
+def test_the_job_of_a_trial_resolves_with_its_sweep_so_that_another_sweep_cannot_resume_it() -> None:
     body = raw_job("lr-1")
     assert _resolved(body).sweep is None
     body["metadata"]["ownerReferences"] = [OWNER]
@@ -103,7 +102,7 @@ def _resolved(body: dict[str, Any]) -> ResolvedJob:
     return resolve(job, ClusterSettings())
 
 
-def test_progress_does_not_queue_the_sweep(clock: Clock, raw_job: Make) -> None:
+def test_progress_does_not_queue_the_sweep(clock: Clock) -> None:
     changed: list[str] = []
     cache = Cache(clock, lambda _, uid: changed.append(uid))
     for version in (10, 11):
@@ -113,7 +112,7 @@ def test_progress_does_not_queue_the_sweep(clock: Clock, raw_job: Make) -> None:
     assert changed == ["sweep-1"]
 
 
-def test_a_job_of_another_namespace_is_no_trial(clock: Clock, raw_job: Make) -> None:
+def test_a_job_of_another_namespace_is_no_trial(clock: Clock) -> None:
     """Kubernetes stores an owner reference as it is sent, also with the uid of a sweep elsewhere."""
     owner = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingSweep", "uid": "sweep-1", "controller": True}
     sweeps, queue = SweepCache(), WorkQueue(clock)

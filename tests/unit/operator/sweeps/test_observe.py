@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ import pytest
 from mptraining_api.kubernetes_api import JOBS, PODS
 from mptraining_operator.sweeps.observe import ObservedJobs, final_metrics, trial_job
 from mptraining_operator.watch import parse
-
-Make = Callable[..., dict[str, Any]]
+from tests.unit.operator.api_objects import raw_job, raw_pod
 
 
 def ended(phase: str, reason: str) -> dict[str, Any]:
@@ -36,7 +34,7 @@ def ended(phase: str, reason: str) -> dict[str, Any]:
         (ended("Failed", "PendingTimeout"), "Failed", True),
     ],
 )
-def test_the_state_of_a_job(raw_job: Make, status: dict[str, Any], state: str, infrastructure: bool) -> None:
+def test_the_state_of_a_job(status: dict[str, Any], state: str, infrastructure: bool) -> None:
     seen = trial_job(parse.job(raw_job(status=status)))
     assert (seen.state, seen.infrastructure) == (state, infrastructure)
 
@@ -60,7 +58,7 @@ PROGRESS = {"metrics": [{"name": "loss", "value": "0.123457"}]}
     ],
 )
 def test_the_final_metrics_are_the_same_from_a_pod_and_from_the_progress(
-    api: Any, raw_job: Make, raw_pod: Make, message: str | None, progress: Any, metrics: dict[str, float]
+    api: Any, message: str | None, progress: Any, metrics: dict[str, float]
 ) -> None:
     status = ended("Succeeded", "Succeeded") | ({"progress": progress} if progress else {})
     job = parse.job(api.put(JOBS, raw_job(status=status)))
@@ -70,7 +68,7 @@ def test_the_final_metrics_are_the_same_from_a_pod_and_from_the_progress(
     assert final_metrics(api, job) == metrics
 
 
-def test_metrics_are_read_once_and_for_undecided_trials_alone(api: Any, raw_job: Make) -> None:
+def test_metrics_are_read_once_and_for_undecided_trials_alone(api: Any) -> None:
     raws = [raw_job(name, uid=name, status=ended("Succeeded", "Succeeded")) for name in ("a", "b")]
     jobs = [parse.job(api.put(JOBS, raw)) for raw in raws]
     observed = ObservedJobs()
@@ -82,7 +80,7 @@ def test_metrics_are_read_once_and_for_undecided_trials_alone(api: Any, raw_job:
     assert len(api.calls) == 2
 
 
-def test_a_job_that_is_being_deleted_is_no_job(api: Any, raw_job: Make) -> None:
+def test_a_job_that_is_being_deleted_is_no_job(api: Any) -> None:
     raw = raw_job(status={"phase": "Running"})
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert ObservedJobs().look([parse.job(raw)], {"flowers"}, api) == {}

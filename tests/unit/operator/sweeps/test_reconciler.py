@@ -15,14 +15,19 @@ from tests.fakes import Clock
 from tests.unit.operator.sweeps.swept import JOB, Bench, document
 
 
-def test_a_sweep_runs_its_trials_one_after_the_other_to_its_end(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+@pytest.fixture
+def bench(api: Any, clock: Clock) -> Bench:
+    """A sweep over three seeds, one after the other."""
+    return Bench(api, clock, document())
+
+
+def test_a_sweep_runs_its_trials_one_after_the_other_to_its_end(bench: Bench) -> None:
     bench.run()
     assert bench.made() == ["lr-1"]
-    job = api.find(JOBS, "team", "lr-1")
+    job = bench.api.find(JOBS, "team", "lr-1")
     (owner,) = job["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("MPTrainingSweep", "lr", True)
-    assert owner["uid"] == api.find(SWEEPS, "team", "lr")["metadata"]["uid"]
+    assert owner["uid"] == bench.api.find(SWEEPS, "team", "lr")["metadata"]["uid"]
     assert job["spec"]["training"]["seed"] == 1
     assert job["spec"]["output"] == {"uri": "gs://bucket/sweep/trials/1"}
     for number, loss in enumerate((0.5, 0.25, 0.75), start=1):
@@ -39,37 +44,34 @@ def test_a_sweep_runs_its_trials_one_after_the_other_to_its_end(api: Any, clock:
     assert ("lr", "SearchExhausted") in bench.said
 
 
-def test_a_job_that_exists_is_not_created_again_although_the_cache_lacks_it(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_a_job_that_exists_is_not_created_again_although_the_cache_lacks_it(bench: Bench) -> None:
     bench.run()
-    uid = api.find(JOBS, "team", "lr-1")["metadata"]["uid"]
+    uid = bench.api.find(JOBS, "team", "lr-1")["metadata"]["uid"]
     bench.jobs._forget_job(Key("team", "lr-1"), uid, 0)
     bench.restarted()
     bench.run(5.0)
-    assert api.find(JOBS, "team", "lr-1")["metadata"]["uid"] == uid
+    assert bench.api.find(JOBS, "team", "lr-1")["metadata"]["uid"] == uid
     assert bench.states() == ["Running"]
 
 
-def test_a_running_trial_whose_job_the_cache_lacks_is_read_before_it_counts_as_deleted(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_a_running_trial_whose_job_the_cache_lacks_is_read_before_it_counts_as_deleted(bench: Bench) -> None:
     bench.run()
     bench.job("lr-1", "Running")
     bench.run(5.0)
     assert bench.states() == ["Running"]
-    raw = api.find(JOBS, "team", "lr-1")
+    raw = bench.api.find(JOBS, "team", "lr-1")
     bench.jobs._forget_job(Key("team", "lr-1"), raw["metadata"]["uid"], 0)
     bench.queue.add(Key("team", "lr"))
     bench.run(1.0)
     assert bench.states() == ["Running"]
-    del api.objects[("mptrainingjobs", "team", "lr-1")]
+    del bench.api.objects[("mptrainingjobs", "team", "lr-1")]
     bench.jobs.remove_job(Key("team", "lr-1"), raw["metadata"]["uid"], 10**6)
     bench.run(5.0)
     assert bench.states() == ["Failed", "Running"]
     assert bench.status()["trials"][0]["message"] == "its job was deleted"
 
 
-def test_a_failure_of_a_machine_is_no_trial(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_a_failure_of_a_machine_is_no_trial(bench: Bench) -> None:
     bench.run()
     bench.job("lr-1", "Failed", "NodeLost")
     bench.run(5.0)
@@ -80,10 +82,9 @@ def test_a_failure_of_a_machine_is_no_trial(api: Any, clock: Clock) -> None:
     assert bench.states()[0] == "Succeeded"
 
 
-def test_a_refused_job_is_tried_again_and_its_trial_says_why(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_a_refused_job_is_tried_again_and_its_trial_says_why(bench: Bench) -> None:
     quota = ApiProblem(403, "Forbidden", "exceeded quota: jobs, requested: count/mptrainingjobs.mptraining.dev=1")
-    api.refuse("create", JOBS, quota, times=2)
+    bench.api.refuse("create", JOBS, quota, times=2)
     bench.run(1.5)
     assert bench.states() == ["Proposed"]
     assert bench.status()["trials"][0]["message"] == quota.message
@@ -129,8 +130,7 @@ def test_the_status_is_written_about_once_a_second(api: Any, clock: Clock) -> No
     assert bench.writes() - before <= (clock.now - began) + 3
 
 
-def test_the_next_trial_starts_at_once_when_no_write_was_made_lately(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_the_next_trial_starts_at_once_when_no_write_was_made_lately(bench: Bench) -> None:
     bench.run(10.0)
     bench.job("lr-1", "Succeeded", metrics={"loss": 0.5})
     bench.run(0.1)
@@ -138,35 +138,33 @@ def test_the_next_trial_starts_at_once_when_no_write_was_made_lately(api: Any, c
     assert len(bench.gaps) == 1
 
 
-def test_after_a_conflict_the_sweep_is_read_and_planned_again(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_after_a_conflict_the_sweep_is_read_and_planned_again(bench: Bench) -> None:
     # Another client changes the sweep, which the watch has not reported yet.
-    raw = api.find(SWEEPS, "team", "lr")
-    api.put(SWEEPS, {**raw, "metadata": {**raw["metadata"], "annotations": {"a": "b"}}})
+    raw = bench.api.find(SWEEPS, "team", "lr")
+    bench.api.put(SWEEPS, {**raw, "metadata": {**raw["metadata"], "annotations": {"a": "b"}}})
     bench.run(5.0)
-    assert [call[:2] for call in api.written()][:3] == [*[("patch", SWEEPS.plural)] * 2, ("create", JOBS.plural)]
+    assert [call[:2] for call in bench.api.written()][:3] == [*[("patch", SWEEPS.plural)] * 2, ("create", JOBS.plural)]
     assert bench.made() == ["lr-1"]
     assert bench.states() == ["Running"]
 
 
-def test_a_suspended_sweep_suspends_its_jobs_and_starts_none_until_it_resumes(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_a_suspended_sweep_suspends_its_jobs_and_starts_none_until_it_resumes(bench: Bench) -> None:
     bench.run()
     bench.job("lr-1", "Running")
     bench.run(5.0)
     bench.edit(runPolicy={"suspend": True})
     bench.run(5.0)
-    assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": True}
+    assert bench.api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": True}
     assert bench.status()["phase"] == "Suspended"
-    patches = [call for call in api.calls if call[:2] == ("patch", "mptrainingjobs")]
+    patches = [call for call in bench.api.calls if call[:2] == ("patch", "mptrainingjobs")]
     bench.queue.add(Key("team", "lr"))
     bench.run(5.0)
-    assert [call for call in api.calls if call[:2] == ("patch", "mptrainingjobs")] == patches
+    assert [call for call in bench.api.calls if call[:2] == ("patch", "mptrainingjobs")] == patches
     bench.job("lr-1", "Suspended")
     bench.run(5.0)
     bench.edit(runPolicy={})
     bench.run(5.0)
-    assert api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": False}
+    assert bench.api.find(JOBS, "team", "lr-1")["spec"]["runPolicy"] == {"suspend": False}
     bench.succeed("lr-1", 0.5)
     assert bench.made() == ["lr-1", "lr-2"]
 
@@ -193,31 +191,28 @@ def test_a_sweep_whose_job_changed_beyond_use_is_suspended_all_the_same(api: Any
     assert (running["status"], running["reason"]) == ("False", "SearchChanged")
 
 
-def test_a_paused_sweep_is_left_alone_until_the_annotation_is_removed(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_a_paused_sweep_is_left_alone_until_the_annotation_is_removed(bench: Bench) -> None:
     bench.run()
-    meta = api.find(SWEEPS, "team", "lr")["metadata"]
+    meta = bench.api.find(SWEEPS, "team", "lr")["metadata"]
     bench.change(metadata={**meta, "annotations": {"mptraining.dev/paused": "true"}})
     bench.run(5.0)
-    written = len(api.written())
+    written = len(bench.api.written())
     bench.succeed("lr-1", 0.5)
-    assert (len(api.written()), bench.made()) == (written, ["lr-1"])
+    assert (len(bench.api.written()), bench.made()) == (written, ["lr-1"])
     assert bench.reconciler.paused_sweeps() == 1
-    bench.change(metadata={**api.find(SWEEPS, "team", "lr")["metadata"], "annotations": {}})
+    bench.change(metadata={**bench.api.find(SWEEPS, "team", "lr")["metadata"], "annotations": {}})
     bench.run(5.0)
     assert bench.made() == ["lr-1", "lr-2"]
     assert [reason for _, reason in bench.said if "aused" in reason] == ["Paused", "Unpaused"]
 
 
-def test_a_sweep_of_a_namespace_that_cannot_be_listed_starts_no_trial(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_a_sweep_of_a_namespace_that_cannot_be_listed_starts_no_trial(bench: Bench) -> None:
     bench.held = True
     bench.run(5.0)
-    assert api.written() == []
+    assert bench.api.written() == []
 
 
-def test_a_sweep_with_mistakes_fails_before_its_first_trial(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_a_sweep_with_mistakes_fails_before_its_first_trial(bench: Bench) -> None:
     bench.mistakes = "spec.parameters[0].path: no such field"
     bench.run(5.0)
     assert (bench.status()["phase"], bench.made()) == ("Failed", [])
@@ -265,9 +260,8 @@ def test_a_slow_proposal_ends_the_turn(api: Any, clock: Clock) -> None:
     assert len([name for name in bench.made() if name.startswith("slow")]) == 8
 
 
-def test_a_job_that_a_sweep_creates_or_suspends_is_queued(api: Any, clock: Clock) -> None:
+def test_a_job_that_a_sweep_creates_or_suspends_is_queued(bench: Bench) -> None:
     """The watch reports the job in a version that the cache has already."""
-    bench = Bench(api, clock, document())
     bench.run()
     assert bench.queued_jobs == [Key("team", "lr-1")]
     bench.edit(runPolicy={"suspend": True})
@@ -275,30 +269,27 @@ def test_a_job_that_a_sweep_creates_or_suspends_is_queued(api: Any, clock: Clock
     assert bench.queued_jobs == [Key("team", "lr-1")] * 2
 
 
-def test_a_trial_is_recorded_before_its_job_is_created(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_a_trial_is_recorded_before_its_job_is_created(bench: Bench) -> None:
+    recorded = [("patch", "mptrainingsweeps"), ("create", "mptrainingjobs")]
     bench.run()
-    written = [call[:2] for call in api.written()]
-    assert written == [("patch", "mptrainingsweeps"), ("create", "mptrainingjobs")]
-    api.calls.clear()
+    assert [call[:2] for call in bench.api.written()] == recorded
+    bench.api.calls.clear()
     bench.succeed("lr-1", 0.5)
-    assert [call[:2] for call in api.written()][:2] == [("patch", "mptrainingsweeps"), ("create", "mptrainingjobs")]
+    assert [call[:2] for call in bench.api.written()][:2] == recorded
 
 
-def test_nothing_is_written_when_nothing_changed(api: Any, clock: Clock) -> None:
-    bench = Bench(api, clock, document())
+def test_nothing_is_written_when_nothing_changed(bench: Bench) -> None:
     bench.run(10.0)
-    api.calls.clear()
+    bench.api.calls.clear()
     for _ in range(3):
         bench.queue.add(Key("team", "lr"))
         bench.run(5.0)
-    assert api.written() == []
+    assert bench.api.written() == []
 
 
 def test_a_status_that_another_client_writes_right_after_the_operator_is_read(
-    api: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(api, clock, document())
     bench.run(5.0)
     put = bench.sweeps.put
 

@@ -73,6 +73,11 @@ def test_a_listed_sweep_is_planned_with_the_real_check(api: Any, replica: Replic
     [
         ({"parameters": [{"path": "training.sede", "values": [1]}]}, "spec.parameters[0].path"),
         ({"job": {**JOB, "program": {}}}, "program"),
+        # A trial gets nothing that a job does not.
+        (
+            {"job": {**JOB, "podTemplate": {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}}},
+            "podTemplate.volumes",
+        ),
         ({"objective": {"metric": "val_loss", "direction": "Minimize"}}, "spec.objective.metric"),
     ],
 )

@@ -1,27 +1,41 @@
-"""The cache of jobs is the same for any order of events."""
+"""The cache of jobs is the same for any order of events; what arrives is queued."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS
 from mptraining_operator.plan.actions import StartAttempt
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenWarning, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import LOOKUP_SECONDS, Cache
+from mptraining_operator.watch.informer import COALESCE, Intake
 from mptraining_operator.watch.parse import StoredJob
+from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
-from tests.unit.operator.api_objects import seen_batch_job, seen_pod, version_of
+from tests.unit.operator.api_objects import (
+    decoded,
+    raw_batch_job,
+    raw_job,
+    raw_pod,
+    seen_batch_job,
+    seen_pod,
+    version_of,
+)
 
-Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
+
+
+@pytest.fixture
+def cache(clock: Clock) -> Cache:
+    return Cache(clock)
 
 
 def look(cache: Cache, key: Key = KEY) -> Snapshot:
@@ -36,8 +50,7 @@ def put_child(cache: Cache, raw: dict[str, Any]) -> bool:
     return cache.put_batch_job(KEY, version_of(raw), seen_batch_job(raw))
 
 
-def test_a_job_with_its_children(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make) -> None:
-    cache = Cache(clock)
+def test_a_job_with_its_children(cache: Cache) -> None:
     assert cache.snapshot(KEY, Limits()) is None
     # Children may arrive first.
     assert put_child(cache, raw_pod())
@@ -48,11 +61,9 @@ def test_a_job_with_its_children(clock: Clock, raw_job: Make, raw_batch_job: Mak
     seen = look(cache)
     assert (seen.uid, seen.generation, seen.problem) == ("job-1", 1, "")
     assert seen.job is not None
-    assert seen.job.spec.nodes == 2
-    assert seen.job.metadata.namespace == "team"
+    assert (seen.job.spec.nodes, seen.job.metadata.namespace) == (2, "team")
     assert seen.status is not None
-    assert seen.status.progress is not None
-    assert (seen.status.current_attempt, seen.status.progress.step) == (1, 3)
+    assert seen.status.to_document() == {"phase": "Pending", "currentAttempt": 1, "progress": {"step": 3}}
     assert [job.name for job in seen.batch_jobs] == ["flowers-1"]
     assert [pod.uid for pod in seen.pods] == ["pod-0"]
     assert cache.live_pods(KEY, 1) == {"pod-0": 0}
@@ -60,8 +71,7 @@ def test_a_job_with_its_children(clock: Clock, raw_job: Make, raw_batch_job: Mak
     assert cache.jobs_by_phase() == {"Pending": 1}
 
 
-def test_an_event_without_a_change_is_ignored(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
-    cache = Cache(clock)
+def test_an_event_without_a_change_is_ignored(cache: Cache) -> None:
     cache.put_job(parse.job(raw_job(version=10)))
     assert not cache.put_job(parse.job(raw_job(version=11)))
     assert cache.versioned_snapshot(KEY, Limits()).version == 11  # type: ignore[union-attr]
@@ -70,8 +80,7 @@ def test_an_event_without_a_change_is_ignored(clock: Clock, raw_job: Make, raw_p
     assert put_child(cache, raw_pod(version=12, phase="Failed"))
 
 
-def test_older_events_are_ignored_and_versions_are_numbers(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
-    cache = Cache(clock)
+def test_older_events_are_ignored_and_versions_are_numbers(cache: Cache) -> None:
     cache.put_job(parse.job(raw_job(version=100, status={"phase": "Running"})))
     assert not cache.put_job(parse.job(raw_job(version=99, status={"phase": "Pending"})))
     assert not cache.put_job(parse.job(raw_job(version=100, status={"phase": "Pending"})))
@@ -81,8 +90,7 @@ def test_older_events_are_ignored_and_versions_are_numbers(clock: Clock, raw_job
     assert look(cache).pods[0].phase == "Failed"
 
 
-def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
-    cache = Cache(clock)
+def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(cache: Cache) -> None:
     cache.put_job(parse.job(raw_job(uid="old", version=10)))
     put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11))
     cache.update_lookups(KEY, "old", refusal=Refusal("Service x", "no", 1.0))
@@ -100,15 +108,13 @@ def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(clock: Clock, 
     assert look(cache).predecessors == ()
 
 
-def test_a_pod_without_the_label_of_a_job_s_uid_is_ignored(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
-    cache = Cache(clock)
+def test_a_pod_without_the_label_of_a_job_s_uid_is_ignored(cache: Cache) -> None:
     put_child(cache, raw_pod(uid="p", job_uid=""))
     cache.put_job(parse.job(raw_job()))
     assert (look(cache).pods, look(cache).predecessors) == ((), ())
 
 
-def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
-    cache = Cache(clock)
+def test_a_job_made_again_waits_for_the_pods_of_the_one_before(cache: Cache) -> None:
     cache.put_job(parse.job(raw_job(uid="old", version=10)))
     leaving = {"deletionTimestamp": "2026-01-01T00:01:00Z"}
     put_child(cache, raw_pod(uid="p-old", job_uid="old", version=11, metadata=leaving))
@@ -121,11 +127,8 @@ def test_a_job_made_again_waits_for_the_pods_of_the_one_before(clock: Clock, raw
     assert [type(each) for each in plan(look(cache), 1_767_225_660.0).actions] == [StartAttempt]
 
 
-def test_a_stale_count_of_terminating_pods_blocks_nothing(
-    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
-) -> None:
+def test_a_stale_count_of_terminating_pods_blocks_nothing(cache: Cache) -> None:
     """Pods decide what is alive, and not a Job's `terminating`."""
-    cache = Cache(clock)
     cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_batch_job(conditions=(("Failed", "True"),), terminating=1))
     put_child(cache, raw_pod())
@@ -134,8 +137,7 @@ def test_a_stale_count_of_terminating_pods_blocks_nothing(
     assert no_live_pods(look(cache))
 
 
-def test_a_removed_object_stays_removed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
-    cache = Cache(clock)
+def test_a_removed_object_stays_removed(cache: Cache) -> None:
     cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_pod(version=30))
     assert cache.remove_child(KEY, "pod-0", 35)
@@ -147,8 +149,7 @@ def test_a_removed_object_stays_removed(clock: Clock, raw_job: Make, raw_pod: Ma
     assert put_child(cache, raw_pod(version=36))
 
 
-def test_a_job_is_removed_with_its_objects(clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make) -> None:
-    cache = Cache(clock)
+def test_a_job_is_removed_with_its_objects(cache: Cache) -> None:
     cache.put_job(parse.job(raw_job()))
     put_child(cache, raw_batch_job())
     put_child(cache, raw_pod())
@@ -163,8 +164,7 @@ def test_a_job_is_removed_with_its_objects(clock: Clock, raw_job: Make, raw_batc
     assert not cache._records
 
 
-def test_findings_are_kept_and_some_expire(clock: Clock, raw_job: Make) -> None:
-    cache = Cache(clock)
+def test_findings_are_kept_and_some_expire(cache: Cache, clock: Clock) -> None:
     assert not cache.update_lookups(KEY, "job-1", job_file_missing=True)
     cache.put_job(parse.job(raw_job()))
     assert not cache.update_lookups(KEY, "another", job_file_missing=True)
@@ -188,10 +188,7 @@ def test_findings_are_kept_and_some_expire(clock: Clock, raw_job: Make) -> None:
     assert found.refusal == refusal
 
 
-def test_warnings_are_kept_while_their_objects_exist(
-    clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
-) -> None:
-    cache = Cache(clock)
+def test_warnings_are_kept_while_their_objects_exist(cache: Cache, clock: Clock) -> None:
     warning = SeenWarning("FailedCreate", "exceeded quota: gpus", clock.now)
     assert not cache.update_warning(KEY, "job-1", "batch-1", warning)
     cache.put_job(parse.job(raw_job()))
@@ -239,7 +236,8 @@ def test_the_order_of_events_does_not_matter(news: list[tuple[str, str, int, str
         elif kind == "gone-pod":
             cache.remove_child(KEY, uid, version)
         else:
-            cache.put_pod(KEY, version, pod(uid, phase))
+            job_uid = "old" if uid == "p-old" else "new"
+            cache.put_pod(KEY, version, seen_pod(raw_pod(uid, uid=uid, job_uid=job_uid, phase=phase)))
         assert look(cache, other).other_nodes == nodes_by_definition(cache)
     seen = look(cache)
     assert (seen.uid, cache.jobs_by_phase()) == ("new", {"Running": 1, "Pending": 1})
@@ -256,8 +254,7 @@ def nodes_by_definition(cache: Cache) -> int:
     return max(record.job.nodes if record.job else 0, live)
 
 
-def test_reserved_nodes_count_for_other_jobs_until_the_start_is_written(clock: Clock, raw_job: Make) -> None:
-    cache = Cache(clock)
+def test_reserved_nodes_count_for_other_jobs_until_the_start_is_written(cache: Cache) -> None:
     cache.put_job(parse.job(raw_job()))
     cache.put_job(parse.job(raw_job("beside", uid="job-2")))
     beside = Key("team", "beside")
@@ -272,38 +269,19 @@ def test_reserved_nodes_count_for_other_jobs_until_the_start_is_written(clock: C
     assert cache.job_keys() == (KEY, beside)
 
 
-def pod(uid: str, phase: str) -> Any:
-    metadata = {
-        "name": uid,
-        "namespace": "team",
-        "uid": uid,
-        "labels": {"mptraining.dev/job-uid": "old" if uid == "p-old" else "new"},
-    }
-    return seen_pod({"metadata": metadata, "status": {"phase": phase}})
-
-
-def test_ten_jobs_that_wait_for_pods_are_a_crowd_for_twenty_seconds(
-    clock: Clock, raw_batch_job: Make, raw_pod: Make
-) -> None:
-    cache = Cache(clock)
-
+def test_ten_jobs_that_wait_for_pods_are_a_crowd_for_twenty_seconds(cache: Cache, clock: Clock) -> None:
     def create(number: int) -> None:
-        job = seen_batch_job(raw_batch_job(uid=f"batch-{number}"))
-        cache.put_batch_job(Key("team", f"job-{number}"), 20, job)
-
-    def add_pod(index: int) -> None:
-        raw = raw_pod(uid=f"pod-{index}", owner="batch-3", index=index)
-        cache.put_pod(Key("team", "job-3"), 30, seen_pod(raw))
+        cache.put_batch_job(Key("team", f"job-{number}"), 20, seen_batch_job(raw_batch_job(uid=f"batch-{number}")))
 
     for number in range(9):
         create(number)
     assert not cache.crowded()
     create(9)
     assert cache.crowded()
-    add_pod(0)
-    assert cache.crowded(), "one of its two pods is missing"
-    add_pod(1)
-    assert not cache.crowded()
+    for index, crowded in ((0, True), (1, False)):
+        pod = seen_pod(raw_pod(uid=f"pod-{index}", owner="batch-3", index=index))
+        cache.put_pod(Key("team", "job-3"), 30, pod)
+        assert cache.crowded() is crowded, "it waits for two pods"
     create(10)
     assert cache.crowded()
     clock.now += 20
@@ -321,10 +299,45 @@ def test_ten_jobs_that_wait_for_pods_are_a_crowd_for_twenty_seconds(
     ],
 )
 def test_what_cannot_be_read_of_a_job_is_named(
-    clock: Clock, raw_job: Make, raw: dict[str, Any], problem: str, readable: tuple[bool, bool]
+    cache: Cache, raw: dict[str, Any], problem: str, readable: tuple[bool, bool]
 ) -> None:
-    cache = Cache(clock)
     cache.put_job(parse.job(raw_job(**raw)))
     seen = look(cache)
     assert problem in seen.problem
     assert (seen.job is not None, seen.status is not None) == readable
+
+
+def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(clock: Clock) -> None:
+    cache, queue = Cache(clock), WorkQueue(clock)
+    intake = Intake(cache, queue)
+    intake.put(PODS, decoded(PODS, raw_pod()))
+    intake.put(BATCH_JOBS, decoded(BATCH_JOBS, raw_batch_job()))
+    assert queue.take(0) is None
+    clock.now += COALESCE
+    assert queue.take(0) == KEY
+    queue.done(KEY)
+    intake.put(JOBS, decoded(JOBS, raw_job()))
+    assert queue.take(0) == KEY
+    queue.done(KEY)
+    for resource, raw in ((JOBS, raw_job(version=11)), (PODS, raw_pod(version=31))):
+        intake.put(resource, decoded(resource, raw))
+    clock.now += 1
+    assert queue.take(0) is None
+    intake.remove(PODS, decoded(PODS, raw_pod(version=32)))
+    clock.now += 1
+    assert queue.take(0) == KEY
+    queue.done(KEY)
+    intake.remove(JOBS, decoded(JOBS, raw_job(version=12)))
+    assert queue.take(0) == KEY
+    assert cache.job_keys() == ()
+
+
+def test_foreign_objects_are_ignored(clock: Clock) -> None:
+    cache, queue = Cache(clock), WorkQueue(clock)
+    intake = Intake(cache, queue)
+    pod = raw_pod()
+    pod["metadata"]["labels"] = {}
+    intake.put(PODS, decoded(PODS, pod))
+    intake.remove(PODS, decoded(PODS, pod))
+    clock.now += 1
+    assert queue.take(0) is None

@@ -8,7 +8,7 @@ import inspect
 import math
 import queue
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,11 +21,10 @@ from mptraining_operator.watch import kopf_streams
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.informer import Intake
 from mptraining_operator.watch.work_queue import WorkQueue
+from tests.unit.operator.api_objects import raw_job
 
-Make = Callable[..., dict[str, Any]]
 
-
-def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
+def test_events_go_to_the_intake(clock: Any) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
     restarts: list[bool] = []
     arrives = kopf_streams.receiver(Intake(cache, queue), lambda: restarts.append(True))
@@ -41,7 +40,7 @@ def test_events_go_to_the_intake(clock: Any, raw_job: Make) -> None:
 
 
 def test_events_of_kopf_s_watch_go_to_the_intake_without_a_task_for_each_object(
-    clock: Any, raw_job: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    clock: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache, begun = Cache(clock), []
     events = [
@@ -82,7 +81,7 @@ async def _watcher(resource: Any, namespace: str | None = None) -> None:
 
 
 def test_a_watch_that_is_refused_or_silent_begins_again_and_ends_no_other(
-    clock: Any, raw_job: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    clock: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = Cache(clock)
     begun: Counter[str] = Counter()
@@ -132,7 +131,7 @@ def test_the_names_of_kopf_that_are_replaced_exist() -> None:
     assert orchestration.queueing is queueing
 
 
-def test_events_and_lists_after_the_first_are_counted(clock: Any, raw_job: Make) -> None:
+def test_events_and_lists_after_the_first_are_counted(clock: Any) -> None:
     events: list[str] = []
     restarts: list[str] = []
     intake = Intake(Cache(clock), WorkQueue(clock))

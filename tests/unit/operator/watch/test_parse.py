@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api import events
 from mptraining_api.kubernetes_api import BATCH_JOBS, PODS
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch import api_objects, parse
-from tests.unit.operator.api_objects import decoded, seen_batch_job, seen_pod, version_of
+from tests.unit.operator.api_objects import (
+    decoded,
+    raw_batch_job,
+    raw_event,
+    raw_job,
+    raw_pod,
+    seen_batch_job,
+    seen_pod,
+    version_of,
+)
 
-Make = Callable[..., dict[str, Any]]
 START = parse.optional_time("2026-01-01T00:00:00Z") or 0.0
 
 
-def test_a_job_is_kept_as_bytes(raw_job: Make) -> None:
+def test_a_job_is_kept_as_bytes() -> None:
     status = {"phase": "Running", "currentAttempt": 2, "progress": {"step": 7}}
     stored = parse.job(raw_job(status=status, version=12345678901))
     assert stored.key == Key("team", "flowers")
@@ -33,7 +40,7 @@ def test_a_job_is_kept_as_bytes(raw_job: Make) -> None:
     assert json.loads(stored.progress) == {"step": 7}
 
 
-def test_a_change_of_progress_alone_is_ignored(raw_job: Make) -> None:
+def test_a_change_of_progress_alone_is_ignored() -> None:
     before = parse.job(raw_job(status={"phase": "Running", "progress": {"step": 7}}))
     after = parse.job(raw_job(status={"phase": "Running", "progress": {"step": 8}}, version=11))
     assert before.same_work(after)
@@ -41,13 +48,13 @@ def test_a_change_of_progress_alone_is_ignored(raw_job: Make) -> None:
     assert not before.same_work(parse.job(raw_job(status={"phase": "Running"}, generation=2)))
 
 
-def test_a_model_that_waits_to_be_fetched_is_planned(raw_job: Make) -> None:
+def test_a_model_that_waits_to_be_fetched_is_planned() -> None:
     before = parse.job(raw_job(status={"phase": "Running", "progress": {"step": 7}}))
     kept = {"step": 7, "modelKeptUntil": "2026-01-01T00:10:00Z"}
     assert not before.same_work(parse.job(raw_job(status={"phase": "Running", "progress": kept}, version=11)))
 
 
-def test_a_batch_job(raw_batch_job: Make) -> None:
+def test_a_batch_job() -> None:
     raw = raw_batch_job(active=1, ready=1, succeeded=1, startTime="2026-01-01T00:00:11Z")
     seen = seen_batch_job(raw)
     assert (seen.name, seen.uid, seen.owner_uid, seen.attempt) == ("flowers-1", "batch-1", "job-1", 1)
@@ -68,16 +75,14 @@ def test_a_batch_job(raw_batch_job: Make) -> None:
         ((("SuccessCriteriaMet", "True"), ("Complete", "True")), "Complete"),
     ],
 )
-def test_a_batch_job_ends_with_its_last_condition(
-    raw_batch_job: Make, conditions: tuple[tuple[str, str], ...], ended: str
-) -> None:
+def test_a_batch_job_ends_with_its_last_condition(conditions: tuple[tuple[str, str], ...], ended: str) -> None:
     seen = seen_batch_job(raw_batch_job(conditions=conditions))
     assert seen.ended == ended
     assert seen.ended_at == (START + 60 if ended else None)
     assert seen.end_message == ("words" if ended else "")
 
 
-def test_when_the_status_of_a_batch_job_was_written(raw_batch_job: Make) -> None:
+def test_when_the_status_of_a_batch_job_was_written() -> None:
     writers = [
         {"manager": "mptraining-operator", "time": "2026-01-01T00:09:00Z"},
         {"manager": "kube-controller-manager", "subresource": "status", "time": "2026-01-01T00:01:00Z"},
@@ -90,7 +95,7 @@ def test_when_the_status_of_a_batch_job_was_written(raw_batch_job: Make) -> None
     assert seen_batch_job(raw).changed == parse.optional_time("2026-01-01T00:02:00Z")
 
 
-def test_a_batch_job_is_suspended_until_its_controller_has_seen_that_it_is_not(raw_batch_job: Make) -> None:
+def test_a_batch_job_is_suspended_until_its_controller_has_seen_that_it_is_not() -> None:
     """Its startTime is older than that: a deadline would count the time in the queue."""
     assert seen_batch_job(raw_batch_job(conditions=(("Suspended", "True"),))).suspended
     assert not seen_batch_job(raw_batch_job(conditions=(("Suspended", "False"),))).suspended
@@ -100,7 +105,7 @@ def terminated(code: int, at: str, message: str = "", reason: str = "Error") -> 
     return {"terminated": {"exitCode": code, "finishedAt": at, "message": message, "reason": reason}}
 
 
-def test_the_end_of_the_trainer_is_that_of_the_pod(raw_pod: Make) -> None:
+def test_the_end_of_the_trainer_is_that_of_the_pod() -> None:
     end = terminated(1, "2026-01-01T00:00:40Z", "first", "OOMKilled")
     raw = raw_pod(phase="Failed", init=(terminated(0, "2026-01-01T00:00:30Z", "unpacked"),), containers=(end,))
     seen = seen_pod(raw)
@@ -109,12 +114,12 @@ def test_the_end_of_the_trainer_is_that_of_the_pod(raw_pod: Make) -> None:
     assert seen.terminated
 
 
-def test_a_failed_init_container_counts(raw_pod: Make) -> None:
+def test_a_failed_init_container_counts() -> None:
     seen = seen_pod(raw_pod(phase="Failed", init=(terminated(2, "2026-01-01T00:00:40Z", "no source"),)))
     assert (seen.exit_code, seen.termination_message) == (2, "no source")
 
 
-def test_the_last_event_says_whether_the_model_was_fetched(raw_pod: Make) -> None:
+def test_the_last_event_says_whether_the_model_was_fetched() -> None:
     event = events.Finished(
         time=1.0, attempt=1, incarnation="i", worker=0, reason="Succeeded", exit_code=0, message="", hand_over="Fetched"
     )
@@ -134,12 +139,12 @@ def test_the_last_event_says_whether_the_model_was_fetched(raw_pod: Make) -> Non
     ],
 )
 def test_why_a_container_waits(
-    raw_pod: Make, init: tuple[dict[str, Any], ...], main: tuple[dict[str, Any], ...], waiting: str
+    init: tuple[dict[str, Any], ...], main: tuple[dict[str, Any], ...], waiting: str
 ) -> None:
     assert seen_pod(raw_pod(phase="Pending", init=init, containers=main)).waiting == waiting
 
 
-def test_conditions_of_a_pod(raw_pod: Make) -> None:
+def test_conditions_of_a_pod() -> None:
     at = "2026-01-01T00:00:40Z"
     disruption = {
         "type": "DisruptionTarget",
@@ -154,7 +159,7 @@ def test_conditions_of_a_pod(raw_pod: Make) -> None:
     assert seen_pod(raw_pod(conditions=({**disruption, "status": "False"},))).disruption == ""
 
 
-def test_a_pod_that_finds_no_node(raw_pod: Make) -> None:
+def test_a_pod_that_finds_no_node() -> None:
     words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
     raw = raw_pod(phase="Pending", conditions=(condition,))
@@ -166,12 +171,12 @@ def test_a_pod_that_finds_no_node(raw_pod: Make) -> None:
     assert (seen.unscheduled, seen.scheduled) == ("", START + 40)
 
 
-def test_a_pod_that_is_being_deleted(raw_pod: Make) -> None:
+def test_a_pod_that_is_being_deleted() -> None:
     seen = seen_pod(raw_pod(metadata={"deletionTimestamp": "2026-01-01T00:01:00Z"}, reason="Evicted", message="disk"))
     assert (seen.deletion, seen.reason, seen.message) == (START + 60, "Evicted", "disk")
 
 
-def test_foreign_objects_lack_the_operators_labels(raw_pod: Make) -> None:
+def test_foreign_objects_lack_the_operators_labels() -> None:
     raw = raw_pod()
     raw["metadata"]["labels"] = {}
     raw["metadata"]["ownerReferences"] = [{"kind": "Job", "uid": "x"}]
@@ -182,7 +187,7 @@ def test_foreign_objects_lack_the_operators_labels(raw_pod: Make) -> None:
 
 
 @pytest.mark.parametrize("index", ["²", "٣", "9" * 5000, "1e3", "-1", ""])
-def test_what_is_no_number_matches_nothing(raw_pod: Make, index: str) -> None:
+def test_what_is_no_number_matches_nothing(index: str) -> None:
     raw = raw_pod()
     raw["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = index
     assert seen_pod(raw).index == -1
@@ -195,12 +200,8 @@ TEXT = (
 )
 
 
-# The fixtures create a new object each time they are called.
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(TEXT, min_size=14, max_size=14))
-def test_no_object_of_a_user_stops_the_operator(
-    raw_job: Make, raw_pod: Make, raw_batch_job: Make, raw_event: Make, texts: list[str]
-) -> None:
+def test_no_object_of_a_user_stops_the_operator(texts: list[str]) -> None:
     draw = iter(texts * 2)
     labels = {
         "mptraining.dev/job": next(draw),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +16,8 @@ from mptraining_operator.watch.informer import CHILD_STREAMS, Intake
 from mptraining_operator.watch.reflector import Reflector
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
+from tests.unit.operator.api_objects import raw_job, raw_pod
 
-Make = Callable[..., dict[str, Any]]
 KEY = Key("team", "flowers")
 POD_STREAM = next(stream for stream in CHILD_STREAMS if stream.resource == PODS)
 
@@ -43,7 +43,7 @@ def event(type: str, raw: dict[str, Any]) -> dict[str, Any]:
 
 
 class Bench:
-    def __init__(self, clock: Clock, raw_job: Make, *scripts: list[dict[str, Any] | Exception]) -> None:
+    def __init__(self, clock: Clock, *scripts: list[dict[str, Any] | Exception]) -> None:
         self.cache, self.queue = Cache(clock), WorkQueue(clock)
         self.cache.put_job(parse.job(raw_job()))
         self.watches = Watches(*scripts)
@@ -62,13 +62,10 @@ class Bench:
         return {pod.uid: pod.phase for pod in found.pods}
 
 
-def test_events_reach_the_cache_and_the_next_watch_begins_after_the_last(
-    clock: Clock, raw_job: Make, raw_pod: Make
-) -> None:
+def test_events_reach_the_cache_and_the_next_watch_begins_after_the_last(clock: Clock) -> None:
     bookmark = event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "140", "creationTimestamp": None}})
     bench = Bench(
         clock,
-        raw_job,
         [
             event("ADDED", raw_pod(version=101, phase="Pending")),
             event("MODIFIED", raw_pod(version=102)),
@@ -92,27 +89,27 @@ def test_events_reach_the_cache_and_the_next_watch_begins_after_the_last(
 @pytest.mark.parametrize("in_stream", [True, False])
 @pytest.mark.parametrize(("code", "reason"), [(410, "Expired"), (504, "Timeout")])
 def test_a_version_that_the_server_does_not_have_leads_to_a_list(
-    clock: Clock, raw_job: Make, in_stream: bool, code: int, reason: str
+    clock: Clock, in_stream: bool, code: int, reason: str
 ) -> None:
     status = {"kind": "Status", "code": code, "reason": reason, "message": "resource version"}
     gone: dict[str, Any] | Exception = event("ERROR", status) if in_stream else ApiProblem(code, reason, "version")
-    bench = Bench(clock, raw_job, [gone], [])
+    bench = Bench(clock, [gone], [])
     with pytest.raises(ApiProblem, match="version"):
         bench.reflector.watch_once()
     bench.reflector.watch_once()
     assert (bench.lists, bench.watches.versions) == (1, ["100", "500"])
 
 
-def test_after_a_broken_connection_nothing_is_listed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_after_a_broken_connection_nothing_is_listed(clock: Clock) -> None:
     broken = ApiProblem(0, "NoAnswer", "reset")
-    bench = Bench(clock, raw_job, [event("ADDED", raw_pod(version=101)), broken], [])
+    bench = Bench(clock, [event("ADDED", raw_pod(version=101)), broken], [])
     with pytest.raises(ApiProblem):
         bench.reflector.watch_once()
     bench.reflector.watch_once()
     assert (bench.lists, bench.watches.versions) == (0, ["100", "101"])
 
 
-def test_after_a_minute_without_a_bookmark_the_resource_is_listed(clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_after_a_minute_without_a_bookmark_the_resource_is_listed(clock: Clock) -> None:
     """With a version of before the restore of an etcd backup, the API server answers 200 and is silent."""
 
     class Silent(Watches):
@@ -122,7 +119,7 @@ def test_after_a_minute_without_a_bookmark_the_resource_is_listed(clock: Clock, 
                 clock.now += 90
                 raise ApiProblem(0, "NoAnswer", "Read timed out")
 
-    bench = Bench(clock, raw_job)
+    bench = Bench(clock)
     watches = Silent([event("ADDED", raw_pod(version=101))], [])
     bench.reflector._cluster = watches  # type: ignore[assignment]
     with pytest.raises(ApiProblem):
@@ -131,18 +128,16 @@ def test_after_a_minute_without_a_bookmark_the_resource_is_listed(clock: Clock, 
     assert (bench.lists, watches.versions) == (1, ["100", "500"])
 
 
-def test_one_object_that_cannot_be_read_stops_no_watch(
-    clock: Clock, raw_job: Make, raw_pod: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_object_that_cannot_be_read_stops_no_watch(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     malformed = {**raw_pod(version=101), "status": {"conditions": [{}]}}
-    bench = Bench(clock, raw_job, [event("ADDED", malformed), event("ADDED", raw_pod(uid="pod-1", version=102))])
+    bench = Bench(clock, [event("ADDED", malformed), event("ADDED", raw_pod(uid="pod-1", version=102))])
     bench.reflector.watch_once()
     assert bench.pods() == {"pod-1": "Running"}
     assert "one of the pods is skipped" in caplog.text
 
 
-def test_a_watch_that_ends_is_begun_again_until_the_operator_stops(clock: Clock, raw_job: Make) -> None:
-    bench = Bench(clock, raw_job)
+def test_a_watch_that_ends_is_begun_again_until_the_operator_stops(clock: Clock) -> None:
+    bench = Bench(clock)
     scripts: list[int] = []
 
     def watch_once() -> None:

@@ -10,34 +10,53 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem
+from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem, Resource
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.informer import CRD_MISSING, STREAMS, Intake, Relister
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
-from tests.unit.operator.api_objects import decoded
-from tests.unit.operator.controller.reconciled_job import KEY, Make
+from tests.unit.operator.api_objects import decoded, raw_batch_job, raw_job, raw_pod
+from tests.unit.operator.controller.reconciled_job import KEY
 
 
-def flowers(cache: Cache) -> Snapshot:
-    found = cache.snapshot(KEY, Limits())
-    assert found is not None
-    return found
+class Lists(Relister):
+    """The relister of an API server in memory, with the cache that it fills."""
+
+    def __init__(self, api: Any, clock: Any, namespaces: tuple[str, ...] = ()) -> None:
+        self.cache = Cache(clock)
+        self.intake = Intake(self.cache, WorkQueue(clock))
+        super().__init__(api, self.intake, seconds=600, namespaces=namespaces, clock=clock)
+
+    @property
+    def flowers(self) -> Snapshot:
+        found = self.cache.snapshot(KEY, Limits())
+        assert found is not None
+        return found
+
+    @property
+    def names(self) -> set[str]:
+        return {key.name for key in self.cache.job_keys()}
+
+    @property
+    def job_namespaces(self) -> set[str]:
+        return {key.namespace for key in self.cache.job_keys()}
+
+    def arrive(self, resource: Resource, raw: dict[str, Any]) -> None:
+        """Let a watch report an object."""
+        self.intake.put(resource, decoded(resource, raw))
 
 
-def relister(api: Any, clock: Clock, namespaces: tuple[str, ...] = ()) -> tuple[Relister, Cache, WorkQueue]:
-    cache, queue = Cache(clock), WorkQueue(clock)
-    intake = Intake(cache, queue)
-    return Relister(api, intake, seconds=600, namespaces=namespaces, clock=clock), cache, queue
+@pytest.fixture
+def lists(api: Any, clock: Clock) -> Lists:
+    return Lists(api, clock)
 
 
-def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make, raw_pod: Make) -> None:
+def test_a_list_finds_everything_in_pages(lists: Lists, api: Any, clock: Clock) -> None:
     api.page_size = 2
     for number in range(5):
         api.put(JOBS, raw_job(f"j{number}", uid=f"u{number}"))
     api.put(PODS, raw_pod())
-    lists, cache, _ = relister(api, clock)
     seconds: dict[str, float] = {}
     lists._observe_list = seconds.__setitem__
     api.before = lambda *call: setattr(clock, "now", clock.now + 2)
@@ -46,60 +65,50 @@ def test_a_list_finds_everything_in_pages(api: Any, clock: Clock, raw_job: Make,
     lists.run_once()
     assert lists.complete.is_set()
     assert seconds == {stream.resource.plural: 2 for stream in STREAMS}
-    assert len(cache.job_keys()) == 5
+    assert len(lists.names) == 5
     assert [call[1] for call in api.calls] == [stream.resource.plural for stream in STREAMS]
     clock.now += 5
     assert lists.age() == 5
 
 
-def test_what_a_list_lacks_is_gone_unless_it_is_newer(
-    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
-) -> None:
-    lists, cache, _ = relister(api, clock)
-    intake = lists._receiver
+def test_what_a_list_lacks_is_gone_unless_it_is_newer(lists: Lists, api: Any) -> None:
     for resource, raw in (
         (JOBS, raw_job("stays", uid="s")),
         (JOBS, raw_job()),
         (PODS, raw_pod()),
         (BATCH_JOBS, raw_batch_job()),
     ):
-        intake.put(resource, decoded(resource, api.put(resource, raw)))
+        lists.arrive(resource, api.put(resource, raw))
     # The stream is ahead of the list that is being read.
-    fresh = decoded(JOBS, raw_job("fresh", uid="f", version=10_000))
-    api.before = lambda verb, plural, name: plural == "mptrainingjobs" and intake.put(JOBS, fresh)
+    fresh = raw_job("fresh", uid="f", version=10_000)
+    api.before = lambda verb, plural, name: plural == "mptrainingjobs" and lists.arrive(JOBS, fresh)
     for key in [key for key in api.objects if key[2] not in ("stays", "flowers")]:
         del api.objects[key]
     lists.run_once()
-    found = flowers(cache)
+    found = lists.flowers
     assert (found.pods, found.batch_jobs) == ((), ())
-    assert {key.name for key in cache.job_keys()} == {"stays", "flowers", "fresh"}
+    assert lists.names == {"stays", "flowers", "fresh"}
     api.before = lambda *call: None
     del api.objects[("mptrainingjobs", "team", "flowers")]
     lists.run_once()
-    assert {key.name for key in cache.job_keys()} == {"stays"}
+    assert lists.names == {"stays"}
 
 
-def test_one_object_that_cannot_be_read_stops_no_list(
-    api: Any, clock: Clock, raw_job: Make, raw_pod: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_object_that_cannot_be_read_stops_no_list(lists: Lists, api: Any, caplog: pytest.LogCaptureFixture) -> None:
     """It is not treated as deleted: its last readable state is kept."""
-    lists, cache, _ = relister(api, clock)
     api.put(JOBS, raw_job())
     api.put(PODS, raw_pod())
     lists.run_once()
     api.put(PODS, {**raw_pod(), "status": {"phase": "Failed", "conditions": [{}]}})
     api.put(PODS, raw_pod("flowers-1-1-abcde", uid="pod-1", index=1))
     lists.run_once()
-    found = flowers(cache)
+    found = lists.flowers
     assert {(each.uid, each.phase) for each in found.pods} == {("pod-0", "Running"), ("pod-1", "Running")}
     assert "one of the pods is skipped: team/flowers-1-0-abcde" in caplog.text
 
 
-def test_a_leader_decides_from_a_list_that_began_when_it_led(
-    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
-) -> None:
+def test_a_leader_decides_from_a_list_that_began_when_it_led(lists: Lists, api: Any) -> None:
     """The previous list is inconsistent: the previous leader wrote between its Jobs and its MPTrainingJobs."""
-    lists, cache, _ = relister(api, clock)
 
     def writes(verb: str, plural: str, name: str) -> None:
         if plural == "mptrainingjobs":
@@ -109,21 +118,20 @@ def test_a_leader_decides_from_a_list_that_began_when_it_led(
 
     api.before = writes
     lists.run_once()
-    torn = flowers(cache)
+    torn = lists.flowers
     assert (torn.batch_job(2), torn.status and torn.status.current_attempt) == (None, 2)
     assert lists.age() == 0
     assert lists.list_until_complete(threading.Event())
-    assert flowers(cache).batch_job(2) is not None
+    assert lists.flowers.batch_job(2) is not None
 
 
 def test_a_list_that_is_needed_is_retried_until_it_succeeds(
-    api: Any, clock: Clock, caplog: pytest.LogCaptureFixture
+    lists: Lists, api: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Impatient(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             return self.is_set()
 
-    lists, _, _ = relister(api, clock)
     api.refuse("list", PODS, ApiProblem(500, "InternalError", "etcd"))
     api.refuse("list", PODS, ZeroDivisionError("ours"))
     assert lists.list_until_complete(Impatient())
@@ -136,15 +144,16 @@ def test_a_list_that_is_needed_is_retried_until_it_succeeds(
 
 
 @pytest.mark.parametrize(("age", "pause"), [(0, 60), (50, 10), (58, 5), (580, 5), (598, 2), (700, 0)])
-def test_a_stream_that_restarted_waits_a_little_for_others(api: Any, clock: Clock, age: float, pause: float) -> None:
-    lists, _, _ = relister(api, clock)
+def test_a_stream_that_restarted_waits_a_little_for_others(
+    lists: Lists, clock: Clock, age: float, pause: float
+) -> None:
     lists.run_once()
     clock.now += age
     assert lists.seconds_until_relist() == pause
 
 
 def test_a_stream_that_restarted_leads_to_a_list(api: Any) -> None:
-    lists, _, _ = relister(api, time.monotonic)  # type: ignore[arg-type]
+    lists = Lists(api, time.monotonic)
     listed = threading.Semaphore(0)
     lists._on_listed = listed.release
     lists.start()
@@ -157,9 +166,8 @@ def test_a_stream_that_restarted_leads_to_a_list(api: Any) -> None:
 
 
 @pytest.mark.parametrize("decides", [True, False])
-def test_a_standby_lists_no_jobs_and_pods_again(api: Any, clock: Clock, decides: bool) -> None:
+def test_a_standby_lists_no_jobs_and_pods_again(lists: Lists, api: Any, decides: bool) -> None:
     """Its watches are enough until it leads; the lists of every replica would cost the API server as much."""
-    lists, _, _ = relister(api, clock)
     lists._decides = lambda: decides
     lists.run_once()
     first = len(api.calls)
@@ -185,17 +193,17 @@ FORBIDDEN = ApiProblem(403, "Forbidden", 'pods is forbidden: cannot list resourc
     ],
 )
 def test_a_namespace_that_cannot_be_listed_delays_no_other(
-    api: Any, clock: Clock, raw_job: Make, raw_pod: Make, problem: ApiProblem, caplog: pytest.LogCaptureFixture
+    api: Any, clock: Clock, problem: ApiProblem, caplog: pytest.LogCaptureFixture
 ) -> None:
     for namespace in ("a", "b", "c"):
         api.put(JOBS, raw_job(namespace=namespace, uid=namespace))
-    lists, cache, _ = relister(api, clock, ("a", "b", "c"))
+    lists = Lists(api, clock, ("a", "b", "c"))
     available: list[dict[str, str]] = []
     lists._on_available = lambda: available.append(lists.unavailable())
     api.refused["b"] = problem
     assert lists.list_until_complete(threading.Event())
     assert lists.complete.is_set()
-    assert {key.namespace for key in cache.job_keys()} == {"a", "c"}
+    assert lists.job_namespaces == {"a", "c"}
     assert [lists.is_unknown(namespace) for namespace in ("a", "b", "c")] == [False, True, False]
     assert lists.unavailable() == {"b": problem.reason}
     assert len([record for record in caplog.records if "namespace b" in record.message]) == 1
@@ -206,35 +214,32 @@ def test_a_namespace_that_cannot_be_listed_delays_no_other(
     lists.run_once(namespaces=("b",))
     assert available == [{}]
     assert not lists.is_unknown("b")
-    assert {key.namespace for key in cache.job_keys()} == {"a", "b", "c"}
+    assert lists.job_namespaces == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(("problem", "unknown"), [(FORBIDDEN, True), (ApiProblem(500, "InternalError", "etcd"), False)])
 def test_a_later_list_that_fails_leaves_what_the_watches_report(
-    api: Any, clock: Clock, raw_job: Make, problem: ApiProblem, unknown: bool
+    api: Any, clock: Clock, problem: ApiProblem, unknown: bool
 ) -> None:
     api.put(JOBS, raw_job(namespace="b", uid="b"))
-    lists, cache, _ = relister(api, clock, ("a", "b"))
+    lists = Lists(api, clock, ("a", "b"))
     lists.run_once()
     api.refused["b"] = problem
     lists.run_once()
     assert lists.is_unknown("b") is unknown
-    assert len(cache.job_keys()) == 1
+    assert len(lists.names) == 1
 
 
 def test_without_any_namespace_the_replica_is_not_ready(api: Any, clock: Clock) -> None:
-    lists, _, _ = relister(api, clock, ("a", "b"))
+    lists = Lists(api, clock, ("a", "b"))
     api.refused = dict.fromkeys(("a", "b"), FORBIDDEN)
     with pytest.raises(ApiProblem, match="forbidden"):
         lists.run_once()
     assert not lists.complete.is_set()
 
 
-def test_a_list_after_the_restore_of_a_backup_replaces_what_was_known(
-    api: Any, clock: Clock, raw_job: Make, raw_batch_job: Make, raw_pod: Make
-) -> None:
+def test_a_list_after_the_restore_of_a_backup_replaces_what_was_known(lists: Lists, api: Any) -> None:
     """Versions have gone back: a deleted job with its children exists again, one created since then does not."""
-    lists, cache, _ = relister(api, clock)
     api._versions = itertools.count(100)
     for resource, raw in ((JOBS, raw_job()), (BATCH_JOBS, raw_batch_job()), (PODS, raw_pod())):
         api.put(resource, raw)
@@ -246,52 +251,47 @@ def test_a_list_after_the_restore_of_a_backup_replaces_what_was_known(
     api.put(JOBS, raw_job("stays", uid="s", generation=2))
     api.put(JOBS, raw_job("later", uid="l"))
     lists.run_once()
-    assert {key.name for key in cache.job_keys()} == {"stays", "later"}
+    assert lists.names == {"stays", "later"}
     api.objects = backup
     api._versions = itertools.count(200)
     api.put(JOBS, raw_job("stays", uid="s"))
     lists.run_once()
-    assert {key.name for key in cache.job_keys()} == {"flowers", "stays"}
-    found = flowers(cache)
+    assert lists.names == {"flowers", "stays"}
+    found = lists.flowers
     assert (len(found.batch_jobs), len(found.pods)) == (1, 1)
     # Updates from now on count, though their versions are lower than those of before the restore.
-    intake = lists._receiver
-    intake.put(PODS, decoded(PODS, raw_pod(version=300, phase="Failed")))
-    intake.put(JOBS, decoded(JOBS, raw_job("stays", uid="s", version=301, generation=2)))
-    found = flowers(cache)
+    lists.arrive(PODS, raw_pod(version=300, phase="Failed"))
+    lists.arrive(JOBS, raw_job("stays", uid="s", version=301, generation=2))
+    found = lists.flowers
     assert [pod.phase for pod in found.pods] == ["Failed"]
-    stays = cache.stored(Key("team", "stays"))
+    stays = lists.cache.stored(Key("team", "stays"))
     assert stays is not None
     assert stays.generation == 2
 
 
-def test_an_update_that_arrives_during_a_list_is_kept(api: Any, clock: Clock, raw_job: Make) -> None:
-    lists, cache, _ = relister(api, clock)
+def test_an_update_that_arrives_during_a_list_is_kept(lists: Lists, api: Any) -> None:
     api._versions = itertools.count(100)
     api.put(JOBS, raw_job())
-    newer = decoded(JOBS, raw_job(version=900, generation=2))
-    late = decoded(JOBS, raw_job("deleted", uid="d", version=50))
 
     def arrives(verb: str, plural: str, name: str) -> None:
         if plural == "mptrainingjobs":
-            lists._receiver.put(JOBS, newer)
-            lists._receiver.put(JOBS, late)
+            lists.arrive(JOBS, raw_job(version=900, generation=2))
+            lists.arrive(JOBS, raw_job("deleted", uid="d", version=50))
 
     api.before = arrives
     lists.run_once()
-    stored = cache.stored(KEY)
+    stored = lists.cache.stored(KEY)
     assert stored is not None
     assert stored.generation == 2
     # A watch that is late about a deleted job also reports its deletion; the next list would.
     api.before = lambda *call: None
     lists.run_once()
-    assert [key.name for key in cache.job_keys()] == ["flowers"]
+    assert lists.names == {"flowers"}
 
 
-def test_a_missing_resource_is_logged_in_one_line(api: Any, raw_job: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_resource_is_logged_in_one_line(api: Any, caplog: pytest.LogCaptureFixture) -> None:
     api.refuse("list", JOBS, ApiProblem(404, "NotFound", "404 page not found"))
-    lists, _, _ = relister(api, time)  # type: ignore[arg-type]
-    lists._clock = time.monotonic
+    lists = Lists(api, time.monotonic)
     lists.start()
     until = time.monotonic() + 60
     while not caplog.records and time.monotonic() < until:

@@ -9,25 +9,16 @@ from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.convert import convert
-from mptraining_records.index import dataset_index
-from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
-from mptraining_records.tfrecord import example
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.manifest import Manifest
+from tests.unit.records.convert.pictures import records
 
 
 def _convert(path: Path, label: str | None = None, /, **arrays: NDArray[Any]) -> Manifest:
     np.savez(path / "rows.npz", **arrays)
     (made,) = convert(str(path / "rows.npz"), str(path / "out"), label=label, keep_order=True)
     return made
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    dataset = dataset_index.build([f"{path}/out/*.tfrecord"])
-    with RecordReader(dataset) as reader:
-        parsed = [example.parse(record or b"") for record in reader.read(np.arange(dataset.count))]
-    return [{name: values for name, (_, values) in row.items()} for row in parsed]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +47,7 @@ def test_raw_tensors_are_little_endian_in_c_order(tmp_path: Path) -> None:
     images = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     halves = np.asfortranarray(np.arange(12, dtype=">f2").reshape(2, 2, 3))
     _convert(tmp_path, image=images, half=halves)
-    first, second = _rows(tmp_path)
+    first, second = records(f"{tmp_path}/out/*.tfrecord")
     assert first["image"] == [bytes(range(12))]
     assert second["half"] == [np.arange(6, 12, dtype="<f2").tobytes()]
 

@@ -47,9 +47,7 @@ def test_kept_order_is_reported_where_it_is_sorted(rows: str, tmp_path: Path) ->
     assert made.permutation_seed is None
     assert made.label_correlation == 0.99
     assert made.is_sorted_by_label
-    found = manifest.find([f"{tmp_path}/a/train-*"])
-    assert found is not None
-    assert found.is_sorted_by_label
+    assert manifest.find([f"{tmp_path}/a/train-*"]) == made
 
 
 def test_records_of_a_file_are_whole_after_the_way_through_temporary_files(tmp_path: Path) -> None:

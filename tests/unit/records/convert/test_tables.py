@@ -1,22 +1,17 @@
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.convert import convert
-from mptraining_records.index import dataset_index
-from mptraining_records.reading.reader import RecordReader
-from mptraining_records.tfrecord import example
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.manifest import Manifest
+from tests.unit.records.convert.pictures import picture, records
 
 
 def _csv(path: Path, text: str, label: str | None = None) -> Manifest:
@@ -32,10 +27,7 @@ def _parquet(path: Path, columns: dict[str, Any], label: str | None = None) -> M
 
 
 def _rows(path: Path) -> list[dict[str, list[Any]]]:
-    dataset = dataset_index.build([f"{path}/out/*.tfrecord"])
-    with RecordReader(dataset) as reader:
-        parsed = [example.parse(record or b"") for record in reader.read(np.arange(dataset.count))]
-    return [{name: list(values) for name, (_, values) in row.items()} for row in parsed]
+    return records(f"{path}/out/*.tfrecord")
 
 
 class Test_csv:
@@ -61,25 +53,21 @@ class Test_csv:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("x,label\n1,2\n3,\n", "column 'label': 1 row has no label, the first in line 3"),
             ("x,label\n1,0.5\n3,NaN\n", "column 'label': 1 row has no label, the first in line 3"),
             ("x,label\n,2\n", "column 'x': 1 row has no value, the first in line 2"),
             ("x,x\n1,2\n", "unreadable: CSV file contained multiple columns named x"),
             ("x,y\n1,2\n3\n", "unreadable: .*Expected 2 columns"),
             ("x\n2024-01-01\n", "column 'x' has the type date32"),
+            ("x,species\n1,a\n", r"no 'specie' in it.*Did you mean 'species'"),
             ("x,label\n", "no row"),
             ("", "unreadable"),
         ],
     )
     def test_gaps_and_damage_are_named(self, tmp_path: Path, text: str, said: str) -> None:
         with pytest.raises(InvalidData, match=said) as caught:
-            _csv(tmp_path, text)
+            _csv(tmp_path, text, "specie" if "species" in text else None)
         assert str(caught.value).startswith(str(tmp_path / "rows.csv"))
         assert "\n" not in str(caught.value)
-
-    def test_a_missing_label_names_the_nearest(self, tmp_path: Path) -> None:
-        with pytest.raises(InvalidData, match=r"no 'specie' in it.*Did you mean 'species'"):
-            _csv(tmp_path, "x,species\n1,a\n", "specie")
 
 
 class Test_gaps:
@@ -100,18 +88,19 @@ class Test_gaps:
             "rows, --columns rooms leaves out the columns with gaps"
         )
 
-    def test_columns_are_no_way_out_for_a_label(self, tmp_path: Path) -> None:
-        with pytest.raises(InvalidData, match=r"Fill the gaps; or --missing Drop leaves out 4 of 5 rows$"):
-            self._convert(tmp_path, self.TEXT, label="price")
-
-    def test_a_column_without_any_value_is_left_out_by_columns_alone(self, tmp_path: Path) -> None:
-        for missing in ("Error", "Drop"):
-            with pytest.raises(InvalidData, match=r"the gaps; or --columns z leaves out the columns with gaps$"):
-                self._convert(tmp_path, "x,z\n,1\n,2\n", missing=missing)
-
-    def test_lines_in_a_quoted_value_are_counted(self, tmp_path: Path) -> None:
-        with pytest.raises(InvalidData, match="the first in line 4; expected"):
-            self._convert(tmp_path, 'note,x\n"two\nlines",1\n"two\nlines",\n')
+    @pytest.mark.parametrize(
+        ("text", "options", "message"),
+        [
+            # Columns are no way out for a label; without a row without gaps they are the only one.
+            (TEXT, {"label": "price"}, r"Fill the gaps; or --missing Drop leaves out 4 of 5 rows$"),
+            ("x,z\n,1\n,2\n", {}, r"the gaps; or --columns z leaves out the columns with gaps$"),
+            ("x,z\n,1\n,2\n", {"missing": "Drop"}, r"the gaps; or --columns z leaves out the columns with gaps$"),
+            ('note,x\n"two\nlines",1\n"two\nlines",\n', {}, "the first in line 4; expected"),
+        ],
+    )
+    def test_the_ways_out_are_named(self, tmp_path: Path, text: str, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(InvalidData, match=message):
+            self._convert(tmp_path, text, **options)
 
     def test_drop_leaves_the_rows_out_and_reports_them(self, tmp_path: Path) -> None:
         (made,), notices = self._convert(tmp_path, self.TEXT, missing="Drop")
@@ -185,9 +174,7 @@ class Test_parquet:
         assert [row["words"] for row in rows] == [[b"a"], [b"b", b"c"], []]
 
     def test_images_and_lists_of_images_are_recognized(self, tmp_path: Path) -> None:
-        content = io.BytesIO()
-        Image.new("RGB", (4, 3)).save(content, "PNG")
-        image = content.getvalue()
+        image = picture("png", (3, 4))
         made = _parquet(tmp_path, {"frames": [[image] * 2, [image]], "image": [image] * 2, "name": ["a", "b"]})
         assert made.features == (
             Feature(name="frames", dtype="uint8", shape=(None, 3, 4, 3), decode="png"),

@@ -94,33 +94,37 @@ def test_sequences_are_features_of_varying_length(tmp_path: Path) -> None:
         assert list(row["words"]) == [b"a"] * (row["nested/n"][0] % 3)
 
 
-def test_sequences_of_what_is_no_tensor_are_refused(tmp_path: Path) -> None:
-    pets = tmp_path / "pets"
-    shutil.copytree(PETS, pets)
-    document = json.loads((PETS / "features.json").read_text())
-    words = document["featuresDict"]["features"]["words"]
-    words["sequence"]["feature"] = {"sequence": {"feature": {"text": {}}}}
-    pets.joinpath("features.json").write_text(json.dumps(document))
-    with pytest.raises(InvalidData, match=r"feature 'words' is a sequence of sequences.*Select other features"):
-        convert(str(pets), str(tmp_path / "out"), columns=["words"])
-
-
 def test_an_unknown_column_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match=r"no column 'wrods' for --columns.*Did you mean 'words'"):
         convert(str(PETS), str(tmp_path), columns=["wrods"])
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+WRITTEN = json.loads((PETS / "features.json").read_text())
+INFO = json.loads((PETS / "dataset_info.json").read_text())
+NESTED = {"sequence": {"feature": {"sequence": {"feature": {"text": {}}}}}}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("features.json", '{"type": "FeaturesDict"}', "no featuresDict"),
+        ("features.json", "{", "not JSON"),
+        (
+            "features.json",
+            json.dumps({"featuresDict": {"features": WRITTEN["featuresDict"]["features"] | {"words": NESTED}}}),
+            r"feature 'words' is a sequence of sequences.*Select other features",
+        ),
+        (
+            "dataset_info.json",
+            json.dumps(INFO | {"fileFormat": "array_record"}),
+            "files of the format 'array_record'; expected tfrecord",
+        ),
+    ],
+    ids=["no features", "no JSON", "nested sequences", "another format"],
+)
+def test_other_files_are_refused(tmp_path: Path, file: str, content: str, message: str) -> None:
     pets = tmp_path / "pets"
     shutil.copytree(PETS, pets)
-    pets.joinpath("features.json").write_text('{"type": "FeaturesDict"}')
-    with pytest.raises(InvalidData, match="no featuresDict"):
-        convert(str(pets), str(tmp_path / "out"))
-    pets.joinpath("features.json").write_text("{")
-    with pytest.raises(InvalidData, match="not JSON"):
-        convert(str(pets), str(tmp_path / "out"))
-    shutil.copy(PETS / "features.json", pets)
-    info = json.loads((PETS / "dataset_info.json").read_text())
-    pets.joinpath("dataset_info.json").write_text(json.dumps({**info, "fileFormat": "array_record"}))
-    with pytest.raises(InvalidData, match="files of the format 'array_record'; expected tfrecord"):
-        convert(str(pets), str(tmp_path / "out"))
+    (pets / file).write_text(content)
+    with pytest.raises(InvalidData, match=message):
+        convert(str(pets), str(tmp_path / "out"), columns=["words"])

@@ -17,7 +17,6 @@ from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing
-from mptraining_records.tfrecord.framing import BadRecord
 
 RECORDS = [bytes([number]) * (number * 37 % 400) for number in range(250)]
 CONTENT = b"".join(map(framing.encode, RECORDS))
@@ -54,19 +53,18 @@ def _read(uri: str, account: BadRecords | None = None) -> list[bytes | None]:
         pytest.param(gzip.compress(CONTENT) + bytes(512), id="padded"),
     ],
 )
-def test_compressed_records_are_read_like_others(write: Write, content: bytes) -> None:
+def test_compressed_records_are_read_like_others_piece_by_piece(
+    write: Write, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _read(write(content)) == RECORDS
+    monkeypatch.setattr(compressed, "_READ", 100)
+    monkeypatch.setattr(compressed, "_WRITE", 128)
     assert _read(write(content)) == RECORDS
 
 
 @pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
 def test_those_of_tensorflow_are_read(write: Write, kind: str) -> None:
     assert _read(write(bytes.fromhex(BY_TENSORFLOW[kind]))) == [b"hello", b""]
-
-
-def test_they_are_expanded_piece_by_piece(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "_READ", 100)
-    monkeypatch.setattr(compressed, "_WRITE", 128)
-    assert _read(write(gzip.compress(CONTENT[:5000]) + gzip.compress(CONTENT[5000:]))) == RECORDS
 
 
 def test_shards_keep_their_names_and_are_reported_once(write: Write, folder: str) -> None:
@@ -90,36 +88,39 @@ def test_damage_inside_names_the_file_that_the_user_knows(write: Write) -> None:
     assert caught.value.where == uri
 
 
-class Test_a_torn_file:
-    def test_gives_the_records_before_the_end(self, write: Write) -> None:
-        packed = gzip.compress(CONTENT)
-        account = BadRecords("Skip", 1)
-        uri = write(packed[: len(packed) // 2])
-        found = _read(uri, account)
-        assert 0 < len(found) < 250
-        assert found == RECORDS[: len(found)]
+def _flushed() -> bytes:
+    """Return a GZIP file that ends between two records."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb") as file:
+        file.write(CONTENT)
+        file.flush()
+        return packed.getvalue()
+
+
+def _flipped(packed: bytes) -> bytes:
+    place = len(packed) // 2
+    return packed[:place] + bytes([packed[place] ^ 0xFF]) + packed[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("packed", "fewest", "cause"),
+    [
+        (gzip.compress(CONTENT)[: len(gzip.compress(CONTENT)) // 2], 1, framing.TRUNCATED),
+        (_flushed(), 250, framing.TRUNCATED),
+        (_flipped(gzip.compress(CONTENT)), 50, None),
+    ],
+    ids=["torn", "torn between two records", "damaged"],
+)
+def test_the_records_before_damage_are_given(write: Write, packed: bytes, fewest: int, cause: str | None) -> None:
+    account = BadRecords("Skip", 250)
+    uri = write(packed)
+    records = _read(uri, account)
+    assert fewest <= len(records) <= 250
+    assert [record for record in records if record is not None] == RECORDS[: len(records) - records.count(None)]
+    assert {bad.uri for bad in account.skipped} == {uri}
+    if cause is not None:
         (bad,) = account.skipped
-        assert (bad.uri, bad.record, bad.cause) == (uri, len(found), framing.TRUNCATED)
-
-    def test_is_damaged_even_if_torn_between_two_records(self, write: Write) -> None:
-        packed = io.BytesIO()
-        with gzip.GzipFile(fileobj=packed, mode="wb") as file:
-            file.write(CONTENT)
-            file.flush()
-            torn = packed.getvalue()
-        account = BadRecords("Skip", 1)
-        uri = write(torn)
-        assert _read(uri, account) == RECORDS
-        assert account.skipped == (BadRecord(uri, 250, len(CONTENT), framing.TRUNCATED, 0),)
-
-    def test_gives_the_records_before_damage(self, write: Write) -> None:
-        packed = bytearray(gzip.compress(CONTENT))
-        packed[len(packed) // 2] ^= 0xFF
-        account = BadRecords("Skip", 250)
-        found = _read(write(bytes(packed)), account)
-        assert 50 < len(found) <= 250
-        assert [record for record in found if record is not None] == RECORDS[: len(found) - found.count(None)]
-        assert account.skipped
+        assert (bad.record, bad.cause) == (len(records), cause)
 
 
 @pytest.mark.parametrize(
@@ -143,16 +144,7 @@ def test_without_room_the_error_has_a_next_step(write: Write, tmp_path: Path, mo
 
     monkeypatch.setattr(compressed, "_inflate", full)
     uri = write(gzip.compress(CONTENT))
-    with pytest.raises(StorageUnavailable) as caught:
+    with pytest.raises(StorageUnavailable, match=r"no room to expand this .*: the disk is full.*TMPDIR") as caught:
         compressed.scan(storage.stat(uri), tmp_path)
     assert caught.value.where == uri
-    assert "no room to expand this compressed file: the disk is full" in str(caught.value)
-    assert "TMPDIR" in str(caught.value)
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "a.tfrecord.gz"] == []
-
-
-def test_an_expanded_file_is_whole_or_not_there(write: Write, tmp_path: Path) -> None:
-    uri = write(gzip.compress(CONTENT))
-    shard = compressed.scan(storage.stat(uri), tmp_path)
-    assert storage.read(shard.readable.uri) == CONTENT
-    assert list(Path(shard.readable.uri).parent.iterdir()) == [Path(shard.readable.uri)]

@@ -19,16 +19,13 @@ def shards(bucket: str, write_shard: WriteShard) -> list[str]:
     return [write_shard(f"{bucket}/data/{name}.tfrecord", [b"one", b"two", b"three"]) for name in "abc"]
 
 
-def test_every_shard_gets_an_index_that_jobs_find(shards: list[str], bucket: str) -> None:
+def test_every_shard_gets_an_index_that_jobs_find(shards: list[str], bucket: str, write_shard: WriteShard) -> None:
     report = dataset_index.publish([f"{bucket}/data/*"])
     assert (report.count("written"), report.records, report.bytes) == (3, 9, 3 * 59)
     traffic = Traffic()
     assert dataset_index.build([f"{bucket}/data/*"], traffic=traffic).count == 9
     assert traffic.figures.bytes == 0, "no shard is read"
-
-
-def test_what_fits_is_kept_unless_forced(shards: list[str], bucket: str, write_shard: WriteShard) -> None:
-    dataset_index.publish([f"{bucket}/data/*"])
+    # What fits is kept, unless forced.
     write_shard(shards[1], [b"four"])
     report = dataset_index.publish([f"{bucket}/data/*"])
     assert [each.state for each in report.shards] == ["kept", "written", "kept"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mptraining_records.index import shard_index
 from mptraining_records.index.read_plan import Limits, range_reads, split_by_bytes
-from mptraining_records.storage import storage
+from mptraining_records.storage.preconditions import StoredObject
 
 LIMITS = Limits(gap=30, range=100)
 
@@ -23,7 +23,7 @@ def test_every_record_is_in_one_range_and_every_range_within_the_limits(
     sizes: list[list[int]], wanted: list[int]
 ) -> None:
     shards = tuple(
-        shard_index.from_lengths(storage.StoredObject(str(number), 0, ""), np.array(lengths, np.int64), 0)
+        shard_index.from_lengths(StoredObject(str(number), 0, ""), np.array(lengths, np.int64), 0)
         for number, lengths in enumerate(sizes)
     )
     every = [(number, row) for number, lengths in enumerate(sizes) for row in range(len(lengths))]

@@ -28,8 +28,11 @@ def test_a_damaged_end_is_kept(shard: ShardIndex, flip: Callable[[str, int], Non
     assert np.array_equal(kept.offsets, damaged.offsets)
 
 
-def test_it_is_not_used_for_another_version_of_the_object(shard: ShardIndex, write_shard: WriteShard) -> None:
+def test_it_is_no_shard_and_not_used_for_another_version_of_the_object(
+    bucket: str, shard: ShardIndex, write_shard: WriteShard
+) -> None:
     sidecar.save(shard)
+    assert [stored.name for stored in storage.glob(f"{bucket}/data/*")] == ["a.tfrecord"]
     write_shard(shard.object.uri, [b"two", b"", b"three"])
     assert sidecar.load(storage.stat(shard.object.uri)) is None
     assert dataset_index.build([shard.object.uri]).shards[0].checksum != shard.checksum
@@ -54,8 +57,3 @@ def test_one_with_false_lengths_of_the_right_sum_is_not_used(shard: ShardIndex, 
     with np.errstate(over="ignore"):
         assert sidecar.load(shard.object) is None
     assert dataset_index.build([shard.object.uri]).count == 3
-
-
-def test_no_glob_of_shards_finds_it(bucket: str, shard: ShardIndex) -> None:
-    sidecar.save(shard)
-    assert [each.name for each in storage.glob(f"{bucket}/data/*")] == ["a.tfrecord"]

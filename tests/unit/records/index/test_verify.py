@@ -36,31 +36,45 @@ def test_a_sound_data_set_has_no_bad_records(shards: list[str], folder: str) -> 
     assert sorted(set(steps)) == [(number * 2000 * FRAME, 6000 * FRAME) for number in (1, 2, 3)]
 
 
-def test_it_continues_after_damaged_payloads(shards: list[str], folder: str, flip: Callable[[str, int], None]) -> None:
-    flip(shards[0], 14)
-    flip(shards[0], 1500 * FRAME + 12)
-    flip(shards[2], -1)
-    report = verify([storage.join(folder, "*")])
-    assert report.records == 6000
-    assert report.bad == (
-        BadRecord(shards[0], 0, 0, framing.BAD_PAYLOAD, FRAME),
-        BadRecord(shards[0], 1500, 1500 * FRAME, framing.BAD_PAYLOAD, FRAME),
-        BadRecord(shards[2], 1999, 1999 * FRAME, framing.BAD_PAYLOAD, FRAME),
-    )
-
-
-def test_a_damaged_length_costs_the_rest_of_its_file(
-    shards: list[str], folder: str, flip: Callable[[str, int], None]
+@pytest.mark.parametrize(
+    ("flips", "records", "bad"),
+    [
+        # Byte of a shard: the records that are bad, with the cause and the bytes that it costs.
+        (
+            [(0, 14), (0, 1500 * FRAME + 12), (2, -1)],
+            6000,
+            [
+                (0, 0, framing.BAD_PAYLOAD, FRAME),
+                (0, 1500, framing.BAD_PAYLOAD, FRAME),
+                (2, 1999, framing.BAD_PAYLOAD, FRAME),
+            ],
+        ),
+        (
+            [(1, 1990 * FRAME + 3), (1, 15 * FRAME + 12), (2, 12)],
+            5990,
+            [
+                (1, 15, framing.BAD_PAYLOAD, FRAME),
+                (1, 1990, framing.BAD_LENGTH, 10 * FRAME),
+                (2, 0, framing.BAD_PAYLOAD, FRAME),
+            ],
+        ),
+    ],
+    ids=["payloads", "a length"],
+)
+def test_a_payload_costs_its_record_and_a_length_the_rest_of_its_file(
+    shards: list[str],
+    folder: str,
+    flip: Callable[[str, int], None],
+    flips: list[tuple[int, int]],
+    records: int,
+    bad: list[tuple[int, int, str, int]],
 ) -> None:
-    flip(shards[1], 1990 * FRAME + 3)
-    flip(shards[1], 15 * FRAME + 12)
-    flip(shards[2], 12)
+    for shard, place in flips:
+        flip(shards[shard], place)
     report = verify([storage.join(folder, "*")])
-    assert report.records == 5990
-    assert report.bad == (
-        BadRecord(shards[1], 15, 15 * FRAME, framing.BAD_PAYLOAD, FRAME),
-        BadRecord(shards[1], 1990, 1990 * FRAME, framing.BAD_LENGTH, 10 * FRAME),
-        BadRecord(shards[2], 0, 0, framing.BAD_PAYLOAD, FRAME),
+    assert report.records == records
+    assert report.bad == tuple(
+        BadRecord(shards[shard], record, record * FRAME, cause, length) for shard, record, cause, length in bad
     )
 
 
@@ -90,17 +104,14 @@ def test_records_without_the_features_of_the_first_ones_are_listed(folder: str, 
     records = [encode(row) for row in rows]
     records[25] = b""
     uri = write_shard(storage.join(folder, "a.tfrecord"), records)
-    report = verify([uri])
-    assert [(bad.record, bad.cause) for bad in report.bad] == [
-        (3, "feature 'image' is missing"),
-        (20, "feature 'image' is missing"),
-        (25, "feature 'image' is missing"),
-        (30, "feature 'image' cannot be decoded: image file is truncated"),
-    ]
-    assert (report.records, report.unchecked) == (40, "")
-
-    storage.write(uri, gzip.compress(storage.read(uri)))
-    assert [bad.record for bad in verify([uri]).bad] == [3, 20, 25, 30]
+    for content in (storage.read(uri), gzip.compress(storage.read(uri))):
+        storage.write(uri, content)
+        report = verify([uri])
+        assert [(bad.record, bad.cause) for bad in report.bad] == [
+            *((number, "feature 'image' is missing") for number in (3, 20, 25)),
+            (30, "feature 'image' cannot be decoded: image file is truncated"),
+        ]
+        assert (report.records, report.unchecked) == (40, "")
 
 
 def test_the_features_of_a_manifest_hold_from_the_first_record_on(folder: str, write_shard: WriteShard) -> None:

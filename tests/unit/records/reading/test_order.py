@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mptraining_records.reading.order import Order, Together, training_order
+from mptraining_records.reading.order import Order, Together, key, splitmix64, training_order
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,6 @@ def test_seeds_and_epochs_give_different_orders() -> None:
     assert len(set(seen)) == len(seen)
 
 
-def test_without_shuffling_it_is_the_order_of_the_index() -> None:
-    assert _all(Order(100, seed=1, shuffle=False), 3) == list(range(100))
-
-
 def test_it_never_changes_so_that_a_job_can_be_resumed_by_a_later_version() -> None:
     order = Order(20, seed=7, buffer_size=8, streams=4, block_size=3)
     assert _all(order, 0) == [19, 1, 3, 11, 18, 0, 14, 10, 7, 2, 5, 16, 6, 12, 4, 15, 8, 13, 9, 17]
@@ -190,17 +186,41 @@ def test_a_window_is_what_the_buffer_holds() -> None:
     assert Order(3, seed=0, buffer_size=1).window_size == 3
 
 
-def test_an_empty_data_set_has_an_empty_order() -> None:
+def test_without_shuffling_it_is_the_order_of_the_index_and_empty_for_no_records() -> None:
+    assert _all(Order(100, seed=1, shuffle=False), 3) == list(range(100))
     assert _all(Order(0, seed=0), 0) == []
 
 
-@pytest.mark.parametrize("position", [-1, 10])
-def test_positions_outside_the_epoch_are_refused(position: int) -> None:
-    with pytest.raises(IndexError):
-        Order(10, seed=0).records(0, np.array([position]))
-
-
 @pytest.mark.parametrize("wrong", [{"count": -1}, {"buffer_size": 0}, {"streams": 0}, {"block_size": 0}])
-def test_sizes_below_one_are_refused(wrong: dict[str, int]) -> None:
+def test_sizes_below_one_and_positions_outside_the_epoch_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be at least"):
         Order(**{"count": 10, "seed": 0} | wrong)
+    for position in (-1, 10):
+        with pytest.raises(IndexError):
+            Order(10, seed=0).records(0, np.array([position]))
+
+
+def test_numbers_are_those_of_splitmix64() -> None:
+    # The first outputs of Vigna's splitmix64.c for the seed 1234567.
+    drawn = splitmix64(np.array([1234567], np.uint64), np.arange(5, dtype=np.uint64))
+    assert drawn.tolist() == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+
+
+def test_keys_depend_on_every_number_and_their_order() -> None:
+    keys = [key(1, 2), key(2, 1), key(1), key(1, 2, 0), key(-1), key(2**64 + 5)]
+    assert len({int(each[0]) for each in keys}) == len(keys)
+    assert key(-1) == key(2**64 - 1)
+
+
+@given(st.lists(st.integers(-(2**65), 2**65), max_size=4))
+def test_a_key_is_what_is_hashed_one_number_after_the_other(numbers: list[int]) -> None:
+    expected = np.zeros(1, np.uint64)
+    for number in numbers:
+        expected = splitmix64(expected, np.array([number % 2**64], np.uint64))
+    assert key(*numbers).tolist() == expected.tolist()

@@ -64,13 +64,6 @@ def test_the_records_come_in_the_order_of_their_numbers(
     assert list(_all(stream, batch)) == wanted
 
 
-def test_of_a_bucket_too(dataset: DatasetIndex) -> None:
-    numbers = np.random.default_rng(1).permutation(len(RECORDS))
-    with RecordReader(dataset) as reader:
-        stream = RecordStream(reader, [numbers], read_ahead=20_000, first=5)
-        assert list(_all(stream, 32)) == [RECORDS[number] for number in numbers]
-
-
 def test_no_more_than_the_read_ahead_is_under_way(tmp_path: Path) -> None:
     records = [b"x" * 1000] * 500
     dataset = _write(str(tmp_path), records)
@@ -103,19 +96,25 @@ def test_units_are_drawn_no_sooner_than_they_are_needed(tmp_path: Path) -> None:
         assert len(drawn) < 5
 
 
-def test_all_ranges_of_a_shuffled_chunk_are_started_before_they_are_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = _write(str(tmp_path), [b"x" * 17_000] * 1000, shards=1)
-    scattered = np.random.default_rng(1).permutation(500) * 2
-    started: list[RangeRead] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[RangeRead]:
+    """The ranges that are read."""
+    reads: list[RangeRead] = []
     start = RecordReader.start_read
 
     def counted(self: RecordReader, read: RangeRead) -> Load:
-        started.append(read)
+        reads.append(read)
         return start(self, read)
 
     monkeypatch.setattr(RecordReader, "start_read", counted)
+    return reads
+
+
+def test_all_ranges_of_a_shuffled_chunk_are_started_before_they_are_needed(
+    tmp_path: Path, started: list[RangeRead]
+) -> None:
+    dataset = _write(str(tmp_path), [b"x" * 17_000] * 1000, shards=1)
+    scattered = np.random.default_rng(1).permutation(500) * 2
     with RecordReader(dataset) as reader:
         stream = RecordStream(reader, [scattered], read_ahead=16 << 20, first=1)
         stream.take(1)
@@ -140,24 +139,29 @@ def test_of_a_short_data_set_few_epochs_are_read_ahead(tmp_path: Path) -> None:
     assert epochs < 300
 
 
-class Test_a_damaged_record:
-    def test_is_an_error_at_its_place_and_not_before(
-        self, dataset: DatasetIndex, flip: Callable[[str, int], None]
-    ) -> None:
-        flip(dataset.shards[1].object.uri, -6)
-        dataset = dataset_index.build([f"{dataset.shards[0].object.uri.rpartition('/')[0]}/*.tfrecord"])
-        with RecordReader(dataset) as reader:
-            stream = RecordStream(reader, [np.arange(300)], first=300)
-            assert stream.take(199) == RECORDS[:199]
-            with pytest.raises(InvalidData, match="record 99 at byte"):
-                stream.take(1)
+def test_a_damaged_record_is_an_error_at_its_place_and_not_before(
+    dataset: DatasetIndex, flip: Callable[[str, int], None]
+) -> None:
+    flip(dataset.shards[1].object.uri, -6)
+    dataset = dataset_index.build([shard.object.uri for shard in dataset.shards])
+    with RecordReader(dataset) as reader:
+        stream = RecordStream(reader, [np.arange(300)], first=300)
+        assert stream.take(199) == RECORDS[:199]
+        with pytest.raises(InvalidData, match="record 99 at byte"):
+            stream.take(1)
+
+
+def _cached(
+    bucket: str, folder: Path, *, shards: int = 3, on_full: Callable[[str], object] = pytest.fail
+) -> tuple[DatasetIndex, DiskCache]:
+    dataset, cache = _write(bucket, RECORDS, shards), DiskCache(folder, on_full=on_full)
+    cache.set_dataset(dataset)
+    return dataset, cache
 
 
 class Test_with_a_disk_cache:
     def test_the_second_pass_asks_the_bucket_for_nothing(self, bucket: str, tmp_path: Path) -> None:
-        dataset = _write(bucket, RECORDS)
-        cache = DiskCache(tmp_path, on_full=pytest.fail)
-        cache.set_dataset(dataset)
+        dataset, cache = _cached(bucket, tmp_path)
         with RecordReader(dataset, cache=cache) as reader:
             assert list(_all(RecordStream(reader, [np.arange(300)]), 50)) == RECORDS
             asked = reader.figures.requests
@@ -168,9 +172,7 @@ class Test_with_a_disk_cache:
         assert list(tmp_path.iterdir()) == []
 
     def test_bytes_that_the_disk_damaged_are_fetched_again(self, bucket: str, tmp_path: Path) -> None:
-        dataset = _write(bucket, RECORDS, shards=1)
-        cache = DiskCache(tmp_path, on_full=pytest.fail)
-        cache.set_dataset(dataset)
+        dataset, cache = _cached(bucket, tmp_path, shards=1)
         with RecordReader(dataset, cache=cache) as reader:
             reader.read(np.arange(300))
             [file] = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -181,10 +183,8 @@ class Test_with_a_disk_cache:
             assert reader.skipped == ()
 
     def test_a_full_disk_ends_the_cache_and_not_the_reading(self, bucket: str, tmp_path: Path) -> None:
-        dataset = _write(bucket, RECORDS, shards=1)
         said: list[str] = []
-        cache = DiskCache(tmp_path, on_full=said.append)
-        cache.set_dataset(dataset)
+        dataset, cache = _cached(bucket, tmp_path, shards=1, on_full=said.append)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         with RecordReader(dataset, cache=cache) as reader:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
@@ -196,20 +196,12 @@ class Test_with_a_disk_cache:
             assert reader.read(np.arange(300)) == RECORDS
 
 
-def test_each_block_of_a_shuffled_epoch_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_block_of_a_shuffled_epoch_is_read_once(tmp_path: Path, started: list[RangeRead]) -> None:
     records = [b"%06d" % number + b"x" * 994 for number in range(3000)]
     dataset = _write(str(tmp_path), records)
     order = Order(len(records), seed=3, buffer_size=600, streams=2, block_size=10)
     together = order.together
     assert together is not None
-    fetched: list[int] = []
-    start = RecordReader.start_read
-
-    def counted(self: RecordReader, read: RangeRead) -> Load:
-        fetched.append(read.length)
-        return start(self, read)
-
-    monkeypatch.setattr(RecordReader, "start_read", counted)
     with RecordReader(dataset) as reader:
         units = [
             order.records(0, np.arange(at, min(3000, at + together.row_size)))
@@ -217,4 +209,4 @@ def test_each_block_of_a_shuffled_epoch_is_read_once(tmp_path: Path, monkeypatch
         ]
         stream = RecordStream(reader, units, together=together, read_ahead=100_000)
         assert list(_all(stream, 32)) == [records[number] for unit in units for number in unit.tolist()]
-    assert sum(fetched) < 1.05 * sum(map(len, records)) + 16 * len(records)
+    assert sum(read.length for read in started) < 1.05 * sum(map(len, records)) + 16 * len(records)

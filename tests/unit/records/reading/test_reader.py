@@ -89,22 +89,6 @@ def test_damaged_payloads_and_the_damaged_end_of_a_shard_have_one_account(
         ]
 
 
-def test_of_240_records_all_but_those_with_a_flipped_byte_are_delivered(folder: str) -> None:
-    draw = np.random.default_rng(20)
-    frames = [bytearray(framing.encode(draw.bytes(draw.integers(0, 500)))) for _ in range(240)]
-    records = [bytes(frame[12:-4]) for frame in frames]
-    damaged = sorted(draw.choice(240, 20, replace=False).tolist())
-    for number in damaged:
-        frames[number][draw.integers(framing.HEADER, len(frames[number]))] ^= int(draw.integers(1, 256))
-    uri = storage.join(folder, "a.tfrecord")
-    storage.write(uri, b"".join(frames))
-    account = BadRecords("Skip", 20)
-    with RecordReader(dataset_index.build([uri]), bad_records=account) as reader:
-        delivered = [record for record in reader.read(np.arange(240)) if record is not None]
-    assert delivered == [record for number, record in enumerate(records) if number not in damaged]
-    assert sorted(bad.record for bad in account.skipped) == damaged
-
-
 def test_a_shard_replaced_after_it_was_indexed_is_refused(dataset: DatasetIndex, write_shard: WriteShard) -> None:
     write_shard(_uri(dataset, 1), RECORDS[:20])
     with RecordReader(dataset) as records:

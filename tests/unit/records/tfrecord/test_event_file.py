@@ -68,11 +68,16 @@ def test_a_file_that_a_user_deletes_is_written_again(tmp_path: Path) -> None:
     assert [step for step, _, _ in read(tmp_path / "train")["loss"]] == [1, 2]
 
 
-def test_a_bucket_gets_whole_files(bucket: str, tmp_path: Path) -> None:
-    files = EventFiles(f"{bucket}/run/tensorboard", "1-a", 1_700_000_000)
-    for step in range(1, 4):
+def write(folder: str, last: int) -> None:
+    """Write so many steps one after the other."""
+    files = EventFiles(folder, "1-a", 1_700_000_000)
+    for step in range(1, last + 1):
         files.add([scalar(step, 0.5)])
         files.flush()
+
+
+def test_a_bucket_gets_whole_files(bucket: str, tmp_path: Path) -> None:
+    write(f"{bucket}/run/tensorboard", 3)
     (stored,) = storage.list_objects(f"{bucket}/run/tensorboard")
     assert stored.uri == f"{bucket}/run/tensorboard/train/events.out.tfevents.1700000000.1-a.00000"
     storage.download(stored.uri, tmp_path / stored.uri.rpartition("/")[2])
@@ -81,9 +86,6 @@ def test_a_bucket_gets_whole_files(bucket: str, tmp_path: Path) -> None:
 
 def test_a_long_run_has_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mptraining_records.tfrecord.event_file.PART_BYTES", 500)
-    files = EventFiles(str(tmp_path), "1-a", 1_700_000_000)
-    for step in range(1, 31):
-        files.add([scalar(step, 0.5)])
-        files.flush()
+    write(str(tmp_path), 30)
     assert len(list((tmp_path / "train").iterdir())) > 1
     assert [step for step, _, _ in read(tmp_path / "train")["loss"]] == list(range(1, 31))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,82 +24,51 @@ from mptraining_trainer.reporting.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
 from tests.fakes import Notices
 from tests.jobs import resolved_job
+from tests.testbed.http_stub import Handler, HttpStub
 
 CERTIFICATE = issue_certificate(("localhost",), time.time())
 SEAT = WorkerIdentity(index=0, hosts=("a:1",), attempt=1, incarnation="pod")
 
 
-class Operator(ThreadingHTTPServer):
-    """Responds 202, or first what `answers` has: status, headers, body. Keeps tokens and events."""
-
-    daemon_threads = True
+class Operator(HttpStub):
+    """Responds 202, or first what `answers` has: status, headers, body. Keeps the events that it accepts."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         (folder / "chain.pem").write_bytes(CERTIFICATE.key_pem + CERTIFICATE.cert_pem)
-        context.load_cert_chain(folder / "chain.pem")
-        self.socket = context.wrap_socket(self.socket, server_side=True)
+        super().__init__(self._respond, folder / "chain.pem")
+        self.url = f"{self.address}/v1/namespaces/n/jobs/j/progress"
         self.answers: list[tuple[int, dict[str, str], str]] = []
-        self.tokens: list[str] = []
         self.events: list[events.Event] = []
-        self.paths: list[str] = []
-        self.heard = threading.Condition()
-        self.hold: threading.Event | None = None
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.answered = threading.Semaphore(0)
+
+    def _respond(self, number: int, handler: Handler) -> None:
+        self.may_answer.wait(60)
+        status, headers, text = self.answers.pop(0) if self.answers else (202, {}, "{}")
+        event = events.parse(self.requests[number].body.decode())
+        if event is not None and status == 202:
+            self.events.append(event)
+        self.answered.release()
+        handler.answer(status, text.encode(), headers)
 
     @property
-    def url(self) -> str:
-        return f"https://localhost:{self.server_address[1]}/v1/namespaces/n/jobs/j/progress"
+    def tokens(self) -> list[str]:
+        return [request.headers["Authorization"] for request in self.requests]
 
     @property
     def steps(self) -> list[int | str]:
         return [event.step if isinstance(event, events.Progress) else event.kind for event in self.events]
 
-    def wait(self, number: int) -> None:
-        with self.heard:
-            assert self.heard.wait_for(lambda: len(self.tokens) >= number, 60)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Some tests have clients that disconnect."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Operator
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.server.hold is not None:
-            self.server.hold.wait(60)
-        with self.server.heard:
-            answers = self.server.answers
-            status, headers, text = answers.pop(0) if answers else (202, {}, "{}")
-            event = events.parse(body.decode())
-            if event is not None and status == 202:
-                self.server.events.append(event)
-            self.server.tokens.append(self.headers["Authorization"])
-            self.server.paths.append(self.path)
-            self.server.heard.notify_all()
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
+    def wait(self) -> None:
+        """Wait for one more response."""
+        assert self.answered.acquire(timeout=60)
 
 
 @pytest.fixture
 def operator(tmp_path: Path) -> Iterator[Operator]:
-    server = Operator(tmp_path)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join(60)
-    server.server_close()
+    with Operator(tmp_path) as server:
+        yield server
 
 
 class Heard(Notices):
@@ -141,13 +108,6 @@ def token_file(tmp_path: Path) -> Path:
     return file
 
 
-def renew(file: Path) -> None:
-    """Replace the token as the kubelet does: it exists at every moment."""
-    new = file.with_suffix(".new")
-    new.write_text("second")
-    new.rename(file)
-
-
 @pytest.fixture
 def notices() -> Heard:
     return Heard()
@@ -179,19 +139,28 @@ def finished() -> events.Finished:
     )
 
 
-def test_the_very_event_is_sent_with_the_token(operator: Operator, start: Start) -> None:
-    start().on_event(progress_event(1))
-    operator.wait(1)
-    assert operator.events == [progress_event(1)]
-    assert operator.tokens == ["Bearer first"]
-    assert operator.paths == ["/v1/namespaces/n/jobs/j/progress"]
+def test_the_very_event_is_sent_with_the_token_of_the_moment(
+    operator: Operator, start: Start, token_file: Path
+) -> None:
+    reporter = start()
+    reporter.on_event(progress_event(1))
+    operator.wait()
+    # As the kubelet does: the file exists at every moment.
+    renewed = token_file.with_suffix(".new")
+    renewed.write_text("second")
+    renewed.rename(token_file)
+    reporter.on_event(progress_event(2))
+    operator.wait()
+    assert operator.events == [progress_event(1), progress_event(2)]
+    assert operator.tokens == ["Bearer first", "Bearer second"]
+    assert operator.requests[0].path == "/v1/namespaces/n/jobs/j/progress"
 
 
 def test_other_events_are_not_for_the_operator(operator: Operator, start: Start) -> None:
     reporter = start()
     reporter.on_event(events.Notice(time=1.0, attempt=1, incarnation="p", worker=0, topic="T", message="m"))
     reporter.close(60)
-    assert operator.tokens == []
+    assert operator.requests == []
 
 
 @pytest.mark.parametrize(
@@ -209,7 +178,7 @@ def test_steps_that_are_sent(
 ) -> None:
     reporter = start(interval=60)
     reporter.on_event(progress_event(first))
-    operator.wait(1)
+    operator.wait()
     for step in later:
         reporter.on_event(progress_event(step))
     if ends:
@@ -219,12 +188,12 @@ def test_steps_that_are_sent(
 
 
 def test_the_last_step_is_sent_before_the_end_even_when_both_come_at_once(operator: Operator, start: Start) -> None:
-    operator.hold = threading.Event()
+    operator.may_answer.clear()
     reporter = start(interval=60)
     reporter.on_event(progress_event(1))
     reporter.on_event(progress_event(100))
     reporter.on_event(finished())
-    operator.hold.set()
+    operator.may_answer.set()
     reporter.close(60)
     assert operator.steps in ([1, 100, "Finished"], [100, "Finished"])
 
@@ -233,24 +202,14 @@ def test_reports_keep_their_distance(operator: Operator, start: Start) -> None:
     clock = [0.0]
     reporter = start(interval=5, clock=lambda: clock[0])
     reporter.on_event(progress_event(1))
-    operator.wait(1)
+    operator.wait()
     reporter.on_event(progress_event(2))
     reporter.on_event(progress_event(3))
     clock[0] = 5
     # Wakes the thread, which does not see this clock move.
     reporter.on_event(progress_event(3))
-    operator.wait(2)
+    operator.wait()
     assert operator.steps == [1, 3]
-
-
-def test_the_token_is_read_again_for_every_report(operator: Operator, start: Start, token_file: Path) -> None:
-    reporter = start()
-    reporter.on_event(progress_event(1))
-    operator.wait(1)
-    renew(token_file)
-    reporter.on_event(progress_event(2))
-    operator.wait(2)
-    assert operator.tokens == ["Bearer first", "Bearer second"]
 
 
 @pytest.mark.parametrize("status", [400, 409, 413])
@@ -289,7 +248,7 @@ def test_temporary_errors_are_reported_once_and_retried(
     reporter = start()
     for step in range(1, 4):
         reporter.on_event(progress_event(step))
-        operator.wait(step)
+        operator.wait()
     reporter.close(60)
     assert operator.steps == [3]
     assert "tried again later" in notices.wait()
@@ -302,11 +261,12 @@ def test_retry_after_is_honoured(operator: Operator, start: Start, notices: Hear
     reporter = start(interval=5, clock=lambda: clock[0])
     reporter.on_event(progress_event(1))
     notices.wait()
+    operator.wait()
     assert reporter._next == 30
     reporter.on_event(progress_event(100))
     clock[0] = 30
     reporter.on_event(progress_event(100))
-    operator.wait(2)
+    operator.wait()
     assert operator.steps == [100]
 
 
@@ -314,54 +274,61 @@ def test_the_token_follows_no_redirection(operator: Operator, start: Start, noti
     operator.answers = [(307, {"Location": "/elsewhere"}, "{}")]
     start().on_event(progress_event(1))
     assert "307" in notices.wait()
-    assert "/elsewhere" not in operator.paths
+    assert len(operator.requests) == 1
 
 
-def test_an_unreachable_operator_is_reported_with_the_cause(start: Start, notices: Heard) -> None:
-    reporter = start(url="https://localhost:1/v1")
-    reporter.on_event(progress_event(1))
-    assert "progress cannot be reported to the operator (" in notices.wait()
-    reporter.on_event(finished())
-    reporter.close(60)
-    assert len(notices) == 1
+EXPIRED = issue_certificate(("localhost",), 0.0).cert_pem.decode()
 
 
-@pytest.mark.parametrize("certificate", ["", "no PEM", issue_certificate(("localhost",), 0.0).cert_pem.decode()])
-def test_a_server_without_the_certificate_gets_nothing(
-    operator: Operator, start: Start, notices: Heard, certificate: str
-) -> None:
-    start(certificate=certificate).on_event(progress_event(1))
-    assert "progress cannot be reported" in notices.wait()
-    assert operator.tokens == []
-
-
-@pytest.mark.parametrize(("token", "message"), [(None, "No such file"), ("", "is empty")])
-def test_a_token_that_is_missing_is_reported(
-    operator: Operator, start: Start, notices: Heard, token_file: Path, token: str | None, message: str
+@pytest.mark.parametrize(
+    ("options", "token", "message"),
+    [
+        ({"url": "https://localhost:1/v1"}, "first", ""),
+        ({"certificate": ""}, "first", ""),
+        ({"certificate": "no PEM"}, "first", ""),
+        ({"certificate": EXPIRED}, "first", ""),
+        ({}, None, "No such file"),
+        ({}, "", "is empty"),
+    ],
+    ids=["no server", "no certificate", "no PEM", "another certificate", "no token", "an empty token"],
+)
+def test_what_keeps_reports_from_being_sent_is_reported_once(
+    operator: Operator,
+    start: Start,
+    notices: Heard,
+    token_file: Path,
+    options: dict[str, str],
+    token: str | None,
+    message: str,
 ) -> None:
     token_file.unlink() if token is None else token_file.write_text(token)
-    start().on_event(progress_event(1))
-    assert message in notices.wait()
-    assert operator.tokens == []
-
-
-def test_the_end_is_tried_twice(operator: Operator, start: Start) -> None:
-    operator.answers = [(503, {"Retry-After": "60"}, "{}")]
-    reporter = start()
+    reporter = start(**options)
+    reporter.on_event(progress_event(1))
+    assert "progress cannot be reported to the operator (" in notices.wait()
+    assert message in notices[0]
     reporter.on_event(finished())
     reporter.close(60)
-    assert operator.steps == ["Finished"]
-    assert len(operator.tokens) == 2
+    assert (len(notices), operator.requests) == (1, [])
+
+
+def test_the_end_is_tried_twice_and_the_certificate_s_file_deleted(operator: Operator, start: Start) -> None:
+    operator.answers = [(503, {"Retry-After": "60"}, "{}")]
+    reporter = start()
+    file = reporter._trusted
+    reporter.on_event(finished())
+    reporter.close(60)
+    assert (operator.steps, len(operator.requests)) == (["Finished"], 2)
+    assert not file.exists()
 
 
 def test_an_operator_that_never_responds_delays_nothing(operator: Operator, start: Start) -> None:
-    operator.hold = threading.Event()
+    operator.may_answer.clear()
     reporter = start()
     reporter.on_event(finished())
     began = time.monotonic()
     reporter.close(0.05)
     assert time.monotonic() - began < 20
-    operator.hold.set()
+    operator.may_answer.set()
 
 
 def test_proxies_of_the_program_are_not_ours(operator: Operator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,16 +336,8 @@ def test_proxies_of_the_program_are_not_ours(operator: Operator, start: Start, m
         monkeypatch.setenv(name, "http://localhost:1")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nothing")
     start().on_event(progress_event(1))
-    operator.wait(1)
+    operator.wait()
     assert operator.steps == [1]
-
-
-def test_the_certificate_s_file_goes_with_the_reporter(start: Start) -> None:
-    reporter = start()
-    file = reporter._trusted
-    assert file.read_text() == CERTIFICATE.cert_pem.decode()
-    reporter.close(60)
-    assert not file.exists()
 
 
 def environment(operator: Operator, token_file: Path) -> dict[str, str]:
@@ -394,7 +353,7 @@ def test_worker_0s_events_are_sent(operator: Operator, token_file: Path) -> None
     reporter = run._reporter(SEAT, voice, environment(operator, token_file))
     assert reporter is not None
     voice.emit(events.Progress, step=100, total_steps=100, epoch=1, metrics={})
-    operator.wait(1)
+    operator.wait()
     voice.notice("Topic", "not for the operator")
     voice.emit(events.Finished, reason="Succeeded", exit_code=0, message="")
     reporter.close(60)
