@@ -216,7 +216,8 @@ def _container_waits(snapshot: Snapshot, phase: Phase, pod: SeenPod) -> Wait:
     name = f"container {pod.waits_for!r}: " if pod.waits_for else ""
     text = sentence(f"worker {pod.index}: {name}{pod.waiting}: {pod.waiting_message or 'no message'}")
     if pod.waiting in _IMAGE and not pod.waits_for:
-        return Wait(phase, "ImagePullFailed", f"{text} {next_steps.of_image(_image(snapshot))}")
+        job = _frozen(snapshot)
+        return Wait(phase, "ImagePullFailed", f"{text} {next_steps.of_image((job and job.image) or '')}")
     if pod.waiting in _IMAGE:
         step = "Check its image in podTemplate.initContainers, or in the webhook that adds it."
         return Wait(phase, "ImagePullFailed", f"{text} {step}")
@@ -281,13 +282,10 @@ def _frozen(snapshot: Snapshot) -> ResolvedJob | None:
         return None
 
 
-def _image(snapshot: Snapshot) -> str:
-    job = _frozen(snapshot)
-    return (job and job.image) or ""
-
-
 def trainers_run(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
-    """Return whether every trainer runs, although another container keeps a pod from being ready."""
+    """Return whether every trainer runs, also where another container keeps a pod from being ready."""
+    if batch_job.ready + batch_job.succeeded >= batch_job.parallelism:
+        return True
     return sum(pod.runs for pod in snapshot.pods_of(batch_job.attempt)) >= batch_job.parallelism
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mptraining_api.kubernetes_api import Resource
 from mptraining_api.spec import Scheduling
 from mptraining_operator.resources import names
 from mptraining_operator.resources.job_objects import Owner
@@ -32,6 +33,11 @@ class PodGroupApi:
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}"
+
+    @property
+    def resource(self) -> Resource:
+        """The type of its objects, for calls to the API server."""
+        return Resource(self.group, self.version, self.plural)
 
 
 COSCHEDULING = PodGroupApi("Coscheduling", "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups")
@@ -104,6 +110,7 @@ def pod_group(
     The owner reference does not block the deletion of the Job: where the API server checks who may set that (OpenShift
     does), it would need another right.
     """
+    volcano = {name: value for name, value in {"queue": queue, "priorityClassName": priority}.items() if value}
     return {
         "apiVersion": api.api_version,
         "kind": api.kind,
@@ -115,15 +122,5 @@ def pod_group(
                 {"apiVersion": "batch/v1", "kind": "Job", "name": batch_job, "uid": uid, "controller": True}
             ],
         },
-        "spec": _spec(api, workers, queue, priority),
-    }
-
-
-def _spec(api: PodGroupApi, workers: int, queue: str, priority: str) -> dict[str, Any]:
-    if api == COSCHEDULING:
-        return {"minMember": workers}
-    return {
-        "minMember": workers,
-        **({"queue": queue} if queue else {}),
-        **({"priorityClassName": priority} if priority else {}),
+        "spec": {"minMember": workers, **(volcano if api == VOLCANO else {})},
     }
