@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.attempt import for_attempt
@@ -10,6 +11,7 @@ from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import TRAINER_CONTAINER, JobStatus, Phase
 from mptraining_operator.plan import conditions, next_steps
+from mptraining_operator.plan.actions import EventRecord, Plan
 from mptraining_operator.plan.next_steps import sentence
 from mptraining_operator.plan.snapshot import Refusal, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources import names
@@ -163,13 +165,16 @@ def refused(refusal: Refusal, phase: Phase, namespace: str) -> Wait:
     return Wait(phase, reason, f"{refusal.child}: {sentence(refusal.message)} {step}")
 
 
-def with_wait(snapshot: Snapshot, status: JobStatus, found: Wait, now: float) -> tuple[JobStatus, bool]:
-    """Return the status of a job that waits before its next attempt, and whether the reason is a new one."""
+def with_wait(
+    snapshot: Snapshot, status: JobStatus, found: Wait, now: float, type: Literal["Normal", "Warning"] = "Normal"
+) -> Plan:
+    """Return the plan of a job that waits before its next attempt: its status, and an Event for a new reason."""
     before = conditions.condition(status, "Running")
     if conditions.is_true(status, "Suspended"):
         status = conditions.with_resumed(status, now, snapshot.generation)
     after = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
-    return after, before is None or before.reason != found.reason
+    new = found.reason != "Starting" and (before is None or before.reason != found.reason)
+    return Plan(status=after, event_records=(EventRecord(found.reason, found.message, type),) if new else ())
 
 
 def retry_at(refusal: Refusal, began: float) -> float:
