@@ -275,7 +275,7 @@ class Applier:
         """Return whether the API server serves gangs of that API, which may be installed at any time."""
         read_at, served = self._gang_apis.get(api, (-math.inf, False))
         if self._clock() >= read_at + _DISCOVERY_SECONDS:
-            served = self._cluster.serves(api.resource)
+            served = self._cluster.serves(_groups(api))
             self._gang_apis[api] = self._clock(), served
         return served
 
@@ -301,7 +301,7 @@ class Applier:
             queue=(annotations or {}).get(VOLCANO_QUEUE, ""),
             priority=scheduling.priority_class_name or self._pod_settings(owner).priority_class_name or "",
         )
-        create_child(self._cluster, api.resource, dataclasses.replace(owner, uid=seen.uid), body)
+        create_child(self._cluster, _groups(api), dataclasses.replace(owner, uid=seen.uid), body)
         return self._cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
 
     def _join_queue(self, action: JoinQueue, snapshot: Snapshot) -> bool:
@@ -421,6 +421,10 @@ class Applier:
             # A watch stream may have missed the deletion.
             return self._cache.remove_missing(snapshot.key, uid)
         return False
+
+
+def _groups(api: PodGroupApi) -> Resource:
+    return Resource(api.group, api.version, api.plural)
 
 
 def status_changes(before: Model, after: Model) -> dict[str, Any]:

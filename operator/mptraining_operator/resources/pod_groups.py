@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining_api.kubernetes_api import Resource
 from mptraining_api.spec import Scheduling
 from mptraining_operator.resources import names
 from mptraining_operator.resources.job_objects import Owner
@@ -33,11 +32,6 @@ class PodGroupApi:
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}"
-
-    @property
-    def resource(self) -> Resource:
-        """The type of its objects, for calls to the API server."""
-        return Resource(self.group, self.version, self.plural)
 
 
 COSCHEDULING = PodGroupApi("Coscheduling", "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups")
